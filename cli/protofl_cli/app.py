@@ -1,4 +1,4 @@
-"""The command line ``protofl``: assembles the commands and words whatever goes wrong."""
+"""The command line ``protofl``: assembles the commands and reports errors."""
 
 from __future__ import annotations
 
@@ -31,55 +31,59 @@ from protofl_cli.commands import (
     watch,
 )
 from protofl_cli.interrupts import Terminated, interrupted
-from protofl_cli.run_options import with_options
+from protofl_cli.run_options import whole_command, with_options
 
 # Base classes of mistakes on the command line. Typer exports BadParameter, but not them.
 _ClickUsageError: type[Any] = typer.BadParameter.__bases__[0]
 _ClickException: type[Any] = _ClickUsageError.__bases__[0]
 
 
+USE, WRITE, DEVELOP = "Run and inspect", "Write a plugin", "Develop"
+"""Groups of commands in the help."""
+
 CLOSED = 141
-"""The exit code where standard output was closed: that of SIGPIPE, as a shell has it."""
+"""Exit code if standard output was closed: that of SIGPIPE in a shell."""
 
 
 class Commands(TyperGroup):
-    """The group of all commands, which turns exceptions into three lines and an exit code."""
+    """The group of all commands, which turns exceptions into messages and exit codes."""
 
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 - as the base class has it
-        """Run a command; ends the program.
+        """Run a command and end the program.
 
-        Exit code 2: found before anything was started; 1: it failed; 130: interrupted (143: by
-        SIGTERM); 141: whoever reads its output has closed it (``protofl … | head``).
+        Exit code 2: an error was found before the start; 1: the command failed; 130: interrupted
+        (143: by SIGTERM); 141: the reader of its output has closed it (``protofl … | head``).
         """
         known = {"debug": False}
         options = extra | {"prog_name": "protofl", "standalone_mode": False, "obj": known}
         try:
             code = super().main(*args, **options)
-            sys.stdout.flush()  # what is not written yet may find the reader gone
+            sys.stdout.flush()  # the reader may have closed the pipe
         except (KeyboardInterrupt, typer.Abort) as stop:
             code = interrupted(stop)
         except SystemExit as end:
             code = CLOSED if standard_streams.is_closed_pipe(end) else _left(end)
-        except Exception as problem:
+        except Exception as problem:  # users see a message, not a traceback
             closed = standard_streams.is_closed_pipe(problem)
             code = CLOSED if closed else _report(problem, debug=known["debug"])
         sys.exit(code if isinstance(code, int) else 0)
 
     def resolve_command(self, *args: Any) -> Any:  # noqa: ANN401 - as the base class has it
-        """The command that the words name; ``run`` and ``sweep`` get their options only here."""
+        """Return the command; ``run`` and ``sweep`` get their options only here."""
         name, command, words = super().resolve_command(*args)
-        whole = {"run": run, "sweep": sweep}.get(name or "")
-        return name, whole.whole_command() if whole else command, words
+        if (whole := {"run": run.run, "sweep": sweep.sweep}.get(name or "")) is not None:
+            command = whole_command(str(name), whole, USE)
+        return name, command, words
 
 
 def _left(end: SystemExit) -> int:
-    """Say that a plugin ended the program: our own commands end by typer.Exit."""
+    """Report that a plugin ended the program; our own commands use typer.Exit."""
     render.error(f"a plugin called sys.exit({'' if end.code is None else repr(end.code)})")
     return 1
 
 
 def _report(problem: Exception, *, debug: bool) -> int:
-    """Say what is wrong; returns the exit code."""
+    """Report an error; return the exit code."""
     from protofl.errors import ProtoflError, memory_problem
 
     if isinstance(problem, _ClickException):
@@ -94,7 +98,7 @@ def _report(problem: Exception, *, debug: bool) -> int:
         render.error(f"{problem.filename}: {problem.strerror}")
         return 1
     if said := memory_problem(problem):
-        render.error(said, do="fewer clients, workers or features take less; or a GPU")
+        render.error(said, do="use fewer clients, workers or features, or a GPU")
         return 1
     render.error(
         f"internal error: {type(problem).__name__}: {problem}",
@@ -105,7 +109,7 @@ def _report(problem: Exception, *, debug: bool) -> int:
 
 
 def _usage(problem: Any) -> tuple[str, str, str]:  # noqa: ANN401 - a class that Typer does not export
-    """What, near and do of a mistake that Typer found."""
+    """Return what, near and do of a mistake that Typer found."""
     what = str(problem.format_message()).partition(" Did you mean ")[0]
     context, near = getattr(problem, "ctx", None), ""
     option = getattr(problem, "option_name", None)
@@ -154,21 +158,19 @@ def start(
 ) -> None:
     """Prototype-based heterogeneous federated learning.
 
-    Begin with: protofl run fedsa --models cnn4
+    Start with: protofl run fedsa --models cnn4
     """
     if context.invoked_subcommand is None:
-        text = context.get_help()  # prints by itself where it has panels
+        text = context.get_help()  # prints itself if it has panels
         render.plain([text] if text else [])
 
-
-USE, WRITE = "Run and inspect", "Write a plugin"
 
 app.command("run", rich_help_panel=USE)(with_options(run.run))
 app.command("sweep", rich_help_panel=USE)(with_options(sweep.sweep))
 app.command("reproduce", rich_help_panel=USE)(reproduce.reproduce)
 app.command("watch", rich_help_panel=USE)(watch.watch)
 
-runs_app = typer.Typer(help="List recorded runs, show and remove them.")
+runs_app = typer.Typer(help="List, show and remove recorded runs.")
 runs_app.command("list")(runs.list_runs)
 runs_app.command("show")(runs.show_runs)
 runs_app.command("rm")(runs.remove_runs)
@@ -182,21 +184,20 @@ app.command("replay", rich_help_panel=USE)(replay.replay)
 app.command("list-plugins", rich_help_panel=USE)(list_plugins.list_plugins)
 app.command("show", rich_help_panel=USE)(show.show)
 
-data_app = typer.Typer(help="Look at the cached data sets and add to them.")
+data_app = typer.Typer(help="List cached data sets and import new ones.")
 data_app.command("list")(data.list_data)
 data_app.command("import")(data.import_data)
 app.add_typer(data_app, name="data", rich_help_panel=USE)
 
-partition_app = typer.Typer(help="Look at how data are split over clients.")
+partition_app = typer.Typer(help="Show how data are split over clients.")
 partition_app.command("show")(partition.show)
 app.add_typer(partition_app, name="partition", rich_help_panel=USE)
 
 generator_app = typer.Typer(help="Train image generators for the server.")
 generator_app.command("train")(generator.train)
-app.add_typer(generator_app, name="generator", rich_help_panel=USE)
-
 app.command("new-plugin", rich_help_panel=WRITE)(new_plugin.new_plugin)
 app.command("check", rich_help_panel=WRITE)(check.check)
+app.add_typer(generator_app, name="generator", rich_help_panel=DEVELOP)
 
 
 def _terminated(number: int, frame: object) -> None:

@@ -1,4 +1,4 @@
-"""Kinds of ``protofl plot`` that show what a run has observed (``--observe``)."""
+"""Kinds of ``protofl plot`` for runs with ``--observe``."""
 
 from __future__ import annotations
 
@@ -11,25 +11,24 @@ if TYPE_CHECKING:
     from protofl.runs.recorded_run import Run
 
 KINDS = {
-    "margins": "what becomes of each class's margin on the server (--observe prototypes, as those "
-    "below)",
-    "margin-curves": "margins over rounds, the clients' and the server's",
-    "distances": "distances of prototypes over rounds, within classes and between them",
+    "margins": "margin of each class on clients and on the server (--observe prototypes)",
+    "margin-curves": "margins over rounds, of clients and the server",
+    "distances": "distances of prototypes over rounds, within and between classes",
     "alignment": "distance of clients' prototypes to the server's, by architecture",
-    "drift": "how far the server's prototypes move in a round",
-    "similarity": "how alike clients' prototypes are, each to each",
-    "prototypes": "clients' and the server's prototypes in the plane (t-SNE)",
-    "features": "test features in the plane (t-SNE; --observe features)",
+    "drift": "distance that the server's prototypes move between rounds",
+    "similarity": "similarity of the prototypes of each pair of clients",
+    "prototypes": "t-SNE of the prototypes of clients and the server",
+    "features": "t-SNE of test features (--observe features)",
     "images": "generated images by round and class (--observe images)",
 }
-"""What can be drawn."""
+"""Kinds of pictures of observations."""
 
 TAKES = {
     **dict.fromkeys(("margin-curves", "distances", "alignment", "drift"), ("trial",)),
     **dict.fromkeys(("margins", "prototypes", "features", "images"), ("trial", "round")),
     "similarity": ("as_", "trial", "round"),
 }
-"""The options of each."""
+"""{kind: its own options}."""
 
 
 def draw(
@@ -39,17 +38,17 @@ def draw(
     width: Any,  # noqa: ANN401 - a word or inches
     font: Any,  # noqa: ANN401 - checked where it is used
 ) -> Figure:
-    """A picture of what a run has observed.
+    """Draw observations of a run.
 
     Args:
         kind: One of `KINDS`.
         run: The run.
-        options: What was given: ``trial``, ``round`` from 0, ``as_``.
+        options: Given options: ``trial``, ``round`` from 0, ``as_``.
         width: ``column``, ``page`` or inches.
         font: ``serif`` or ``sans``.
 
     Raises:
-        UsageError: The run has not observed it.
+        UsageError: The run has no such observations.
     """
     from protofl.errors import UsageError
     from protofl_workbench import plots
@@ -59,8 +58,8 @@ def draw(
         shown = [str(number + 1) for number in have]
         shown = shown if len(shown) <= 8 else [*shown[:4], "…", *shown[-3:]]
         raise UsageError(
-            f"{run.folder} has not observed round {options['round'] + 1}",
-            f"it has observed rounds {', '.join(shown)}",
+            f"{run.folder} has no observations of round {options['round'] + 1}",
+            f"it has observations of rounds {', '.join(shown)}",
         )
     asked = {"kind" if key == "as_" else key: value for key, value in options.items()}
     if kind == "images":

@@ -1,4 +1,4 @@
-"""Options in words: their ranges as the models that check them say, and how users write them."""
+"""Options that several commands share, and ranges and values of options as text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Debug = Annotated[
     bool,
     typer.Option(
         "--debug",
-        help="Show the whole traceback of an error, a worker's included.",
+        help="Show the full traceback of an error, including the traceback of a worker.",
         callback=_remember_debug,
     ),
 ]
@@ -32,20 +32,20 @@ Block = Annotated[
     typer.Option(
         "--block",
         metavar="NAME",
-        help="Leave a plugin out: NAME or KIND/NAME, either with @DISTRIBUTION; repeatable. "
-        "PROTOFL_BLOCK does the same.",
+        help="Ignore a plugin: NAME or KIND/NAME, optionally with @DISTRIBUTION; repeatable "
+        "(environment variable: PROTOFL_BLOCK).",
     ),
 ]
 
 
 TRUST_HELP = (
-    "Allow code of this file, folder or module that a study, configuration or run folder names; "
-    "repeatable."
+    "Allow code of this file, folder or module that a study, configuration or run folder refers "
+    "to; repeatable."
 )
 
 
 def trust(paths: list[str] | None) -> list[str] | None:
-    """Take the consents of ``--trust-code``, before anything reads a file."""
+    """Register the consents of ``--trust-code`` before any file is read."""
     if paths:
         from protofl.system.consent import trust_code
 
@@ -68,8 +68,7 @@ DataDir = Annotated[
     typer.Option(
         "--data-dir",
         metavar="DIR",
-        help="Where decoded data are cached (default: PROTOFL_DATA_DIR, otherwise "
-        "~/.cache/protofl)",
+        help="Cache of decoded data (default: PROTOFL_DATA_DIR, otherwise ~/.cache/protofl)",
         show_default=False,
     ),
 ]
@@ -78,13 +77,16 @@ DataDir = Annotated[
 def plugin_options(
     words: Sequence[str] | None, form: str, owners: Sequence[str], bare: str = ""
 ) -> dict[str, dict[str, Any]]:
-    """What --set holds for the plugins that a command uses, by the word that stands for each.
+    """Return the options of ``--set`` by plugin.
 
     Args:
-        words: What was given.
-        form: How it is to be written.
-        owners: The words.
-        bare: The one to which a key without a word belongs.
+        words: Values of ``--set``.
+        form: Form of a value, for errors.
+        owners: Words for the plugins of the command: ``dataset``, ``partition``, ….
+        bare: Word of the plugin for keys without a word.
+
+    Raises:
+        UsageError: The form or the word of a value is wrong.
     """
     from protofl.errors import unknown
     from protofl.system.options.parsing import assignments, expand_set
@@ -100,7 +102,7 @@ def plugin_options(
 
 
 def plain_type(annotation: Any) -> tuple[Any, ...]:  # noqa: ANN401 - any type
-    """The types of which an option may be, without None."""
+    """Return the types of an option without None."""
     if get_origin(annotation) in (Union, types.UnionType):
         return tuple(a for a in get_args(annotation) if a is not type(None))
     return (annotation,)
@@ -112,7 +114,7 @@ def choices(types: Sequence[Any]) -> list[Any]:
 
 
 def value_range(field: FieldInfo) -> str:
-    """What an option takes: ``≥ 1``, ``0 … 1``, ``sgd | adam``."""
+    """Return the range of an option: ``≥ 1``, ``0 … 1``, ``sgd | adam``."""
     words = []
     for kind in plain_type(field.annotation):
         if get_origin(kind) is Literal:
@@ -142,12 +144,12 @@ def _bounds(field: FieldInfo) -> str:
 
 
 def number(value: float) -> str:
-    """A number without needless digits; whole ones in groups of three."""
+    """Return a number without needless digits; integers have thousands separators."""
     return f"{value:,.0f}" if value == int(value) and abs(value) < 1e15 else f"{value:g}"
 
 
 def value_text(value: Any) -> str:  # noqa: ANN401 - options are of many types
-    """A value as a user writes it."""
+    """Return a value as users write it."""
     if value is None:
         return "none"
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Files that commands write: what is there already is kept, unless --force says otherwise."""
+"""Files that commands write: existing files are kept without --force."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-Force = Annotated[bool, typer.Option("--force", help="Replace files that are there already.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
 
 
 def checked(flag: str, path: Path, *, force: bool) -> Path:
-    """The file, checked before anything takes time.
+    """Check a file before any long step, and return its path.
 
     Raises:
-        UsageError: It is there already, is a folder, or its folder does not exist.
+        UsageError: The file exists already, is a folder, or its folder does not exist.
     """
     from protofl.errors import UsageError
 
@@ -22,12 +22,12 @@ def checked(flag: str, path: Path, *, force: bool) -> Path:
     try:
         there, is_dir, parent = path.exists(), path.is_dir(), path.absolute().parent.is_dir()
     except (OSError, ValueError) as error:
-        raise UsageError(f"{flag} {path} can't be written: {error}") from None
+        raise UsageError(f"{flag} {path} cannot be written: {error}") from None
     if is_dir or not parent:
-        what = "is a folder" if is_dir else "can't be written: its folder does not exist"
+        what = "is a folder" if is_dir else "cannot be written: its folder does not exist"
         raise UsageError(f"{flag} {path} {what}", do=f"choose another file with {flag}")
     if there and not force:
         raise UsageError(
-            f"{flag} {path} is there already", do=f"choose another file with {flag}, or --force"
+            f"{flag} {path} exists already", do=f"choose another file with {flag}, or --force"
         )
     return path

@@ -1,7 +1,7 @@
 """Options of ``protofl run`` and ``protofl sweep``, made from their declarations.
 
-These commands alone import `protofl.system.options.table`: importing pydantic takes a third of the
-time of other commands.
+Only these commands import `protofl.system.options.table`, because importing pydantic takes a third
+of the time of other commands.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from protofl_cli.options import choices, number, plain_type, value_range, value_
 def with_options(
     command: Callable[..., None], made: Sequence[inspect.Parameter] = ()
 ) -> Callable[..., None]:
-    """The command with options in place of its ``**given``."""
+    """Return a command with options instead of its ``**given``."""
     signature = inspect.signature(command, eval_str=True)
     own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
 
@@ -35,10 +35,17 @@ def with_options(
     return run
 
 
+def whole_command(name: str, command: Callable[..., None], panel: str) -> Any:  # noqa: ANN401 - a class that Typer does not export
+    """Return a command with all options of a run."""
+    app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    app.command(name, rich_help_panel=panel)(with_options(command, option_parameters()))
+    return typer.main.get_command(app)
+
+
 def option_parameters() -> list[inspect.Parameter]:
     """Return a parameter for each option of a run that has a flag, and one for ``--help-all``.
 
-    None stands for "not given", so that ``--config`` and the plugins' defaults have their turn.
+    The default is None, "not given", so that ``--config`` and defaults of plugins apply.
     """
     from protofl.system.options.table import OPTIONS
 
@@ -51,14 +58,14 @@ def _show_all(context: typer.Context, value: bool) -> None:
         return
     for parameter in context.command.params:
         parameter.hidden = False  # type: ignore[attr-defined]  # options have it
-    text = context.get_help()  # prints by itself where it has panels
+    text = context.get_help()  # prints itself if it has panels
     render.plain([text] if text else [])
     raise typer.Exit
 
 
 _HELP_ALL = typer.Option(
     "--help-all",
-    help="Show all options and exit; --help shows those that are used most.",
+    help="Show all options and exit; --help shows the most used ones.",
     callback=_show_all,
     is_eager=True,
     expose_value=False,

@@ -1,4 +1,4 @@
-"""Which cells of a study, and how: options that its commands share."""
+"""Options of all commands with studies: selected cells and changes."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ if TYPE_CHECKING:
 
 
 def option(panel: str, flag: str, metavar: str, text: str, **extra: Any) -> Any:  # noqa: ANN401
-    """An option of a command, in a panel of its help."""
+    """Return an option in a panel of the help."""
     return typer.Option(f"--{flag}", metavar=metavar, help=text, rich_help_panel=panel, **extra)
 
 
 def which(flag: str, metavar: str, text: str, **extra: Any) -> Any:  # noqa: ANN401
-    """An option that says which cells of a study, and how they are run."""
-    return option("Which cells of a study, and how", flag, metavar, text, **extra)
+    """Return an option of studies."""
+    return option("Selection and changes of a study", flag, metavar, text, **extra)
 
 
-SCALE = which("scale", "NAME", "paper, or a smaller one: fast, smoke (protofl reproduce --list)")
+SCALE = which("scale", "NAME", "Scale: paper, or a smaller one (see: protofl reproduce --list)")
 VARIANT = which(
     "variant",
     "NAME",
-    "How the paper is read: paper, by its equations; official, as its published code does; or "
-    "another that the study has (default: the study's)",
+    "paper: the equations; official: the published code; or another variant of the study "
+    "(default: of the study)",
 )
-ONLY = which("only", "ROW,…", "These rows alone.")
-COLUMNS = which("columns", "COLUMN,…", "These columns alone.")
-TRIALS = which("trials", "N", "Trials of every run (≥ 1; default: the study's)", min=1)
+ONLY = which("only", "ROW,…", "Only these rows.")
+COLUMNS = which("columns", "COLUMN,…", "Only these columns.")
+TRIALS = which("trials", "N", "Trials of every run (≥ 1; default: of the study)", min=1)
 DATASET = which(
     "dataset",
     "NAME=NAME[:PATH]",
-    "What takes the place of a data set of the study: cifar10=npz:FILE; repeatable.",
+    "Replace a data set of the study: cifar10=npz:FILE; repeatable.",
 )
 FILE = which(
     "file",
     "NAME=PATH",
-    "A file of yours that the study names, such as a generator's weights; repeatable.",
+    "Path of a file that the study needs, such as a generator's weights; repeatable.",
 )
 SET = which(
-    "set", "[NAME.]KEY=VALUE", "An option of a plugin in all runs, as for protofl run; repeatable."
+    "set", "[NAME.]KEY=VALUE", "Option of a plugin in all runs, as for protofl run; repeatable."
 )
 
 
@@ -59,22 +59,10 @@ def change_of(
     file: list[str] | None,
     set_: list[str] | None,
 ) -> Change:
-    """What these options change in all cells of a study.
-
-    Args:
-        options: Options of all runs; None for what is not given.
-        scale: ``--scale``, and so on: as they are typed.
-        variant: ``--variant``.
-        only: ``--only``.
-        columns: ``--columns``.
-        rounds: ``--rounds``.
-        trials: ``--trials``.
-        dataset: ``--dataset``.
-        file: ``--file``.
-        set_: ``--set``.
+    """Return the changes of a study from the options of a command as they are typed.
 
     Raises:
-        UsageError: One is not written as it should be.
+        UsageError: The form of an option is wrong.
     """
     from protofl.system.options.parsing import assignments
     from protofl_workbench.studies.cells import Change

@@ -51,7 +51,7 @@ def test_partition_show_of_many_classes(cli, tmp_path):
         (["--set", "partition.beta=0"], "beta"),
         (["--clients", "2000"], "2000 clients"),
         (["--out", "picture.jpg"], ".png"),
-        (["--out", "nowhere/picture.png"], "can't be written"),
+        (["--out", "nowhere/picture.png"], "cannot be written"),
         (["--public", "5000"], "public samples"),
     ],
 )

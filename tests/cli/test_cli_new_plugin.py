@@ -170,9 +170,9 @@ def test_an_underscore(cli):
     ("words", "said"),
     [
         (["Fed X"], "try: protofl new-plugin fed-x"),
-        (["9lives"], "names are lower-case letters"),
+        (["9lives"], "expected lower-case letters"),
         (["fed-"], "try: protofl new-plugin fed"),
-        (["protofl-mine"], "leave it out: protofl new-plugin mine"),
+        (["protofl-mine"], "leave protofl out: protofl new-plugin mine"),
         (["fedsa"], "method 'fedsa' is taken: protofl 0.1.0 provides it"),
         (["digits", "--kind", "dataset"], "dataset 'digits' is taken"),
         (["mine", "--kind", "metod"], "did you mean 'method'"),
@@ -194,7 +194,7 @@ def test_refusals(cli, words, said):
 def test_a_distribution_of_that_name(installed, cli):
     result = cli("new-plugin", "my-method", "--kind", "wrapper")
     assert result.exit_code == 2
-    assert "a distribution protofl-my-method is installed" in result.stderr
+    assert "a package protofl-my-method is installed" in result.stderr
 
 
 def test_an_empty_folder_will_do(cli):

@@ -41,9 +41,9 @@ def test_pictures(cli, run, words):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("margins --round 1", "has not observed round 1"),
+        ("margins --round 1", "has no observations of round 1"),
         ("margins --round 1", "it has observed rounds 2, 3"),
-        ("drift --round 2", "--round is none of drift"),
+        ("drift --round 2", "drift has no option --round"),
         ("images", "has observed no images"),
         ("similarity --as ckaa", "did you mean 'cka'?"),
         ("prototypes --label A", "are none of prototypes"),

@@ -26,7 +26,7 @@ def run(tmp_path_factory, data_dir, few):
 def test_one_change_round_by_round(cli, run):
     result = cli("replay", run, "--set", "tau=0.001", "--out", "found.json")
     assert result.exit_code == 0, result.output
-    assert "to the last bit as in the run (figures of 2 rounds" in result.stdout
+    assert "equal to the run, bit by bit (figures of 2 rounds" in result.stdout
     assert "as it was → tau=0.001" in result.stdout
     assert "clients of such" in result.stdout
     found = json.loads(Path("found.json").read_text())
@@ -46,14 +46,14 @@ def test_a_grid(cli, run):
     assert [line.split("  ")[0] for line in shown[:4]] == [
         f"tau={t}, S={s}" for t in ("0.001", "100") for s in (1, 3)
     ]
-    assert "tau=100, S=3: nothing changes in the server's half." in result.stdout
+    assert "tau=100, S=3: nothing changes on the server." in result.stdout
     assert " → " not in result.stdout
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--set", "tau=1", "--grid", "tau=1,2"], "tau stands in --set and in --grid"),
+        (["--set", "tau=1", "--grid", "tau=1,2"], "tau is given in --set and in --grid"),
         (["--grid", "tau"], "not of the form"),
         (["--grid", "tau=,"], "no value"),
         (["--trial", "1"], "of trial 1"),

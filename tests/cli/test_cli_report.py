@@ -48,7 +48,7 @@ def test_what_is_there_is_kept(cli, made, tmp_path):
     page = tmp_path / "page.html"
     page.write_text("precious")
     found = cli("report", made, "--out", page)
-    assert found.exit_code == 2 and "is there already" in found.stderr
+    assert found.exit_code == 2 and "exists already" in found.stderr
     assert page.read_text() == "precious"
     assert cli("report", made, "--out", page, "--force").exit_code == 0
     assert "<h1>" in page.read_text(encoding="utf-8")
@@ -60,7 +60,7 @@ def test_what_is_there_is_kept(cli, made, tmp_path):
         (["nowhere"], ["nowhere is not a run folder (it has no config.json)", "no such folder"]),
         (["."], [". is not a run folder", "it holds no runs"]),
         ([], ["missing argument"]),
-        ([".", "--out", "page.pdf"], ["--out page.pdf is no HTML file", "ends in .html"]),
+        ([".", "--out", "page.pdf"], ["--out page.pdf is not an HTML file", "ends in .html"]),
         ([".", "--out", "no/where.html"], ["its folder does not exist"]),
     ],
 )

@@ -131,13 +131,13 @@ def test_its_rows_are_compared_by_the_rounds_that_are_there(done, cli, monkeypat
         ("table.toml --set fedproto.lamda=1", "unknown option of fedproto 'lamda'"),
         ("table.toml --file weights=x.pkl", "unknown file of table in --file 'weights'"),
         ("table.toml --columns practial", "unknown column of table in --columns 'practial'"),
-        ("runs --set lr=1", "--set is of a study, and runs were given"),
+        ("runs --set lr=1", "--set applies only to a study, and runs were given"),
         ("table.toml --runs nowhere", "no column has runs of two rows in nowhere"),
         ("table.toml --baseline fedtgp", "unknown baseline 'fedtgp'"),
         ("table.toml runs", "table is a study, and there is more to compare"),
-        ("runs --scale smoke", "--scale is of a study, and runs were given"),
+        ("runs --scale smoke", "--scale applies only to a study, and runs were given"),
         ("fedtgp/table-66", "unknown study 'fedtgp/table-66'"),
-        ("nowhere/runs", "nowhere/runs is not a run folder"),
+        ("nowhere/runs", "nowhere/runs is neither a run folder nor a study"),
         ("none.toml", "none.toml cannot be read"),
     ],
 )
@@ -227,7 +227,7 @@ def test_files(done, cli, tmp_path):
         shown = cli("reproduce", folder / "table.toml", "--no-run", "--out", out, *words)
         assert shown.exit_code == 0 and out.stat().st_size > 100, shown.output
     again = cli("reproduce", folder / "table.toml", "--no-run", "--out", out, *words)
-    assert again.exit_code == 2 and "is there already" in again.output
+    assert again.exit_code == 2 and "exists already" in again.output
     printed = cli("reproduce", folder / "table.toml", "--no-run", "--format", "json", *words)
     cells = json.loads(printed.stdout)["cells"]
     assert cells[1]["ours"] == pytest.approx(result["fedproto", "practical"].mean)
@@ -297,7 +297,7 @@ def test_a_study_s_file_is_checked(cli, done, tmp_path):
     assert f"not installed · {bad}" in "".join(shown.output.split("\n")).replace("  ", " ")
     checks = json.loads(cli("check", bad, "--json").output)["checks"]
     failed = {one["check"]: one["why"] for one in checks if one["outcome"] == "failed"}
-    assert "not installed: the model group 'cnn5'" in failed["its_plugins_are_installed"]
+    assert "not installed: the model-group 'cnn5'" in failed["its_plugins_are_installed"]
     assert "has no scale smoke" in failed["the_smoke_scale"]
 
 

@@ -14,7 +14,8 @@ import protofl
 import protofl_cli
 from protofl.hooks.discovery.registry import Registry
 from protofl.system.options.table import OPTIONS, flag_of
-from protofl_cli.commands.run import whole_command
+from protofl_cli.commands.run import run
+from protofl_cli.run_options import whole_command
 
 PACKAGE = Path(protofl_cli.__file__).parent
 
@@ -101,7 +102,7 @@ def test_version(cli):
 
 
 def test_every_setting_has_its_option_and_the_reverse():
-    command = whole_command()
+    command = whole_command("run", run, "")
     flags = {flag for parameter in command.params for flag in parameter.opts}
     own = {
         "method",

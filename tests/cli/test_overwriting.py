@@ -16,7 +16,7 @@ def test_what_is_there_is_kept(cli, tmp_path, words):
     file.write_text("precious")
     found = cli(*words, file)
     assert found.exit_code == 2, found.output
-    assert "is there already" in found.stderr and "--force" in found.stderr
+    assert "exists already" in found.stderr and "--force" in found.stderr
     assert file.read_text() == "precious"
 
 
@@ -34,5 +34,5 @@ def test_a_name_by_default_is_no_exception(cli, data_dir, few):
     words = ["partition", "show", "--clients", 2, "--dataset", few, "--data-dir", data_dir]
     assert cli(*words).exit_code == 0
     again = cli(*words)
-    assert again.exit_code == 2 and "is there already" in again.stderr
+    assert again.exit_code == 2 and "exists already" in again.stderr
     assert cli(*words, "--force").exit_code == 0

@@ -166,7 +166,7 @@ def test_other_versions_are_told(toys, run, tmp_path):
     values = json.loads(file.read_text())
     values["versions"]["torch"] = "1.0"
     file.write_text(json.dumps(values))
-    assert any("torch was 1.0 in the run" in note for note in replay(tmp_path / "run").notes)
+    assert any("but was 1.0 in the run" in note for note in replay(tmp_path / "run").notes)
 
 
 def test_on_a_machine_that_lacks_what_the_run_had(toys, tmp_path):
@@ -179,7 +179,7 @@ def test_on_a_machine_that_lacks_what_the_run_had(toys, tmp_path):
     (out / "config.json").write_text(config.replace('"device": "cpu"', '"device": "cuda:77"'))
     found = replay(out)
     assert (found.differs, found.compared[0]) == ("", 2)
-    assert found.notes == ["device was cuda:77 in the run and is cpu now: numbers may differ"]
+    assert found.notes == ["device is cpu, but was cuda:77 in the run: numbers may differ"]
 
 
 # --- what can't be --------------------------------------------------------------------------------
@@ -190,10 +190,10 @@ def test_on_a_machine_that_lacks_what_the_run_had(toys, tmp_path):
     [
         ({"set": {"tao": 1}}, "unknown option of fedtgp 'tao'"),
         ({"set": {"tau": -1}}, "tau"),
-        ({"set": {"variant": "official"}}, "has recorded every option, whatever its variant"),
-        ({"use": {"local_loss": "fedproto"}}, "runs the server's half alone"),
-        ({"grid": {"tau": range(1, 300)}}, "299 settings are more"),
-        ({"trial": 2}, "not kept the uploads of round 0 of trial 2"),
+        ({"set": {"variant": "official"}}, "a run records the options of its variant"),
+        ({"use": {"local_loss": "fedproto"}}, "runs hooks of the server only"),
+        ({"grid": {"tau": range(1, 300)}}, "at most 200 settings, got 299"),
+        ({"trial": 2}, "no uploads of round 0 of trial 2"),
     ],
 )
 def test_what_a_replay_cannot_do(toys, run, options, what):
@@ -207,9 +207,9 @@ def test_uploads_that_were_not_kept_from_the_beginning(toys, run, tmp_path):
     journal = tmp_path / "run/uploads/journal.jsonl"
     lines = journal.read_text().splitlines()
     journal.write_text("\n".join(lines[1:]) + "\n")
-    with pytest.raises(pf.UsageError, match="has not kept the uploads of round 0") as caught:
+    with pytest.raises(pf.UsageError, match="has no uploads of round 0") as caught:
         replay(tmp_path / "run")
-    assert "kept are those from round 1 on" in caught.value.near
+    assert "it has uploads from round 1 on" in caught.value.near
     journal.write_text("\n".join([lines[0], *lines[2:]]) + "\n")
     assert len(replay(tmp_path / "run").own.rounds) == 1
 

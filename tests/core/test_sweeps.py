@@ -56,7 +56,7 @@ def axes_of(base, *texts):
         ("tau=", "no value"),
         ("tau=1,,2", "an empty value"),
         ("tau=1,2,1", "1 appears twice"),
-        ("lr=0.1..0.01", "0.1 expected LOW < HIGH"),
+        ("lr=0.1..0.01", "expected LOW < HIGH"),
         ("lr=0..1:log", "starts above 0"),
     ],
 )

@@ -1,4 +1,4 @@
-"""``protofl check``: hold a plugin against the contract of its kind."""
+"""``protofl check``: test a plugin against the contract of its kind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from protofl.testing import Contract, Finding
 
 LONGEST = 300
-"""Characters of a reason in the table; --json has all of it."""
+"""Characters of a reason in the table; --json prints all of it."""
 
 
 def check(
@@ -25,9 +25,9 @@ def check(
         str,
         typer.Argument(
             metavar="PLUGIN",
-            help="[KIND/]NAME of an installed plugin, perhaps with its argument "
-            "(model-group/torchvision:resnet18); MODULE:CLASS or FILE.py:CLASS of one that need "
-            "not be installed; FILE.toml of a recipe or a study.",
+            help="[KIND/]NAME of an installed plugin, with its argument if it has one "
+            "(model-group/torchvision:resnet18); MODULE:CLASS or FILE.py:CLASS of a plugin that is "
+            "not installed; or FILE.toml of a recipe or a study.",
         ),
     ],
     set_: Annotated[
@@ -35,32 +35,31 @@ def check(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="An option of the plugin in all checks; repeatable. Others are those of its "
-            "check_options, or their defaults.",
+            help="Option of the plugin in all checks; repeatable (default: its check_options, "
+            "otherwise the defaults)",
         ),
     ] = None,
     json: Annotated[
         bool,
         typer.Option(
             "--json",
-            help="Print an object with plugin, target, distribution, version, passed, failed, "
-            "not_reached, skipped and the list checks.",
+            help="Print JSON: plugin, target, distribution, version, passed, failed, not_reached, "
+            "skipped and the list of checks.",
         ),
     ] = False,
     data_dir: DataDir = None,
     debug: Debug = False,
 ) -> None:
-    """Check a plugin: what every plugin of its kind promises, tried on a toy.
+    """Test a plugin against the contract of its kind, with a toy federation.
 
-    Prints what was checked, what passed, what failed and why; what could not be tried because
-    another check fails is "not reached" and points to it. Exit code 0 when nothing failed, 1
-    when something did, 2 when the plugin can't be loaded. The same checks for your own tests are
-    in protofl.testing.
+    A check that cannot run because another check fails is "not reached". Exit code: 0 if no check
+    fails, 1 if a check fails, 2 if the plugin cannot be loaded. Your own tests can use the same
+    checks from protofl.testing.
     """
     from protofl.system.options.parsing import assignments
 
     given = assignments("--set", set_ or (), "KEY=VALUE")
-    # What the plugin prints must not get among the output.
+    # Output of the plugin goes to standard error.
     with contextlib.redirect_stdout(sys.stderr):
         contract, owner = _load(name, given, data_dir)
         findings = _run(contract)
@@ -83,7 +82,7 @@ def check(
 def _load(
     name: str, given: dict[str, Any], data_dir: Path | None
 ) -> tuple[type[Contract], dict[str, str]]:
-    """The contract, and whose plugin it holds."""
+    """Return the contract, and where its plugin comes from."""
     from protofl.system.files.atomic import default_data_dir
     from protofl_cli.check_target import contract_for
 

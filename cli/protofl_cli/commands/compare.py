@@ -1,4 +1,4 @@
-"""``protofl compare``: runs beside each other, and whether they differ."""
+"""``protofl compare``: means of runs, and statistical tests of their differences."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def compare(
         list[str],
         typer.Argument(
             metavar="RUN...",
-            help="Run folders, or folders of runs; or a study: PAPER/NAME, FILE.toml.",
+            help="Run folders, folders of runs, or one study: PAPER/NAME or FILE.toml.",
         ),
     ],
     figure: Annotated[
@@ -44,7 +44,7 @@ def compare(
             "--figure",
             metavar="FIGURE",
             help="final, best (on test samples), validation, worst, macro-f1, … or FIGURE@best; "
-            "repeatable (default: what every run has)",
+            "repeatable (default: all figures that every run has)",
         ),
     ] = None,
     target: Annotated[
@@ -52,13 +52,15 @@ def compare(
         typer.Option(
             "--target",
             metavar="SHARE",
-            help="Rounds, MB, seconds and FLOPs until this test accuracy, such as 0.8",
+            help="Also compare rounds, MB, seconds and FLOPs until this test accuracy, such as 0.8",
         ),
     ] = None,
     baseline: Annotated[
         str,
         typer.Option(
-            "--baseline", metavar="METHOD", help="Default: local, then fedavg, otherwise the first"
+            "--baseline",
+            metavar="METHOD",
+            help="Baseline of the differences (default: local, then fedavg, otherwise the first)",
         ),
     ] = "",
     group_by: Annotated[
@@ -66,20 +68,24 @@ def compare(
         typer.Option(
             "--group-by",
             metavar="OPTION",
-            help="Group runs by method, lr, tau, …, or run for each by itself; repeatable "
-            "(default: by what differs)",
+            help="Option to group runs by: method, lr, tau, …, or run for a group per run; "
+            "repeatable (default: all options that differ)",
         ),
     ] = None,
     rounds: Annotated[
         int | None,
-        typer.Option("--rounds", metavar="N", min=1, help="Read the first N rounds of each run."),
+        typer.Option(
+            "--rounds", metavar="N", min=1, help="Use only the first N rounds of each run."
+        ),
     ] = None,
     unpaired: Annotated[
         bool,
-        typer.Option("--unpaired", help="Compare runs on other data, or with other seeds, too."),
+        typer.Option(
+            "--unpaired", help="Also compare runs on different data or with different seeds."
+        ),
     ] = False,
     confidence: Annotated[
-        float, typer.Option("--confidence", metavar="SHARE", help="Of the bootstrap intervals.")
+        float, typer.Option("--confidence", metavar="SHARE", help="Confidence of the intervals.")
     ] = 0.95,
     scale: Annotated[str | None, SCALE] = None,
     variant: Annotated[str | None, VARIANT] = None,
@@ -90,7 +96,7 @@ def compare(
     file: Annotated[list[str] | None, FILE] = None,
     set_: Annotated[list[str] | None, SET] = None,
     runs_folder: Annotated[
-        Path | None, which("runs", "DIR", "Where a study's runs are (default: runs)")
+        Path | None, which("runs", "DIR", "Folder with the study's runs (default: runs)")
     ] = None,
     data_dir: DataDir = None,
     format_: Annotated[
@@ -98,11 +104,11 @@ def compare(
         typer.Option(
             "--format",
             metavar="FORMAT",
-            help="table, md, csv, tex or json (default: as --out ends, otherwise table)",
+            help="table, md, csv, tex or json (default: the ending of --out, otherwise table)",
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write it to a file.")
+        Path | None, typer.Option("--out", metavar="FILE", help="Write the comparison to a file.")
     ] = None,
     force: Force = False,
     trust_code: TrustCode = None,
@@ -110,8 +116,9 @@ def compare(
 ) -> None:
     """Compare runs, paired over seeds and splits.
 
-    Runs that differ in nothing but seeds are one group. Each group's mean ± std over trials, and
-    its difference to the baseline with Wilcoxon's signed-rank test and a bootstrap interval.
+    Runs that differ only in their seeds are one group. Prints the mean ± std of each group over
+    trials, and the difference to the baseline with Wilcoxon's signed-rank test and a bootstrap
+    interval.
     """
     kind = _format(format_, out)
     if out is not None:
@@ -136,20 +143,20 @@ def compare(
         try:
             out.expanduser().write_text(found.text(kind), encoding="utf-8")
         except OSError as error:
-            raise UsageError(f"--out {out} can't be written: {error.strerror or error}") from None
+            raise UsageError(f"--out {out} cannot be written: {error.strerror or error}") from None
         render.line(f"comparison: {out}")
 
 
 def _compared(
     runs: list[str], given: dict[str, Any], folder: Path | None, of_study: dict[str, Any]
 ) -> Comparison:
-    """The comparison of runs, or of the one study that is named.
+    """Return the comparison of runs, or of a study.
 
     Args:
-        runs: What is named.
-        given: What `comparing.compare` takes.
+        runs: Folders or a study.
+        given: Arguments of `protofl.compare`.
         folder: ``--runs``.
-        of_study: Other options that are of a study alone.
+        of_study: Further options that apply only to a study.
     """
     from protofl.errors import UsageError
     from protofl_workbench.comparing.compare import compare as compared
@@ -159,7 +166,9 @@ def _compared(
         for name, value in {"runs": folder, **of_study}.items():
             if value is not None:
                 flag = f"--{name.rstrip('_').replace('_', '-')}"
-                raise UsageError(f"{flag} is of a study, and runs were given", do="leave it out")
+                raise UsageError(
+                    f"{flag} applies only to a study, and runs were given", do="leave it out"
+                )
         return compared(runs, **given)
     from protofl_workbench.studies.study_interface import compare_study
 
@@ -169,10 +178,10 @@ def _compared(
 
 
 def _study(runs: list[str]) -> Study | None:
-    """The study that is named; None where folders are.
+    """Return the study among the arguments; None if all are folders.
 
     Raises:
-        UsageError: There are several, or runs beside it; or its file is none of a study.
+        UsageError: There are several arguments with a study, or the file is not a study.
     """
     from protofl.errors import UsageError
 
@@ -190,15 +199,15 @@ def _study(runs: list[str]) -> Study | None:
                 raise
     if found and len(runs) > 1:
         raise UsageError(
-            f"{found[0].name} is a study, and there is more to compare",
-            "its rows are compared with each other",
+            f"{found[0].name} is a study, and other arguments were given",
+            "the rows of one study are compared with each other",
             "give one study, or runs",
         )
     return found[0] if found else None
 
 
 def _format(given: str | None, out: Path | None) -> str:
-    """The format that is asked for."""
+    """Return the requested format."""
     from protofl.errors import UsageError, unknown
 
     ending = out.suffix.lower().removeprefix(".") if out else ""
@@ -207,11 +216,11 @@ def _format(given: str | None, out: Path | None) -> str:
         if given:
             raise unknown("format", kind, FORMATS)
         raise UsageError(
-            f"--out {out}: there is no format {ending!r}", f"known: {', '.join(FORMATS[1:])}"
+            f"--out {out}: unknown format {ending!r}", f"known: {', '.join(FORMATS[1:])}"
         )
     if out is not None and kind == "table":
         raise UsageError(
-            "--format table is for the screen", f"files are {', '.join(FORMATS[1:])}", "give one"
+            "--format table is only for the screen", f"formats of files: {', '.join(FORMATS[1:])}"
         )
     return kind
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def list_data(data_dir: DataDir = None, block: Block = None, debug: Debug = False) -> None:
-    """List the data sets: which are known, which are cached, and what they hold."""
+    """List the known data sets, and the content of the cache."""
     from protofl.data.cache import entries
     from protofl.hooks.discovery.registry import Registry
 
@@ -50,19 +50,19 @@ def list_data(data_dir: DataDir = None, block: Block = None, debug: Debug = Fals
 
 
 def import_data(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="An installed data set.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of an installed data set.")],
     file: Annotated[
         Path,
         typer.Argument(
             metavar="FILE.npz",
-            help="Arrays x_train, y_train and, for a test part, x_test, y_test.",
+            help="Arrays x_train and y_train, and x_test and y_test for a test part.",
         ),
     ],
     data_dir: DataDir = None,
     block: Block = None,
     debug: Debug = False,
 ) -> None:
-    """Put a data set into the cache from a .npz file, without a download."""
+    """Add a data set to the cache from a .npz file, without a download."""
     from protofl.data.cache import cache_file, import_npz
     from protofl.errors import UsageError, unknown
     from protofl.hooks.discovery.registry import Registry
@@ -74,10 +74,10 @@ def import_data(
     fixed = {n for n, plugin, _ in known if plugin and not getattr(plugin, "argument", None)}
     if name not in fixed:
         if name in {n for n, _, _ in known}:
-            plugin = registry.load("dataset", name)  # words what is wrong with a broken one
+            plugin = registry.load("dataset", name)  # raises the error of a broken plugin
             argument = str(getattr(plugin, "argument", "")).upper()
             raise UsageError(
-                f"data set {name!r} is read from where you say; it is not imported",
+                f"data set {name!r} is read from your own path; it is not imported",
                 do=f"use it as --dataset {name}:{argument}",
             )
         raise unknown(
@@ -102,7 +102,7 @@ def _folder(given: Path | None) -> Path:
 
 
 def _known(registry: Registry) -> list[tuple[str, type | None, str]]:
-    """Every data set's name and class; where there is no class, what is wrong."""
+    """Return (name, class, error) of each data set; the class is None if it cannot be loaded."""
     found: dict[str, tuple[str, type | None, str]] = {}
     with contextlib.redirect_stdout(sys.stderr):
         for plugin in registry.plugins("dataset"):
@@ -113,7 +113,7 @@ def _known(registry: Registry) -> list[tuple[str, type | None, str]]:
 
 
 def _key(name: str, plugin: type, folder: Path) -> str:
-    """The cache key of a data set with its default options."""
+    """Return the cache key of a data set with its default options."""
     from protofl.hooks.plugin.members import Choice
     from protofl.system.options.plugin_options import Config, parse_config
 
@@ -129,7 +129,7 @@ def _about(entry: CacheEntry) -> tuple[str, str, str, str]:
 
 
 def _short(sample: SampleSpec | None) -> str:
-    """``image 3×32×32``, ``table 13``."""
+    """Return a sample as text: ``image 3×32×32``, ``table 13``."""
     return f"{sample.kind} {shape_text(sample.shape)}" if sample else ""
 
 

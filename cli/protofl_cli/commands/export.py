@@ -1,4 +1,4 @@
-"""``protofl export``: a client of a run as a file for other programs."""
+"""``protofl export``: write a client of a run to a file for other programs."""
 
 from __future__ import annotations
 
@@ -18,18 +18,22 @@ def export(
         Path,
         typer.Argument(metavar="FILE", help="FILE.onnx, FILE.pt2 or FILE.safetensors."),
     ],
-    client: Annotated[int, typer.Option("--client", metavar="N", min=0, help="The client.")] = 0,
+    client: Annotated[
+        int, typer.Option("--client", metavar="N", min=0, help="Number of the client.")
+    ] = 0,
     which: Annotated[
-        Literal["last", "best"], typer.Option("--which", help="The last round or the best one.")
+        Literal["last", "best"], typer.Option("--which", help="Round of the kept weights.")
     ] = "last",
-    trial: Annotated[int, typer.Option("--trial", metavar="N", min=0, help="The trial.")] = 0,
+    trial: Annotated[
+        int, typer.Option("--trial", metavar="N", min=0, help="Number of the trial.")
+    ] = 0,
     force: Force = False,
     debug: Debug = False,
 ) -> None:
-    """Export a client: model, preparation of samples and the method's inference in one file.
+    """Export a client: preparation of samples, model and inference of the method in one file.
 
-    Files .onnx and .pt2 map samples, as the data set holds them, to class scores. A .safetensors
-    file has the weights and the client's download. ONNX needs pip install 'protofl[onnx]'.
+    .onnx and .pt2 files map raw samples of the data set to class scores. .safetensors files have
+    the weights and the client's download. ONNX needs: pip install 'protofl[onnx]'
     """
     target = checked("FILE", out, force=force)
     with render.waiting("exporting"):

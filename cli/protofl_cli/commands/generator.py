@@ -14,25 +14,23 @@ from protofl_cli.overwriting import Force, checked
 
 
 def train(
-    dataset: Annotated[
-        str, typer.Argument(metavar="DATASET", help="The data set, NAME or NAME:PATH.")
-    ],
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Data set: NAME or NAME:PATH.")],
     generator: Annotated[
-        str, typer.Option("--generator", metavar="NAME", help="A generator that can be trained.")
+        str, typer.Option("--generator", metavar="NAME", help="Generator to train.")
     ] = "tiny-style",
     set_: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="An option of the generator (epochs=30), or of the data set "
-            "(dataset.side=32); repeatable.",
+            help="Option of the generator (epochs=30) or of the data set (dataset.side=32); "
+            "repeatable.",
         ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", metavar="FILE", help="The file to write (default: NAME-DATASET.safetensors)"
+            "--out", metavar="FILE", help="File to write (default: NAME-DATASET.safetensors)"
         ),
     ] = None,
     force: Force = False,
@@ -40,7 +38,7 @@ def train(
     block: Block = None,
     debug: Debug = False,
 ) -> None:
-    """Train a generator on the training part of a data set, for --set generator.weights=FILE."""
+    """Train an image generator on a data set; use it with --set generator.weights=FILE."""
     from protofl.errors import UsageError
     from protofl.federation.inputs import load_data
     from protofl.hooks.discovery.registry import Registry
@@ -53,8 +51,8 @@ def train(
     if "train_generator" not in choice.hooks:
         able = [p.name for p in registry.plugins("generator") if _trainable(registry, p.name)]
         raise UsageError(
-            f"generator {choice.name!r} can't be trained here",
-            f"these can: {', '.join(able) or 'none that is installed'}",
+            f"generator {choice.name!r} cannot be trained",
+            f"generators that can be trained: {', '.join(able) or 'none is installed'}",
         )
     data = choose(registry, "dataset", dataset, options["dataset"])
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{generator}-{Path(data.text).stem}")
@@ -63,7 +61,7 @@ def train(
     images = load_data(data, folder, lambda text: render.line(text, "dim"))
     if images.sample.kind != "image":
         raise UsageError(
-            f"{choice.name} makes images, and {data.text} holds {images.sample}",
+            f"{choice.name} makes images, and the samples of {data.text} are {images.sample}",
             do="give a data set of images",
         )
     render.heading(f"{choice.name} on {data.name}", f"{images.num_train:,} images")

@@ -1,4 +1,4 @@
-"""``protofl list-plugins``: what is installed, and whether it works."""
+"""``protofl list-plugins``: the installed plugins and their states."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def list_plugins(
         bool,
         typer.Option(
             "--json",
-            help="Print a list of objects with kind, name, version, distribution, hooks, status.",
+            help="Print JSON: kind, name, version, distribution, hooks and status of each plugin.",
         ),
     ] = False,
     block: Block = None,
@@ -47,7 +47,7 @@ def list_plugins(
         render.plain(dict.fromkeys(plugin.name for plugin in plugins))
         return
 
-    # Loading imports foreign code; what that prints must not get among the output.
+    # Output of imported plugins goes to standard error.
     with contextlib.redirect_stdout(sys.stderr):
         statuses = [registry.status(plugin) for plugin in plugins]
     if json:
@@ -76,7 +76,7 @@ def list_plugins(
         rows.append((plugin.kind, plugin.name, what, origin, word))
     if rows:
         render.table(
-            ("kind", "name", "what it is", "from", "status"),
+            ("kind", "name", "description", "from", "status"),
             rows,
             keep=("name", "from"),
             sections=True,
@@ -88,5 +88,5 @@ def list_plugins(
 
 
 def summary(plugin: type) -> str:
-    """The first line of a plugin's docstring."""
+    """Return the first line of a plugin's docstring."""
     return next(iter((plugin.__doc__ or "").strip().splitlines()), "").rstrip(".")

@@ -1,4 +1,4 @@
-"""``protofl partition show``: how data are split over clients, as a table and a picture."""
+"""``protofl partition show``: the split of a data set over clients, as a table and a picture."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ WIDE = 20
 """With more classes than this, a client's largest classes are listed instead of all."""
 
 LONG = 60
-"""Rows of the table at most; the picture has all clients."""
+"""Largest number of rows of the table; the picture has all clients."""
 
 
 def show(
     dataset: Annotated[
-        str, typer.Option("--dataset", metavar="NAME[:PATH]", help="The data set.")
+        str, typer.Option("--dataset", metavar="NAME[:PATH]", help="Data set.")
     ] = "digits",
     partition: Annotated[
         str | None,
-        typer.Option("--partition", metavar="NAME", help="The partitioner (default: dirichlet)"),
+        typer.Option("--partition", metavar="NAME", help="Partitioner (default: dirichlet)"),
     ] = None,
     clients: Annotated[
         int | None,
@@ -41,22 +41,25 @@ def show(
             "--clients",
             metavar="N",
             min=1,
-            help="Clients M (≥ 1; default: the data set's, otherwise 20)",
+            help="Number of clients M (≥ 1; default: of the data set, otherwise 20)",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="The seed s.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed s.")] = 0,
     batch_size: Annotated[
         int | None,
         typer.Option(
             "--batch-size",
             metavar="N",
             min=1,
-            help="Samples per mini-batch, which a client should fill (≥ 1; default: the data "
-            "set's, otherwise 10)",
+            help="Samples of a mini-batch; clients get at least this many (≥ 1; default: of the "
+            "data set, otherwise 10)",
         ),
     ] = None,
     public: Annotated[
-        int, typer.Option("--public", metavar="N", min=0, help="Public samples to hold out first.")
+        int,
+        typer.Option(
+            "--public", metavar="N", min=0, help="Number of public samples to hold out first."
+        ),
     ] = 0,
     subset: Annotated[
         str,
@@ -71,7 +74,7 @@ def show(
         typer.Option(
             "--set",
             metavar="PART.KEY=VALUE",
-            help="An option of the partitioner (partition.beta=0.5) or the data set "
+            help="Option of the partitioner (partition.beta=0.5) or of the data set "
             "(dataset.side=32); repeatable.",
         ),
     ] = None,
@@ -80,7 +83,7 @@ def show(
         typer.Option(
             "--out",
             metavar="PNG",
-            help="The picture (default: partition-DATA-PARTITION-CLIENTS-sSEED.png)",
+            help="File of the picture (default: partition-DATA-PARTITION-CLIENTS-sSEED.png)",
         ),
     ] = None,
     force: Force = False,
@@ -88,9 +91,9 @@ def show(
     block: Block = None,
     debug: Debug = False,
 ) -> None:
-    """Show the split of a data set over clients, clients × classes, and draw it.
+    """Show how a data set is split over clients: samples of each client and class, and a picture.
 
-    It is the split of a run with the same options: it depends on nothing else.
+    A run with the same options has the same split.
     """
     options = plugin_options(set_, "partition.KEY=VALUE", ("dataset", "partition"))
     target = _target(out, force)
@@ -171,8 +174,8 @@ def _make(
     data_dir: Path | None,
     block: list[str],
 ) -> tuple[Dataset, Split]:
-    """The data and their split, by the steps of a run's plan."""
-    from protofl.data.partition import kept_split, make_split, number_of_clients
+    """Return the data and their split, as a run makes them."""
+    from protofl.data.splitting import kept_split, make_split, number_of_clients
     from protofl.federation.inputs import load_data
     from protofl.hooks.discovery.registry import Registry
     from protofl.hooks.plugin.members import choose

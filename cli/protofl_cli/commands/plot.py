@@ -1,4 +1,4 @@
-"""``protofl plot``: a picture of runs, for a paper."""
+"""``protofl plot``: figures of runs for papers."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from protofl_workbench.comparing.run_groups import Group
 
 KINDS = {
-    "curve": "a figure over rounds, MB, seconds or FLOPs, with bands over trials",
-    "bars": "a figure of each method with its deviation over trials",
-    "differences": "differences to a baseline with intervals, as protofl compare counts them",
-    "clients": "the accuracy of each client: sorted, boxes or points",
+    "curve": "figure over rounds, MB, seconds or FLOPs, with bands over trials",
+    "bars": "figure of each method with its deviation over trials",
+    "differences": "differences to a baseline with intervals, as in protofl compare",
+    "clients": "accuracy of each client: sorted, boxes or points",
     "traffic": "bytes sent and received in a round",
     "time": "seconds of a round by stage",
-    "confusion": "which class is taken for which (of a run with --metrics confusion)",
+    "confusion": "confusion matrix (of a run with --metrics confusion)",
     "split": "samples of each class at each client",
     **observed_pictures.KINDS,
 }
-"""What can be drawn."""
+"""Kinds of pictures."""
 
 TAKES = {
     "curve": ("y", "x", "band", "log_x", "target", "y_range"),
@@ -40,10 +40,10 @@ TAKES = {
     "split": ("trial",),
     **observed_pictures.TAKES,
 }
-"""The options of a kind that others don't have."""
+"""{kind: its own options}."""
 
 ONE = ("confusion", "split", *observed_pictures.KINDS)
-"""Kinds that show one run."""
+"""Kinds that show a single run."""
 
 
 def plot(
@@ -53,15 +53,15 @@ def plot(
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help="A .pdf, .png or .svg file (default: KIND.png)"),
+        typer.Option("--out", metavar="FILE", help="File: .pdf, .png or .svg (default: KIND.png)"),
     ] = None,
     y: Annotated[
         str | None,
         typer.Option(
             "--y",
             metavar="FIGURE",
-            help="curve: accuracy (the default), loss, worst, macro-f1, …, or as it stands in the "
-            "record: loss_terms.align",
+            help="curve: accuracy, loss, worst, macro-f1, … or a name in the record: "
+            "loss_terms.align (default: accuracy)",
         ),
     ] = None,
     x: Annotated[
@@ -69,26 +69,26 @@ def plot(
         typer.Option(
             "--x",
             metavar="WHAT",
-            help="curve: rounds (the default), mb, upload-mb, seconds, flops or virtual",
+            help="curve: rounds, mb, upload-mb, seconds, flops or virtual (default: rounds)",
         ),
     ] = None,
     log_x: Annotated[
-        bool | None, typer.Option("--log-x", help="curve: a logarithmic x axis.")
+        bool | None, typer.Option("--log-x", help="curve: Use a logarithmic x axis.")
     ] = None,
     band: Annotated[
         str | None,
         typer.Option(
-            "--band", metavar="WHAT", help="curve: std (the default), range, trials or none"
+            "--band", metavar="WHAT", help="curve: std, range, trials or none (default: std)"
         ),
     ] = None,
     target: Annotated[
         float | None,
-        typer.Option("--target", metavar="SHARE", help="curve: a line at an accuracy, 0.8"),
+        typer.Option("--target", metavar="SHARE", help="curve: Draw a line at this accuracy: 0.8"),
     ] = None,
     y_range: Annotated[
         str | None,
         typer.Option(
-            "--y-range", metavar="LOW,HIGH", help="curve: the part of y that is shown, 0.9,0.95"
+            "--y-range", metavar="LOW,HIGH", help="curve: Visible part of the y axis: 0.9,0.95"
         ),
     ] = None,
     figure: Annotated[
@@ -96,7 +96,7 @@ def plot(
         typer.Option(
             "--figure",
             metavar="FIGURE",
-            help="bars, differences: final (the default), best, validation, worst, macro-f1, …",
+            help="bars, differences: final, best, validation, worst, macro-f1, … (default: final)",
         ),
     ] = None,
     baseline: Annotated[
@@ -104,7 +104,7 @@ def plot(
         typer.Option(
             "--baseline",
             metavar="METHOD",
-            help="differences: the baseline (default: local, then fedavg, otherwise the first)",
+            help="differences: Baseline (default: local, then fedavg, otherwise the first)",
         ),
     ] = None,
     as_: Annotated[
@@ -112,8 +112,8 @@ def plot(
         typer.Option(
             "--as",
             metavar="FORM",
-            help="clients: sorted (the default), box or strip; similarity: pearson (the default), "
-            "spearman or cka",
+            help="clients: sorted, box or strip (default: sorted); similarity: pearson, spearman "
+            "or cka (default: pearson)",
         ),
     ] = None,
     at: Annotated[
@@ -121,13 +121,13 @@ def plot(
         typer.Option(
             "--at",
             metavar="ROUND",
-            help="clients: final (the default), best (on test samples) or validation",
+            help="clients: final, best (on test samples) or validation (default: final)",
         ),
     ] = None,
     trial: Annotated[
         int | None,
         typer.Option(
-            "--trial", metavar="N", min=0, help="of kinds that show one run: which (default: 0)"
+            "--trial", metavar="N", min=0, help="Kinds with a single run: Trial (default: 0)"
         ),
     ] = None,
     round_: Annotated[
@@ -136,7 +136,7 @@ def plot(
             "--round",
             metavar="N",
             min=1,
-            help="margins, similarity, prototypes, features, images: which (default: the last)",
+            help="margins, similarity, prototypes, features, images: Round (default: the last)",
         ),
     ] = None,
     group_by: Annotated[
@@ -144,29 +144,36 @@ def plot(
         typer.Option(
             "--group-by",
             metavar="OPTION",
-            help="Group runs by method, lr, tau, …, or run for each by itself; repeatable "
-            "(default: by what differs)",
+            help="Option to group runs by: method, lr, tau, …, or run for a group per run; "
+            "repeatable (default: all options that differ)",
         ),
     ] = None,
     label: Annotated[
         list[str] | None,
-        typer.Option("--label", metavar="TEXT", help="A group's name, in their order; repeatable."),
+        typer.Option(
+            "--label",
+            metavar="TEXT",
+            help="Name of a group, in the order of the groups; repeatable.",
+        ),
     ] = None,
     width: Annotated[
         str,
-        typer.Option("--width", metavar="WIDTH", help="column (3.3 in), page (6.9 in) or inches"),
+        typer.Option(
+            "--width", metavar="WIDTH", help="Width: column (3.3 in), page (6.9 in) or inches"
+        ),
     ] = "column",
-    font: Annotated[str, typer.Option("--font", metavar="FONT", help="serif or sans")] = "serif",
+    font: Annotated[
+        str, typer.Option("--font", metavar="FONT", help="Font: serif or sans")
+    ] = "serif",
     force: Force = False,
     trust_code: TrustCode = None,
     debug: Debug = False,
 ) -> None:
-    """Draw runs for a paper.
+    """Draw a figure of runs for a paper.
 
-    Kinds: curve, bars, differences, clients, traffic, time; of one run confusion, split, and of
-    what it has observed margins, margin-curves, distances, alignment, drift, similarity,
-    prototypes, features, images. Runs that differ in nothing but seeds are one group: a mean and a
-    band. Trials of a run are that too.
+    Trials, and runs that differ only in their seeds, are one group with a mean and a band. The
+    kinds confusion and split show a single run, and so do the kinds for runs with --observe:
+    margins, margin-curves, distances, alignment, drift, similarity, prototypes, features, images.
     """
     given = {
         "y": y, "x": x, "log_x": log_x, "band": band, "target": target,
@@ -190,7 +197,11 @@ def plot(
 
 
 def _options(kind: str, given: dict[str, Any], groups: bool) -> dict[str, Any]:
-    """What was given for a kind; what belongs to another one is an error."""
+    """Return the given options of a kind.
+
+    Raises:
+        UsageError: An option belongs to another kind.
+    """
     from protofl.errors import UsageError, unknown
 
     if kind not in KINDS:
@@ -200,15 +211,15 @@ def _options(kind: str, given: dict[str, Any], groups: bool) -> dict[str, Any]:
         flag = "--" + key.rstrip("_").replace("_", "-")
         whose = [name for name, keys in TAKES.items() if key in keys]
         raise UsageError(
-            f"{flag} is none of {kind}", f"it belongs to {' and '.join(whose)}", "leave it out"
+            f"{kind} has no option {flag}", f"it belongs to {' and '.join(whose)}", "leave it out"
         )
     if kind in ONE and groups:
-        raise UsageError(f"--group-by and --label are none of {kind}", do="leave them out")
+        raise UsageError(f"{kind} has no options --group-by and --label", do="leave them out")
     return there
 
 
 def _target(kind: str, out: Path | None, force: bool) -> Path:
-    """The picture's file, checked before anything takes time."""
+    """Check the file before any long step."""
     from protofl_workbench.plots.figure_files import format_of
 
     path = out or Path(f"{kind}.png")
@@ -224,7 +235,7 @@ def _width(text: str) -> Any:  # noqa: ANN401 - a word or inches
     except ValueError:
         return text
     if not 1 <= inches <= 40:
-        raise UsageError(f"--width {text}", "1 to 40 inches", "or column, or page")
+        raise UsageError(f"--width {text}", "expected 1 to 40 inches, column or page")
     return inches
 
 
@@ -234,7 +245,7 @@ def _range(text: str) -> tuple[float, float]:
     try:
         low, high = map(float, text.split(","))
     except ValueError:
-        raise UsageError(f"--y-range {text}", "it is LOW,HIGH", "write: 0.9,0.95") from None
+        raise UsageError(f"--y-range {text}", "expected LOW,HIGH", "write: 0.9,0.95") from None
     return low, high
 
 
@@ -276,9 +287,8 @@ def _only(kind: str, runs: Sequence[Run]) -> Run:
     if len(runs) > 1:
         raise UsageError(
             f"{kind} shows one run, and {len(runs)} were given",
-            f"they are {', '.join(str(run.folder) for run in runs[:4])}"
-            + (", …" if len(runs) > 4 else ""),
-            "give the folder of one",
+            f"{', '.join(str(run.folder) for run in runs[:4])}{', …' * (len(runs) > 4)}",
+            "give the folder of one run",
         )
     return runs[0]
 
@@ -286,7 +296,7 @@ def _only(kind: str, runs: Sequence[Run]) -> Run:
 def _groups(
     runs: Sequence[Run], by: Sequence[str], labels: Sequence[str], notes: list[str]
 ) -> list[Group]:
-    """The runs by groups, with the names that were given for them; what is left out is noted."""
+    """Return the groups with the given labels; notes name the runs that are left out."""
     from dataclasses import replace
 
     from protofl.errors import UsageError
@@ -297,9 +307,9 @@ def _groups(
         raise no_rounds_error(runs)
     if labels and len(labels) != len(found):
         raise UsageError(
-            f"{len(labels)} --label, and there are {len(found)} groups",
-            f"they are: {'; '.join(group.label for group in found)}",
-            "give a label for each, in this order",
+            f"expected {len(found)} --label, got {len(labels)}",
+            f"groups: {'; '.join(group.label for group in found)}",
+            "give a label for each group, in this order",
         )
     named = [replace(group, label=own) for group, own in zip(found, labels, strict=False)]
     return named or found

@@ -1,4 +1,4 @@
-"""``protofl replay``: the server's half of a run again, with other options."""
+"""``protofl replay``: repeat the server's part of a run with other options."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from protofl_workbench.replaying.replay import Replay, Replayed
 
 LONG = 12
-"""Rounds of a table, at most; a file has all."""
+"""Largest number of rounds in a table; the file of --out has all."""
 
 FORM = "[NAME.]KEY=VALUE"
 
 
 def replay(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
     set_: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar=FORM,
-            help="An option of the method, or of NAME, that is changed; repeatable.",
+            help="Changed option of the method, or of plugin NAME; repeatable.",
         ),
     ] = None,
     grid: Annotated[
@@ -36,7 +36,7 @@ def replay(
         typer.Option(
             "--grid",
             metavar="[NAME.]KEY=VALUE,VALUE…",
-            help="An option, and the values that are tried one after the other; repeatable.",
+            help="Option with several values; all combinations are replayed; repeatable.",
         ),
     ] = None,
     use: Annotated[
@@ -47,26 +47,30 @@ def replay(
             help="Take a hook of the server from another method or defence; repeatable.",
         ),
     ] = None,
-    trial: Annotated[int, typer.Option("--trial", metavar="N", min=0, help="The trial.")] = 0,
+    trial: Annotated[
+        int, typer.Option("--trial", metavar="N", min=0, help="Number of the trial.")
+    ] = 0,
     rounds: Annotated[
         int | None,
         typer.Option(
-            "--rounds", metavar="N", min=1, help="Rounds, at most (default: all that were kept)"
+            "--rounds",
+            metavar="N",
+            min=1,
+            help="Largest number of rounds (default: all recorded rounds)",
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help="Write all figures of all rounds, as JSON."),
+        typer.Option("--out", metavar="FILE", help="Write the figures of all rounds as JSON."),
     ] = None,
     force: Force = False,
     trust_code: TrustCode = None,
     debug: Debug = False,
 ) -> None:
-    """Run the server's half of a run again on the uploads that it has kept (--record-uploads).
+    """Repeat the server's part of a run with other options, on its uploads (--record-uploads).
 
-    No client is trained. The first round is what a run with these options would have had; later
-    ones say what the server would have made of these uploads, which are those of clients that met
-    the run's own knowledge.
+    No client is trained. Round 1 is that of a run with these options. Later rounds use the same
+    uploads, although clients of such a run would have sent others.
     """
     from protofl.errors import UsageError
     from protofl.system.files.atomic import write_json
@@ -80,7 +84,7 @@ def replay(
     if empty := [key for key, found in values.items() if not found]:
         raise UsageError(f"--grid {empty[0]} has no value", do=f"write --grid {FORM},VALUE")
     if twice := sorted(values.keys() & assignments("--set", set_ or (), FORM).keys()):
-        raise UsageError(f"{twice[0]} stands in --set and in --grid", do="give it once")
+        raise UsageError(f"{twice[0]} is given in --set and in --grid", do="give it once")
     changed = assignments("--set", set_ or (), FORM)
     used = assignments("--use", use or (), "HOOK=METHOD")
     bar = render.Bars()
@@ -108,48 +112,47 @@ def replay(
 def _show(found: Replay) -> None:
     every, many = [found.own, *found.others], len(found.own.rounds)
     said = count(many, "round") + f" of trial {found.trial}" * bool(found.trial)
-    render.heading(str(found.run), f"the server's half again, {said}, no client trained")
+    render.heading(str(found.run), f"replay of the server, {said}")
     render.pairs([("own options", found.differs or _compared(found))])
     for note in found.notes:
         render.line(f"  note: {note}", "yellow")
     names = list(dict.fromkeys(name for each in every for r in each.rounds for name in r.figures))
     heads = [name.replace("_", " ") for name in names]
     rows = [[each.label, _first(each), *_cells(each, -1, names)] for each in every]
-    title = f"behind round {many}"
-    render.table(["", "other from", *heads], rows, title=title, right=heads, wrap=True)
+    title = f"after round {many}"
+    render.table(["", "differs from", *heads], rows, title=title, right=heads, wrap=True)
     changing = [other for other in found.others if other.first_other is not None]
     if len(found.others) == len(changing) == 1:
         _by_round(found.own, found.others[0], names)
     for other in found.others:
         if other.first_other is None:
-            render.text(f"{other.label}: nothing changes in the server's half.")
+            render.text(f"{other.label}: nothing changes on the server.")
     for other in found.others:
         if not other.first_sent:
             render.text(
-                f"{other.label}: its server sends other things before the first round already, so "
-                "no round here is what a run would have had."
+                f"{other.label}: the server sends other downloads before round 1, so no round here "
+                "is that of a run with these options."
             )
     if any(other.first_sent for other in changing):
         render.text(
-            "Where a change concerns the server alone, round 1 is what a run with it would have "
-            "had. From round 2 on this is what the server makes of these uploads; clients of such "
-            "a run would have met other knowledge and sent other uploads.",
+            "Round 1 is that of a run with these options, if they concern only the server. From "
+            "round 2 on, the clients of such a run would have sent other uploads.",
             "dim",
         )
 
 
 def _compared(found: Replay) -> str:
-    """What says that a replay is what the run was."""
+    """Describe which records of the run are equal to the replay."""
     figures, weights = found.compared
     parts = [f"figures of {count(figures, 'round')}"] * bool(figures)
-    parts += [f"the knowledge kept of {weights}"] * bool(weights)
+    parts += [f"knowledge of {weights}"] * bool(weights)
     if not parts:
-        return "the run has kept nothing with which they could be compared"
-    return f"to the last bit as in the run ({', '.join(parts)})"
+        return "the run has no record to compare with"
+    return f"equal to the run, bit by bit ({', '.join(parts)})"
 
 
 def _by_round(own: Replayed, other: Replayed, names: list[str]) -> None:
-    """A table of both, of the first rounds, the last ones and some between."""
+    """Print a table of both by rounds; of many rounds, some are left out."""
     many = len(own.rounds)
     step = max(1, -(-many // LONG))
     shown = sorted({0, *range(step - 1, many, step), many - 1})
@@ -163,12 +166,12 @@ def _by_round(own: Replayed, other: Replayed, names: list[str]) -> None:
 
 
 def _first(each: Replayed) -> str:
-    """From which round on the server knows something else."""
+    """Return the first round after which the knowledge differs."""
     return "–" if each.first_other is None else f"round {each.first_other + 1}"
 
 
 def _cells(each: Replayed, place: int, names: list[str]) -> list[str]:
-    """The figures of a round."""
+    """Return the figures of a round."""
     figures = each.rounds[place].figures
     return [_number(figures.get(name)) for name in names]
 

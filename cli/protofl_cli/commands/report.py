@@ -1,4 +1,4 @@
-"""``protofl report``: a page about runs that can be read anywhere."""
+"""``protofl report``: an HTML page about runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def report(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN...", help="Run folders, folders of runs, a sweep's folder, or one study."
+            metavar="RUN...",
+            help="Run folders, folders of runs, the folder of a sweep, or one study.",
         ),
     ],
     out: Annotated[
@@ -28,47 +29,50 @@ def report(
         typer.Option(
             "--out",
             metavar="FILE",
-            help="The page, an .html file (default: that of a run's name, or report.html)",
+            help="File of the page, .html (default: NAME-OF-THE-RUN.html, or report.html)",
         ),
     ] = None,
     title: Annotated[
-        str, typer.Option("--title", metavar="TEXT", help="Its heading.", show_default=False)
+        str,
+        typer.Option("--title", metavar="TEXT", help="Heading of the page.", show_default=False),
     ] = "",
     baseline: Annotated[
         str,
         typer.Option(
             "--baseline",
             metavar="METHOD",
-            help="Baseline of differences (default: local, then fedavg, otherwise the first)",
+            help="Baseline of the differences (default: local, then fedavg, otherwise the first)",
         ),
     ] = "",
     scale: Annotated[
         str | None,
-        typer.Option("--scale", metavar="NAME", help="Of a study: paper (the default), fast, …"),
+        typer.Option(
+            "--scale", metavar="NAME", help="Scale of a study: paper, fast, … (default: paper)"
+        ),
     ] = None,
     found_in: Annotated[
         Path | None,
         typer.Option(
-            "--runs", metavar="DIR", help="Of a study: the folder of runs (default: runs)"
+            "--runs", metavar="DIR", help="Folder with the runs of a study (default: runs)"
         ),
     ] = None,
     force: Force = False,
     trust_code: TrustCode = None,
     debug: Debug = False,
 ) -> None:
-    """Write a page about runs: one HTML file, which needs no network.
+    """Write a report about runs: one HTML page that needs no network.
 
-    Of one run it has the figures that count, curves, clients and classes, traffic and time, the
-    configuration, where it departs from the paper, and the commands that repeat it; of several a
-    comparison, and each run by itself. Runs may be going on. Of a study of protofl reproduce it has
-    ours beside the published figures, as far as its runs are there.
+    The page of one run has key figures, curves, clients and classes, traffic and time, the
+    configuration, deviations from the paper, and the commands that repeat the run. Several runs are
+    compared. Runs may be unfinished. For a study, the page compares the figures of existing runs
+    with the published ones.
     """
     study = _study_in(runs)
     if study is None and (scale or found_in):
         from protofl.errors import UsageError
 
         raise UsageError(
-            "--scale and --runs are of a study", do="name one: protofl reproduce --list"
+            "--scale and --runs apply only to a study", do="see: protofl reproduce --list"
         )
     target = _target(runs, out, force, study)
     with render.waiting("reading"):
@@ -81,17 +85,17 @@ def report(
 
 
 def _study_in(given: list[Path]) -> str | None:
-    """The study that is named, where no folder is."""
+    """Return the name of the study; None if folders are given."""
     (name, *others) = map(str, given)
     known = name.endswith(".toml") or "/" in name
     return name if known and not others and not Path(name).expanduser().is_dir() else None
 
 
 def _result_of(name: str, scale: str, runs: Path | None) -> StudyResult:
-    """What came of a study so far; nothing is started.
+    """Return the result of a study so far; nothing is started.
 
     Raises:
-        UsageError: It is neither a study nor a folder.
+        UsageError: The name is neither a study nor a folder.
     """
     from protofl.errors import Unknown
     from protofl_workbench.studies.study_interface import reproduce
@@ -100,16 +104,16 @@ def _result_of(name: str, scale: str, runs: Path | None) -> StudyResult:
         return reproduce(name, scale=scale, runs=runs or Path("runs"), start=False)
     except Unknown as problem:
         if problem.noun == "study":
-            problem.what = f"{name} is not a run folder, and no study"
+            problem.what = f"{name} is neither a run folder nor a study"
         raise
 
 
 def _target(runs: list[Path], out: Path | None, force: bool, study: str | None) -> Path:
-    """The file, checked before anything takes time."""
+    """Check the file before any long step."""
     from protofl.errors import UsageError
 
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
-        raise UsageError(f"--out {out} is no HTML file", do="give a name that ends in .html")
+        raise UsageError(f"--out {out} is not an HTML file", do="give a name that ends in .html")
     if out is None:
         one = len(runs) == 1 and (runs[0] / "config.json").is_file()
         name = runs[0].resolve().name if one else (study or "").removesuffix(".toml")

@@ -1,4 +1,4 @@
-"""``protofl reproduce``: tables and figures of papers, ours beside the published figures."""
+"""``protofl reproduce``: our figures next to the published ones of tables and figures."""
 
 from __future__ import annotations
 
@@ -35,50 +35,50 @@ def _how(flag: str, metavar: str, text: str, **extra: Any) -> Any:  # noqa: ANN4
     return option("Runs", flag, metavar, text, **extra)
 
 
-LIST = typer.Option("--list", help="List the studies and end.")
+LIST = typer.Option("--list", help="List the studies and exit.")
 PLAN = typer.Option(
-    "--plan", help="Print the runs, their steps and an estimate of hours; start nothing."
+    "--plan", help="Print the runs, their steps and estimated hours; start nothing."
 )
-ROUNDS = which("rounds", "N", "Rounds of every run (≥ 1; default: the study's)", min=1)
-RUNS = _how("runs", "DIR", "The folder of runs; what is there is not repeated.")
-NO_RUN = typer.Option(
-    "--no-run", help="Read the runs that are there; start nothing.", rich_help_panel="Runs"
-)
+ROUNDS = which("rounds", "N", "Rounds of every run (≥ 1; default: of the study)", min=1)
+RUNS = _how("runs", "DIR", "Folder of runs; finished runs are not repeated.")
+NO_RUN = typer.Option("--no-run", help="Read existing runs; start nothing.", rich_help_panel="Runs")
 SKIP = typer.Option(
     "--skip-missing",
-    help="Leave cells empty whose data or weights are not here.",
+    help="Leave cells empty if their data or weights are missing.",
     rich_help_panel="Runs",
 )
 AGAIN = typer.Option(
     "--again",
-    help="Do runs again that diverged before, though nothing has changed since.",
+    help="Repeat runs that diverged before, although nothing has changed since.",
     rich_help_panel="Runs",
 )
 AT_ONCE = _how(
     "at-once",
     "N",
-    "Runs at once; 0 for one after the other in this process (≥ 0; default: one per core, on a "
-    "GPU 1)",
+    "Parallel runs; 0 to run one by one in this process (≥ 0; default: one per core, or 1 on a "
+    "GPU)",
     min=0,
 )
-DEVICE = _how("device", "DEVICE", "auto, cpu, cuda or cuda:N (default: auto)")
+DEVICE = _how("device", "DEVICE", "Device: auto, cpu, cuda or cuda:N (default: auto)")
 TRACK = _how(
     "track",
     "NAME[,NAME…]",
-    "Trackers that follow the runs, as for protofl run; together under the study's name",
+    "Experiment trackers as for protofl run; the runs are one group",
 )
-ENGINE = _how("engine", "NAME", "The training engine (default: eager)")
+ENGINE = _how("engine", "NAME", "Training engine (default: eager)")
 OUT = option(
     "Output", "out", "FILE", "Write the result: .md, .csv, .tex, .json, .html, .png, .pdf or .svg"
 )
-FORMAT = option("Output", "format", "NAME", "table, md, csv, tex or json (default: by --out)")
+FORMAT = option(
+    "Output", "format", "NAME", "table, md, csv, tex or json (default: the ending of --out)"
+)
 
 
 def reproduce(
     study: Annotated[
         str | None,
         typer.Argument(
-            metavar="[STUDY]", help="PAPER/NAME of protofl reproduce --list; FILE.toml."
+            metavar="[STUDY]", help="PAPER/NAME from protofl reproduce --list, or FILE.toml."
         ),
     ] = None,
     list_: Annotated[bool, LIST] = False,
@@ -107,11 +107,11 @@ def reproduce(
     trust_code: TrustCode = None,
     debug: Debug = False,
 ) -> None:
-    """Reproduce a table or figure of a paper: do its runs, and print ours beside the published.
+    """Reproduce a table or figure from a paper, and compare our figures with the published ones.
 
-    Runs that are there are not repeated, those that were interrupted go on. Every run is tried
-    before the first is trained. Exit code 2: found before training; 1: a run failed, and the
-    others were done; 130: interrupted (finished rounds are saved).
+    Finished runs are not repeated, and interrupted runs are resumed. Every run is checked before
+    any training. Exit code 2: an error was found before training; 1: a run failed, the others are
+    finished; 130: interrupted (finished rounds are saved).
     """
     if list_:
         _list(study)
@@ -120,7 +120,7 @@ def reproduce(
 
     if study is None:
         raise UsageError(
-            "no study is given", "protofl reproduce PAPER/NAME", "see: protofl reproduce --list"
+            "no study is given", "expected PAPER/NAME or FILE.toml", "see: protofl reproduce --list"
         )
     from protofl_workbench.studies.cells import cells_of
     from protofl_workbench.studies.finding import find_study
@@ -133,8 +133,8 @@ def reproduce(
     if form in PICTURES and found.kind not in ("curves", "bars", "pictures"):
         raise UsageError(
             f"--out {out}: {found.name} is a table",
-            "tables are written as .md, .csv, .tex or .json",
-            "choose one of these",
+            "expected .md, .csv, .tex, .json or .html",
+            "choose another ending",
         )
     change = change_of(
         {"device": device, "engine": engine, "data_dir": data_dir, "track": track},
@@ -148,7 +148,7 @@ def reproduce(
         file=file,
         set_=set_,
     )
-    cells_of(found, change)  # what is mistaken is told before torch is loaded
+    cells_of(found, change)  # finds wrong options before torch is loaded
     if plan:
         _plan(found, change, runs)
         return
@@ -180,7 +180,7 @@ def reproduce(
 
 
 def _list(study: str | None) -> None:
-    """The installed studies; those of a paper, or with a word in their names."""
+    """Print the installed studies, or those with a word in their names."""
     from protofl.errors import ProtoflError
     from protofl_workbench.studies.finding import collections
     from protofl_workbench.studies.study import Study
@@ -207,7 +207,7 @@ def _list(study: str | None) -> None:
         (label, f"{about} ({scales})" if scales not in ("", usual) else about, size)
         for label, about, size, scales in rows
     ]
-    render.table(("study", "what it shows", "cells"), shown, right=("cells",), keep=("cells",))
+    render.table(("study", "title", "cells"), shown, right=("cells",), keep=("cells",))
     words = f"{len(rows)} stud{'y' if len(rows) == 1 else 'ies'}; cells: rows × columns"
     others = ", where no others are named" if any(r[-1] not in ("", usual) for r in rows) else ""
     render.line(f"{words}; scales: {usual}{others}", "dim")
@@ -226,14 +226,14 @@ def _plan(study: Study, change: Change, runs: Path) -> None:
         )
     except KeyboardInterrupt as stop:
         bar.stop()
-        raise typer.Exit(interrupted(stop, "nothing had been started")) from None
+        raise typer.Exit(interrupted(stop, "nothing was started")) from None
     finally:
         bar.stop()
     show_plan(planned)
 
 
 def _done(study: Study, change: Change, runs: Path, **how: Any) -> Any:  # noqa: ANN401
-    """Do the study, with a live line for every run."""
+    """Run the study, with a live line for every run."""
     from protofl_cli.batch_screen import BatchScreen, show_failures
 
     try:
@@ -248,5 +248,5 @@ def _done(study: Study, change: Change, runs: Path, **how: Any) -> Any:  # noqa:
             show_failures(screen.failed)
         return result
     except KeyboardInterrupt as stop:
-        do_this = "finished rounds are saved; the same command goes on"
+        do_this = "finished rounds are saved; resume with the same command"
         raise typer.Exit(interrupted(stop, do_this)) from None

@@ -1,4 +1,4 @@
-"""``protofl run``: train a federation; its options are made in `protofl_cli.run_options`."""
+"""``protofl run``: train a federation. `protofl_cli.run_options` makes its options."""
 
 from __future__ import annotations
 
@@ -10,18 +10,10 @@ import typer
 from protofl.system.formatting import count
 from protofl_cli.interrupts import interrupted, put_off
 from protofl_cli.options import TRUST_HELP, Debug, trust
-from protofl_cli.run_options import option_parameters, with_options
 
 if TYPE_CHECKING:
     from protofl.records.run_folder import RunFolder
     from protofl.system.options.settings import Settings
-
-
-def whole_command() -> Any:  # noqa: ANN401 - a class that Typer does not export
-    """The command with all options."""
-    app = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    app.command("run")(with_options(run, option_parameters()))
-    return typer.main.get_command(app)
 
 
 def run(
@@ -29,8 +21,8 @@ def run(
         str | None,
         typer.Argument(
             metavar="METHOD",
-            help="The method, or a recipe; FILE.py:CLASS for one that is not installed. It may "
-            "come from --config.",
+            help="Method or recipe; FILE.py:CLASS for a method that is not installed. --config can "
+            "set it too.",
         ),
     ] = None,
     config: Annotated[
@@ -38,8 +30,8 @@ def run(
         typer.Option(
             "--config",
             metavar="FILE",
-            help="TOML or JSON with these options' long names; the command line wins. A run's "
-            "config.json repeats the run.",
+            help="TOML or JSON file with options by their long names; the command line overrides "
+            "it. The config.json of a run repeats the run.",
             rich_help_panel="Record and screen",
         ),
     ] = None,
@@ -48,7 +40,7 @@ def run(
         typer.Option(
             "--out",
             metavar="DIR",
-            help="The run folder (default: runs/METHOD-MODELS-DATA-sSEED-TIME)",
+            help="Run folder (default: runs/METHOD-MODELS-DATA-sSEED-TIME)",
             rich_help_panel="Record and screen",
         ),
     ] = None,
@@ -57,8 +49,7 @@ def run(
         typer.Option(
             "--save-recipe",
             metavar="FILE",
-            help="Write the options given as a recipe, .toml or .json, once the dry step has "
-            "passed.",
+            help="Write the given options as a recipe, .toml or .json, after the dry step.",
             rich_help_panel="Record and screen",
             hidden=True,
         ),
@@ -67,7 +58,7 @@ def run(
         bool,
         typer.Option(
             "--resume",
-            help="Continue the run in --out DIR; needs no other option.",
+            help="Resume the run in --out DIR; no other option is needed.",
             rich_help_panel="Record and screen",
         ),
     ] = False,
@@ -76,8 +67,8 @@ def run(
         typer.Option(
             "--reuse",
             metavar="DIR",
-            help="A folder of runs: where one in it is this run already, its table is printed; one "
-            "with fewer rounds goes on; otherwise the run is begun in it.",
+            help="Folder of runs. If it has this run, its results are printed; if its run has "
+            "fewer rounds, it is resumed; otherwise the run starts in this folder.",
             rich_help_panel="Record and screen",
             hidden=True,
         ),
@@ -86,7 +77,7 @@ def run(
         bool,
         typer.Option(
             "--quiet",
-            help="Print the last table only.",
+            help="Print only the results.",
             rich_help_panel="Record and screen",
             hidden=True,
         ),
@@ -107,11 +98,12 @@ def run(
 ) -> None:
     """Train a federation of clients with a method.
 
-    Prints the composition, a line with the round, accuracy and time left while it runs, and a
-    table at the end. What is not given comes from --config, then from the method's defaults, the
-    data set's, and those below. Exit code 2: found before training; 1: the run failed; 130:
-    interrupted (finished rounds are saved).
+    Prints the configuration, then the round, accuracy and time left, and a table of results.
+    Options that are not given are taken from --config, then from the defaults of the method, of the
+    data set, and those below. Exit code 2: an error was found before training; 1: the run failed;
+    130: interrupted (finished rounds are saved).
     """
+    from protofl.errors import RunFailure
     from protofl.runs.plugin_names import named_request
     from protofl.system.options.table import build
     from protofl_cli.screen import Screen
@@ -128,7 +120,7 @@ def run(
                 save_recipe=save_recipe,
             )
             screen.quiet = quiet or request.quiet
-            # Mistakes in options are found before torch is loaded; an empty name is none.
+            # Find wrong options before torch is loaded.
             given = {name: value for name, value in request.options.items() if value != ""}
             screen.loading(f"resuming {out}" if resume else _title(build(given)))
             with put_off():
@@ -143,29 +135,22 @@ def run(
             else:
                 start(request, screen)
     except KeyboardInterrupt as stop:
-        do = _to_continue(screen.folder, "nothing had been started")
+        do = _to_continue(screen.folder, "nothing was started")
         raise typer.Exit(interrupted(stop, do)) from None
-    except Exception as problem:
-        _hint(problem, screen.folder)
+    except RunFailure as problem:
+        if screen.folder is not None:
+            problem.do = "; ".join(filter(None, (problem.do, _to_continue(screen.folder))))
         raise
 
 
 def _title(settings: Settings) -> str:
-    """Return the run in a line, as far as it is known before the plugins are loaded."""
+    """Return the title of a run before its plugins are loaded."""
     name = settings.recipe.get("name", settings.method)
     return f"{name} · {settings.models} · {settings.dataset}"
 
 
-def _hint(problem: Exception, folder: RunFolder | None) -> None:
-    """Add to the error of a run that had begun how to go on."""
-    from protofl.errors import RunFailure
-
-    if isinstance(problem, RunFailure) and folder is not None:
-        problem.do = "; ".join(part for part in (problem.do, _to_continue(folder)) if part)
-
-
 def _to_continue(folder: RunFolder | None, otherwise: str = "") -> str:
-    """What is saved, and how to continue."""
+    """Say which rounds are saved, and how to resume."""
     if folder is None:
         return otherwise
     from protofl_cli.tables import shown_path
@@ -175,4 +160,4 @@ def _to_continue(folder: RunFolder | None, otherwise: str = "") -> str:
         trial = f" of trial {folder.commit.trial}" if folder.commit.trial else ""
         done = folder.commit.round + 1
         saved = f"{count(done, 'finished round')}{trial} {'is' if done == 1 else 'are'} saved"
-    return f"{saved}; continue with: protofl run --resume --out {shown_path(folder.path)}"
+    return f"{saved}; resume with: protofl run --resume --out {shown_path(folder.path)}"

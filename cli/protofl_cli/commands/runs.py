@@ -1,4 +1,4 @@
-"""``protofl runs``: the runs in a folder, listed, shown and removed."""
+"""``protofl runs``: list, show and remove recorded runs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,12 @@ if TYPE_CHECKING:
 
 Folder = Annotated[
     Path,
-    typer.Option(
-        "--runs", metavar="DIR", help="The folder of runs; those in folders below it are found too."
-    ),
+    typer.Option("--runs", metavar="DIR", help="Folder of runs; subfolders are searched too."),
 ]
 Words = Annotated[
     list[str],
     typer.Argument(
-        metavar="RUN...", help="Run folders, or four digits or more of an identity (see list)."
+        metavar="RUN...", help="Run folders, or at least four digits of an identity (see list)."
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -35,31 +33,27 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def list_runs(
     folder: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="The same as --runs DIR.")
+        Path | None, typer.Argument(metavar="[DIR]", help="Folder of runs, as --runs.")
     ] = None,
     runs: Folder = Path("runs"),
     method: Annotated[
-        str | None, typer.Option("--method", metavar="NAME", help="Of this method or recipe only.")
+        str | None, typer.Option("--method", metavar="NAME", help="Only this method or recipe.")
     ] = None,
     models: Annotated[
-        str | None, typer.Option("--models", metavar="GROUP", help="With this model group only.")
+        str | None, typer.Option("--models", metavar="GROUP", help="Only this model group.")
     ] = None,
     dataset: Annotated[
-        str | None, typer.Option("--dataset", metavar="NAME", help="On this data set only.")
+        str | None, typer.Option("--dataset", metavar="NAME", help="Only this data set.")
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", metavar="N", help="Of this seed only.")
-    ] = None,
-    unfinished: Annotated[
-        bool, typer.Option("--unfinished", help="Those that have rounds to go only.")
-    ] = False,
+    seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="Only this seed.")] = None,
+    unfinished: Annotated[bool, typer.Option("--unfinished", help="Only unfinished runs.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """List runs by the time of their last round, the newest last.
 
-    Runs with one identity differ in seed, trials and rounds alone. The accuracies are means over
-    trials; the best is chosen on test samples.
+    Runs with the same identity differ only in seed, trials and rounds. Accuracies are means over
+    trials; the best round is chosen on test samples.
     """
     from protofl.errors import UsageError
     from protofl.records.reading import DAMAGED, FINISHED, Reading
@@ -67,7 +61,7 @@ def list_runs(
 
     folder = folder or runs
     if not folder.expanduser().is_dir():
-        raise UsageError(f"there is no folder {folder}", do="name the folder of your runs")
+        raise UsageError(f"there is no folder {folder}", do="give the folder of your runs")
     found = []
     for path, told in runs_in(folder.expanduser()).items():
         asked = {"models": models, "seed": seed}
@@ -105,13 +99,13 @@ def list_runs(
         said = ", ".join(f"{key} {value}" for key, value in common.items())
         render.text(said if len(rows) == 1 else f"all: {said}", "dim")
     if dropped:
-        render.text(f"no room for {', '.join(dropped)}: widen the terminal, or --json", "dim")
+        render.text(f"hidden for lack of space: {', '.join(dropped)} (see --json)", "dim")
     words = f"{count(len(found), 'run')} in {folder}"
-    render.line(f"{words}; all about one: protofl runs show IDENTITY", "dim")
+    render.line(f"{words}; details: protofl runs show IDENTITY", "dim")
 
 
 def _fitting(rows: list[dict[str, str]], columns: list[str]) -> tuple[list[str], list[str]]:
-    """The columns for which there is room, and those for which there is none."""
+    """Return the columns that fit on the screen, and the others."""
     wide = {key: max(len(key), *(len(row[key]) for row in rows)) for key in columns}
     kept, dropped = list(columns), list[str]()
     for key in DISPENSABLE:
@@ -122,10 +116,10 @@ def _fitting(rows: list[dict[str, str]], columns: list[str]) -> tuple[list[str],
 
 
 DISPENSABLE = ("split", "final", "models", "data", "method")
-"""Columns that are left out where there is no room; a folder's name often says the same."""
+"""Columns that are hidden on narrow screens; the name of a folder often has the same."""
 
 SHARED = ("method", "models", "data", "split", "state")
-"""Columns that are said once where all rows have the same."""
+"""Columns that are shown once below the table if all rows are equal."""
 
 
 def _row(path: Path, told: IndexEntry, state: str) -> dict[str, str]:
@@ -146,7 +140,7 @@ def _row(path: Path, told: IndexEntry, state: str) -> dict[str, str]:
 
 
 def _short(dataset: str) -> str:
-    """A data set: its name, or that of its file."""
+    """Return the name of a data set, or of its file."""
     name, colon, path = dataset.partition(":")
     return Path(path).stem if colon else name
 
@@ -158,7 +152,7 @@ def _share(accuracy: float | None) -> str:
 def show_runs(
     words: Words, runs: Folder = Path("runs"), as_json: Json = False, debug: Debug = False
 ) -> None:
-    """Show all about a run: what it was, how far it is, what it came to, and how to repeat it."""
+    """Show the options, state, results and cost of runs, and how to repeat them."""
     from protofl.records.run_index import find_runs
     from protofl.runs.recorded_run import load_run
 
@@ -194,12 +188,12 @@ def _show(run: Run) -> None:
 def remove_runs(
     words: Words,
     runs: Folder = Path("runs"),
-    force: Annotated[bool, typer.Option("--force", help="Don't ask.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Do not ask.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Remove runs: all that they have written, and their folders where nothing else is in them.
+    """Remove the files of runs, and their folders if nothing else is in them.
 
-    Asks first. What is no run, and a run that goes on, is refused, and then nothing is removed.
+    Asks first. If one of the folders is not a run, or a run is in progress, nothing is removed.
     """
     from protofl.errors import UsageError
     from protofl.records.run_index import check_removable, find_runs, remove, size_of
@@ -210,8 +204,8 @@ def remove_runs(
     if not force:
         if not sys.stdin.isatty():
             raise UsageError(
-                f"nobody can be asked whether to remove {', '.join(map(str, folders[:5]))}",
-                do="say it with --force",
+                f"removing {', '.join(map(str, folders[:5]))} needs a confirmation on a terminal",
+                do="add --force",
             )
         for path, size in zip(folders, sizes, strict=True):
             render.line(f"{path}  {size_text(size)}")

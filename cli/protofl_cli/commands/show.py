@@ -1,4 +1,4 @@
-"""``protofl show``: all about one plugin."""
+"""``protofl show``: the page of a plugin or a hook."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ def show(
         str,
         typer.Argument(
             metavar="[KIND/]NAME",
-            help="A plugin; where several kinds have the name, the method. A model group may have "
-            "its argument: torchvision:resnet18. FILE.py:CLASS is one that need not be installed. "
-            "Or a hook, hook/NAME: its signature, when it is called, what it returns, an example.",
+            help="Plugin, with its argument if it has one (torchvision:resnet18); FILE.py:CLASS of "
+            "a plugin that is not installed; or hook/NAME: when a hook is called, what it returns, "
+            "and an example.",
         ),
     ],
     classes: Annotated[
         int,
-        typer.Option("--classes", min=1, help="Classes C for which a model group is counted."),
+        typer.Option("--classes", min=1, help="Classes of a model group's architectures."),
     ] = 10,
     block: Block = None,
     debug: Debug = False,
 ) -> None:
-    """Show a plugin: its paper, options, hooks, loss terms, traffic and deviations.
+    """Show a plugin: paper, options, hooks, loss terms, traffic and deviations.
 
-    Of a model group it shows the architectures with their parameters and forward FLOPs.
+    For a model group: architectures with their parameters and forward FLOPs.
     """
     from protofl.hooks.discovery.registry import Registry
 
@@ -78,7 +78,7 @@ def show(
 
 
 def _placed(name: str, block: list[str]) -> tuple[Registry, str]:
-    """The plugins, with the class of a place among them, and KIND/NAME of that; else as written."""
+    """Return the plugins with a class given by its place, and KIND/NAME of this class."""
     from protofl.hooks.discovery.registry import Registry
     from protofl.runs.plugin_names import NamedOptions, places_in
     from protofl.system.consent import allow
@@ -94,10 +94,10 @@ def _placed(name: str, block: list[str]) -> tuple[Registry, str]:
 
 
 def resolve(registry: Registry, text: str) -> tuple[str, str, list[str]]:
-    """The kind and name that ``[KIND/]NAME`` means, and the other kinds that have the name.
+    """Return kind and name of ``[KIND/]NAME``, and other kinds with this name.
 
     Raises:
-        UsageError: No kind, or no plugin, has that name.
+        UsageError: The kind or the plugin is unknown.
     """
     from protofl.errors import Blocked, UsageError, unknown
     from protofl.hooks.discovery.kinds import KINDS
@@ -122,7 +122,7 @@ def resolve(registry: Registry, text: str) -> tuple[str, str, list[str]]:
 
 
 def _about(registry: Registry, plugin: Plugin, found: type) -> list[str]:
-    """The paper: the module's docstring, below the class's where the module holds several."""
+    """Return the docstring of the module, after that of the class if there are several classes."""
     module = plugin.target.partition(":")[0]
     if plugin.kind in ("recipe", "study"):
         return inspect.cleandoc(found.__doc__ or "").splitlines()
@@ -154,7 +154,7 @@ def _options(kind: str, plugin: str, found: type) -> None:
         if name in deviations and field.default is None:
             default = value_text(deviations[name].paper)
         if name == getattr(found, "argument", None):
-            default = "behind the name"
+            default = "after the name"
         rows.append((key, default, value_range(field), field.description or ""))
     prefix = {"method": ""}.get(kind, f"{words.get(kind, plugin)}.")
     donor = f", or --set {plugin}.OPTION=VALUE of a donor" if kind == "method" else ""
@@ -185,7 +185,7 @@ def _studies(found: Any) -> None:  # noqa: ANN401 - a plugin
     """The studies of a collection."""
     studies = [found.study(name.partition("/")[2]) for name in found.names()]
     rows = [(study.name, study.place, study.title) for study in studies]
-    render.table(("study", "place", "what it shows"), rows, title="protofl reproduce STUDY")
+    render.table(("study", "place", "title"), rows, title="protofl reproduce STUDY")
 
 
 def _method(registry: Registry, plugin: Plugin, found: Any) -> None:  # noqa: ANN401 - a plugin
@@ -194,7 +194,7 @@ def _method(registry: Registry, plugin: Plugin, found: Any) -> None:  # noqa: AN
     from protofl.system.options.plugin_options import VariantConfig
 
     for hook in getattr(found, "donates", ()):
-        render.text(f"Give it to a method: protofl run METHOD --use {hook}={plugin.name}\n")
+        render.text(f"Use it in a method: protofl run METHOD --use {hook}={plugin.name}\n")
     if hasattr(found, "donates"):
         return
     own = "local_loss" in hooks_of("method", found)
@@ -208,7 +208,7 @@ def _method(registry: Registry, plugin: Plugin, found: Any) -> None:  # noqa: AN
     for title, attribute in (("Uploads", "uploads"), ("Downloads", "downloads")):
         travels = getattr(found, attribute, None)
         if travels:
-            render.table(("key", "what it is"), travels.items(), title=title)
+            render.table(("key", "meaning"), travels.items(), title=title)
         else:
             render.text(f"{title}: {'nothing' if travels == {} else 'not declared'}\n")
     defaults = run_defaults(plugin, found)
@@ -223,7 +223,7 @@ def _method(registry: Registry, plugin: Plugin, found: Any) -> None:  # noqa: AN
         render.table(
             ("option", "equation", "paper", "official", "what differs"),
             rows,
-            title="Deviations of the published code: --set variant=official takes them all",
+            title="Deviations of the published code: --set variant=official applies all of them",
         )
     ablations = getattr(found, "ablations", None)
     if ablations:
@@ -231,7 +231,7 @@ def _method(registry: Registry, plugin: Plugin, found: Any) -> None:  # noqa: AN
 
 
 def run_defaults(plugin: Plugin, found: type) -> list[tuple[str, str]]:
-    """What a method's ``run_defaults`` says, by default and where an option changes it."""
+    """Return the run defaults of a method, and how its options change them."""
     from protofl.hooks.plugin.members import Choice
     from protofl.system.options.plugin_options import option_names, parse_config
 
@@ -266,7 +266,7 @@ def _dataset(name: str, found: Any) -> None:  # noqa: ANN401 - a plugin
 
 
 def _hooks(kind: str, found: type) -> None:
-    """The hooks that the plugin writes, with what they do; a round's that it leaves to defaults."""
+    """Print the hooks of a plugin, and the hooks of a round that it leaves to their defaults."""
     from protofl.hooks.discovery.kinds import hooks_of
     from protofl.hooks.hookspecs.method import ROUND_HOOKS
 

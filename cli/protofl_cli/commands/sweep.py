@@ -1,4 +1,4 @@
-"""``protofl sweep``: runs over a grid of options, or over points that a search chooses."""
+"""``protofl sweep``: run a grid of options, or search it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,12 @@ import typer
 from protofl_cli import render
 from protofl_cli.interrupts import interrupted, put_off
 from protofl_cli.options import Debug, TrustCode
-from protofl_cli.run_options import option_parameters, with_options
 
 if TYPE_CHECKING:
     from protofl_cli.batch_screen import BatchScreen
     from protofl_workbench.sweeps.sweep import Sweep
 
 PANEL = "Sweep"
-
-
-def whole_command() -> Any:  # noqa: ANN401 - a class that Typer does not export
-    """The command with all options."""
-    app = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    app.command("sweep")(with_options(sweep, option_parameters()))
-    return typer.main.get_command(app)
 
 
 def _option(name: str, metavar: str, text: str, **about: Any) -> Any:  # noqa: ANN401 - Typer's
@@ -36,7 +28,7 @@ def sweep(
         str | None,
         typer.Argument(
             metavar="METHOD",
-            help="The method, or a recipe; with --grid method=… none.",
+            help="Method or recipe; none with --grid method=….",
         ),
     ] = None,
     grid: Annotated[
@@ -44,8 +36,8 @@ def sweep(
         _option(
             "grid",
             "KEY=VALUE,…",
-            "An axis: an option of the method, NAME.KEY as for --set, or an option of a run by its "
-            "long name, with its values; with --search also LOW..HIGH[:log] (repeatable)",
+            "Axis: option of the method, NAME.KEY as for --set, or option of a run by its long "
+            "name, with its values; with --search also LOW..HIGH[:log]; repeatable",
         ),
     ] = None,
     out: Annotated[
@@ -53,7 +45,7 @@ def sweep(
         _option(
             "out",
             "DIR",
-            "The sweep's folder (default: runs/sweeps/METHOD-MODELS-DATA-TIME)",
+            "Folder of the sweep (default: runs/sweeps/METHOD-MODELS-DATA-TIME)",
             show_default=False,
         ),
     ] = None,
@@ -62,20 +54,19 @@ def sweep(
         _option(
             "runs",
             "DIR",
-            "The runs' folder, where finished runs are found again (default: runs)",
+            "Folder of runs; finished runs are not repeated (default: runs)",
             show_default=False,
         ),
     ] = None,
     resume: Annotated[
         Path | None,
-        _option("resume", "DIR", "Go on with the sweep in a folder; needs no other option."),
+        _option("resume", "DIR", "Resume the sweep in a folder; no other option is needed."),
     ] = None,
     plan: Annotated[
         bool,
         typer.Option(
             "--plan",
-            help="Print the runs, their steps and an estimate of hours by a measured step; train "
-            "nothing.",
+            help="Print the runs, their steps and estimated hours; train nothing.",
             rich_help_panel=PANEL,
         ),
     ] = False,
@@ -84,52 +75,56 @@ def sweep(
         _option(
             "figure",
             "NAME",
-            "By what points are compared: best, final, best-server or final-server accuracy, on "
-            "validation samples where the runs have some (default: best)",
+            "Accuracy by which points are compared: best, final, best-server or final-server, on "
+            "validation samples if the runs have some (default: best)",
             show_default=False,
         ),
     ] = None,
     search: Annotated[
         str | None,
-        _option("search", "tpe", "Choose points by what the earlier ones came to (Optuna)."),
+        _option("search", "tpe", "Choose points by the results of earlier points (Optuna)."),
     ] = None,
     budget: Annotated[
         int | None,
-        _option("budget", "N", "Points that a search tries (≥ 1; needed)", min=1),
+        _option("budget", "N", "Number of points of a search (≥ 1; needed)", min=1),
     ] = None,
     at_once: Annotated[
         int | None,
         _option(
             "at-once",
             "N",
-            "Runs at once; 0 for one after the other in this process (≥ 0; default: one per core, "
-            "on a GPU 1)",
+            "Parallel runs; 0 to run one by one in this process (≥ 0; default: one per core, or 1 "
+            "on a GPU)",
             min=0,
             show_default=False,
         ),
     ] = None,
     most: Annotated[
         int | None,
-        _option("most", "N", "Runs that a sweep has at most (default: 1,000)", min=1),
+        _option("most", "N", "Largest number of runs (default: 1,000)", min=1),
     ] = None,
     config: Annotated[
         Path | None,
-        _option("config", "FILE", "TOML or JSON with options of the runs; the command line wins."),
+        _option(
+            "config",
+            "FILE",
+            "TOML or JSON file with options; the command line overrides it.",
+        ),
     ] = None,
     quiet: Annotated[
         bool,
-        typer.Option("--quiet", help="Print the last table only.", rich_help_panel=PANEL),
+        typer.Option("--quiet", help="Print only the results.", rich_help_panel=PANEL),
     ] = False,
     trust_code: TrustCode = None,
     debug: Debug = False,
     **given: Any,  # noqa: ANN401 - the options of `Settings`, see with_options
 ) -> None:
-    """Do runs over a grid of options, or search it, and name the best point.
+    """Run a grid of options, or search it, and print the best point.
 
-    All options of protofl run may be given; --trials N does N runs of each point, one for each
-    seed. Every run is tried before the first is trained. Runs that are finished are not repeated,
-    and an interrupted sweep goes on with --resume DIR. Exit code 2: found before training; 1: a
-    run failed, and the others were done; 130: interrupted (finished rounds are saved).
+    Takes all options of protofl run. --trials N makes N runs of each point, with different seeds.
+    Every run is checked before any training. Finished runs are not repeated. --resume DIR resumes
+    an interrupted sweep. Exit code 2: an error was found before training; 1: a run failed, the
+    others are finished; 130: interrupted (finished rounds are saved).
     """
     from protofl_cli.batch_screen import BatchScreen
 
@@ -165,13 +160,13 @@ def sweep(
                     _begin(found, out, at_once, screen, places)
     except KeyboardInterrupt as stop:
         there = places and (places[0] / "sweep.toml").exists()
-        do = f"finished rounds are saved; continue with: {_again(places[0])}" if there else ""
-        raise typer.Exit(interrupted(stop, do or "nothing had been started")) from None
+        do = f"finished rounds are saved; resume with: {_again(places[0])}" if there else ""
+        raise typer.Exit(interrupted(stop, do or "nothing was started")) from None
     if screen.failed:
         from protofl_cli.batch_screen import show_failures
 
         show_failures(screen.failed)
-        render.line(f"once that is mended: {_again(places[0])}")
+        render.line(f"then resume with: {_again(places[0])}")
         raise typer.Exit(1)
 
 
@@ -212,11 +207,11 @@ def _go_on(
 
 
 def _show(asked: Sweep, folder: Path, screen: BatchScreen) -> None:
-    """What the sweep is."""
+    """Print the axes and runs of the sweep."""
     from protofl_cli.sweep_tables import show_head
 
     if not screen.quiet:
-        screen.end()  # of the live lines
+        screen.end()
         show_head(asked, folder)
         screen.loading("dry steps")
 

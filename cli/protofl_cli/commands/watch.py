@@ -1,4 +1,4 @@
-"""``protofl watch``: runs while they go on, in another terminal or on another machine."""
+"""``protofl watch``: monitor running experiments from another terminal or machine."""
 
 from __future__ import annotations
 
@@ -17,26 +17,24 @@ if TYPE_CHECKING:
     from protofl.records.monitor import Monitor, RunStatus
 
 GRACE = 10.0
-"""Seconds without anybody at work after which it ends: a sweep may be between two runs."""
+"""Seconds without a running process after which it ends: a sweep may be between two runs."""
 
 
 def watch(
     folder: Annotated[
         Path,
-        typer.Argument(
-            metavar="DIR", help="A run, a folder with runs in it or below it, or a sweep's folder."
-        ),
+        typer.Argument(metavar="DIR", help="Run folder, folder of runs, or folder of a sweep."),
     ] = Path("runs"),
-    once: Annotated[bool, typer.Option("--once", help="Print how things are, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print the current state and exit.")] = False,
     every: Annotated[
-        float, typer.Option("--every", metavar="SECONDS", min=0.1, help="Time between two looks.")
+        float, typer.Option("--every", metavar="SECONDS", min=0.1, help="Time between updates.")
     ] = 1.0,
     debug: Debug = False,
 ) -> None:
-    """Show runs while they go on: round, accuracy, traffic, time left.
+    """Monitor running experiments: round, accuracy, traffic, time left.
 
-    It reads files only, so it works in another terminal, and on another machine that has the
-    folder. It ends when nobody is at work any more; Ctrl-C ends it at any time, and no run.
+    Only reads files, so it works in another terminal, or on another machine with the folder. Ends
+    when no run is in progress. Ctrl-C ends the monitor, not the runs.
     """
     from protofl.errors import UsageError
     from protofl.records.monitor import Monitor
@@ -44,7 +42,7 @@ def watch(
 
     path = folder.expanduser()
     if not path.is_dir():
-        raise UsageError(f"there is no folder {folder}", do="name a run, or the folder of runs")
+        raise UsageError(f"there is no folder {folder}", do="give a run folder or a folder of runs")
     following = Monitor(path)
     path = following.runs
     lines = Lines(path)
@@ -66,7 +64,7 @@ def watch(
 
 
 def _looks(following: Monitor, every: float) -> Iterator[list[RunStatus]]:
-    """The runs, again and again, until nobody is at work on them."""
+    """Yield the states of the runs until no run is in progress."""
     quiet_since = time.monotonic()
     while True:
         seen = following.look()
@@ -79,21 +77,21 @@ def _looks(following: Monitor, every: float) -> Iterator[list[RunStatus]]:
 
 
 def _is_over(seen: list[RunStatus]) -> bool:
-    """Whether there is a single run, and it has come to its end."""
+    """Return True if there is a single run and it has ended."""
     from protofl.records.reading import DIVERGED, FINISHED
 
     return len(seen) == 1 and seen[0].state in (FINISHED, DIVERGED)
 
 
 def _ends(seen: list[RunStatus]) -> list[str]:
-    """How runs that nobody is at work on go on."""
+    """Say how to resume unfinished runs, and why runs diverged."""
     from protofl.records.reading import DIVERGED, UNFINISHED
     from protofl_cli.tables import shown_path
 
     left = [run for run in seen if run.state == UNFINISHED]
     lost = [run for run in seen if run.state == DIVERGED]
-    found = [f"go on with it: protofl run --resume --out {shown_path(r.path)}" for r in left[:3]]
+    found = [f"resume with: protofl run --resume --out {shown_path(r.path)}" for r in left[:3]]
     if len(left) > 3:
-        found = [f"{len(left)} are unfinished: protofl runs list --unfinished"]
-    entry = [f"why it diverged: protofl runs show {shown_path(run.path)}" for run in lost[:3]]
+        found = [f"{len(left)} runs are unfinished: protofl runs list --unfinished"]
+    entry = [f"diverged; details: protofl runs show {shown_path(run.path)}" for run in lost[:3]]
     return found + entry

@@ -1,7 +1,8 @@
-"""The options of a replay: those of the run, with changed options of the server."""
+"""Options of a replay: the options of the run with changes of the server."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -14,7 +15,7 @@ from protofl.system.options.parsing import merge_options, options_in, parse_opti
 from protofl.system.options.table import portable
 
 MOST = 200
-"""Settings that are replayed at once, at most."""
+"""Largest number of settings in one replay."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,8 @@ class Change:
     """One setting of a replay.
 
     Attributes:
-        label: What is changed, in words: ``tau=10``.
-        plan: The run with it.
+        label: Description of the changes: ``tau=10``.
+        plan: Plan of the run with the changes.
     """
 
     label: str
@@ -31,13 +32,13 @@ class Change:
 
 
 def own_plan(recorded: Mapping[str, Any]) -> Plan:
-    """The plan of a run for its server's half.
+    """Return the plan of a recorded run.
 
     Args:
-        recorded: What its ``config.json`` says.
+        recorded: Content of its ``config.json``.
 
     Raises:
-        UsageError: Its data or plugins are not there any more.
+        UsageError: Data or plugins of the run are missing.
     """
     return Plan.make(_own_options(recorded), report=lambda line: None)
 
@@ -48,38 +49,31 @@ def changes_of(
     grid: Mapping[str, Sequence[Any]],
     use: Mapping[str, str],
 ) -> Iterator[Change]:
-    """Every combination of what is to be changed.
+    """Yield every combination of changes.
 
     Args:
-        recorded: What the run's ``config.json`` says.
-        set: Options that all have, as ``--set`` takes them.
-        grid: {option: the values that are tried}.
-        use: {hook of the server: the method that provides it}.
+        recorded: Content of the run's ``config.json``.
+        set: Options of all settings, as for ``--set``.
+        grid: {option: values}.
+        use: {hook of the server: method that provides it}.
 
     Raises:
-        UsageError: An option is unknown or out of its range, or there are too many combinations.
+        UsageError: An option is unknown or out of range, or there are too many combinations.
     """
-    count = 1
-    for values in grid.values():
-        count *= len(values)
-    if count > MOST:
-        raise UsageError(
-            f"{count} settings are more than a replay takes at once",
-            f"{MOST} are possible",
-            "give fewer values of --grid",
-        )
+    if (count := math.prod(map(len, grid.values()))) > MOST:
+        raise UsageError(f"expected at most {MOST} settings, got {count}", do="use fewer values")
     for key in {**set, **grid}:
         if key.rpartition(".")[2] == "variant":
             raise UsageError(
-                f"--set {key}: the run has recorded every option, whatever its variant",
-                do="set the options that the variant sets (protofl show METHOD lists them)",
+                f"--set {key}: a run records the options of its variant, not the variant",
+                do="set the options of the variant (see: protofl show METHOD)",
             )
     for hook in use:
         if not hook.startswith(("server_", "receive_")):
             raise UsageError(
-                f"--use {hook}: a replay runs the server's half alone",
-                "server_aggregate, server_train",
-                "start a run to have clients do something else",
+                f"--use {hook}: a replay runs hooks of the server only",
+                "expected server_aggregate or server_train",
+                "start a run to change hooks of clients",
             )
     for values in product(*grid.values()):
         chosen = {**set, **dict(zip(grid, values, strict=True))}
@@ -91,7 +85,7 @@ def changes_of(
 
 
 def _without_displaced(options: dict[str, Any], recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Options without those of methods whose hooks others provide now."""
+    """Remove options of methods whose hooks are replaced."""
     added = {text.rpartition("=")[2].partition(".")[0] for text in options.get("add", ())}
     gone = {*recorded.get("use", {}).values()} - {*options.get("use", {}).values()} - added
     kept = {name: own for name, own in options["options"].items() if name not in gone}

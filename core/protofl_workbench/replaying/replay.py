@@ -1,4 +1,4 @@
-"""Replay: what the server would have made of the recorded uploads with other options."""
+"""Replay of a run's server on the recorded uploads, with other options."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class RecordedUploads:
         trial: The trial.
 
     Attributes:
-        rounds: The rounds from the first on, without a gap.
+        rounds: The recorded rounds from the first to the first gap.
 
     Raises:
-        UsageError: The run has not kept those of the first round.
-        Damaged: What says where they are is not what was written.
+        UsageError: The uploads of the first round are not recorded.
+        Damaged: The index of the uploads is damaged.
     """
 
     def __init__(self, run: Path, trial: int) -> None:
@@ -46,25 +46,20 @@ class RecordedUploads:
         if self.rounds:
             return
         trials = sorted({own for own, _ in self._series.entries})
-        many = "trials" if len(trials) > 1 else "trial"
-        near = f"kept are those of {many} {', '.join(map(str, trials))}" if trials else ""
+        near = f"it has uploads of trials {', '.join(map(str, trials))}" if trials else ""
         if have:
-            near = f"kept are those from round {min(have)} on, and the server needs all before"
+            near = f"it has uploads from round {min(have)} on, and the server needs all of them"
         raise UsageError(
-            f"{run} has not kept the uploads of round 0 of trial {trial}",
+            f"{run} has no uploads of round 0 of trial {trial}",
             near,
-            "run it again with --record-uploads (--config RUN/config.json repeats a run)",
+            "repeat the run: --config RUN/config.json --record-uploads",
         )
 
     def of(self, round: int, device: torch.device) -> dict[int, Payload]:
-        """{client: upload} of a round, in the order in which the server got them.
-
-        Args:
-            round: The round.
-            device: Where the tensors go.
+        """Return {client: upload} of a round on a device, in the order of arrival.
 
         Raises:
-            Damaged: The file is not what was written.
+            Damaged: The file is damaged.
         """
         tensors, about = self._series.read((self._trial, round))
         found: dict[int, Payload] = {client: Payload() for client in about["clients"]}
@@ -77,7 +72,7 @@ class RecordedUploads:
 
 
 OWN = "as it was"
-"""The label of a run's own options."""
+"""Label of the unchanged options."""
 
 
 @dataclass
@@ -85,10 +80,10 @@ class Replayed:
     """The rounds of a server with given options.
 
     Attributes:
-        label: What was changed: ``tau=10``.
-        rounds: Its rounds.
-        first_sent: Whether the first round's clients get what they got in the run. Where they
-            don't (FedTGP without its processor), no round is what a run would have had.
+        label: Description of the changes: ``tau=10``.
+        rounds: The rounds.
+        first_sent: True if the downloads of the first round equal those of the run. Otherwise
+            (FedTGP without its processor) no round is that of a run with these options.
     """
 
     label: str
@@ -97,24 +92,23 @@ class Replayed:
 
     @property
     def first_other(self) -> int | None:
-        """The first round after which the knowledge differs; None if it never does."""
+        """First round after which the knowledge differs; None if it never differs."""
         return next((r.round for r in self.rounds if not r.same), None)
 
 
 @dataclass
 class Replay:
-    """The server's half of a run again.
+    """The replay of a run's server.
 
     Attributes:
-        run: The run's folder.
+        run: The run folder.
         trial: The trial.
-        own: With the run's own options.
-        others: With those that were changed, in the order of the grid.
-        differs: Where the own replay is not what the run has recorded, in words; empty where it is
-            the same to the last bit.
-        compared: In how many rounds it was held against figures of the record, and against
-            knowledge that the run has kept.
-        notes: Lines for the user.
+        own: Replay with the run's own options.
+        others: Replays with changed options, in the order of the grid.
+        differs: Description of how `own` differs from the record; empty if all is equal, bit by
+            bit.
+        compared: Number of rounds in which figures, and knowledge, were compared with the record.
+        notes: Notes for the user.
     """
 
     run: Path
@@ -150,26 +144,25 @@ def replay(
     keep_knowledge: bool = False,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Replay:
-    """Run the server's half of a run again on the uploads that it has kept (``--record-uploads``).
+    """Repeat the server's part of a run on its recorded uploads (``--record-uploads``).
 
-    No client is trained. What the server knows behind the first round is what a run with the
-    changed options would have had, to the last bit, where they concern the server alone and it
-    sends the same in the beginning. From the second round on the answer is "given these uploads":
-    in a run the clients would have met other knowledge, and sent something else.
+    No client is trained. The knowledge after the first round is that of a run with the changed
+    options, bit by bit, if they concern only the server and its first downloads are the same. From
+    the second round on, the clients of such a run would have sent other uploads.
 
     Args:
-        run: The run's folder.
-        set: Options that are changed, as ``--set`` takes them: ``{"tau": 10}``.
-        grid: {option: values}, each combination of which is replayed beside ``set``.
-        use: {hook of the server: the method that provides it}, as ``--use`` takes it.
+        run: The run folder.
+        set: Changed options as for ``--set``: ``{"tau": 10}``.
+        grid: {option: values}; each combination is replayed.
+        use: {hook of the server: method that provides it}, as for ``--use``.
         trial: The trial.
-        rounds: How many rounds, at most; all that were kept where None.
-        keep_knowledge: Whether every round's knowledge is kept.
-        progress: Called with the rounds that are done, and their number.
+        rounds: Largest number of rounds; None for all recorded rounds.
+        keep_knowledge: True to keep the knowledge of each round.
+        progress: Called with the number of finished rounds and of all rounds.
 
     Raises:
-        UsageError: The run has not kept its uploads, or the options can't be.
-        Damaged: What was kept is not what was written.
+        UsageError: The uploads are not recorded, or an option is not possible.
+        Damaged: A recorded file is damaged.
     """
     reading = Reading.of(run)
     uploads = RecordedUploads(reading.folder, trial)
@@ -183,7 +176,7 @@ def replay(
     ]
     found = Replay(reading.folder, trial, Replayed(OWN), [each for each, _ in changed])
     found.notes += _other_versions(reading.config, plan)
-    observed, kept_knowledge = Observed(reading.folder), _KeptKnowledge(reading.folder, trial)
+    observed, kept = Observed(reading.path), _kept_knowledge(reading.path, trial)
     extras = {row.round: row.extra for row in reading.rows if row.trial == trial}
     chosen = uploads.rounds[:rounds]
     for number in chosen:
@@ -194,10 +187,10 @@ def replay(
                 each.first_sent = server.downloads(0, sent) == first
         features = _features(observed, number, trial)
         own.round(number, sent)
-        kept, extra = kept_knowledge.of(number), extras.get(number, {})
-        found.differs = found.differs or _differs(own, extra, kept)
+        extra = extras.get(number, {})
+        found.differs = found.differs or _difference(own, extra, kept.get(number))
         figures, weights = found.compared
-        found.compared = figures + bool(extra), weights + (kept is not None)
+        found.compared = figures + bool(extra), weights + (number in kept)
         for each, server in ((found.own, own), *changed):
             if server is not own:
                 server.round(number, uploads.of(number, plan.device))
@@ -208,38 +201,32 @@ def replay(
     return found
 
 
-class _KeptKnowledge:
-    """The knowledge of the server in rounds with kept weights."""
-
-    def __init__(self, run: Path, trial: int) -> None:
-        self._by_round: dict[int, dict[str, Tensor]] = {}
-        for which in ("best", "last"):
-            try:
-                kept = read_weights(run, which, trial, clients=())
-            except UsageError:  # not kept, or removed: then there is less to compare with
-                continue
-            start = "knowledge/"
-            self._by_round[kept.round] = {
-                key.removeprefix(start): value
-                for key, value in kept.server.items()
-                if key.startswith(start)
-            }
-
-    def of(self, round: int) -> dict[str, Tensor] | None:
-        """That of a round; None where it was not kept."""
-        return self._by_round.get(round)
+def _kept_knowledge(run: Path, trial: int) -> dict[int, dict[str, Tensor]]:
+    """Return {round: knowledge of the server} for the rounds with kept weights."""
+    found, start = dict[int, dict[str, Tensor]](), "knowledge/"
+    for which in ("best", "last"):
+        try:
+            kept = read_weights(run, which, trial, clients=())
+        except UsageError:  # not kept, or removed
+            continue
+        found[kept.round] = {
+            key.removeprefix(start): value
+            for key, value in kept.server.items()
+            if key.startswith(start)
+        }
+    return found
 
 
-def _differs(
+def _difference(
     own: ReplayedServer, extra: Mapping[str, Any], kept: Mapping[str, Tensor] | None
 ) -> str:
     """Describe how a round differs from the record; empty if it does not."""
     for key, was in extra.items():
         now = own.extra.get(key)
         if was != now:
-            return f"{key} of round {own.number} is {now}, and was {was} in the run"
+            return f"{key} of round {own.number} is {now}, but was {was} in the run"
     if kept is not None and not is_same(kept, own.knowledge):
-        return f"the server's knowledge behind round {own.number} is not what the run has kept"
+        return f"the server's knowledge after round {own.number} differs from the kept weights"
     return ""
 
 
@@ -255,14 +242,14 @@ def _other_versions(recorded: Mapping[str, Any], plan: Plan) -> list[str]:
                 was[name] = plugin["version"]
                 now[name] = plan.registry.find(member.kind, member.name).version
     return [
-        f"{name} was {before} in the run and is {now[name]} now: numbers may differ"
+        f"{name} is {now[name]}, but was {before} in the run: numbers may differ"
         for name, before in was.items()
         if name in now and now[name] != before
     ]
 
 
 def _features(observed: Observed, round: int, trial: int) -> Features | None:
-    """Test features of a round, where the run has observed them."""
+    """Return the observed test features of a round, if any."""
     if round in observed.rounds(trial) and "features" in observed.kinds(round, trial):
         return observed.features(round, trial)
     return None

@@ -25,9 +25,9 @@ class ReplayedRound:
 
     Attributes:
         round: The round.
-        same: Whether the server knows what it knew in the run's own replay, to the last bit.
-        figures: Numbers by name, see docs/how-to/replay-the-server.md; None where there is none.
-        knowledge: What the server knows behind the round, where it was asked for.
+        same: True if the knowledge equals that of the unchanged replay, bit by bit.
+        figures: {name: number}, see docs/how-to/replay-the-server.md; None for a missing number.
+        knowledge: Knowledge after the round, if requested.
     """
 
     round: int
@@ -38,13 +38,13 @@ class ReplayedRound:
 
 @dataclass
 class ReplayedServer:
-    """The server of a trial, which receives the uploads of a run.
+    """The server of a trial that receives recorded uploads.
 
     Attributes:
-        plan: The run, perhaps with other options.
+        plan: Plan of the run, with or without changes.
         trial: The trial.
         number: The last round.
-        extra: What hooks added to its record.
+        extra: Figures that hooks added to the record of this round.
     """
 
     plan: Plan
@@ -53,10 +53,10 @@ class ReplayedServer:
     extra: dict[str, float | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Set it up as the run did."""
+        """Set up the server as in the run."""
         with deterministic_kernels(self.plan.settings.deterministic):
             self._side = ServerSide(self.plan, self.trial, OFF)
-            self._side.open_gate()  # which looks at what receive_uploads returns
+            self._side.open_gate()  # checks what receive_uploads returns
 
     @property
     def knowledge(self) -> Payload:
@@ -64,12 +64,7 @@ class ReplayedServer:
         return self._side.record.knowledge
 
     def downloads(self, number: int, clients: Iterable[int]) -> dict[int, bytes]:
-        """Return the downloads of clients at the beginning of a round.
-
-        Args:
-            number: The round.
-            clients: The clients.
-        """
+        """Return {client: download} at the beginning of a round."""
         with compute_threads(self.plan.settings.server_threads):
             self._side.begin(number)
             return dict(self._side.downloads(clients, Totals(), counted=False))
@@ -79,7 +74,7 @@ class ReplayedServer:
 
         Args:
             number: The round.
-            uploads: {client: upload}; without any the server stays what it is.
+            uploads: {client: upload}; without uploads the server does not change.
 
         Raises:
             ProtoflError: A hook failed.
@@ -91,8 +86,7 @@ class ReplayedServer:
             self._side.begin(number)
             if uploads:
                 self._side.learn(uploads)
-            tally = Totals(malicious=self._side.record.malicious)
-            self.extra = self._side.end_round(tally)
+            self.extra = self._side.end_round(Totals(malicious=self._side.record.malicious))
 
     @torch.no_grad()
     def figures(
@@ -102,8 +96,8 @@ class ReplayedServer:
 
         Args:
             uploads: {client: upload} of the round.
-            own: What the server of the run's own replay knows.
-            features: Test features of the round, where the run has observed them.
+            own: Knowledge of the unchanged replay.
+            features: Observed test features of the round, if any.
         """
         found = dict(self.extra)
         found["moved"] = finite(_moved(self.knowledge, own))
@@ -131,7 +125,7 @@ def is_same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) 
 
 
 def _moved(knowledge: Payload, own: Payload) -> float:
-    """‖a − b‖ / ‖b‖ of the floating-point tensors that both have in one shape."""
+    """Return ‖a − b‖ / ‖b‖ over floating-point tensors with the same key and shape."""
     apart = norm = 0.0
     for key, value in own.items():
         if value.is_floating_point() and key in knowledge.keys():
@@ -144,7 +138,7 @@ def _moved(knowledge: Payload, own: Payload) -> float:
 
 
 def _nearest(features: Features, prototypes: torch.Tensor, known: torch.Tensor) -> float | None:
-    """The share of samples whose nearest prototype is that of their class."""
+    """Return the share of samples whose nearest prototype has their class."""
     if not len(features.rows):
         return None
     rows, labels = torch.from_numpy(features.rows), torch.from_numpy(features.labels)

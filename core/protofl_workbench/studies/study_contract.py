@@ -71,7 +71,8 @@ class StudyContract(Contract):
                     if option in cell.options:
                         named.add((kind, str(cell.options[option]).partition(":")[0]))
             lacks = missing(named)
-            expect(not lacks, f"{study.name}: not installed: {', '.join(map(str, lacks))}")
+            names = ", ".join(f"the {kind} {name!r}" for kind, name in lacks)
+            expect(not lacks, f"{study.name}: not installed: {names}")
 
     def test_the_smoke_scale(self) -> None:
         """Every study has a scale `smoke` of at most 20 rounds, whose runs can be planned."""

@@ -14,7 +14,7 @@ from protofl.runs.configuration import config_of
 from protofl.runs.plugin_names import named_request
 from protofl.runs.request import Request
 from protofl.system.options.settings import Settings
-from protofl_cli.commands.run import whole_command
+from protofl_cli.run_options import whole_command
 from protofl_workbench.reporting.configuration import command_line as typed
 from protofl_workbench.reporting.page import report
 
@@ -25,7 +25,7 @@ def request_of(line):
     """What the command line makes of a line for a shell."""
     protofl, run, *words = shlex.split(line.replace("\\\n", " "))
     assert (protofl, run) == ("protofl", "run")
-    context = whole_command().make_context("run", words)
+    context = whole_command("run", run_command, "").make_context("run", words)
     given = {name.removesuffix("_"): value for name, value in context.params.items()}
     known = {*Settings.model_fields, "set", "with", "class"}  # not --out, --quiet, …
     request, _ = named_request({name: value for name, value in given.items() if name in known})
