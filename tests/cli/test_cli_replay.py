@@ -34,7 +34,7 @@ def test_one_change_round_by_round(cli, run):
     assert [r["same"] for r in found["replays"][1]["rounds"]] == [False, False]
     again = cli("replay", run, "--out", "found.json")
     assert again.exit_code == 2
-    assert "found.json is there already" in again.output
+    assert "found.json exists already" in again.output
     assert cli("replay", run, "--out", "found.json", "--force").exit_code == 0
 
 
