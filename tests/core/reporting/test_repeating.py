@@ -14,6 +14,7 @@ from protofl.runs.configuration import config_of
 from protofl.runs.plugin_names import named_request
 from protofl.runs.request import Request
 from protofl.system.options.settings import Settings
+from protofl_cli.commands.run import run as run_command
 from protofl_cli.run_options import whole_command
 from protofl_workbench.reporting.configuration import command_line as typed
 from protofl_workbench.reporting.page import report
