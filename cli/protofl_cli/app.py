@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import signal
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -71,8 +72,9 @@ class Commands(TyperGroup):
     def resolve_command(self, *args: Any) -> Any:  # noqa: ANN401 - as the base class has it
         """Return the command; ``run`` and ``sweep`` get their options only here."""
         name, command, words = super().resolve_command(*args)
-        if (whole := {"run": run.run, "sweep": sweep.sweep}.get(name or "")) is not None:
-            command = whole_command(str(name), whole, USE)
+        commands: dict[str, Callable[..., None]] = {"run": run.run, "sweep": sweep.sweep}
+        if name in commands:
+            command = whole_command(name, commands[name], USE)
         return name, command, words
 
 
