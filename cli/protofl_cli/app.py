@@ -32,7 +32,7 @@ from protofl_cli.commands import (
     watch,
 )
 from protofl_cli.interrupts import Terminated, interrupted
-from protofl_cli.run_options import whole_command, with_options
+from protofl_cli.run_options import help_text, whole_command, with_options
 
 # Base classes of mistakes on the command line. Typer exports BadParameter, but not them.
 _ClickUsageError: type[Any] = typer.BadParameter.__bases__[0]
@@ -167,39 +167,46 @@ def start(
         render.plain([text] if text else [])
 
 
-app.command("run", rich_help_panel=USE)(with_options(run.run))
-app.command("sweep", rich_help_panel=USE)(with_options(sweep.sweep))
-app.command("reproduce", rich_help_panel=USE)(reproduce.reproduce)
-app.command("watch", rich_help_panel=USE)(watch.watch)
+def _add(group: typer.Typer, name: str, command: Callable[..., None], panel: str = "") -> None:
+    """Add a command to a group, in a panel of the help."""
+    group.command(name, help=help_text(command), rich_help_panel=panel or None)(command)
 
-runs_app = typer.Typer(help="List, show and remove recorded runs.")
-runs_app.command("list")(runs.list_runs)
-runs_app.command("show")(runs.show_runs)
-runs_app.command("rm")(runs.remove_runs)
-app.add_typer(runs_app, name="runs", rich_help_panel=USE)
 
-app.command("report", rich_help_panel=USE)(report.report)
-app.command("compare", rich_help_panel=USE)(compare.compare)
-app.command("plot", rich_help_panel=USE)(plot.plot)
-app.command("export", rich_help_panel=USE)(export.export)
-app.command("replay", rich_help_panel=USE)(replay.replay)
-app.command("list-plugins", rich_help_panel=USE)(list_plugins.list_plugins)
-app.command("show", rich_help_panel=USE)(show.show)
+def _group(name: str, about: str, panel: str, commands: dict[str, Callable[..., None]]) -> None:
+    """Add a group of commands, in a panel of the help."""
+    group = typer.Typer(help=about)
+    for own, command in commands.items():
+        _add(group, own, command)
+    app.add_typer(group, name=name, rich_help_panel=panel)
 
-data_app = typer.Typer(help="List cached data sets and import new ones.")
-data_app.command("list")(data.list_data)
-data_app.command("import")(data.import_data)
-app.add_typer(data_app, name="data", rich_help_panel=USE)
 
-partition_app = typer.Typer(help="Show how data are split over clients.")
-partition_app.command("show")(partition.show)
-app.add_typer(partition_app, name="partition", rich_help_panel=USE)
-
-generator_app = typer.Typer(help="Train image generators for the server.")
-generator_app.command("train")(generator.train)
-app.command("new-plugin", rich_help_panel=WRITE)(new_plugin.new_plugin)
-app.command("check", rich_help_panel=WRITE)(check.check)
-app.add_typer(generator_app, name="generator", rich_help_panel=DEVELOP)
+_add(app, "run", with_options(run.run), USE)
+_add(app, "sweep", with_options(sweep.sweep), USE)
+_add(app, "reproduce", reproduce.reproduce, USE)
+_add(app, "watch", watch.watch, USE)
+_group(
+    "runs",
+    "List, show and remove recorded runs.",
+    USE,
+    {"list": runs.list_runs, "show": runs.show_runs, "rm": runs.remove_runs},
+)
+_add(app, "report", report.report, USE)
+_add(app, "compare", compare.compare, USE)
+_add(app, "plot", plot.plot, USE)
+_add(app, "export", export.export, USE)
+_add(app, "replay", replay.replay, USE)
+_add(app, "list-plugins", list_plugins.list_plugins, USE)
+_add(app, "show", show.show, USE)
+_group(
+    "data",
+    "List cached data sets and import new ones.",
+    USE,
+    {"list": data.list_data, "import": data.import_data},
+)
+_group("partition", "Show how data are split over clients.", USE, {"show": partition.show})
+_add(app, "new-plugin", new_plugin.new_plugin, WRITE)
+_add(app, "check", check.check, WRITE)
+_group("generator", "Train image generators for the server.", DEVELOP, {"train": generator.train})
 
 
 def _terminated(number: int, frame: object) -> None:

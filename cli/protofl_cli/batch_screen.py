@@ -1,4 +1,4 @@
-"""What is shown of runs that are done at once: a line for each that goes on, and one for all."""
+"""Screen of a batch: a live line for each running run, and one for all runs."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from protofl_workbench.batch.batch_events import BatchRun, CheckedRun, Outcome
 
 ALL = "all"
-"""The key of the line that is about all runs."""
+"""Key of the line about all runs."""
 
 TRAINING_SHARE = 0.8
-"""Share of a round's time that training takes, about."""
+"""Approximate share of training in the time of a round."""
 
 LONGEST = 44
-"""Characters of a run's name in its line."""
+"""Largest number of characters of a run's name."""
 
 
 @dataclass
 class _Going:
-    """A run that goes on."""
+    """A run in progress."""
 
     began: float
     rounds: int = 0
@@ -44,11 +44,11 @@ class _Going:
 
 
 class BatchScreen:
-    """Follows a batch by its events; a context manager.
+    """Shows the events of a batch; a context manager.
 
     Args:
-        total: Runs that there are to be.
-        quiet: Whether to print nothing.
+        total: Number of runs.
+        quiet: True to print nothing.
     """
 
     def __init__(self, total: int = 0, *, quiet: bool = False) -> None:
@@ -74,26 +74,26 @@ class BatchScreen:
         self._bars.stop()
 
     def end(self) -> None:
-        """Nothing goes on any more."""
+        """Remove the live lines."""
         self._bars.stop()
 
     def say(self, text: str, style: str = "") -> None:
-        """A line above the others."""
+        """Print a line above the live lines."""
         if not self.quiet:
             self._bars.line(text, style)
 
     def loading(self, words: str) -> None:
-        """Something takes seconds before the first event."""
+        """Show a line before the first event."""
         if not self.quiet:
             self._bars.show(words, "", key=ALL)
 
     def __call__(self, event: events.Event) -> None:
-        """Take an event of a batch."""
+        """Show an event of a batch."""
         match event:
             case events.RunChecked():
-                self._tried(event.checked, event.done, event.of)
+                self._checked(event.checked, event.done, event.of)
             case events.RunStarted():
-                self._begun(event.batch_run)
+                self._started(event.batch_run)
             case events.RunPlanned():
                 going = self._going[event.batch_run]
                 going.rounds, going.before = event.rounds * event.trials, event.done
@@ -104,34 +104,34 @@ class BatchScreen:
             case events.Note():
                 self._note(event.batch_run, event.text)
             case events.RunEnded():
-                self._take_end(event.outcome)
+                self._ended_run(event.outcome)
             case events.BatchStopping():
                 self.say(
-                    f"ending {count(event.runs, 'run')} behind what is saved; "
-                    "^C once more kills them",
+                    f"stopping {count(event.runs, 'run')}; finished rounds are saved "
+                    "(^C once more kills them)",
                     "yellow",
                 )
         self._draw()
 
     # --- events -----------------------------------------------------------------------------------
 
-    def _tried(self, tried: CheckedRun, done: int, of: int) -> None:
+    def _checked(self, tried: CheckedRun, done: int, of: int) -> None:
         self._weights[tried.batch_run] = 0.0 if tried.finished else self._weight(tried)
         self._there += tried.finished
         if self.quiet:
             return
         self._bars.show("dry steps", f"{done}/{of} runs", done / of, ALL)
         if done == of and self.total >= of:
-            there = f", {self._there} of them there already" if self._there else ""
-            self._bars.line(f"tried {count(of, 'run')}{there}")
+            finished = f", {self._there} of them are finished" if self._there else ""
+            self._bars.line(f"checked {count(of, 'run')}{finished}")
 
     @staticmethod
     def _weight(tried: CheckedRun) -> float:
-        """What of a run is left, in mini-batches."""
+        """Return the remaining mini-batches of a run."""
         whole = max(1, tried.rounds * tried.trials)
         return max(1, tried.steps) * (1 - tried.done / whole)
 
-    def _begun(self, wanted: BatchRun) -> None:
+    def _started(self, wanted: BatchRun) -> None:
         self._began = time.monotonic() if self._began is None else self._began
         self._going[wanted] = _Going(time.monotonic())
 
@@ -142,11 +142,11 @@ class BatchScreen:
             going.last, going.best = accuracy, max(accuracy, going.best or 0.0)
 
     def _note(self, wanted: BatchRun, text: str) -> None:
-        if not self.quiet and text not in self._noted:  # most are the same for all runs
+        if not self.quiet and text not in self._noted:  # most notes are equal for all runs
             self._noted.add(text)
             self._bars.line(f"note: {wanted.name}: {text}", "yellow")
 
-    def _take_end(self, outcome: Outcome) -> None:
+    def _ended_run(self, outcome: Outcome) -> None:
         going = self._going.pop(outcome.batch_run, None)
         self._bars.drop(str(id(outcome.batch_run)))
         self._ended += 1
@@ -157,19 +157,19 @@ class BatchScreen:
             return
         count = f"{self._done}/{self.total}" if self.total else str(self._done)
         self._bars.line(
-            f"{count} {outcome.batch_run.name}: {_told(outcome, going)}", _style(outcome)
+            f"{count} {outcome.batch_run.name}: {_ending(outcome, going)}", _style(outcome)
         )
 
     @property
     def _done(self) -> int:
-        """Runs of which nothing is left to do; of a search those that it asked for."""
+        """Number of finished runs; for a search those that it started."""
         return self._ended + (self._there if len(self._weights) >= self.total else 0)
 
     # --- the lines --------------------------------------------------------------------------------
 
     @property
     def _usual(self) -> float:
-        """The weight of a run of which nothing is known."""
+        """Weight of a run with unknown steps."""
         known = [weight for weight in self._weights.values() if weight]
         return sum(known) / len(known) if known else 1.0
 
@@ -185,7 +185,7 @@ class BatchScreen:
         self._bars.show("all", ", ".join(words), self._done / max(1, self.total), ALL)
 
     def _time_left(self) -> str:
-        """By the mini-batches that are done and those that are left."""
+        """Estimate the time left from finished and remaining mini-batches."""
         assert self._began is not None
         usual = self._usual
         known = sum(weight for weight in self._weights.values())
@@ -212,10 +212,10 @@ def _status(going: _Going) -> str:
     return "  ".join(words)
 
 
-def _told(outcome: Outcome, going: _Going | None) -> str:
+def _ending(outcome: Outcome, going: _Going | None) -> str:
     if outcome.error is not None:
         return f"failed: {outcome.error.what}"
-    words: str = "is there already" if outcome.reused else outcome.state
+    words: str = "was finished before" if outcome.reused else outcome.state
     if outcome.state == "stopped" and going is not None:
         words = f"stopped after {count(going.done, 'round')}"
     if going is not None and going.best is not None:
@@ -229,7 +229,7 @@ def _style(outcome: Outcome) -> str:
 
 
 def show_failures(failed: Sequence[Outcome]) -> None:
-    """Say at the end which runs failed, and why."""
+    """Print which runs failed, and why."""
     for outcome in failed:
         assert outcome.error is not None
         where = f" ({shown_path(outcome.folder)})" if outcome.folder else ""

@@ -1,4 +1,4 @@
-"""From what a user writes to the contract of a plugin: a name, a module's class, a file's class."""
+"""Targets of ``protofl check``: the contract of a plugin given by name, module or file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from protofl_workbench.studies.finding import collection_of_file, holds_study
 from protofl_workbench.studies.study_contract import StudyContract
 
 CONTRACTS: dict[str, type[Contract]] = {**OF_ONE_RUN, "study": StudyContract}
-"""The contract of each kind."""
+"""{kind: contract}."""
 
 
 def contract_for(
@@ -26,18 +26,17 @@ def contract_for(
     options: Mapping[str, Any] | None = None,
     data_dir: Path | None = None,
 ) -> type[Contract]:
-    """The contract of the plugin that a user means, with the plugin in it.
+    """Return the contract of a plugin, bound to the plugin.
 
     Args:
-        text: ``NAME``, ``KIND/NAME`` or either with ``:ARGUMENT`` for an installed plugin (of
-            several kinds that have the name, the first); ``MODULE:CLASS`` or ``FILE.py:CLASS``,
-            either behind ``KIND/``, for a class that need not be installed; ``FILE.toml`` for a
-            recipe or a study that need not be.
-        options: Options of the plugin, over its ``check_options``.
-        data_dir: Where data sets and generators keep downloads.
+        text: ``[KIND/]NAME[:ARGUMENT]`` of an installed plugin, by default of the first kind with
+            this name; ``[KIND/]MODULE:CLASS`` or ``[KIND/]FILE.py:CLASS`` of a class that is not
+            installed; ``FILE.toml`` of a recipe or a study.
+        options: Options of the plugin, merged over its ``check_options``.
+        data_dir: Folder of downloads of data sets and generators.
 
     Raises:
-        UsageError: There is no such plugin or class, or it breaks the rules of its kind.
+        UsageError: The plugin or class is unknown, or violates the rules of its kind.
     """
     kind, rest = _split_kind(text)
     left, colon, right = rest.partition(":")
@@ -59,7 +58,7 @@ def contract_for(
         kind = kind or _kind_of_name(left)
         values |= {"plugin": left, "argument": right}
     if kind not in CONTRACTS:
-        raise UsageError(f"there are no checks for a {kind}", f"there are: {', '.join(CONTRACTS)}")
+        raise UsageError(f"there are no checks for a {kind}", f"known: {', '.join(CONTRACTS)}")
     if data_dir is not None and hasattr(CONTRACTS[kind], "data_dir"):
         values["data_dir"] = data_dir
     made: type[Contract] = type("Chosen", (CONTRACTS[kind],), values)
@@ -71,7 +70,7 @@ def contract_for(
 
 
 def _recipe_in(path: Path) -> type[Recipe]:
-    """The recipe that a file holds; an error names the file."""
+    """Return the recipe of a file; errors name the file."""
     try:
         return recipe_of(path.read_text(encoding="utf-8"))
     except UsageError as error:
@@ -91,7 +90,7 @@ def _split_kind(text: str) -> tuple[str, str]:
 
 
 def _means_module(left: str, right: str) -> bool:
-    """Whether ``LEFT:RIGHT`` is a module and its class, not a plugin and its argument."""
+    """Return True if ``LEFT:RIGHT`` is a module and a class, not a plugin and its argument."""
     if not all(part.isidentifier() for part in (*left.split("."), *right.split("."))):
         return False
     return "." in left or left not in {p.name for p in Registry().plugins()}

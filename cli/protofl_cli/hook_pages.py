@@ -1,4 +1,4 @@
-"""``protofl show hook/NAME``: what each kind of plugin may write under a hook's name."""
+"""``protofl show hook/NAME``: the page of a hook."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ def show_hook(name: str) -> None:
     """Print a hook: its signature, when it is called, what it returns, an example.
 
     Args:
-        name: ``HOOK``, of every kind that has one of this name, or ``KIND.HOOK``.
+        name: ``HOOK``, for all kinds with this hook, or ``KIND.HOOK``.
 
     Raises:
-        UsageError: There is no such hook.
+        UsageError: The hook is unknown.
     """
     from protofl.errors import unknown
     from protofl.hooks.discovery.kinds import KINDS, spec_hooks
@@ -42,10 +42,10 @@ def show_hook(name: str) -> None:
         owner, code = example(each, hook)
         if code:
             render.text()
-            render.text(f"Example, of {owner}:" if owner else "Example:")
+            render.text(f"Example from {owner}:" if owner else "Example:")
             for row in code.splitlines():
                 render.line(f"    {row}")
         names = ", ".join(writers(each, hook))
         if names:
             render.text()
-            render.text(f"Written by: {names}", "dim")
+            render.text(f"Plugins with this hook: {names}", "dim")

@@ -1,4 +1,4 @@
-"""What there is to say of a hook: its signature, when it is called, what it returns, an example."""
+"""Texts about hooks: signature, time of the call, return type, and an example."""
 
 from __future__ import annotations
 
@@ -14,75 +14,73 @@ WIDTH = 88
 WHEN = {
     "method": {
         "run_defaults": "before the run, when its options are resolved",
-        "requires": "before the run, once its data and models are known",
-        "resolve": "before the run, behind requires",
+        "requires": "before the run, when its data and models are known",
+        "resolve": "before the run, after requires",
         "phases": "before the run; in every process that trains clients",
-        "setup_server": "at the start of a trial, once; also when it is resumed, before the "
-        "checkpoint is read",
-        "setup_client": "when a client is first needed, and whenever it is built anew",
-        "download_payload": "in a round, once for each participant; behind the server's step for "
-        "phases that follow it, and before an evaluation",
-        "receive": "on a client that has got a download: before its training, and before its "
-        "evaluation",
+        "setup_server": "at the start of a trial; on resume, before the checkpoint is read",
+        "setup_client": "when a client is built",
+        "download_payload": "for each participant of a round, for phases after the server's step, "
+        "and before an evaluation",
+        "receive": "on a client after a download: before its training and before its evaluation",
         "before_training": "on a client, before each phase of training",
         "local_loss": "on a client, at every step of training",
-        "after_batch": "on a client, at every step, behind the gradients and before the update",
-        "after_training": "on a client, behind each phase of training",
-        "upload_payload": "on a client, behind its training",
-        "receive_uploads": "on the server, once all uploads of a round have passed the gate",
-        "server_aggregate": "on the server, once the round's uploads are in; not without any",
-        "server_train": "on the server, behind server_aggregate",
+        "after_batch": "on a client, at every step, after the gradients and before the update",
+        "after_training": "on a client, after each phase of training",
+        "upload_payload": "on a client, after its training",
+        "receive_uploads": "on the server, when all uploads of a round have passed the gate",
+        "server_aggregate": "on the server, after the uploads of a round; not without uploads",
+        "server_train": "on the server, after server_aggregate",
         "inference": "on a client, at its evaluation, for each batch of its test samples",
-        "score_client": "on a client, at its evaluation, behind inference",
-        "global_models": "on the server, at the end of a round that is evaluated, where the run "
-        "has global test samples",
+        "score_client": "on a client, at its evaluation, after inference",
+        "global_models": "on the server, at the end of an evaluated round, if the run has global "
+        "test samples",
         "end_round": "on the server, at the end of every round",
     },
     "model-group": {
-        "architectures": "before the run; and where another run takes nets of the group",
-        "server_architectures": "before the run, behind architectures",
+        "architectures": "before the run, and when another run uses nets of the group",
+        "server_architectures": "before the run, after architectures",
     },
     "partitioner": {
-        "partition": "before a trial, once for its seed",
+        "partition": "before a trial, for its seed",
         "count_clients": "before the run, if the data determine the number of clients",
     },
     "dataset": {
-        "cache_key": "before the run, to look whether the data are cached",
-        "decode": "before the run, where they are not",
+        "cache_key": "before the run, to find the data in the cache",
+        "decode": "before the run, if the data are not cached",
     },
     "generator": {
-        "outline": "in the dry step in place of open_generator, and for the sizes alone",
+        "outline": "in the dry step instead of open_generator, and to learn the sizes",
         "open_generator": "on the server, when a method first asks for images or latents",
         "train_generator": "by protofl generator train",
     },
     "wrapper": {
         "upload_payload": "on a client, around the method's upload_payload",
         "download_payload": "on the server, around the method's download_payload",
-        "encode_upload": "on a client, behind all upload_payload, in the order of --with",
-        "decode_upload": "on the server, when an upload comes in, in reverse order",
-        "encode_download": "on the server, behind all download_payload, in the order of --with",
-        "decode_download": "on a client, when a download comes in, in reverse order",
+        "encode_upload": "on a client, after all upload_payload, in the order of --with",
+        "decode_upload": "on the server, when an upload arrives, in reverse order",
+        "encode_download": "on the server, after all download_payload, in the order of --with",
+        "decode_download": "on a client, when a download arrives, in reverse order",
         "train_labels": "when a client is built",
         "receive_uploads": "on the server, around the method's receive_uploads",
     },
     "metric": {
         "count": "at a client's evaluation, and for each model of the server",
-        "value": "on the server, behind an evaluation: of each client's counts, and their sum",
+        "value": "on the server, after an evaluation: for each client's counts, and for their sum",
     },
     "selection": {"select": "at the start of every round"},
     "world": {
-        "device": "when a client is first asked in a trial",
+        "device": "when a client is first selected in a trial",
         "presence": "at the start of every round",
     },
     "tracker": {
         "check": "before the run, in its thread",
-        "open_run": "once the run folder is there, in the tracker's thread",
-        "log_round": "behind every round, in the tracker's thread",
-        "end_run": "when the run has ended, however it did, in the tracker's thread",
+        "open_run": "when the run folder exists, in the tracker's thread",
+        "log_round": "after every round, in the tracker's thread",
+        "end_run": "when the run has ended, finished or not, in the tracker's thread",
     },
     "engine": {
-        "train": "in a host, for each phase of a client that it trains alone",
-        "train_group": "in a host, for each phase of clients that it trains together",
+        "train": "in a host, for each phase of a client that is trained separately",
+        "train_group": "in a host, for each phase of clients that are trained together",
         "choose_groups": "in a host, before a round's training",
     },
     "backend": {"open_pool": "before the dry step; the pool is closed when the run ends"},
@@ -90,75 +88,75 @@ WHEN = {
 """When each hook is called."""
 
 LONGEST = 40
-"""Lines that an example may take."""
+"""Largest number of lines of an example."""
 
 EXAMPLES = {
     ("method", "end_round"): '''
 @pf.hookimpl
 def end_round(self, server):
-    """How long the prototypes are, on average."""
+    """Record the mean norm of the prototypes."""
     rows = server.knowledge.get("prototypes")
     return {} if rows is None else {"length": float(rows.norm(dim=1).mean())}
 ''',
     ("wrapper", "encode_upload"): '''
 @pf.hookimpl
 def encode_upload(self, client, payload):
-    """Floats in half the bytes."""
+    """Send floats as float16."""
     return pf.Payload({k: v.half() if v.dtype == torch.float32 else v for k, v in payload.items()})
 ''',
     ("wrapper", "decode_upload"): '''
 @pf.hookimpl
 def decode_upload(self, server, client_id, payload, form):
-    """Floats as they were."""
+    """Restore float32."""
     return pf.Payload({k: v.float() if v.dtype == torch.float16 else v for k, v in payload.items()})
 ''',
     ("method", "score_client"): '''
 @pf.hookimpl
 def score_client(self, client, scores, labels):
-    """How far the best score lies above the next, on average."""
+    """Record the mean difference of the best and the second score."""
     best = scores.topk(2, dim=1).values
     return {"lead": (best[:, 0] - best[:, 1]).mean()}
 ''',
     ("method", "receive_uploads"): '''
 @pf.hookimpl
 def receive_uploads(self, server, uploads):
-    """Without the clients whose prototypes are longer than 100."""
+    """Drop clients with a prototype longer than 100."""
     longest = {c: u["prototypes"].norm(dim=1).max() for c, u in uploads.items()}
     return {c: u for c, u in uploads.items() if longest[c] <= 100}
 ''',
     ("wrapper", "encode_download"): '''
 @pf.hookimpl
 def encode_download(self, server, client_id, payload):
-    """Floats in half the bytes."""
+    """Send floats as float16."""
     return pf.Payload({k: v.half() if v.dtype == torch.float32 else v for k, v in payload.items()})
 ''',
     ("wrapper", "decode_download"): '''
 @pf.hookimpl
 def decode_download(self, client, payload, form):
-    """Floats as they were."""
+    """Restore float32."""
     return pf.Payload({k: v.float() if v.dtype == torch.float16 else v for k, v in payload.items()})
 ''',
     ("model-group", "server_architectures"): '''
 @pf.hookimpl
 def server_architectures(self, config):
-    """A large net that no client has."""
+    """Return a large net for the server."""
     return [pf.Architecture("large", build_large)]
 ''',
 }
-"""Examples of hooks, where no plugin of ours writes one in a few lines."""
+"""Examples of hooks without a short implementation in the plugins of protofl."""
 
 
 def signature(function: Callable[..., Any], name: str = "", *, bound: bool = False) -> str:
-    """The line that defines a function, over several lines where it is long.
+    """Return the definition of a function, on several lines if it is long.
 
     Args:
         function: The function.
-        name: Its name, where it shall be another.
-        bound: Whether to leave its first argument out.
+        name: Another name for it.
+        bound: True to leave out the first argument.
     """
-    whole = inspect.signature(function)
+    found = inspect.signature(function)
     words, star = [], False
-    for place, p in enumerate(whole.parameters.values()):
+    for place, p in enumerate(found.parameters.values()):
         if bound and place == 0:
             continue
         if p.kind is p.KEYWORD_ONLY and not star:
@@ -173,8 +171,8 @@ def signature(function: Callable[..., Any], name: str = "", *, bound: bool = Fal
             usual = "..." if usual == "<lambda>" else usual
             word += f" = {usual}" if ":" in word else f"={usual}"
         words.append(word)
-    back = whole.return_annotation
-    end = ")" if back is whole.empty else f") -> {_type(back)}"
+    back = found.return_annotation
+    end = ")" if back is found.empty else f") -> {_type(back)}"
     line = f"def {name or function.__name__}({', '.join(words)}{end}: ..."
     if len(line) <= WIDTH:
         return line
@@ -188,13 +186,13 @@ def _type(annotation: Any) -> str:  # noqa: ANN401 - a type or its text
 
 
 def returns(function: Callable[..., Any]) -> str:
-    """The type that a hook returns."""
+    """Return the return type of a hook."""
     return _type(inspect.signature(function).return_annotation)
 
 
 @cache
 def writers(kind: str, hook: str) -> dict[str, type]:
-    """The plugins of protofl's own that write a hook, by name."""
+    """Return {name: plugin} of protofl's own plugins that implement a hook."""
     from protofl.errors import ProtoflError
     from protofl.hooks.discovery.kinds import hooks_of
     from protofl.hooks.discovery.registry import Registry
@@ -212,21 +210,21 @@ def writers(kind: str, hook: str) -> dict[str, type]:
 
 
 def example(kind: str, hook: str) -> tuple[str, str]:
-    """Who writes a hook in the fewest lines that say something, and the lines."""
+    """Return the plugin with the shortest implementation of a hook, and its source."""
     sources = {}
     for name, plugin in writers(kind, hook).items():
         text = textwrap.dedent(inspect.getsource(getattr(plugin, hook)))
         sources[name] = text.strip()
     short = {name: text for name, text in sources.items() if len(text.splitlines()) <= LONGEST}
-    told = {name: text for name, text in short.items() if _statements(text) > 1} or short
-    if not told:
+    found = {name: text for name, text in short.items() if _statements(text) > 1} or short
+    if not found:
         return "", EXAMPLES[kind, hook].strip()
-    shortest = min(told, key=lambda name: (len(told[name].splitlines()), name))
-    return shortest, told[shortest]
+    shortest = min(found, key=lambda name: (len(found[name].splitlines()), name))
+    return shortest, found[shortest]
 
 
 def _statements(source: str) -> int:
-    """Statements of a function behind its docstring."""
+    """Return the number of statements of a function after its docstring."""
     (function,) = ast.parse(source).body
     assert isinstance(function, ast.FunctionDef)
     return len(function.body) - (ast.get_docstring(function) is not None)

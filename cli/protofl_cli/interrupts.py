@@ -1,4 +1,4 @@
-"""Interruptions: what is said of one, and the exit code."""
+"""Interruptions: message, exit code, and postponement."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from protofl_cli import render
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM: what ^C is to a person, from a scheduler or ``kill``."""
+    """SIGTERM from a scheduler or ``kill``, handled like ^C."""
 
 
 def interrupted(stop: BaseException, do: str = "") -> int:
-    """Say that a command was interrupted; returns the exit code.
+    """Report that a command was interrupted; return the exit code.
 
     Args:
-        stop: What interrupted it.
-        do: How to go on.
+        stop: The interruption.
+        do: How to resume.
     """
     terminated = isinstance(stop, Terminated)
     render.error("terminated by SIGTERM" if terminated else "interrupted", do=do)
@@ -29,7 +29,7 @@ def interrupted(stop: BaseException, do: str = "") -> int:
 
 @contextmanager
 def put_off() -> Iterator[None]:
-    """Interruptions wait until the end: one while torch is imported would abort the process."""
+    """Postpone interruptions, which would abort the process during the import of torch."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

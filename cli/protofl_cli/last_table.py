@@ -1,4 +1,4 @@
-"""The last table of ``protofl run``: accuracies, spread over clients, traffic and seconds."""
+"""Table of results of ``protofl run``: accuracies, spread over clients, traffic and seconds."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
     from protofl.records.row import Row
 
 TRIALS_SHOWN = 5
-"""Trials that have a column of their own, at most."""
+"""Largest number of trials with a column each."""
 
 LABELS = {
     "best_test_accuracy": "best on test samples (as the papers)",
     "validation_selected_test_accuracy": "chosen on validation samples",
     "final_test_accuracy": "last round",
     "majority_accuracy": "majority guess",
-    "final_unseen_accuracy": "unseen clients, as they come",
+    "final_unseen_accuracy": "unseen clients, without training",
     "fine_tuned_accuracy": "unseen clients, fine-tuned",
-    "unseen_majority_accuracy": "majority guess of the unseen",
+    "unseen_majority_accuracy": "majority guess of unseen clients",
     "best_server_accuracy": "best server accuracy",
     "final_server_accuracy": "final server accuracy",
-    "best_honest_accuracy": "best accuracy of the honest",
-    "final_honest_accuracy": "final accuracy of the honest",
+    "best_honest_accuracy": "best accuracy of honest clients",
+    "final_honest_accuracy": "final accuracy of honest clients",
 }
-"""Accuracies of a summary, as the last table names them."""
+"""{accuracy of a summary: name in the table}."""
 
 UNSHOWN = ("validation_selected_client_test_accuracy", "best_validation_accuracy")
-"""Figures of a summary that the last table leaves out."""
+"""Figures of a summary that are not in the table."""
 
 ROUNDS = {
     "best_test_accuracy": "best_round",
@@ -40,14 +40,14 @@ ROUNDS = {
     "best_server_accuracy": "best_server_round",
     "best_honest_accuracy": "best_honest_round",
 }
-"""{accuracy: the round in which it was}."""
+"""{accuracy: its round}."""
 
 AFTER = {"best_test_accuracy": "best after", "validation_selected_test_accuracy": "chosen after"}
-"""How their rounds are named where there are several trials."""
+"""{accuracy: name of the row of its rounds, with several trials}."""
 
 
 def result_rows(result: Result, plan: Plan) -> tuple[list[str], list[list[str]]]:
-    """The last table's headings and its rows; of several trials mean ± std and each."""
+    """Return headings and rows; with several trials mean ± std and each trial."""
     summary = result.summary
     trials = summary["trials"]
     labels = {key: label for key, label in LABELS.items() if key in summary["mean"]}
@@ -60,7 +60,7 @@ def result_rows(result: Result, plan: Plan) -> tuple[list[str], list[list[str]]]
                 row[1] += f" after {summary[ROUNDS[key]] + 1} of {of}"
         rows += [[label, f"{summary[key]:.4f}"] for key, label in metrics.items()]
         return [], rows
-    # Trial k of seed s is a run with seed s + k, and is named by that.
+    # Trial k of seed s has the seed s + k.
     shown = trials if len(trials) <= TRIALS_SHOWN else []
     rows = []
     for key, label in labels.items():
@@ -76,7 +76,7 @@ def result_rows(result: Result, plan: Plan) -> tuple[list[str], list[list[str]]]
 
 
 def run_rows(result: Result) -> list[tuple[str, str]]:
-    """Spread over clients, traffic and seconds."""
+    """Return spread over clients, traffic and seconds."""
     rows = []
     record = result.record
     last = max(result.client_accuracies, default=None)
@@ -84,7 +84,7 @@ def run_rows(result: Result) -> list[tuple[str, str]]:
     evaluated = [r for r in record if r.test_accuracy is not None]
     if result.summary["eval_clients"] == "participants" and evaluated:
         number = evaluated[-1].evaluated
-        words = f"the clients that a round trained, {number:,} in the last; the guess is of all"
+        words = f"participants, {number:,} in the last round; the guess is over all clients"
         rows.append(("accuracy of", words))
     if spread:
         rows.append(
@@ -94,10 +94,10 @@ def run_rows(result: Result) -> list[tuple[str, str]]:
                 f"std {statistics.pstdev(spread):.1%}",
             )
         )
-    elif evaluated:  # the run was finished before
+    elif evaluated:  # a run that was finished before
         mean, std = evaluated[-1].client_test_accuracy, evaluated[-1].test_accuracy_std
         rows.append(("over clients", f"mean {mean:.1%}, std {std:.1%}"))
-    # In round 0 many methods have nothing to send down yet.
+    # In round 0 many methods have no downloads yet.
     usual = [r for r in record if r.round > 0] or record
     for way in ("upload", "download"):
         floats = statistics.mean(getattr(r, f"{way}_floats") for r in usual)
@@ -116,13 +116,13 @@ def run_rows(result: Result) -> list[tuple[str, str]]:
     if reasons:
         each = ", ".join(f"{why} {number:,}" for why, number in reasons.most_common())
         rows.append(
-            ("absent in all", f"{reasons.total():,} of {_all_asked(record):,} asked: {each}")
+            ("absent clients", f"{reasons.total():,} of {_all_asked(record):,} selected: {each}")
         )
-    # Hosts work side by side, so what they spend together may exceed the round.
+    # The seconds of parallel hosts are added, so they may exceed the round.
     rows.append(("by stage", ", ".join(parts) + (" (all hosts)" if parts else "")))
     return rows
 
 
 def _all_asked(record: list[Row]) -> int:
-    """Clients that were asked, over all rounds."""
+    """Return the number of selected clients over all rounds."""
     return sum(row.participants + len(row.absent) for row in record)

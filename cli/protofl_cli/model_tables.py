@@ -1,4 +1,4 @@
-"""What ``protofl show`` prints of a model group: what it takes, and its architectures."""
+"""Tables of a model group in ``protofl show``: its samples and its architectures."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ if TYPE_CHECKING:
     from protofl.hooks.discovery.registry import Registry
 
 CHANNELS = 3
-"""Channels for which architectures are counted where the group takes the data's own."""
+"""Channels of the counted architectures if the group takes any number."""
 
 EXAMPLES: dict[str, dict[str, Any]] = {
     "series": {"shape": (1, 64)},
     "tokens": {"shape": (64,), "vocabulary": 5000, "padding": 0},
     "table": {"shape": (32,)},
 }
-"""Samples for which architectures are counted that take no images."""
+"""Samples of the counted architectures for other kinds than images."""
 
 
 def model_group(registry: Registry, text: str, found: Any, classes: int) -> None:  # noqa: ANN401
     """Print a model group's tables.
 
     Args:
-        registry: Where it was found.
-        text: Its name, with its argument.
-        found: Its class.
-        classes: C for which its architectures are counted.
+        registry: Registry of the group.
+        text: Name with the argument, if any.
+        found: Class of the group.
+        classes: Number of classes C of the architectures.
     """
     from protofl.data.spec import SampleSpec, in_words
     from protofl.federation.inputs import kinds_of
@@ -36,13 +36,13 @@ def model_group(registry: Registry, text: str, found: Any, classes: int) -> None
 
     width, kinds = getattr(found, "feature_dim", 512), kinds_of(found)
     rows = [
-        ("K", f"{width} features unless --feature-dim says otherwise"),
+        ("K", f"{width} features; --feature-dim changes it"),
         ("takes", in_words(kinds)),
     ]
     if "image" in kinds:
         side, channels = getattr(found, "min_side", 32), getattr(found, "channels", None)
         own = f"{channels} channels" if channels else "the data's own channels"
-        rows.append(("images", f"{own}, smaller ones are brought to {side} px"))
+        rows.append(("images", f"{own}; smaller images are enlarged to {side} px"))
         seen = SampleSpec((channels or CHANNELS, side, side))
     else:
         seen = SampleSpec(kind=kinds[0], **EXAMPLES[kinds[0]])
@@ -52,7 +52,7 @@ def model_group(registry: Registry, text: str, found: Any, classes: int) -> None
     render.pairs(rows)
     render.text()
     if getattr(found, "argument", None) and ":" not in text:
-        render.text(f"Its architectures are those that follow its name: {text}:…\n")
+        render.text(f"The architectures follow the name: {text}:…\n")
         return
     choice = choose(registry, "model-group", text)
     cells = []
@@ -73,7 +73,7 @@ def model_group(registry: Registry, text: str, found: Any, classes: int) -> None
 
 
 def si(value: float) -> str:
-    """A large number with a unit: 1.82 G."""
+    """Return a large number with a unit: 1.82 G."""
     for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= size:
             return f"{value / size:.3g} {unit}"

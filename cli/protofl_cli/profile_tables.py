@@ -1,4 +1,4 @@
-"""What ``--profile`` prints: where the time of a run's rounds went."""
+"""Tables of ``--profile``: the time of a run's rounds by stage."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Row = tuple[str, ...]
 
 STAGES = ("setup", "train", "prototypes", "payload", "evaluate", "checkpoint")
 SHOWN = 12
-"""Operators and architectures that are printed; the files hold all."""
+"""Largest number of operators and architectures in a table; the files have all."""
 
 
 def profile_tables(profile: dict[str, Any]) -> Iterator[tuple[str, Row, list[Row]]]:
-    """Tables as title, headings and rows."""
+    """Yield tables as title, headings and rows."""
     yield headline(profile), ("stage", "seconds", "share"), stage_rows(profile)
     headings: Row = ("architecture", "clients", "steps", "ms a step", "seconds")
     yield "Training steps", headings, architecture_rows(profile)
@@ -26,14 +26,14 @@ def profile_tables(profile: dict[str, Any]) -> Iterator[tuple[str, Row, list[Row
 
 
 def headline(profile: dict[str, Any]) -> str:
-    """What the shares are shares of."""
+    """Return the title with the time that the shares refer to."""
     rounds, workers = profile["rounds"], profile["workers"]
     several = f"{workers} workers × " if workers > 1 else ""
     return f"Where the time went: {count(rounds, 'round')}, {several}{profile['seconds']:.2f} s"
 
 
 def stage_rows(profile: dict[str, Any]) -> list[Row]:
-    """Stages of the workers with what is within, their waiting, and the run's own time."""
+    """Return stages of the workers, their waiting, and the time of the run and the server."""
     wall = profile["seconds"]
     whole = wall * max(1, profile["workers"])
     stages, waiting, server = profile["stages"], profile["waiting"], profile["server"]
@@ -54,13 +54,13 @@ def stage_rows(profile: dict[str, Any]) -> list[Row]:
 
 
 def start_line(profile: dict[str, Any]) -> str:
-    """What came before the first round."""
+    """Return the seconds before the first round."""
     parts = [f"{name} {seconds:.2f} s" for name, seconds in profile["start"].items()]
     return f"before the rounds: {', '.join(parts)}" if parts else ""
 
 
 def architecture_rows(profile: dict[str, Any]) -> list[Row]:
-    """Training steps by architecture, the costly ones first."""
+    """Return training steps by architecture, the slowest first."""
     return [
         (
             a["name"],

@@ -1,4 +1,4 @@
-"""Runs that go on, as a board on a terminal, or a line for each round elsewhere."""
+"""States of runs for ``protofl watch``: a table on a terminal, otherwise lines."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from protofl.records.monitor import RunStatus
 
 CURVE, WIDE = 24, 110
-"""Characters of a curve, half as many on a terminal that is not so wide."""
+"""Characters of a curve, and width of a terminal below which it is half as long."""
 
 BLOCKS, PLAIN = "▁▂▃▄▅▆▇█", "_.-=+*#@"
-"""Signs of a curve from low to high, and those of a terminal that lacks them."""
+"""Characters of a curve from low to high, and their replacements in ASCII."""
 
 
 COLUMNS = ("run", "state", "round", "accuracy", "last", "best", "left", "traffic", "absent")
@@ -27,20 +27,20 @@ RIGHT = ("round", "last", "best", "left", "traffic", "absent")
 
 
 def board(seen: Sequence[RunStatus], folder: Path, width: int, height: int = 0) -> render.Board:
-    """The runs as a table of as many lines and columns as there is room for.
+    """Return the runs as a table that fits a terminal.
 
     Args:
-        seen: The runs, the most interesting first.
-        folder: The folder below which they are.
-        width: Characters of a line of the terminal.
-        height: Its lines; 0 for any number.
+        seen: The runs, the most important first.
+        folder: Folder of the runs.
+        width: Columns of the terminal.
+        height: Lines of the terminal; 0 for no limit.
     """
     shown = seen[: max(1, height - 5)] if height else seen
     rows = [_cells(run, folder, CURVE if width >= WIDE else CURVE // 2) for run in shown]
     count = len(COLUMNS) - (not any(run.absent for run in shown))
     columns = COLUMNS[: count if width >= WIDE else COLUMNS.index("traffic")]
     words = f"{_counts(seen)} in {folder}" if seen else f"no runs in {folder} yet"
-    words += f"; {len(seen) - len(shown)} are not shown" if len(shown) < len(seen) else ""
+    words += f"; {len(seen) - len(shown)} are hidden" if len(shown) < len(seen) else ""
     return columns, [row[: len(columns)] for row in rows], words
 
 
@@ -72,10 +72,9 @@ def _counts(seen: Sequence[RunStatus]) -> str:
 
 
 def curve(values: Sequence[float], width: int = CURVE) -> str:
-    """Numbers from 0 to 1 as a line of blocks, one for each or for the mean of several.
+    """Return numbers as a line of blocks, one for each number or for the mean of several.
 
-    The lowest block is the least value shown and the highest the largest, so that a curve that
-    rises by little still shows it.
+    The lowest block is the smallest value and the highest block the largest.
     """
     if not values:
         return ""
@@ -90,10 +89,10 @@ def curve(values: Sequence[float], width: int = CURVE) -> str:
 
 
 class Lines:
-    """What has happened since the last look, where there is no terminal to draw on.
+    """Lines about changes of runs, for output that is not a terminal.
 
     Args:
-        folder: The folder below which the runs are.
+        folder: Folder of the runs.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -101,7 +100,7 @@ class Lines:
         self._said: dict[Path, tuple[str, int, int]] = {}
 
     def new(self, seen: Sequence[RunStatus]) -> Iterator[str]:
-        """A line for each run that has moved."""
+        """Yield a line for each run that has changed."""
         for run in seen:
             now = (run.state, run.trial, run.round)
             if self._said.get(run.path) == now:

@@ -35,10 +35,18 @@ def with_options(
     return run
 
 
+def help_text(command: Callable[..., None]) -> str:
+    """Return the docstring of a command with a line for each paragraph, which terminals wrap."""
+    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.splitlines()) for paragraph in paragraphs)
+
+
 def whole_command(name: str, command: Callable[..., None], panel: str) -> Any:  # noqa: ANN401 - a class that Typer does not export
     """Return a command with all options of a run."""
     app = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    app.command(name, rich_help_panel=panel)(with_options(command, option_parameters()))
+    about = help_text(command)
+    made = with_options(command, option_parameters())
+    app.command(name, help=about, rich_help_panel=panel)(made)
     return typer.main.get_command(app)
 
 

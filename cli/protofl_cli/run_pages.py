@@ -1,4 +1,4 @@
-"""What ``protofl runs show`` says of a run, from what is recorded alone."""
+"""Page of a run in ``protofl runs show``, from its record only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def page_rows(run: Run) -> list[tuple[str, str]]:
-    """Names and what they are, from what the run was to how it is repeated."""
+    """Return names and values: options, state, cost, and the command that repeats the run."""
     config = run.config
     seeds = f"{config['seed']}"
     if config["trials"] > 1:
@@ -29,12 +29,12 @@ def page_rows(run: Run) -> list[tuple[str, str]]:
     rows.append(("plugins", ", ".join(dict.fromkeys(map(_plugin, config.get("plugins", ()))))))
     for key in ("versions", "machine"):
         facts = [f"{name.replace('_', ' ')} {value}" for name, value in config.get(key, {}).items()]
-        rows += [(key, ", ".join(facts))] * bool(facts)  # protofl 0.1 has recorded no machine
+        rows += [(key, ", ".join(facts))] * bool(facts)  # protofl 0.1 did not record the machine
     if run.rows:
         rows += _cost_rows(run)
     if why := run.why_it_ended:
         rows.append(("ended", why))
-    rows.append(("go on" if not run.finished else "repeat", _command(run)))
+    rows.append(("resume" if not run.finished else "repeat", _command(run)))
     return rows
 
 
@@ -46,7 +46,7 @@ def _rounds(run: Run) -> str:
 
 
 def _options(run: Run) -> list[str]:
-    """The options of the run that differ from the list's defaults, and those of its plugins."""
+    """Return the options that differ from their defaults, and the options of plugins."""
     from protofl.system.options.table import EXTENT, OPTIONS, default_values, flag_of
 
     usual, elsewhere = default_values(), {*EXTENT, "options", "recipe", "data_dir", "dataset"}
@@ -60,7 +60,7 @@ def _options(run: Run) -> list[str]:
         for owner, values in run.config.get("options", {}).items()
         if values
     ]
-    return [" ".join(own) or "all as usual", *of_plugins]
+    return [" ".join(own) or "all defaults", *of_plugins]
 
 
 def _text(value: Any) -> str:  # noqa: ANN401 - an option's value
@@ -92,7 +92,7 @@ def _data_rows(run: Run) -> list[tuple[str, str]]:
 
 
 def _cost_rows(run: Run) -> list[tuple[str, str]]:
-    """Traffic and time of a round, and who was absent."""
+    """Return traffic and time of a round, and the number of absent clients."""
     rows = [row for row in run.rows if row.round > 0] or run.rows
     found = []
     for way in ("upload", "download"):
@@ -103,7 +103,7 @@ def _cost_rows(run: Run) -> list[tuple[str, str]]:
     whole = [row.seconds["total"] for row in run.rows]
     found.append(("time", f"{statistics.mean(whole):.2f} s a round, {clock(sum(whole))} in all"))
     if gone := sum(len(row.absent) for row in run.rows):
-        found.append(("absent in all", f"{gone:,}"))
+        found.append(("absent clients", f"{gone:,}"))
     return found
 
 
@@ -115,7 +115,7 @@ def _command(run: Run) -> str:
 
 
 def accuracy_table(run: Run) -> tuple[list[str], list[list[str]]]:
-    """A row a trial: best (chosen on test samples) and last accuracy, and over clients."""
+    """Return a row for each trial: best (on test samples) and final accuracy, and over clients."""
     columns = ["trial", "rounds", "best", "after", "final", "worst client", "over clients", "loss"]
     rows = []
     for trial in run.trials:

@@ -1,4 +1,4 @@
-"""What ``protofl run`` shows: the composition, the progress, and the table at the end."""
+"""Screen of ``protofl run``: configuration, progress, and results."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from protofl.records.run_folder import RunFolder
 
 SIGN_OF_LIFE = 10.0
-"""Seconds between lines within a round where there is no terminal."""
+"""Seconds between lines within a round if there is no terminal."""
 
 TRAINING_SHARE = 0.8
-"""Share of a round's time that training takes, until a round has been measured."""
+"""Assumed share of training in the time of a round until a round was measured."""
 
 STAGES = {
     "train": "training",
@@ -33,20 +33,20 @@ STAGES = {
     "evaluate": "evaluation",
     "checkpoint": "saving",
 }
-"""The words for stages of a round."""
+"""{stage: name on the screen}."""
 
 
 class Screen:
-    """Follows a run by its events; to be called with each.
+    """Shows the events of a run.
 
     Args:
-        quiet: Whether to print the last table only.
+        quiet: True to print only the results.
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.quiet = quiet
         self.folder: RunFolder | None = None
-        """The run folder, once it is there."""
+        """The run folder, if it exists."""
         self._bar = render.Bars()
         self._title = ""
         self._plan: Plan | None = None
@@ -65,7 +65,7 @@ class Screen:
 
     @property
     def follows_steps(self) -> bool:
-        """Whether steps are shown."""
+        """True if steps are shown."""
         return not self.quiet
 
     def __enter__(self) -> Screen:
@@ -84,11 +84,11 @@ class Screen:
             self._ended.set()
             self._bar.stop()
         if self._ticking is not None:
-            # Else it may hold the run last, and free its tensors while the interpreter ends.
+            # Otherwise it may free the run's tensors while the interpreter ends.
             self._ticking.join()
 
     def __call__(self, event: events.Event) -> None:
-        """Take an event of `protofl.run`."""
+        """Show an event of `protofl.run`."""
         with self._lock:
             self._moved = time.monotonic()
             match event:
@@ -151,10 +151,10 @@ class Screen:
             render.text(f"  note: {note}", "yellow")
         render.text()
         if folder.commit is not None and len(folder.rows) < s.trials * s.rounds:
-            render.text(f"Continuing behind {count(len(folder.rows), 'finished round')}.")
+            render.text(f"Resuming after {count(len(folder.rows), 'finished round')}.")
 
     def _dry_step(self) -> None:
-        words = "two short rounds of two clients, before the first"
+        words = "two short rounds with two clients"
         if not self.quiet and not self._bar.live:
             self._bar.line(f"dry step: {words}")
         self._enter("dry step", words)
@@ -168,7 +168,7 @@ class Screen:
         self._enter(self._where(settings.rounds, settings.trials), "set-up")
 
     def _enter_stage(self, event: events.StageStarted) -> None:
-        """A stage of a round begins."""
+        """Show a stage of a round."""
         self._stage, self._doing = event.stage, STAGES.get(event.stage, event.stage)
         self._jobs, self._done = event.jobs, 0
         self._steps, self._steps_done, self._share = event.steps, 0, 0.0
@@ -176,7 +176,7 @@ class Screen:
         self._draw()
 
     def _enter(self, label: str, doing: str) -> None:
-        """Something begins that has no steps, or a round."""
+        """Show the start of a round, or of work without steps."""
         self._label, self._doing, self._stage = label, doing, ""
         self._jobs = self._steps = 0
         self._begin = self._said = self._entered = time.monotonic()
@@ -187,7 +187,7 @@ class Screen:
         self._spent.append(time.monotonic() - self._begin)
         whole = seconds["total"]
         if whole > 0 and row.test_accuracy is not None:
-            # Stages are summed over hosts, so only their proportion says something.
+            # Stages are summed over hosts; only their proportion is used.
             train, test = seconds["train"] + seconds["setup"], seconds["evaluate"]
             self._training = train / (train + test) if train + test else TRAINING_SHARE
         better = self._note_accuracy(row)
@@ -204,7 +204,7 @@ class Screen:
             render.text()
         name, others = f"{run_name(plan)} · {s.models} · {s.dataset}", run_rows(result)
         folder = shown_path(result.folder)
-        others += [("run folder", folder), ("show it", f"protofl report {folder}")]
+        others += [("run folder", folder), ("report", f"protofl report {folder}")]
         if columns:
             render.table((name, *columns), rows, right=columns)
             render.pairs(others)
@@ -233,11 +233,11 @@ class Screen:
         return False
 
     def _draw(self) -> None:
-        """Draw the live line: a bar over the steps of a stage, and what else is known."""
+        """Draw the live line: steps of a stage, time left and accuracy."""
         if self.quiet or not self._label or not self._bar.live:
             return
         parts, left = [self._work()], self._time_left(self._within())
-        if not self._steps or not left:  # then nothing else would move
+        if not self._steps or not left:  # otherwise nothing would move
             parts[0] += f" {clock(time.monotonic() - self._entered)}"
         parts += [f"{left} left"] if left else []
         if self._last is not None and self._best is not None:
@@ -247,7 +247,7 @@ class Screen:
         self._bar.show(self._label, "  ".join(parts), share)
 
     def _work(self) -> str:
-        """What is being done, and how much of it is done."""
+        """Return the current work, and how much of it is done."""
         if self._steps:
             return f"{self._doing} {self._steps_done}/{self._steps} steps"
         if self._jobs:
@@ -259,7 +259,7 @@ class Screen:
         return f"{trial}round {self._round + 1}/{rounds}"
 
     def _within(self) -> float:
-        """How much of the round is done."""
+        """Return the finished share of the round."""
         if self._stage == "train":
             return self._share * self._training
         if self._stage == "evaluate":
@@ -267,7 +267,7 @@ class Screen:
         return {"server": self._training, "checkpoint": 1.0}.get(self._stage, 0.0)
 
     def _time_left(self, share: float) -> str:
-        """From the rounds of this session so far, or from the first one's part that is done."""
+        """Estimate the time left from recent rounds, or from the finished share of the first."""
         if self._plan is None:
             return ""
         settings = self._plan.settings
@@ -289,7 +289,7 @@ class Screen:
         words.append("not evaluated" if accuracy is None else f"accuracy {accuracy:.1%}")
         words[-1] += " (best)," if better else ","
         if row.honest_accuracy is not None:
-            words.append(f"the honest {row.honest_accuracy:.1%},")
+            words.append(f"honest clients {row.honest_accuracy:.1%},")
         if gone := row.absent:
             words.append(f"{len(gone)} absent,")
         loss = "not finite" if row.train_loss is None else f"{row.train_loss:.3f}"
@@ -298,7 +298,7 @@ class Screen:
         return " ".join(words) + (f", {left} left" if left not in ("", "0:00") else "")
 
     def _every_second(self) -> None:
-        """Count down; where there is no terminal, print a line now and then in a long round."""
+        """Update the time left; without a terminal, print a line every ten seconds of a round."""
         while not self._ended.wait(1.0):
             with self._lock:
                 now = time.monotonic()

@@ -1,4 +1,4 @@
-"""The console script: what there is to do before the command line is imported, and behind it."""
+"""The console script: imports and starts the command line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def main() -> None:
 
 
 def _leave_trackers(end: SystemExit) -> None:
-    """Where a tracker hangs, end without what its library wants to wait for at a program's end."""
+    """If a tracker hangs, end the program without waiting for its library."""
     told = sys.modules.get("protofl.runs.tracking")
     if told is not None and told.still_at_work():
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""What ``protofl reproduce`` prints: a result on the screen, and a plan."""
+"""Tables of ``protofl reproduce``: results and plans."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def show_result(result: StudyResult) -> None:
-    """Ours in the first line of a cell, below it the published figure and the difference.
+    """Print a result; each cell has our figure, the published figure and the difference.
 
-    What is wider than the screen is several tables, as far as possible a group of columns each.
+    A table that is wider than the screen is divided, if possible by groups of columns.
     """
     labels = [result.study.rows[row].label for row in result.rows]
     cells = {c: [_cell(result[row, c]) for row in result.rows] for c in result.columns}
@@ -24,7 +24,7 @@ def show_result(result: StudyResult) -> None:
     render.text(result.study.heading, "bold")
     render.text("; ".join(result.facts), "dim")
     if any(entry.published for entry in result.entries.values()):
-        words = "in each cell: ours, the published figure, and the difference"
+        words = "in each cell: our figure, the published figure, and the difference"
         render.text(words, "dim")
     render.text()
     room = render.console().width - max(map(len, labels)) - 1
@@ -42,7 +42,7 @@ def _cell(entry: Entry) -> str:
     if entry.state == "empty":
         return "–"
     ours, published, apart = lines_of(entry)
-    if entry.partial:  # in brackets below, so that columns stay narrow
+    if entry.partial:  # on lines of its own, so that columns stay narrow
         ours = f"{entry.figures}\n(" + entry.partial.replace(", ", ",\n") + ")"
     return "\n".join(part for part in (ours or "·", published, apart) if part)
 
@@ -50,7 +50,7 @@ def _cell(entry: Entry) -> str:
 def _parts(
     result: StudyResult, cells: Mapping[str, list[str]], room: int
 ) -> Iterator[tuple[str, list[str]]]:
-    """Columns that stand beside each other, and what stands above them."""
+    """Yield the title and columns of each table."""
     about, part, taken = result.study.columns, list[str](), 0
     wide = {
         c: 2 + max(len(line) for text in (about[c].label, *cells[c]) for line in text.split("\n"))

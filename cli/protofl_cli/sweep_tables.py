@@ -1,4 +1,4 @@
-"""What ``protofl sweep`` prints before and after: what it is, what it will take, the points."""
+"""Tables of ``protofl sweep``: axes, plan and results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _name(sweep: Sweep) -> str:
 
 
 def show_head(sweep: Sweep, folder: Path) -> None:
-    """What the sweep is."""
+    """Print the axes and the number of runs."""
     seeds = sweep.seeds
     over = f"seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
     render.heading(f"sweep: {_name(sweep)}")
@@ -34,15 +34,15 @@ def show_head(sweep: Sweep, folder: Path) -> None:
     points = how or count(sweep.points, "point")
     rows += [
         ("runs", f"{points}, {over}: {count(sweep.points * sweep.trials, 'run')}"),
-        ("runs' folder", shown_path(sweep.runs)),
-        ("sweep's folder", shown_path(folder)),
+        ("folder of runs", shown_path(sweep.runs)),
+        ("sweep folder", shown_path(folder)),
     ]
     render.pairs(rows)
     render.text()
 
 
 def show_results(results: SweepResult, sweep: Sweep, folder: Path) -> None:
-    """The points, best first."""
+    """Print the points, best first."""
     keys = [axis.key for axis in sweep.axes]
     by_validation = results.chosen_on == "validation"
     columns = [*keys, "validation accuracy" if by_validation else "accuracy"]
@@ -64,7 +64,7 @@ def show_results(results: SweepResult, sweep: Sweep, folder: Path) -> None:
     pairs = [("results", shown_path(folder / "results.csv") + ", results.json")]
     if results.best and results.best.runs[0].folder:
         config = shown_path(results.best.runs[0].folder / "config.json")
-        pairs.insert(0, ("the best again", f"protofl run --config {config}"))
+        pairs.insert(0, ("repeat the best", f"protofl run --config {config}"))
     render.pairs(pairs)
 
 
@@ -87,7 +87,7 @@ def _rounds(line: PointResult) -> str:
 
 
 def show_plan(sweep: Sweep, tried: Sequence[CheckedRun], at_once: int | None) -> None:
-    """The runs that are to be, and what they will take."""
+    """Print the runs of a plan, and the estimated time."""
     from protofl_workbench.batch.batch_tasks import shared_cores
 
     shown = [
@@ -95,7 +95,7 @@ def show_plan(sweep: Sweep, tried: Sequence[CheckedRun], at_once: int | None) ->
             one.batch_run.name,
             f"{one.rounds:,}",
             f"{one.steps:,}",
-            "there" if one.finished else f"{one.done} rounds" if one.done else "",
+            "all" if one.finished else f"{one.done} rounds" if one.done else "",
             "" if one.seconds is None else clock(one.seconds),
         ]
         for one in tried

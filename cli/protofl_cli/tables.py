@@ -1,4 +1,4 @@
-"""What ``protofl run`` prints before it trains: the composition; and words that tables share."""
+"""Configuration of a run as ``protofl run`` prints it, and texts that tables share."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def run_name(plan: Plan) -> str:
-    """The recipe with which the run began, otherwise the method."""
+    """Return the recipe of a run, otherwise the method."""
     return plan.settings.recipe.get("name", plan.settings.method)
 
 
 def providers(composition: Composition) -> dict[str, str]:
-    """{hook: who provides it}; of the loss, its terms."""
+    """Return {hook: providers}, and the terms of the loss."""
     words = {
         hook: " + ".join(
             [owner if composition.provider(hook) == owner else f"{owner} (default)", *added]
@@ -36,14 +36,14 @@ def providers(composition: Composition) -> dict[str, str]:
 
 
 def composition_rows(plan: Plan, folder: RunFolder) -> list[tuple[str, str]]:
-    """Who provides what, on which data, how and where."""
+    """Return the providers of hooks, the data, the training and the place of a run."""
     from protofl.hooks.malicious import malicious_clients  # it imports torch
 
     s, info, composition = plan.settings, plan.info, plan.composition
     rows = list(providers(composition).items())
     if s.recipe:
         origin = "{name} of {distribution} {version}".format(**s.recipe)
-        rows.insert(0, ("recipe", f"{origin}: {s.method} with what differs below"))
+        rows.insert(0, ("recipe", f"{origin}: {s.method} with changes below"))
     wrappers = [m.name for m in composition.members.values() if m.kind == "wrapper"]
     if wrappers:
         rows.append(("wrappers", ", then ".join(wrappers)))
@@ -58,7 +58,7 @@ def composition_rows(plan: Plan, folder: RunFolder) -> list[tuple[str, str]]:
     words = f"{s.dataset}: {len(data.y):,} {data.sample}, {data.num_classes} classes"
     rows.append(("data", words))
     choice = plan.choices["partitioner"]
-    how = "as the data come" if split.partitioner == "own" else _called(choice.text, choice.config)
+    how = "of the data set" if split.partitioner == "own" else _called(choice.text, choice.config)
     rows.append(
         (
             "split",
@@ -127,7 +127,7 @@ def composition_rows(plan: Plan, folder: RunFolder) -> list[tuple[str, str]]:
 
 
 def _asked(plan: Plan) -> str:
-    """How many clients take part in a round, and who chooses them."""
+    """Return the number of participants of a round, and the client sampling."""
     s, info = plan.settings, plan.info
     words = f"{info.participants} of {info.num_clients} clients a round"
     if s.participants_from is not None:
@@ -139,8 +139,8 @@ def _asked(plan: Plan) -> str:
 
 
 def _arrivals(plan: Plan) -> list[tuple[str, str]]:
-    """Who is held out of training, samples and clients, and who comes later."""
-    from protofl.federation.client_arrivals import NEVER, first_rounds, unseen_clients
+    """Return held-out samples, unseen clients, and clients that join later."""
+    from protofl.federation.joining import NEVER, first_rounds, unseen_clients
 
     s, split, rows = plan.settings, plan.split(0), list[tuple[str, str]]()
     if split.validation is not None and split.validation_offsets is not None:
@@ -160,38 +160,38 @@ def _arrivals(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _world(plan: Plan) -> str:
-    """On what devices clients run, and how long a round waits for them."""
+    """Return the simulated devices, the deadline and over-selection."""
     s, choice = plan.settings, plan.choices["world"]
-    waits = [f"{s.deadline:g} s for a reply at most"] if s.deadline else []
-    waits += [f"{s.over_select:.0%} more asked than awaited"] if s.over_select else []
+    waits = [f"deadline {s.deadline:g} s"] if s.deadline else []
+    waits += [f"over-selection {s.over_select:.0%}"] if s.over_select else []
     return ", ".join([_called(choice.text, choice.config), *waits])
 
 
 def _changed(config: Any) -> str:  # noqa: ANN401 - a plugin's Config
-    """The options that differ from their defaults."""
+    """Return the options that differ from their defaults."""
     try:
         usual = type(config)().model_dump(by_alias=True)
-    except ValueError:  # it has options without a default
+    except ValueError:  # options without a default
         usual = {}
     values = config.model_dump(by_alias=True)
     return " ".join(f"{k}={value_text(v)}" for k, v in values.items() if usual.get(k, ...) != v)
 
 
 def _called(name: str, config: Any) -> str:  # noqa: ANN401 - a plugin's Config
-    """A plugin with its options in brackets."""
+    """Return a plugin with its options in brackets."""
     values = config.model_dump(by_alias=True)
     words = ", ".join(f"{k}={value_text(v)}" for k, v in values.items() if v is not None)
     return f"{name}({words})" if words else name
 
 
 def _numbers(clients: list[int]) -> str:
-    """The first ten clients' numbers."""
+    """Return the numbers of the first ten clients."""
     more = f" and {len(clients) - 10:,} more" if len(clients) > 10 else ""
     return f"in the first trial {', '.join(map(str, clients[:10]))}{more}"
 
 
 def clock(seconds: float, *, exact: bool = False) -> str:
-    """``1:05``, ``2:01:05``; exact ones below a minute as ``4.2 s``."""
+    """Return ``1:05`` or ``2:01:05``; exact times below a minute as ``4.2 s``."""
     if exact and seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -200,7 +200,7 @@ def clock(seconds: float, *, exact: bool = False) -> str:
 
 
 def shown_path(path: Path) -> str:
-    """A path as one would type it here."""
+    """Return a path relative to the current folder if it is below, quoted for a shell."""
     whole = path.expanduser().absolute()
     relative = os.path.relpath(whole)
     return shlex.quote(relative if not relative.startswith("..") else str(whole))

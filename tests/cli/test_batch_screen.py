@@ -95,7 +95,7 @@ def test_a_line_for_each_run_that_goes_on_and_one_for_all(drawn, clock, capsys):
         screen(events.RunEnded(Outcome(RUNS[2], "failed", Path("y"), error=error)))
         assert drawn["all"][1].startswith("3/4 runs, 1 failed")
     said = capsys.readouterr().out
-    assert "tried 4 runs, 1 of them there already" in said
+    assert "checked 4 runs, 1 of them are finished" in said
     assert "2/4 lr=1: finished, best accuracy 50.0%" in said and "3/4 lr=2: failed: it" in said
     show_failures(screen.failed)
     assert capsys.readouterr().err.split("\n")[:2] == [

@@ -251,7 +251,7 @@ def test_interrupted_and_resumed(cli, tiny, tmp_path, monkeypatch):
     assert result.exit_code == 2
     result = cli("run", "--resume", "--out", "r", "--backend", "local")
     assert result.exit_code == 0, result.output
-    assert "Continuing behind 1 finished round." in result.output
+    assert "Resuming after 1 finished round." in result.output
     assert [row["round"] for row in rows_of(tmp_path / "r")] == [0, 1]
     result = cli("run", "--resume", "--out", "r", "--quiet")  # a finished run prints its table
     assert result.exit_code == 0 and "best on test samples" in result.output
@@ -461,7 +461,7 @@ def test_a_finished_run_goes_on(cli, tiny, tmp_path):
     on = ("run", "--resume", "--out", "run", "--backend", "local")
     result = cli(*on, "--rounds", "3")
     assert result.exit_code == 0, result.output
-    assert "Continuing behind 2 finished rounds" in result.output
+    assert "Resuming after 2 finished rounds" in result.output
     assert len((tmp_path / "run/metrics.jsonl").read_text().splitlines()) == 3
     fewer = cli(*on, "--rounds", "1")
     assert fewer.exit_code == 2 and "--rounds 1: the run has 3 already" in fewer.output

@@ -38,9 +38,9 @@ def test_what_it_prints(cli):
             "called   on the server, once the round's uploads are in",
             "returns  Mapping[str, Tensor]",
             "``uploads`` is in ascending".replace("``", "`"),
-            "Example, of ",
+            "Example from ",
             "@pf.hookimpl",
-            "Written by: ",
+            "Plugins with this hook: ",
         ):
             assert text in output, text
 

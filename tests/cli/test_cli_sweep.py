@@ -53,7 +53,7 @@ def test_a_grid_and_its_table(cli, tiny):
     line = next(line for line in done.output.splitlines() if line.endswith("best"))
     assert line.startswith(best)
     again = cli("sweep", "--resume", "s", "--at-once", 0)
-    assert "tried 4 runs, 4 of them there already" in again.output
+    assert "checked 4 runs, 4 of them are finished" in again.output
     assert again.output.split("chosen on")[1] == done.output.split("chosen on")[1]
     used = cli("sweep", "fedproto", *tiny, *GRID, "--trials", 2, "--out", "s")
     assert used.exit_code == 2 and "the folder of this sweep" in used.output

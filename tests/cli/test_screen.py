@@ -40,8 +40,8 @@ def test_the_last_table_shows_the_accuracy_of_the_server_and_of_the_honest():
     assert rows[3:] == [
         ["best server accuracy", "70.00% after 2 of 3 rounds"],
         ["final server accuracy", "60.00%"],
-        ["best accuracy of the honest", "55.00% after 3 of 3 rounds"],
-        ["final accuracy of the honest", "45.00%"],
+        ["best accuracy of honest clients", "55.00% after 3 of 3 rounds"],
+        ["final accuracy of honest clients", "45.00%"],
     ]
 
 

@@ -90,7 +90,7 @@ def test_nothing_is_overwritten(cli, runs, tmp_path):
     (tmp_path / "x.png").write_text("mine")
     for words in ("plot curve runs --out x.png", "compare runs --out x.png --format md"):
         result = cli(*words.split())
-        assert result.exit_code == 2 and "is there already" in result.stderr
+        assert result.exit_code == 2 and "exists already" in result.stderr
         assert (tmp_path / "x.png").read_text() == "mine"
     assert cli("plot", "curve", runs, "--out", "x.png", "--force").exit_code == 0
     assert (tmp_path / "x.png").read_bytes()[1:4] == b"PNG"

@@ -115,13 +115,13 @@ class Settings(Strict):
     )
     batch_size: int = training(10, "Samples per mini-batch", common=True, ge=1, le=1_000_000_000)
     optimizer: Annotated[str, AfterValidator(str.lower)] = training(
-        "sgd", "Local optimiser, fresh each round: sgd, adam, or another of torch.optim, with "
+        "sgd", "Local optimizer, new in each round: sgd, adam, or another of torch.optim, with "
         "--set optimizer.KEY=VALUE", metavar="NAME", common=True
     )
     lr: float = training(0.01, "Learning rate η", step_time=False, common=True, gt=0)
     lr_schedule: Literal["constant", "step", "cosine", "exponential"] = training(
-        "constant", "How the learning rate falls from round to round, with --set "
-        "schedule.KEY=VALUE", metavar="NAME", step_time=False
+        "constant", "Learning rate schedule over rounds, with --set schedule.KEY=VALUE",
+        metavar="NAME", step_time=False
     )
     momentum: float = training(0.0, "Momentum of SGD", step_time=False, common=True, ge=0, lt=1)
     weight_decay: float | None = training(
@@ -146,33 +146,33 @@ class Settings(Strict):
 
     # --- composition ---
     options: dict[str, dict[str, Any]] = composition(
-        {}, "An option of the method, of NAME (a donor, wrapper, metric or tracker), or of the "
-        "chosen dataset, partition, models, selection, world, engine or backend, the optimizer or "
-        "the schedule", flag="set", metavar="[NAME.]KEY=VALUE", step_time=False, common=True
+        {}, "Option of the method, of NAME (a donor, wrapper, metric or tracker), or of the "
+        "dataset, partition, models, selection, world, engine, backend, optimizer or schedule",
+        flag="set", metavar="[NAME.]KEY=VALUE", step_time=False, common=True
     )
     use: dict[str, str] = composition(
         {}, "Replace a hook of the method by the hook of another method", metavar="HOOK=METHOD",
         common=True
     )
     add: list[str] = composition(
-        [], "Add a loss term of another method, or what its hook sends (upload_payload, "
-        "download_payload) or gives to the server's knowledge (server_aggregate, server_train)",
+        [], "Add a loss term of another method, or the result of its upload_payload, "
+        "download_payload, server_aggregate or server_train",
         metavar="local_loss=METHOD.TERM|HOOK=METHOD", common=True
     )
     drop: list[str] = composition(
-        [], "Leave a loss term out", metavar="local_loss.TERM", common=True
+        [], "Remove a loss term", metavar="local_loss.TERM", common=True
     )
     wrappers: list[str] = composition(
-        [], "Wrap what is sent, in the order given", flag="with", metavar="WRAPPER",
+        [], "Wrapper of payloads; several are applied in order", flag="with", metavar="WRAPPER",
         chooses="wrapper", common=True
     )
     block: list[str] = composition(
-        [], "Leave a plugin out: NAME or KIND/NAME, either with @DISTRIBUTION", affects="nothing",
+        [], "Ignore a plugin: NAME or KIND/NAME, optionally with @DISTRIBUTION", affects="nothing",
         metavar="NAME", resume=False
     )
     classes: dict[str, str] = composition(
-        {}, "Make a class known that is not installed, under its own name (my-method of "
-        "MyMethod); where a plugin is named, FILE.py:CLASS may stand too", affects="nothing",
+        {}, "Register a class that is not installed, as my-method for MyMethod; options that "
+        "name a plugin also accept FILE.py:CLASS", affects="nothing",
         flag="class", metavar="[KIND/]FILE.py:CLASS", recipe=True
     )
 
@@ -181,35 +181,35 @@ class Settings(Strict):
         0, "Seed s; trial k uses s + k", affects="extent", step_time=False, common=True, ge=0
     )
     trials: int = repetition(
-        1, "Repetitions with other weights and splits", affects="extent", resume=True,
+        1, "Repetitions with other seeds", affects="extent", resume=True,
         step_time=False, common=True, ge=1, le=1_000_000
     )
     hold_split: bool = repetition(
         False, "Keep the first trial's split in all trials", affects="data", recipe=False,
         sweep=False, step_time=False
     )
-    same_init: bool = repetition(False, "The same initial weights for one architecture")
-    deterministic: bool = repetition(False, "Deterministic CUDA kernels only", affects="digits")
+    same_init: bool = repetition(False, "Equal initial weights for equal architectures")
+    deterministic: bool = repetition(False, "Use only deterministic CUDA kernels", affects="digits")
 
     # --- machine ---
     device: str = machine(
-        "auto", "Where to compute: auto, cpu, cuda or cuda:N", metavar="DEVICE", resume=False,
+        "auto", "Device: auto, cpu, cuda or cuda:N", metavar="DEVICE", resume=False,
         common=True
     )
     engine: str = machine(
-        "eager", "The training engine", affects="digits", metavar="NAME", chooses="engine",
+        "eager", "Training engine", affects="digits", metavar="NAME", chooses="engine",
         common=True
     )
     backend: str = machine(
-        "auto", "Where hosts live: auto, local, process or another installed one", metavar="NAME",
+        "auto", "Place of hosts: auto, local, process or another installed backend", metavar="NAME",
         chooses="backend", recorded=False
     )
     workers: int = machine(
-        0, "Number of hosts, which train the clients", usual="one per core", recorded=False,
+        0, "Number of hosts that train clients", usual="one per core", recorded=False,
         common=True, ge=0, le=4096
     )
     client_store: Literal["memory", "disk"] = machine(
-        "memory", "Where clients that have trained are kept between rounds"
+        "memory", "Storage of trained clients between rounds"
     )
     server_threads: int = machine(
         1, "Threads of the server's hooks", affects="digits", ge=1, le=1024
@@ -219,26 +219,26 @@ class Settings(Strict):
         recorded=False, ge=0, le=10_000_000
     )
     data_dir: Path = machine(
-        default_data_dir, "Folder in which decoded data are cached", metavar="DIR",
+        default_data_dir, "Cache of decoded data", metavar="DIR",
         usual="PROTOFL_DATA_DIR, otherwise ~/.cache/protofl", common=True
     )
 
     # --- record and screen ---
     validation: Share = record(
-        0.0, "Share of each client's training samples that is held out to choose by",
+        0.0, "Share of each client's training samples to hold out for choosing a round",
         affects="data", metavar="SHARE", usual="none", ge=0, le=0.5
     )
     eval_every: int = record(
         1, "Rounds between evaluations", affects="digits", step_time=False, common=True, ge=1
     )
     eval_clients: Literal["all", "participants"] = record(
-        "all", "The clients that are evaluated", affects="data", recipe=False
+        "all", "Clients to evaluate", affects="data", recipe=False
     )
     checkpoint_every: Rounds = record(
         1, "Rounds between checkpoints", affects="nothing", metavar="N|off", resume=False, ge=0
     )
     keep: Literal["best", "last", "current"] = record(
-        "best", "Rounds of each trial whose weights stay: the best and the last, the last, none",
+        "best", "Weights to keep of each trial: best and last round, last round, or none",
         affects="nothing"
     )
     on_bad_upload: Literal["stop", "skip"] = record(
@@ -252,37 +252,37 @@ class Settings(Strict):
         recipe=False, ge=0
     )
     on_lost_client: Literal["stop", "skip"] = record(
-        "stop", "What to do about a client whose training ends three workers", affects="nothing"
+        "stop", "What to do if the training of a client ends three workers", affects="nothing"
     )
     min_clients: int = record(
-        1, "Clients that a round needs where others are absent", affects="nothing", ge=0
+        1, "Minimum number of clients in a round if others are absent", affects="nothing", ge=0
     )
     dry_step: bool = record(
-        True, "Try two short rounds before the first", affects="nothing", resume=False
+        True, "Check the run with two short rounds before training", affects="nothing", resume=False
     )
     measure: Measures = names([], f"Further figures to record: {', '.join(MEASURES)}")
     metrics: Names = names(
-        [], "Metrics of the test samples' scores to record", chooses="metric", common=True
+        [], "Metrics to record of the scores of test samples", chooses="metric", common=True
     )
     observe: Sights = names(
-        [], "What to keep of rounds: prototypes, features of test samples, images"
+        [], "Observations to record: prototypes, features of test samples, images"
     )
     observe_every: int = record(
         1, "Record observations every N rounds, and in the last round", ge=1
     )
     observe_samples: int = record(
-        50, "Test samples of a client whose features are observed", ge=1, le=1_000_000
+        50, "Test samples of a client whose features are recorded", ge=1, le=1_000_000
     )
     observe_limit: float = record(
-        1000, "MB that observations may use", affects="nothing", metavar="MB", gt=0
+        1000, "Largest size of all observations in MB", affects="nothing", metavar="MB", gt=0
     )
-    record_uploads: bool = record(False, "Keep every round's uploads, for protofl replay")
+    record_uploads: bool = record(False, "Record the uploads of every round for protofl replay")
     track: Names = names(
-        [], "Trackers that follow the run", affects="nothing", chooses="tracker", recorded=False,
+        [], "Experiment trackers", affects="nothing", chooses="tracker", recorded=False,
         common=True
     )
     track_group: str = record(
-        "", "A name under which trackers put several runs together", affects="nothing",
+        "", "Group name of runs in trackers", affects="nothing",
         metavar="TEXT", usual="none", recorded=False
     )
     track_wait: float = record(
