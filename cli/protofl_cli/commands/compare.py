@@ -138,12 +138,9 @@ def compare(
     elif out is None:
         render.plain([found.text(kind).rstrip("\n")])
     else:
-        from protofl.errors import UsageError
+        from protofl_workbench.comparing.text_formats import write_output
 
-        try:
-            out.expanduser().write_text(found.text(kind), encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"--out {out} cannot be written: {error.strerror or error}") from None
+        write_output(out, found.text(kind))
         render.line(f"comparison: {out}")
 
 

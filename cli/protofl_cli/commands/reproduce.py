@@ -122,6 +122,7 @@ def reproduce(
         raise UsageError(
             "no study is given", "expected PAPER/NAME or FILE.toml", "see: protofl reproduce --list"
         )
+    from protofl_workbench.comparing.text_formats import write_output
     from protofl_workbench.studies.cells import cells_of
     from protofl_workbench.studies.finding import find_study
     from protofl_workbench.studies.study_texts import PAGE, PICTURES, as_text, format_of
@@ -173,7 +174,7 @@ def reproduce(
     else:
         show_result(result)
         if out is not None:
-            out.expanduser().write_text(as_text(result, form or "md"), encoding="utf-8")
+            write_output(out, as_text(result, form or "md"))
             render.line(f"study: {out}", "dim")
     if any(entry.state in ("failed", "broken off") for entry in result.entries.values()):
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""Tables as LaTeX, CSV and JSON."""
+"""Tables as LaTeX, CSV and JSON, and files of results."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+from protofl.errors import UsageError
+from protofl.system.files.atomic import atomic_replacement
 
 
 def tex_table(caption: str, columns: str, heads: list[str], body: list[str]) -> list[str]:
@@ -47,3 +51,18 @@ def csv_text(lines: Sequence[Mapping[str, Any]]) -> str:
 def json_text(values: Mapping[str, Any]) -> str:
     """Return values as JSON."""
     return json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def write_output(path: str | Path, content: str | bytes) -> None:
+    """Write a file as a whole; an existing file is replaced.
+
+    Raises:
+        UsageError: The file cannot be written.
+    """
+    path = Path(path).expanduser()
+    try:
+        with atomic_replacement(path) as part:
+            part.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+    except OSError as error:
+        what = f"{path} cannot be written: {error.strerror or error}"
+        raise UsageError(what, do="choose another file") from None

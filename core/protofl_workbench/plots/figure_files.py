@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from protofl.errors import UsageError
-from protofl.system.files.atomic import atomic_replacement
+from protofl_workbench.comparing.text_formats import write_output
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,15 +39,8 @@ def save(figure: Figure, path: str | Path, *, transparent: bool = False) -> None
     Raises:
         UsageError: The format is unknown, or the file cannot be written.
     """
-    path = Path(path).expanduser()
-    content = drawn(figure, format_of(path), transparent=transparent)
-    try:
-        with atomic_replacement(path) as part:
-            part.write_bytes(content)
-    except OSError as error:
-        raise UsageError(
-            f"{path} cannot be written: {error.strerror or error}", do="choose another file"
-        ) from None
+    path = Path(path)
+    write_output(path, drawn(figure, format_of(path), transparent=transparent))
 
 
 def format_of(path: Path) -> str:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from protofl.errors import UsageError
 from protofl.records.result import Result
 from protofl.runs.recorded_run import Run
-from protofl.system.files.atomic import atomic_replacement
 from protofl.system.version import __version__
 from protofl_workbench.comparing.run_groups import RunLike, runs_in
+from protofl_workbench.comparing.text_formats import write_output
 from protofl_workbench.reporting.comparison_page import comparison_page
 from protofl_workbench.reporting.inline_svg import Drawings
 from protofl_workbench.reporting.page_parts import (
@@ -72,13 +72,7 @@ def report(
     page.title = title or page.title
     text = _html(page, drawings)
     if out is not None:
-        path = Path(out).expanduser()
-        try:
-            with atomic_replacement(path) as part:
-                part.write_text(text, encoding="utf-8")
-        except OSError as error:
-            what = f"{path} cannot be written: {error.strerror or error}"
-            raise UsageError(what, do="choose another file") from None
+        write_output(out, text)
     return text
 
 
