@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 
+def option(flag: str, metavar: str, text: str, **about: Any) -> Any:  # noqa: ANN401 - a class of Typer
+    """Return an option with a value: flag, name of the value, and help."""
+    return typer.Option(flag, metavar=metavar, help=text, **about)
+
+
 def _remember_debug(context: typer.Context, value: bool) -> bool:
     if value and isinstance(context.obj, dict):
         context.obj["debug"] = True
@@ -29,10 +34,10 @@ Debug = Annotated[
 ]
 Block = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--block",
-        metavar="NAME",
-        help="Ignore a plugin: NAME or KIND/NAME, optionally with @DISTRIBUTION; repeatable "
+        "NAME",
+        "Ignore a plugin: NAME or KIND/NAME, optionally with @DISTRIBUTION; repeatable "
         "(environment variable: PROTOFL_BLOCK).",
     ),
 ]
@@ -54,21 +59,14 @@ def trust(paths: list[str] | None) -> list[str] | None:
 
 
 TrustCode = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--trust-code",
-        metavar="PATH",
-        help=TRUST_HELP,
-        show_default=False,
-        callback=trust,
-    ),
+    list[str] | None, option("--trust-code", "PATH", TRUST_HELP, show_default=False, callback=trust)
 ]
 DataDir = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--data-dir",
-        metavar="DIR",
-        help="Cache of decoded data (default: PROTOFL_DATA_DIR, otherwise ~/.cache/protofl)",
+        "DIR",
+        "Cache of decoded data (default: PROTOFL_DATA_DIR, otherwise ~/.cache/protofl)",
         show_default=False,
     ),
 ]

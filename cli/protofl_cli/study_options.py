@@ -3,46 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import typer
+from protofl_cli.options import option
 
 if TYPE_CHECKING:
     from protofl_workbench.studies.cells import Change
 
 
-def option(panel: str, flag: str, metavar: str, text: str, **extra: Any) -> Any:  # noqa: ANN401
-    """Return an option in a panel of the help."""
-    return typer.Option(f"--{flag}", metavar=metavar, help=text, rich_help_panel=panel, **extra)
+which = partial(option, rich_help_panel="Selection and changes of a study")
+"""Returns an option of studies."""
 
-
-def which(flag: str, metavar: str, text: str, **extra: Any) -> Any:  # noqa: ANN401
-    """Return an option of studies."""
-    return option("Selection and changes of a study", flag, metavar, text, **extra)
-
-
-SCALE = which("scale", "NAME", "Scale: paper, or a smaller one (see: protofl reproduce --list)")
+SCALE = which("--scale", "NAME", "Scale: paper, or a smaller one (see: protofl reproduce --list)")
 VARIANT = which(
-    "variant",
+    "--variant",
     "NAME",
     "paper: the equations; official: the published code; or another variant of the study "
     "(default: of the study)",
 )
-ONLY = which("only", "ROW,…", "Only these rows.")
-COLUMNS = which("columns", "COLUMN,…", "Only these columns.")
-TRIALS = which("trials", "N", "Trials of every run (≥ 1; default: of the study)", min=1)
+ONLY = which("--only", "ROW,…", "Only these rows.")
+COLUMNS = which("--columns", "COLUMN,…", "Only these columns.")
+TRIALS = which("--trials", "N", "Trials of every run (≥ 1; default: of the study)", min=1)
 DATASET = which(
-    "dataset",
+    "--dataset",
     "NAME=NAME[:PATH]",
     "Replace a data set of the study: cifar10=npz:FILE; repeatable.",
 )
 FILE = which(
-    "file",
+    "--file",
     "NAME=PATH",
     "Path of a file that the study needs, such as a generator's weights; repeatable.",
 )
 SET = which(
-    "set", "[NAME.]KEY=VALUE", "Option of a plugin in all runs, as for protofl run; repeatable."
+    "--set", "[NAME.]KEY=VALUE", "Option of a plugin in all runs, as for protofl run; repeatable."
 )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from protofl_cli import render
-from protofl_cli.options import DataDir, Debug
+from protofl_cli.options import DataDir, Debug, option
 
 if TYPE_CHECKING:
     from protofl.testing import Contract, Finding
@@ -32,10 +32,10 @@ def check(
     ],
     set_: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--set",
-            metavar="KEY=VALUE",
-            help="Option of the plugin in all checks; repeatable (default: its check_options, "
+            "KEY=VALUE",
+            "Option of the plugin in all checks; repeatable (default: its check_options, "
             "otherwise the defaults)",
         ),
     ] = None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from protofl_cli import render
-from protofl_cli.options import DataDir, Debug, TrustCode
+from protofl_cli.options import DataDir, Debug, TrustCode, option
 from protofl_cli.overwriting import Force, checked
 from protofl_cli.study_options import (
     COLUMNS,
@@ -40,43 +40,40 @@ def compare(
     ],
     figure: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--figure",
-            metavar="FIGURE",
-            help="final, best (on test samples), validation, worst, macro-f1, … or FIGURE@best; "
+            "FIGURE",
+            "final, best (on test samples), validation, worst, macro-f1, … or FIGURE@best; "
             "repeatable (default: all figures that every run has)",
         ),
     ] = None,
     target: Annotated[
         float | None,
-        typer.Option(
+        option(
             "--target",
-            metavar="SHARE",
-            help="Also compare rounds, MB, seconds and FLOPs until this test accuracy, such as 0.8",
+            "SHARE",
+            "Also compare rounds, MB, seconds and FLOPs until this test accuracy, such as 0.8",
         ),
     ] = None,
     baseline: Annotated[
         str,
-        typer.Option(
+        option(
             "--baseline",
-            metavar="METHOD",
-            help="Baseline of the differences (default: local, then fedavg, otherwise the first)",
+            "METHOD",
+            "Baseline of the differences (default: local, then fedavg, otherwise the first)",
         ),
     ] = "",
     group_by: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--group-by",
-            metavar="OPTION",
-            help="Option to group runs by: method, lr, tau, …, or run for a group per run; "
+            "OPTION",
+            "Option to group runs by: method, lr, tau, …, or run for a group per run; "
             "repeatable (default: all options that differ)",
         ),
     ] = None,
     rounds: Annotated[
-        int | None,
-        typer.Option(
-            "--rounds", metavar="N", min=1, help="Use only the first N rounds of each run."
-        ),
+        int | None, option("--rounds", "N", "Use only the first N rounds of each run.", min=1)
     ] = None,
     unpaired: Annotated[
         bool,
@@ -85,7 +82,7 @@ def compare(
         ),
     ] = False,
     confidence: Annotated[
-        float, typer.Option("--confidence", metavar="SHARE", help="Confidence of the intervals.")
+        float, option("--confidence", "SHARE", "Confidence of the intervals.")
     ] = 0.95,
     scale: Annotated[str | None, SCALE] = None,
     variant: Annotated[str | None, VARIANT] = None,
@@ -96,20 +93,18 @@ def compare(
     file: Annotated[list[str] | None, FILE] = None,
     set_: Annotated[list[str] | None, SET] = None,
     runs_folder: Annotated[
-        Path | None, which("runs", "DIR", "Folder with the study's runs (default: runs)")
+        Path | None, which("--runs", "DIR", "Folder with the study's runs (default: runs)")
     ] = None,
     data_dir: DataDir = None,
     format_: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--format",
-            metavar="FORMAT",
-            help="table, md, csv, tex or json (default: the ending of --out, otherwise table)",
+            "FORMAT",
+            "table, md, csv, tex or json (default: the ending of --out, otherwise table)",
         ),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write the comparison to a file.")
-    ] = None,
+    out: Annotated[Path | None, option("--out", "FILE", "Write the comparison to a file.")] = None,
     force: Force = False,
     trust_code: TrustCode = None,
     debug: Debug = False,

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from protofl_cli import render
-from protofl_cli.options import Debug
+from protofl_cli.options import Debug, option
 from protofl_cli.overwriting import Force, checked
 
 
@@ -18,15 +18,11 @@ def export(
         Path,
         typer.Argument(metavar="FILE", help="FILE.onnx, FILE.pt2 or FILE.safetensors."),
     ],
-    client: Annotated[
-        int, typer.Option("--client", metavar="N", min=0, help="Number of the client.")
-    ] = 0,
+    client: Annotated[int, option("--client", "N", "Number of the client.", min=0)] = 0,
     which: Annotated[
         Literal["last", "best"], typer.Option("--which", help="Round of the kept weights.")
     ] = "last",
-    trial: Annotated[
-        int, typer.Option("--trial", metavar="N", min=0, help="Number of the trial.")
-    ] = 0,
+    trial: Annotated[int, option("--trial", "N", "Number of the trial.", min=0)] = 0,
     force: Force = False,
     debug: Debug = False,
 ) -> None:

@@ -9,29 +9,23 @@ from typing import Annotated, Any
 import typer
 
 from protofl_cli import render
-from protofl_cli.options import Block, DataDir, Debug, plugin_options
+from protofl_cli.options import Block, DataDir, Debug, option, plugin_options
 from protofl_cli.overwriting import Force, checked
 
 
 def train(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Data set: NAME or NAME:PATH.")],
-    generator: Annotated[
-        str, typer.Option("--generator", metavar="NAME", help="Generator to train.")
-    ] = "tiny-style",
+    generator: Annotated[str, option("--generator", "NAME", "Generator to train.")] = "tiny-style",
     set_: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--set",
-            metavar="KEY=VALUE",
-            help="Option of the generator (epochs=30) or of the data set (dataset.side=32); "
-            "repeatable.",
+            "KEY=VALUE",
+            "Option of the generator (epochs=30) or of the data set (dataset.side=32); repeatable.",
         ),
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", metavar="FILE", help="File to write (default: NAME-DATASET.safetensors)"
-        ),
+        Path | None, option("--out", "FILE", "File to write (default: NAME-DATASET.safetensors)")
     ] = None,
     force: Force = False,
     data_dir: DataDir = None,

@@ -9,16 +9,16 @@ from typing import Annotated
 import typer
 
 from protofl_cli import render
-from protofl_cli.options import Block, Debug
+from protofl_cli.options import Block, Debug, option
 
 
 def list_plugins(
     kind: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--kind",
-            metavar="KIND",
-            help="Only this kind: method, recipe, study, model-group, partitioner, dataset, "
+            "KIND",
+            "Only this kind: method, recipe, study, model-group, partitioner, dataset, "
             "generator, wrapper, metric, selection, world, tracker, engine or backend.",
         ),
     ] = None,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from protofl_cli import render
-from protofl_cli.options import Debug
+from protofl_cli.options import Debug, option
 
 if TYPE_CHECKING:
     from protofl.hooks.discovery.registry import Registry
@@ -56,23 +56,22 @@ def new_plugin(
         ),
     ],
     kind: Annotated[
-        str,
-        typer.Option("--kind", metavar="KIND", help=f"Kind of the plugin: {', '.join(KINDS)}."),
+        str, option("--kind", "KIND", f"Kind of the plugin: {', '.join(KINDS)}.")
     ] = "method",
     samples: Annotated[
         str,
-        typer.Option(
+        option(
             "--samples",
-            metavar="KIND",
-            help="Samples of a data set or a model group: image, series, tokens or table.",
+            "KIND",
+            "Samples of a data set or a model group: image, series, tokens or table.",
         ),
     ] = "image",
     out: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--out",
-            metavar="DIR",
-            help="Folder to write, empty or new (default: protofl-NAME)",
+            "DIR",
+            "Folder to write, empty or new (default: protofl-NAME)",
             show_default=False,
         ),
     ] = None,

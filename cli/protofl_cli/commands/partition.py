@@ -7,11 +7,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from protofl.system.formatting import shortened
 from protofl_cli import render
-from protofl_cli.options import Block, DataDir, Debug, plugin_options
+from protofl_cli.options import Block, DataDir, Debug, option, plugin_options
 from protofl_cli.overwriting import Force, checked
 
 if TYPE_CHECKING:
@@ -28,62 +26,56 @@ LONG = 60
 
 
 def show(
-    dataset: Annotated[
-        str, typer.Option("--dataset", metavar="NAME[:PATH]", help="Data set.")
-    ] = "digits",
+    dataset: Annotated[str, option("--dataset", "NAME[:PATH]", "Data set.")] = "digits",
     partition: Annotated[
-        str | None,
-        typer.Option("--partition", metavar="NAME", help="Partitioner (default: dirichlet)"),
+        str | None, option("--partition", "NAME", "Partitioner (default: dirichlet)")
     ] = None,
     clients: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--clients",
-            metavar="N",
+            "N",
+            "Number of clients M (≥ 1; default: of the data set, otherwise 20)",
             min=1,
-            help="Number of clients M (≥ 1; default: of the data set, otherwise 20)",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed s.")] = 0,
+    seed: Annotated[int, option("--seed", "N", "Seed s.", min=0)] = 0,
     batch_size: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--batch-size",
-            metavar="N",
-            min=1,
-            help="Samples of a mini-batch; clients get at least this many (≥ 1; default: of the "
+            "N",
+            "Samples of a mini-batch; clients get at least this many (≥ 1; default: of the "
             "data set, otherwise 10)",
+            min=1,
         ),
     ] = None,
     public: Annotated[
-        int,
-        typer.Option(
-            "--public", metavar="N", min=0, help="Number of public samples to hold out first."
-        ),
+        int, option("--public", "N", "Number of public samples to hold out first.", min=0)
     ] = 0,
     subset: Annotated[
         str,
-        typer.Option(
+        option(
             "--subset",
-            metavar="N|1/N",
-            help="Class-balanced part of the samples: a share (1/20, 0.05) or a number",
+            "N|1/N",
+            "Class-balanced part of the samples: a share (1/20, 0.05) or a number",
         ),
     ] = "1",
     set_: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--set",
-            metavar="PART.KEY=VALUE",
-            help="Option of the partitioner (partition.beta=0.5) or of the data set "
+            "PART.KEY=VALUE",
+            "Option of the partitioner (partition.beta=0.5) or of the data set "
             "(dataset.side=32); repeatable.",
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--out",
-            metavar="PNG",
-            help="File of the picture (default: partition-DATA-PARTITION-CLIENTS-sSEED.png)",
+            "PNG",
+            "File of the picture (default: partition-DATA-PARTITION-CLIENTS-sSEED.png)",
         ),
     ] = None,
     force: Force = False,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from protofl_cli import observed_pictures, render
-from protofl_cli.options import Debug, TrustCode
+from protofl_cli.options import Debug, TrustCode, option
 from protofl_cli.overwriting import Force, checked
 
 if TYPE_CHECKING:
@@ -52,119 +52,97 @@ def plot(
         list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of runs.")
     ],
     out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE", help="File: .pdf, .png or .svg (default: KIND.png)"),
+        Path | None, option("--out", "FILE", "File: .pdf, .png or .svg (default: KIND.png)")
     ] = None,
     y: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--y",
-            metavar="FIGURE",
-            help="curve: accuracy, loss, worst, macro-f1, … or a name in the record: "
+            "FIGURE",
+            "curve: accuracy, loss, worst, macro-f1, … or a name in the record: "
             "loss_terms.align (default: accuracy)",
         ),
     ] = None,
     x: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--x",
-            metavar="WHAT",
-            help="curve: rounds, mb, upload-mb, seconds, flops or virtual (default: rounds)",
+            "WHAT",
+            "curve: rounds, mb, upload-mb, seconds, flops or virtual (default: rounds)",
         ),
     ] = None,
     log_x: Annotated[
         bool | None, typer.Option("--log-x", help="curve: Use a logarithmic x axis.")
     ] = None,
     band: Annotated[
-        str | None,
-        typer.Option(
-            "--band", metavar="WHAT", help="curve: std, range, trials or none (default: std)"
-        ),
+        str | None, option("--band", "WHAT", "curve: std, range, trials or none (default: std)")
     ] = None,
     target: Annotated[
-        float | None,
-        typer.Option("--target", metavar="SHARE", help="curve: Draw a line at this accuracy: 0.8"),
+        float | None, option("--target", "SHARE", "curve: Draw a line at this accuracy: 0.8")
     ] = None,
     y_range: Annotated[
-        str | None,
-        typer.Option(
-            "--y-range", metavar="LOW,HIGH", help="curve: Visible part of the y axis: 0.9,0.95"
-        ),
+        str | None, option("--y-range", "LOW,HIGH", "curve: Visible part of the y axis: 0.9,0.95")
     ] = None,
     figure: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--figure",
-            metavar="FIGURE",
-            help="bars, differences: final, best, validation, worst, macro-f1, … (default: final)",
+            "FIGURE",
+            "bars, differences: final, best, validation, worst, macro-f1, … (default: final)",
         ),
     ] = None,
     baseline: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--baseline",
-            metavar="METHOD",
-            help="differences: Baseline (default: local, then fedavg, otherwise the first)",
+            "METHOD",
+            "differences: Baseline (default: local, then fedavg, otherwise the first)",
         ),
     ] = None,
     as_: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--as",
-            metavar="FORM",
-            help="clients: sorted, box or strip (default: sorted); similarity: pearson, spearman "
+            "FORM",
+            "clients: sorted, box or strip (default: sorted); similarity: pearson, spearman "
             "or cka (default: pearson)",
         ),
     ] = None,
     at: Annotated[
         str | None,
-        typer.Option(
-            "--at",
-            metavar="ROUND",
-            help="clients: final, best (on test samples) or validation (default: final)",
+        option(
+            "--at", "ROUND", "clients: final, best (on test samples) or validation (default: final)"
         ),
     ] = None,
     trial: Annotated[
-        int | None,
-        typer.Option(
-            "--trial", metavar="N", min=0, help="Kinds with a single run: Trial (default: 0)"
-        ),
+        int | None, option("--trial", "N", "Kinds with a single run: Trial (default: 0)", min=0)
     ] = None,
     round_: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--round",
-            metavar="N",
+            "N",
+            "margins, similarity, prototypes, features, images: Round (default: the last)",
             min=1,
-            help="margins, similarity, prototypes, features, images: Round (default: the last)",
         ),
     ] = None,
     group_by: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--group-by",
-            metavar="OPTION",
-            help="Option to group runs by: method, lr, tau, …, or run for a group per run; "
+            "OPTION",
+            "Option to group runs by: method, lr, tau, …, or run for a group per run; "
             "repeatable (default: all options that differ)",
         ),
     ] = None,
     label: Annotated[
         list[str] | None,
-        typer.Option(
-            "--label",
-            metavar="TEXT",
-            help="Name of a group, in the order of the groups; repeatable.",
-        ),
+        option("--label", "TEXT", "Name of a group, in the order of the groups; repeatable."),
     ] = None,
     width: Annotated[
-        str,
-        typer.Option(
-            "--width", metavar="WIDTH", help="Width: column (3.3 in), page (6.9 in) or inches"
-        ),
+        str, option("--width", "WIDTH", "Width: column (3.3 in), page (6.9 in) or inches")
     ] = "column",
-    font: Annotated[
-        str, typer.Option("--font", metavar="FONT", help="Font: serif or sans")
-    ] = "serif",
+    font: Annotated[str, option("--font", "FONT", "Font: serif or sans")] = "serif",
     force: Force = False,
     trust_code: TrustCode = None,
     debug: Debug = False,

@@ -9,7 +9,7 @@ import typer
 
 from protofl.system.formatting import count
 from protofl_cli import render
-from protofl_cli.options import Debug, TrustCode
+from protofl_cli.options import Debug, TrustCode, option
 from protofl_cli.overwriting import Force, checked
 
 if TYPE_CHECKING:
@@ -25,43 +25,31 @@ def replay(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
     set_: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            metavar=FORM,
-            help="Changed option of the method, or of plugin NAME; repeatable.",
-        ),
+        option("--set", FORM, "Changed option of the method, or of plugin NAME; repeatable."),
     ] = None,
     grid: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--grid",
-            metavar="[NAME.]KEY=VALUE,VALUE…",
-            help="Option with several values; all combinations are replayed; repeatable.",
+            "[NAME.]KEY=VALUE,VALUE…",
+            "Option with several values; all combinations are replayed; repeatable.",
         ),
     ] = None,
     use: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--use",
-            metavar="HOOK=METHOD",
-            help="Take a hook of the server from another method or defence; repeatable.",
+            "HOOK=METHOD",
+            "Take a hook of the server from another method or defence; repeatable.",
         ),
     ] = None,
-    trial: Annotated[
-        int, typer.Option("--trial", metavar="N", min=0, help="Number of the trial.")
-    ] = 0,
+    trial: Annotated[int, option("--trial", "N", "Number of the trial.", min=0)] = 0,
     rounds: Annotated[
         int | None,
-        typer.Option(
-            "--rounds",
-            metavar="N",
-            min=1,
-            help="Largest number of rounds (default: all recorded rounds)",
-        ),
+        option("--rounds", "N", "Largest number of rounds (default: all recorded rounds)", min=1),
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE", help="Write the figures of all rounds as JSON."),
+        Path | None, option("--out", "FILE", "Write the figures of all rounds as JSON.")
     ] = None,
     force: Force = False,
     trust_code: TrustCode = None,

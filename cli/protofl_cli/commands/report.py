@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from protofl_cli import render
-from protofl_cli.options import Debug, TrustCode
+from protofl_cli.options import Debug, TrustCode, option
 from protofl_cli.overwriting import Force, checked
 
 if TYPE_CHECKING:
@@ -26,35 +26,28 @@ def report(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--out",
-            metavar="FILE",
-            help="File of the page, .html (default: NAME-OF-THE-RUN.html, or report.html)",
+            "FILE",
+            "File of the page, .html (default: NAME-OF-THE-RUN.html, or report.html)",
         ),
     ] = None,
     title: Annotated[
-        str,
-        typer.Option("--title", metavar="TEXT", help="Heading of the page.", show_default=False),
+        str, option("--title", "TEXT", "Heading of the page.", show_default=False)
     ] = "",
     baseline: Annotated[
         str,
-        typer.Option(
+        option(
             "--baseline",
-            metavar="METHOD",
-            help="Baseline of the differences (default: local, then fedavg, otherwise the first)",
+            "METHOD",
+            "Baseline of the differences (default: local, then fedavg, otherwise the first)",
         ),
     ] = "",
     scale: Annotated[
-        str | None,
-        typer.Option(
-            "--scale", metavar="NAME", help="Scale of a study: paper, fast, … (default: paper)"
-        ),
+        str | None, option("--scale", "NAME", "Scale of a study: paper, fast, … (default: paper)")
     ] = None,
     found_in: Annotated[
-        Path | None,
-        typer.Option(
-            "--runs", metavar="DIR", help="Folder with the runs of a study (default: runs)"
-        ),
+        Path | None, option("--runs", "DIR", "Folder with the runs of a study (default: runs)")
     ] = None,
     force: Force = False,
     trust_code: TrustCode = None,

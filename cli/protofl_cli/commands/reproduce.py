@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 
 from protofl_cli import render
 from protofl_cli.interrupts import interrupted, put_off
-from protofl_cli.options import DataDir, Debug, TrustCode
+from protofl_cli.options import DataDir, Debug, TrustCode, option
 from protofl_cli.overwriting import Force, checked
 from protofl_cli.study_options import (
     COLUMNS,
@@ -22,7 +23,6 @@ from protofl_cli.study_options import (
     TRIALS,
     VARIANT,
     change_of,
-    option,
     which,
 )
 
@@ -31,16 +31,13 @@ if TYPE_CHECKING:
     from protofl_workbench.studies.study import Study
 
 
-def _how(flag: str, metavar: str, text: str, **extra: Any) -> Any:  # noqa: ANN401
-    return option("Runs", flag, metavar, text, **extra)
-
-
+_how = partial(option, rich_help_panel="Runs")
 LIST = typer.Option("--list", help="List the studies and exit.")
 PLAN = typer.Option(
     "--plan", help="Print the runs, their steps and estimated hours; start nothing."
 )
-ROUNDS = which("rounds", "N", "Rounds of every run (≥ 1; default: of the study)", min=1)
-RUNS = _how("runs", "DIR", "Folder of runs; finished runs are not repeated.")
+ROUNDS = which("--rounds", "N", "Rounds of every run (≥ 1; default: of the study)", min=1)
+RUNS = _how("--runs", "DIR", "Folder of runs; finished runs are not repeated.")
 NO_RUN = typer.Option("--no-run", help="Read existing runs; start nothing.", rich_help_panel="Runs")
 SKIP = typer.Option(
     "--skip-missing",
@@ -53,24 +50,30 @@ AGAIN = typer.Option(
     rich_help_panel="Runs",
 )
 AT_ONCE = _how(
-    "at-once",
+    "--at-once",
     "N",
     "Parallel runs; 0 to run one by one in this process (≥ 0; default: one per core, or 1 on a "
     "GPU)",
     min=0,
 )
-DEVICE = _how("device", "DEVICE", "Device: auto, cpu, cuda or cuda:N (default: auto)")
+DEVICE = _how("--device", "DEVICE", "Device: auto, cpu, cuda or cuda:N (default: auto)")
 TRACK = _how(
-    "track",
+    "--track",
     "NAME[,NAME…]",
     "Experiment trackers as for protofl run; the runs are one group",
 )
-ENGINE = _how("engine", "NAME", "Training engine (default: eager)")
+ENGINE = _how("--engine", "NAME", "Training engine (default: eager)")
 OUT = option(
-    "Output", "out", "FILE", "Write the result: .md, .csv, .tex, .json, .html, .png, .pdf or .svg"
+    "--out",
+    "FILE",
+    "Write the result: .md, .csv, .tex, .json, .html, .png, .pdf or .svg",
+    rich_help_panel="Output",
 )
 FORMAT = option(
-    "Output", "format", "NAME", "table, md, csv, tex or json (default: the ending of --out)"
+    "--format",
+    "NAME",
+    "table, md, csv, tex or json (default: the ending of --out)",
+    rich_help_panel="Output",
 )
 
 

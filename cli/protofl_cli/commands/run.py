@@ -9,11 +9,13 @@ import typer
 
 from protofl.system.formatting import count
 from protofl_cli.interrupts import interrupted, put_off
-from protofl_cli.options import TRUST_HELP, Debug, trust
+from protofl_cli.options import TRUST_HELP, Debug, option, trust
 
 if TYPE_CHECKING:
     from protofl.records.run_folder import RunFolder
     from protofl.system.options.settings import Settings
+
+PANEL = "Record and screen"
 
 
 def run(
@@ -27,30 +29,30 @@ def run(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--config",
-            metavar="FILE",
-            help="TOML or JSON file with options by their long names; the command line overrides "
+            "FILE",
+            "TOML or JSON file with options by their long names; the command line overrides "
             "it. The config.json of a run repeats the run.",
-            rich_help_panel="Record and screen",
+            rich_help_panel=PANEL,
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--out",
-            metavar="DIR",
-            help="Run folder (default: runs/METHOD-MODELS-DATA-sSEED-TIME)",
-            rich_help_panel="Record and screen",
+            "DIR",
+            "Run folder (default: runs/METHOD-MODELS-DATA-sSEED-TIME)",
+            rich_help_panel=PANEL,
         ),
     ] = None,
     save_recipe: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--save-recipe",
-            metavar="FILE",
-            help="Write the given options as a recipe, .toml or .json, after the dry step.",
-            rich_help_panel="Record and screen",
+            "FILE",
+            "Write the given options as a recipe, .toml or .json, after the dry step.",
+            rich_help_panel=PANEL,
             hidden=True,
         ),
     ] = None,
@@ -59,17 +61,17 @@ def run(
         typer.Option(
             "--resume",
             help="Resume the run in --out DIR; no other option is needed.",
-            rich_help_panel="Record and screen",
+            rich_help_panel=PANEL,
         ),
     ] = False,
     reuse: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--reuse",
-            metavar="DIR",
-            help="Folder of runs. If it has this run, its results are printed; if its run has "
+            "DIR",
+            "Folder of runs. If it has this run, its results are printed; if its run has "
             "fewer rounds, it is resumed; otherwise the run starts in this folder.",
-            rich_help_panel="Record and screen",
+            rich_help_panel=PANEL,
             hidden=True,
         ),
     ] = None,
@@ -78,20 +80,13 @@ def run(
         typer.Option(
             "--quiet",
             help="Print only the results.",
-            rich_help_panel="Record and screen",
+            rich_help_panel=PANEL,
             hidden=True,
         ),
     ] = False,
     trust_code: Annotated[
         list[str] | None,
-        typer.Option(
-            "--trust-code",
-            metavar="PATH",
-            help=TRUST_HELP,
-            show_default=False,
-            hidden=True,
-            callback=trust,
-        ),
+        option("--trust-code", "PATH", TRUST_HELP, show_default=False, hidden=True, callback=trust),
     ] = None,
     debug: Debug = False,
     **given: Any,  # noqa: ANN401 - the options of `Settings`, see with_settings

@@ -12,16 +12,13 @@ import typer
 
 from protofl.system.formatting import count, size_text
 from protofl_cli import render
-from protofl_cli.options import Debug
+from protofl_cli.options import Debug, option
 
 if TYPE_CHECKING:
     from protofl.records.run_index import IndexEntry
     from protofl.runs.recorded_run import Run
 
-Folder = Annotated[
-    Path,
-    typer.Option("--runs", metavar="DIR", help="Folder of runs; subfolders are searched too."),
-]
+Folder = Annotated[Path, option("--runs", "DIR", "Folder of runs; subfolders are searched too.")]
 Words = Annotated[
     list[str],
     typer.Argument(
@@ -36,16 +33,10 @@ def list_runs(
         Path | None, typer.Argument(metavar="[DIR]", help="Folder of runs, as --runs.")
     ] = None,
     runs: Folder = Path("runs"),
-    method: Annotated[
-        str | None, typer.Option("--method", metavar="NAME", help="Only this method or recipe.")
-    ] = None,
-    models: Annotated[
-        str | None, typer.Option("--models", metavar="GROUP", help="Only this model group.")
-    ] = None,
-    dataset: Annotated[
-        str | None, typer.Option("--dataset", metavar="NAME", help="Only this data set.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="Only this seed.")] = None,
+    method: Annotated[str | None, option("--method", "NAME", "Only this method or recipe.")] = None,
+    models: Annotated[str | None, option("--models", "GROUP", "Only this model group.")] = None,
+    dataset: Annotated[str | None, option("--dataset", "NAME", "Only this data set.")] = None,
+    seed: Annotated[int | None, option("--seed", "N", "Only this seed.")] = None,
     unfinished: Annotated[bool, typer.Option("--unfinished", help="Only unfinished runs.")] = False,
     as_json: Json = False,
     debug: Debug = False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 
 from protofl_cli import render
 from protofl_cli.interrupts import interrupted, put_off
-from protofl_cli.options import Debug, TrustCode
+from protofl_cli.options import Debug, TrustCode, option
 
 if TYPE_CHECKING:
     from protofl_cli.batch_screen import BatchScreen
@@ -18,9 +19,7 @@ if TYPE_CHECKING:
 PANEL = "Sweep"
 
 
-def _option(name: str, metavar: str, text: str, **about: Any) -> Any:  # noqa: ANN401 - Typer's
-    long = f"--{name}"
-    return typer.Option(long, metavar=metavar, help=text, rich_help_panel=PANEL, **about)
+_option = partial(option, rich_help_panel=PANEL)
 
 
 def sweep(
@@ -34,7 +33,7 @@ def sweep(
     grid: Annotated[
         list[str] | None,
         _option(
-            "grid",
+            "--grid",
             "KEY=VALUE,…",
             "Axis: option of the method, NAME.KEY as for --set, or option of a run by its long "
             "name, with its values; with --search also LOW..HIGH[:log]; repeatable",
@@ -43,7 +42,7 @@ def sweep(
     out: Annotated[
         Path | None,
         _option(
-            "out",
+            "--out",
             "DIR",
             "Folder of the sweep (default: runs/sweeps/METHOD-MODELS-DATA-TIME)",
             show_default=False,
@@ -52,7 +51,7 @@ def sweep(
     runs: Annotated[
         Path | None,
         _option(
-            "runs",
+            "--runs",
             "DIR",
             "Folder of runs; finished runs are not repeated (default: runs)",
             show_default=False,
@@ -60,7 +59,7 @@ def sweep(
     ] = None,
     resume: Annotated[
         Path | None,
-        _option("resume", "DIR", "Resume the sweep in a folder; no other option is needed."),
+        _option("--resume", "DIR", "Resume the sweep in a folder; no other option is needed."),
     ] = None,
     plan: Annotated[
         bool,
@@ -73,7 +72,7 @@ def sweep(
     figure: Annotated[
         str | None,
         _option(
-            "figure",
+            "--figure",
             "NAME",
             "Accuracy by which points are compared: best, final, best-server or final-server, on "
             "validation samples if the runs have some (default: best)",
@@ -82,16 +81,16 @@ def sweep(
     ] = None,
     search: Annotated[
         str | None,
-        _option("search", "tpe", "Choose points by the results of earlier points (Optuna)."),
+        _option("--search", "tpe", "Choose points by the results of earlier points (Optuna)."),
     ] = None,
     budget: Annotated[
         int | None,
-        _option("budget", "N", "Number of points of a search (≥ 1; needed)", min=1),
+        _option("--budget", "N", "Number of points of a search (≥ 1; needed)", min=1),
     ] = None,
     at_once: Annotated[
         int | None,
         _option(
-            "at-once",
+            "--at-once",
             "N",
             "Parallel runs; 0 to run one by one in this process (≥ 0; default: one per core, or 1 "
             "on a GPU)",
@@ -101,12 +100,12 @@ def sweep(
     ] = None,
     most: Annotated[
         int | None,
-        _option("most", "N", "Largest number of runs (default: 1,000)", min=1),
+        _option("--most", "N", "Largest number of runs (default: 1,000)", min=1),
     ] = None,
     config: Annotated[
         Path | None,
         _option(
-            "config",
+            "--config",
             "FILE",
             "TOML or JSON file with options; the command line overrides it.",
         ),

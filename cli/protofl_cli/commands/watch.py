@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from protofl_cli import render
-from protofl_cli.options import Debug
+from protofl_cli.options import Debug, option
 
 if TYPE_CHECKING:
     from protofl.records.monitor import Monitor, RunStatus
@@ -26,9 +26,7 @@ def watch(
         typer.Argument(metavar="DIR", help="Run folder, folder of runs, or folder of a sweep."),
     ] = Path("runs"),
     once: Annotated[bool, typer.Option("--once", help="Print the current state and exit.")] = False,
-    every: Annotated[
-        float, typer.Option("--every", metavar="SECONDS", min=0.1, help="Time between updates.")
-    ] = 1.0,
+    every: Annotated[float, option("--every", "SECONDS", "Time between updates.", min=0.1)] = 1.0,
     debug: Debug = False,
 ) -> None:
     """Monitor running experiments: round, accuracy, traffic, time left.
