@@ -42,11 +42,11 @@ def test_pictures(cli, run, words):
     ("words", "said"),
     [
         ("margins --round 1", "has no observations of round 1"),
-        ("margins --round 1", "it has observed rounds 2, 3"),
+        ("margins --round 1", "it has observations of rounds 2, 3"),
         ("drift --round 2", "drift has no option --round"),
         ("images", "has observed no images"),
         ("similarity --as ckaa", "did you mean 'cka'?"),
-        ("prototypes --label A", "are none of prototypes"),
+        ("prototypes --label A", "prototypes has no options"),
     ],
 )
 def test_mistakes(cli, run, words, said):

@@ -74,4 +74,4 @@ def test_what_is_no_run_is_named(cli, words, says):
 def test_neither_a_folder_nor_a_study(cli):
     found = cli("report", "no/such")
     assert found.exit_code == 2
-    assert "no/such is not a run folder, and no study" in found.stderr
+    assert "no/such is neither a run folder nor a study" in found.stderr

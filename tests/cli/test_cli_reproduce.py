@@ -134,10 +134,10 @@ def test_its_rows_are_compared_by_the_rounds_that_are_there(done, cli, monkeypat
         ("runs --set lr=1", "--set applies only to a study, and runs were given"),
         ("table.toml --runs nowhere", "no column has runs of two rows in nowhere"),
         ("table.toml --baseline fedtgp", "unknown baseline 'fedtgp'"),
-        ("table.toml runs", "table is a study, and there is more to compare"),
+        ("table.toml runs", "table is a study, and other arguments were given"),
         ("runs --scale smoke", "--scale applies only to a study, and runs were given"),
         ("fedtgp/table-66", "unknown study 'fedtgp/table-66'"),
-        ("nowhere/runs", "nowhere/runs is neither a run folder nor a study"),
+        ("nowhere/runs", "nowhere/runs is no run folder"),
         ("none.toml", "none.toml cannot be read"),
     ],
 )
