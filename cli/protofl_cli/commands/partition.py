@@ -119,17 +119,11 @@ def show(
         _whole_table(data, train, test)
     else:
         _short_table(data, train, test)
-    from protofl.errors import UsageError
-    from protofl_workbench.plots.split_chart import draw_split
+    from protofl_workbench import plots
+    from protofl_workbench.plots.split_chart import split_figure
 
     title = f"{data_name} · {name} · {split.num_clients} clients · seed {seed}"
-    try:
-        draw_split(counts, data.classes, title, target)
-    except OSError as error:
-        raise UsageError(
-            f"--out {target} can't be written: {error.strerror or error}",
-            do="choose another file with --out",
-        ) from error
+    plots.save(split_figure(counts, data.classes, title), target)
     figures = [("data", f"{len(data.y):,} {data.sample}")]
     figures += _figures(split, train, test, data.num_classes)
     render.pairs([*figures, ("picture", str(target))])
