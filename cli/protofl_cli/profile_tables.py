@@ -6,12 +6,22 @@ from collections.abc import Iterator
 from typing import Any
 
 from protofl.system.formatting import count, shortened
+from protofl_cli import render
 
 Row = tuple[str, ...]
 
 STAGES = ("setup", "train", "prototypes", "payload", "evaluate", "checkpoint")
 SHOWN = 12
 """Largest number of operators and architectures in a table; the files have all."""
+
+
+def show_profile(profile: dict[str, Any], folder: str) -> None:
+    """Print the tables of a profile, and the place of its trace."""
+    for title, columns, rows in profile_tables(profile):
+        render.table(columns, rows, title=title, right=columns[1:])
+    if line := start_line(profile):
+        render.text(line)
+    render.line(f"trace: {folder}/trace.json (open it in https://ui.perfetto.dev)")
 
 
 def profile_tables(profile: dict[str, Any]) -> Iterator[tuple[str, Row, list[Row]]]:

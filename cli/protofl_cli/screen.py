@@ -6,13 +6,13 @@ import statistics
 import threading
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from protofl.federation import events
 from protofl.system.formatting import count
 from protofl_cli import render
 from protofl_cli.last_table import result_rows, run_rows
-from protofl_cli.profile_tables import profile_tables, start_line
+from protofl_cli.profile_tables import show_profile
 from protofl_cli.tables import clock, composition_rows, run_name, shown_path
 
 if TYPE_CHECKING:
@@ -93,11 +93,15 @@ class Screen:
             self._moved = time.monotonic()
             match event:
                 case events.Note():
-                    self._note(event.text)
+                    if not self.quiet:
+                        self._bar.line(f"note: {event.text}", "yellow")
                 case events.Planned():
                     self._planned(event.plan, event.folder)
                 case events.DryStepStarted():
-                    self._dry_step()
+                    words = "two short rounds with two clients"
+                    if not self.quiet and not self._bar.live:
+                        self._bar.line(f"dry step: {words}")
+                    self._enter("dry step", words)
                 case events.FolderMade():
                     self.folder = event.folder
                     self._enter("set-up", "of workers and server")
@@ -127,10 +131,6 @@ class Screen:
 
     # --- events -----------------------------------------------------------------------------------
 
-    def _note(self, text: str) -> None:
-        if not self.quiet:
-            self._bar.line(f"note: {text}", "yellow")
-
     def _planned(self, plan: Plan, folder: RunFolder) -> None:
         self._plan = plan
         self._bar.stop()
@@ -152,12 +152,6 @@ class Screen:
         render.text()
         if folder.commit is not None and len(folder.rows) < s.trials * s.rounds:
             render.text(f"Resuming after {count(len(folder.rows), 'finished round')}.")
-
-    def _dry_step(self) -> None:
-        words = "two short rounds with two clients"
-        if not self.quiet and not self._bar.live:
-            self._bar.line(f"dry step: {words}")
-        self._enter("dry step", words)
 
     def _round_started(self, trial: int, round: int) -> None:
         if trial != self._trial:
@@ -211,14 +205,7 @@ class Screen:
         else:
             render.table((name, ""), rows + [list(row) for row in others])
         if result.profile is not None:
-            self._show_profile(result.profile, shown_path(result.folder / "profile"))
-
-    def _show_profile(self, found: dict[str, Any], folder: str) -> None:
-        for title, columns, rows in profile_tables(found):
-            render.table(columns, rows, title=title, right=columns[1:])
-        if line := start_line(found):
-            render.text(line)
-        render.line(f"trace: {folder}/trace.json (open it in https://ui.perfetto.dev)")
+            show_profile(result.profile, shown_path(result.folder / "profile"))
 
     # --- the progress -----------------------------------------------------------------------------
 

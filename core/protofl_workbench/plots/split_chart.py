@@ -43,7 +43,7 @@ def split_figure(counts: npt.NDArray[np.int64] | Tensor, classes: list[str], tit
 
     def width(number: float) -> float:
         """Return the diameter of a bubble in points; the smallest bubbles stay visible."""
-        room = 72 * 0.92 * min(wide / table.shape[0], high / table.shape[1], 0.42)
+        room: float = 72 * 0.92 * min(wide / table.shape[0], high / table.shape[1], 0.42)
         return max(room * math.sqrt(number / max(1, largest)), 1.1)
 
     x, y = np.nonzero(table)
