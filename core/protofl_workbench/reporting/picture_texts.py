@@ -35,7 +35,7 @@ def curves_text(
     *,
     more_is_better: bool = True,
 ) -> str:
-    """Describe curves over rounds: beginning, end and best value.
+    """Describe curves over rounds: beginning, end and best value of up to `MOST` curves.
 
     Args:
         title: Title of the picture.
@@ -46,37 +46,18 @@ def curves_text(
     curves = {name: own for name, own in series.items() if own}
     if not curves:
         return f"{sentence(title)}: nothing was recorded."
-    if len(curves) > MOST:
-        ends = {name: own[max(own)].mean for name, own in curves.items()}
-        order = sorted(ends, key=lambda name: ends[name], reverse=more_is_better)
-        top = listed([f"{name} with {shown(ends[name])}" for name in order[:3]])
-        return (
-            f"{sentence(title)} over rounds of {len(curves)} groups. At the end {top} are ahead, "
-            f"and {order[-1]} is last with {shown(ends[order[-1]])}."
+    lines = []
+    for name, own in [*curves.items()][:MOST]:
+        rounds = list(own)
+        best = (max if more_is_better else min)(rounds, key=lambda r: own[r].mean)
+        first, last, top = (
+            f"{shown(own[r].mean)} in round {r + 1}" for r in (rounds[0], rounds[-1], best)
         )
-    lines = [
-        _curve_text(own, shown, more_is_better, f"{name} " if len(curves) > 1 else "it ")
-        for name, own in curves.items()
-    ]
-    band = any(m.std is not None for own in curves.values() for m in own.values())
-    mean = ", mean over trials, with a band of one standard deviation" if band else ""
-    return f"{sentence(title)} over rounds{mean}. {' '.join(lines)}"
-
-
-def _curve_text(own: Series, shown: Callable[[float], str], more_is_better: bool, name: str) -> str:
-    rounds = list(own)
-    first, last = own[rounds[0]].mean, own[rounds[-1]].mean
-    if len(rounds) == 1:
-        return sentence(f"{name}has {shown(first)} in round {rounds[0] + 1}.")
-    verb = "rises" if last > first else "falls"
-    verb = "goes" if shown(first) == shown(last) else verb
-    best = (max if more_is_better else min)(rounds, key=lambda r: own[r].mean)
-    text = f"{name}{verb} from {shown(first)} in round {rounds[0] + 1} to {shown(last)} in "
-    text += f"round {rounds[-1] + 1}"
-    if best != rounds[-1] and shown(own[best].mean) not in (shown(last), shown(first)):
-        extreme = "highest" if more_is_better else "lowest"
-        text += f"; its {extreme} is {shown(own[best].mean)} in round {best + 1}"
-    return sentence(text) + "."
+        words = f"from {first} to {last}" if len(rounds) > 1 else first
+        words += f", best {top}" if best not in (rounds[0], rounds[-1]) else ""
+        lines.append(f"{name}: {words}." if len(curves) > 1 else f"{sentence(words)}.")
+    lines += [f"And {len(curves) - MOST} curves more."] if len(curves) > MOST else []
+    return f"{sentence(title)} over rounds. {' '.join(lines)}"
 
 
 def clients_text(groups: Sequence[GroupRecord]) -> str:
@@ -111,23 +92,15 @@ def split_text(table: Sequence[Sequence[int]], classes: Sequence[str]) -> str:
 
 
 def confusion_text(shares: Sequence[Sequence[float]], classes: Sequence[str]) -> str:
-    """Describe a confusion matrix: best and worst class, and the most frequent error."""
+    """Describe a confusion matrix by its best and its worst class."""
     hits = {classes[i]: row[i] for i, row in enumerate(shares) if sum(row)}
     if not hits:
         return "A confusion matrix without samples."
     worst, best = min(hits, key=lambda c: hits[c]), max(hits, key=lambda c: hits[c])
-    wrong = [
-        (v, classes[i], classes[j])
-        for i, row in enumerate(shares)
-        for j, v in enumerate(row)
-        if i != j and v > 0
-    ]
-    text = f"Confusion matrix of {len(classes)} classes. {best} is recognised best "
-    text += f"({percent(hits[best])}), {worst} worst ({percent(hits[worst])})."
-    if wrong:
-        share, true, predicted = max(wrong)
-        text += f" Most often {true} is taken for {predicted} ({percent(share)})."
-    return text
+    return (
+        f"Confusion matrix of {len(classes)} classes. Most often correct: {best} "
+        f"({percent(hits[best])}), least often: {worst} ({percent(hits[worst])})."
+    )
 
 
 # --- tables ---------------------------------------------------------------------------------------

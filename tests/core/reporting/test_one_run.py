@@ -182,7 +182,7 @@ def test_of_many_rounds_some_are_told(copy):
     assert len(text) < 600_000
     words = [e.get("aria-label", "") for e in read(text).all("div")]
     alt = next(one for one in words if one.startswith("Test accuracy over"))
-    assert "rises from 0.0\u00a0% in round 1 to 39.9\u00a0% in round 400" in alt
+    assert "From 0.0\u00a0% in round 1 to 39.9\u00a0% in round 400" in alt
 
 
 @pytest.mark.slow
