@@ -115,9 +115,9 @@ class BatchScreen:
 
     # --- events -----------------------------------------------------------------------------------
 
-    def _checked(self, tried: CheckedRun, done: int, of: int) -> None:
-        self._weights[tried.batch_run] = 0.0 if tried.finished else self._weight(tried)
-        self._there += tried.finished
+    def _checked(self, checked: CheckedRun, done: int, of: int) -> None:
+        self._weights[checked.batch_run] = 0.0 if checked.finished else self._weight(checked)
+        self._there += checked.finished
         if self.quiet:
             return
         self._bars.show("dry steps", f"{done}/{of} runs", done / of, ALL)
@@ -126,14 +126,14 @@ class BatchScreen:
             self._bars.line(f"checked {count(of, 'run')}{finished}")
 
     @staticmethod
-    def _weight(tried: CheckedRun) -> float:
+    def _weight(checked: CheckedRun) -> float:
         """Return the remaining mini-batches of a run."""
-        whole = max(1, tried.rounds * tried.trials)
-        return max(1, tried.steps) * (1 - tried.done / whole)
+        whole = max(1, checked.rounds * checked.trials)
+        return max(1, checked.steps) * (1 - checked.done / whole)
 
-    def _started(self, wanted: BatchRun) -> None:
+    def _started(self, batch_run: BatchRun) -> None:
         self._began = time.monotonic() if self._began is None else self._began
-        self._going[wanted] = _Going(time.monotonic())
+        self._going[batch_run] = _Going(time.monotonic())
 
     def _row(self, event: events.RoundDone) -> None:
         going, accuracy = self._going[event.batch_run], event.row.test_accuracy
@@ -141,10 +141,10 @@ class BatchScreen:
         if accuracy is not None:
             going.last, going.best = accuracy, max(accuracy, going.best or 0.0)
 
-    def _note(self, wanted: BatchRun, text: str) -> None:
+    def _note(self, batch_run: BatchRun, text: str) -> None:
         if not self.quiet and text not in self._noted:  # most notes are equal for all runs
             self._noted.add(text)
-            self._bars.line(f"note: {wanted.name}: {text}", "yellow")
+            self._bars.line(f"note: {batch_run.name}: {text}", "yellow")
 
     def _ended_run(self, outcome: Outcome) -> None:
         going = self._going.pop(outcome.batch_run, None)
@@ -176,9 +176,9 @@ class BatchScreen:
     def _draw(self) -> None:
         if self.quiet or not self._bars.live or self._began is None:
             return
-        for wanted, going in self._going.items():
-            name = shortened(wanted.name, LONGEST)
-            self._bars.show(name, _status(going), going.share, str(id(wanted)))
+        for batch_run, going in self._going.items():
+            name = shortened(batch_run.name, LONGEST)
+            self._bars.show(name, _status(going), going.share, str(id(batch_run)))
         left = self._time_left()
         words = [f"{self._done}/{self.total} runs", f"{len(self.failed)} failed"]
         words = [words[0], *words[1:][: bool(self.failed)], *([f"{left} left"] if left else [])]
@@ -191,11 +191,11 @@ class BatchScreen:
         known = sum(weight for weight in self._weights.values())
         whole = known if len(self._weights) >= self.total else usual * self.total
         done = self._weight_done
-        for wanted, going in self._going.items():
+        for batch_run, going in self._going.items():
             if going.rounds > going.before:
                 share = going.done + going.within - going.before
                 share /= going.rounds - going.before
-                done += max(0.0, share) * self._weights.get(wanted, usual)
+                done += max(0.0, share) * self._weights.get(batch_run, usual)
         if done <= 0 or done >= whole:
             return ""
         return clock((time.monotonic() - self._began) * (whole - done) / done)

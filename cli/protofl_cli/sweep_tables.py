@@ -86,7 +86,7 @@ def _rounds(line: PointResult) -> str:
     return " … ".join(map(str, dict.fromkeys((found[0], found[-1])))) if found else ""
 
 
-def show_plan(sweep: Sweep, tried: Sequence[CheckedRun], at_once: int | None) -> None:
+def show_plan(sweep: Sweep, checked: Sequence[CheckedRun], at_once: int | None) -> None:
     """Print the runs of a plan, and the estimated time."""
     from protofl_workbench.batch.batch_tasks import shared_cores
 
@@ -98,21 +98,21 @@ def show_plan(sweep: Sweep, tried: Sequence[CheckedRun], at_once: int | None) ->
             "all" if one.finished else f"{one.done} rounds" if one.done else "",
             "" if one.seconds is None else clock(one.seconds),
         ]
-        for one in tried
+        for one in checked
     ]
     columns = ["run", "rounds", "mini-batches", "done", "core time"]
     render.table(columns, shown, right=columns[1:3] + columns[4:])
-    tries, runs = len(tried), sweep.points * sweep.trials
-    seconds = sum(one.seconds or 0.0 for one in tried)
-    steps = sum(one.steps for one in tried)
+    tries, runs = len(checked), sweep.points * sweep.trials
+    seconds = sum(one.seconds or 0.0 for one in checked)
+    steps = sum(one.steps for one in checked)
     rows = []
     if sweep.search:
         rows.append(("search", f"{tries} runs at the ends of its ranges stand for {runs}"))
         seconds, steps = seconds * runs / tries, steps * runs // tries
-    todo = runs - (0 if sweep.search else sum(one.finished for one in tried))
-    on_gpu = any(one.device != "cpu" for one in tried)
+    todo = runs - (0 if sweep.search else sum(one.finished for one in checked))
+    on_gpu = any(one.device != "cpu" for one in checked)
     most, hosts = shared_cores(
-        [one.batch_run.request for one in tried][:todo], at_once, on_gpu=on_gpu
+        [one.batch_run.request for one in checked][:todo], at_once, on_gpu=on_gpu
     )
     rows += [
         ("runs", f"{runs:,}, {todo:,} to do; {steps:,} mini-batches in all"),

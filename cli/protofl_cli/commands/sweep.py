@@ -219,9 +219,9 @@ def _plan(asked: Sweep, at_once: int | None, screen: BatchScreen) -> None:
     from protofl_cli.sweep_tables import show_plan
     from protofl_workbench.sweeps.sweep_execution import plan_sweep
 
-    tried = plan_sweep(asked, at_once=at_once, follow=screen)
+    checked = plan_sweep(asked, at_once=at_once, follow=screen)
     screen.end()
-    show_plan(asked, tried, at_once)
+    show_plan(asked, checked, at_once)
 
 
 def _again(folder: Path) -> str:

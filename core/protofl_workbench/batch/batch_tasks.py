@@ -64,7 +64,7 @@ class Source(Protocol):
         """
         ...
 
-    def should_continue(self, wanted: BatchRun, row: Row) -> bool:
+    def should_continue(self, batch_run: BatchRun, row: Row) -> bool:
         """Return True if a run continues after a round.
 
         Also called for rounds that were finished before. A run ends after its last round anyway.
@@ -79,8 +79,8 @@ class Source(Protocol):
 class RunChecks:
     """Runs to check."""
 
-    def __init__(self, wanted: Iterable[BatchRun], *, measure: bool) -> None:
-        self._waiting, self._measure = [*wanted][::-1], measure
+    def __init__(self, batch_runs: Iterable[BatchRun], *, measure: bool) -> None:
+        self._waiting, self._measure = [*batch_runs][::-1], measure
         self._count = len(self._waiting)
         self.found: dict[BatchRun, CheckedRun] = {}
 
@@ -88,18 +88,18 @@ class RunChecks:
         """Return the next run, if any."""
         return self._waiting.pop() if self._waiting else None
 
-    def job(self, wanted: BatchRun, runs: Path) -> Job:
+    def job(self, batch_run: BatchRun, runs: Path) -> Job:
         """Return the job of a run."""
-        return CheckJob(wanted.request, runs, measure=self._measure)
+        return CheckJob(batch_run.request, runs, measure=self._measure)
 
     def end(
-        self, wanted: BatchRun, found: CheckedRun | ProtoflError, follow: events.Follow
+        self, batch_run: BatchRun, found: CheckedRun | ProtoflError, follow: events.Follow
     ) -> None:
         """Store the result of a check."""
         if isinstance(found, ProtoflError):
-            found = CheckedRun(wanted, error=found)
-        self.found[wanted] = tried = replace(found, batch_run=wanted)
-        follow(events.RunChecked(tried, len(self.found), self._count))
+            found = CheckedRun(batch_run, error=found)
+        self.found[batch_run] = checked = replace(found, batch_run=batch_run)
+        follow(events.RunChecked(checked, len(self.found), self._count))
 
 
 class RunExecution:
@@ -111,44 +111,46 @@ class RunExecution:
 
     def next(self, follow: events.Follow) -> BatchRun | None:
         """Return the next run, if any."""
-        if (wanted := self._source.next()) is not None:
-            self._known[wanted] = Outcome(wanted, "failed")
-            follow(events.RunStarted(wanted))
-        return wanted
+        if (batch_run := self._source.next()) is not None:
+            self._known[batch_run] = Outcome(batch_run, "failed")
+            follow(events.RunStarted(batch_run))
+        return batch_run
 
-    def job(self, wanted: BatchRun, runs: Path) -> Job:
+    def job(self, batch_run: BatchRun, runs: Path) -> Job:
         """Return the job of a run."""
-        request = with_hosts(wanted.request, self._hosts)
+        request = with_hosts(batch_run.request, self._hosts)
         options = request.options
         if self._group and options.get("track") and not options.get("track_group"):
             request = replace(request, options={**options, "track_group": self._group})
         return RunJob(request, runs)
 
-    def forward(self, wanted: BatchRun, event: events.Event, follow: events.Follow) -> bool:
+    def forward(self, batch_run: BatchRun, event: events.Event, follow: events.Follow) -> bool:
         """Pass an event on; return False if the source stops the run after a round."""
-        known = self._known[wanted]
+        known = self._known[batch_run]
         match event:
             case events.RunPlanned():
                 known = Outcome(
-                    wanted, "failed", event.folder, False, event.seed, event.rounds, event.trials
+                    batch_run, "failed", event.folder, False, event.seed, event.rounds, event.trials
                 )
             case events.FolderMade():
                 known = replace(known, folder=event.folder)
-        self._known[wanted] = known
+        self._known[batch_run] = known
         follow(event)
         if not isinstance(event, events.RoundDone):
             return True
-        continues = self._source.should_continue(wanted, event.row)
+        continues = self._source.should_continue(batch_run, event.row)
         return continues or event.row.round + 1 == known.rounds
 
-    def end(self, wanted: BatchRun, found: Outcome | ProtoflError, follow: events.Follow) -> None:
+    def end(
+        self, batch_run: BatchRun, found: Outcome | ProtoflError, follow: events.Follow
+    ) -> None:
         """Pass the outcome on."""
-        known = self._known.pop(wanted)
+        known = self._known.pop(batch_run)
         if isinstance(found, ProtoflError):
             outcome = replace(known, error=found)
         else:
             outcome = replace(known if found.state == "stopped" else found, state=found.state)
-            outcome = replace(outcome, batch_run=wanted)
+            outcome = replace(outcome, batch_run=batch_run)
         self._source.run_ended(outcome)
         follow(events.RunEnded(outcome))
 
@@ -157,17 +159,17 @@ Trial = tuple[str, int]
 """Identity of the run (without the seed), and seed of the trial."""
 
 
-def _trials(tried: CheckedRun) -> set[Trial]:
-    return {(tried.identity, tried.seed + trial) for trial in range(tried.trials)}
+def _trials(checked: CheckedRun) -> set[Trial]:
+    return {(checked.identity, checked.seed + trial) for trial in range(checked.trials)}
 
 
 class OrderedRuns:
     """Runs in the given order; two runs with a common trial never run at the same time."""
 
-    def __init__(self, tried: Sequence[CheckedRun]) -> None:
+    def __init__(self, checked: Sequence[CheckedRun]) -> None:
         self.outcomes: dict[BatchRun, Outcome] = {}
         todo = []
-        for one in tried:
+        for one in checked:
             if one.error is not None:
                 self.outcomes[one.batch_run] = Outcome(one.batch_run, "failed", error=one.error)
             elif one.finished:
@@ -193,7 +195,7 @@ class OrderedRuns:
                 return one.batch_run
         return None
 
-    def should_continue(self, wanted: BatchRun, row: Row) -> bool:
+    def should_continue(self, batch_run: BatchRun, row: Row) -> bool:
         """Return True: no run is stopped early."""
         return True
 
@@ -203,9 +205,9 @@ class OrderedRuns:
         self.outcomes[outcome.batch_run] = outcome
 
 
-def check_error(tried: Iterable[CheckedRun]) -> UsageError | None:
+def check_error(checked: Iterable[CheckedRun]) -> UsageError | None:
     """Return the first error of checked runs, with the number of others; None if there is none."""
-    wrong = [one for one in tried if one.error is not None]
+    wrong = [one for one in checked if one.error is not None]
     if not wrong:
         return None
     first, *others = wrong

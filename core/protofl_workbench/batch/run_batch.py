@@ -2,13 +2,13 @@
 
 ::
 
-    wanted = [BatchRun("tau=10", request), BatchRun("tau=100", other)]
+    batch_runs = [BatchRun("tau=10", request), BatchRun("tau=100", other)]
     with Batch(Path("runs")) as batch:
-        tried = batch.check_all(wanted)            # plan and dry step of each, no training
-        outcomes = batch.run_all(tried)            # in the same order
+        checked = batch.check_all(batch_runs)            # plan and dry step of each, no training
+        outcomes = batch.run_all(checked)            # in the same order
 
-``run_batch(wanted, Path("runs"))`` does both and raises the first error. With a `Source` instead of
-a list, `Batch.do` chooses the next run from the outcomes of earlier ones.
+``run_batch(batch_runs, Path("runs"))`` does both and raises the first error. With a `Source` instead
+of a list, `Batch.do` chooses the next run from the outcomes of earlier ones.
 
 Runs start through `protofl.runs.reuse` only: finished runs are not repeated, and interrupted runs
 are resumed. `run_all` does not raise errors of runs; they are in each `Outcome`.
@@ -103,35 +103,37 @@ class Batch:
 
     # --- requests ---------------------------------------------------------------------------------
 
-    def check_all(self, wanted: Sequence[BatchRun], *, measure: bool = False) -> list[CheckedRun]:
+    def check_all(
+        self, batch_runs: Sequence[BatchRun], *, measure: bool = False
+    ) -> list[CheckedRun]:
         """Plan every run, and do the dry step of unfinished runs; nothing is trained.
 
         Args:
-            wanted: The runs.
+            batch_runs: The runs.
             measure: True to measure steps, for `CheckedRun.seconds`.
 
         Returns:
             The results in the same order, with the errors of runs.
         """
-        task = RunChecks(wanted, measure=measure)
-        most = shared_cores([one.request for one in wanted], self._at_once)[0]
+        task = RunChecks(batch_runs, measure=measure)
+        most = shared_cores([one.request for one in batch_runs], self._at_once)[0]
         self._work(task, most)
-        return [task.found[one] for one in wanted]
+        return [task.found[one] for one in batch_runs]
 
-    def run_all(self, tried: Sequence[CheckedRun]) -> list[Outcome]:
+    def run_all(self, checked: Sequence[CheckedRun]) -> list[Outcome]:
         """Execute runs.
 
         Args:
-            tried: Results of `check_all`; runs with an error are not started.
+            checked: Results of `check_all`; runs with an error are not started.
 
         Returns:
             The outcomes in the same order.
         """
-        source = OrderedRuns(tried)
-        todo = [one for one in tried if one.error is None and not one.finished]
+        source = OrderedRuns(checked)
+        todo = [one for one in checked if one.error is None and not one.finished]
         devices = {one.device for one in todo}
         self.do(source, [one.batch_run.request for one in todo], on_gpu=devices - {"cpu"} != set())
-        return [source.outcomes[one.batch_run] for one in tried]
+        return [source.outcomes[one.batch_run] for one in checked]
 
     def do(
         self,
@@ -155,8 +157,8 @@ class Batch:
     def _work(self, task: RunChecks | RunExecution, most: int) -> None:
         self._task = task
         while True:
-            while len(self._going) < most and (wanted := task.next(self._follow)) is not None:
-                self._begin(wanted)
+            while len(self._going) < most and (batch_run := task.next(self._follow)) is not None:
+                self._begin(batch_run)
             if not self._going:
                 return
             worker, message = self._inbox.get()
@@ -164,18 +166,18 @@ class Batch:
             if isinstance(message, events.RoundDone):
                 worker.send(continues)
 
-    def _begin(self, wanted: BatchRun) -> None:
-        if wanted.request.extra and self._at_once != 0:
-            kind, name = next(iter(wanted.request.extra))
+    def _begin(self, batch_run: BatchRun) -> None:
+        if batch_run.request.extra and self._at_once != 0:
+            kind, name = next(iter(batch_run.request.extra))
             error = UsageError(
                 f"{kind} {name!r} is a class of this program, which other processes cannot import",
                 do="give it as FILE.py:CLASS, or run in this process (at_once=0)",
             )
-            self._task.end(wanted, error, self._follow)
+            self._task.end(batch_run, error, self._follow)
             return
         worker = self._free.pop() if self._free else self._worker()
-        self._going[worker] = wanted
-        worker.send(self._task.job(wanted, self.runs))
+        self._going[worker] = batch_run
+        worker.send(self._task.job(batch_run, self.runs))
 
     def _worker(self) -> ProcessWorker | LocalWorker:
         worker = LocalWorker(self._take) if self._at_once == 0 else ProcessWorker(self._inbox)
@@ -186,8 +188,8 @@ class Batch:
         """Take an event or the result of a job; return False if the run has to stop."""
         if isinstance(message, events.Event):
             assert isinstance(self._task, RunExecution), "checks have no events"
-            wanted, event = self._going[worker], message
-            return self._task.forward(wanted, replace(event, batch_run=wanted), self._follow)  # type: ignore[type-var] # all events of workers are dataclasses
+            batch_run, event = self._going[worker], message
+            return self._task.forward(batch_run, replace(event, batch_run=batch_run), self._follow)  # type: ignore[type-var] # all events of workers are dataclasses
         ended = self._going.pop(worker, None)
         if message is not None:
             self._free.append(worker)
@@ -202,7 +204,7 @@ class Batch:
 
 
 def run_batch(
-    wanted: Sequence[BatchRun],
+    batch_runs: Sequence[BatchRun],
     runs: Path,
     *,
     at_once: int | None = None,
@@ -211,7 +213,7 @@ def run_batch(
     """Check and execute runs.
 
     Args:
-        wanted: The runs.
+        batch_runs: The runs.
         runs: The folder of runs.
         at_once: See `Batch`.
         follow: See `Batch`.
@@ -223,7 +225,7 @@ def run_batch(
         UsageError: A run cannot be done; nothing has been trained.
     """
     with Batch(runs, at_once=at_once, follow=follow) as batch:
-        tried = batch.check_all(wanted)
-        if (wrong := check_error(tried)) is not None:
+        checked = batch.check_all(batch_runs)
+        if (wrong := check_error(checked)) is not None:
             raise wrong
-        return batch.run_all(tried)
+        return batch.run_all(checked)

@@ -99,17 +99,17 @@ class JobRunner:
 
     def _check(self, job: CheckJob) -> CheckedRun:
         request = job.request
-        wanted = RequestedRun.of(request, of_rounds.ignore)  # notes are shown when it runs
-        plan, s = wanted.plan, wanted.plan.settings
+        requested = RequestedRun.of(request, of_rounds.ignore)  # notes are shown when it runs
+        plan, s = requested.plan, requested.plan.settings
         plan.split(0)
         check_measures(plan)
         check_participation(plan)
         check_trackers(plan)
-        recorded = wanted.candidates(job.runs)
-        part = next((part for run in recorded if (part := wanted.part_of(run))), None)
+        recorded = requested.candidates(job.runs)
+        part = next((part for run in recorded if (part := requested.part_of(run))), None)
         load, asked = workload(plan), s.rounds * s.trials
         done, seconds = asked if part else 0, None
-        if part is None and (part := next(filter(wanted.can_extend, recorded), None)):
+        if part is None and (part := next(filter(requested.can_extend, recorded), None)):
             # All rounds may be done without the evaluation of a last round.
             done = min(part.rounds_done, asked - 1)
         if done < asked:
@@ -122,7 +122,7 @@ class JobRunner:
                 seconds = seconds_of(load, paces) * (1 - done / asked)
         return CheckedRun(
             BatchRun("", request),
-            identity=wanted.identity,
+            identity=requested.identity,
             folder=part.folder if part else None,
             done=done,
             seed=s.seed,
@@ -132,7 +132,7 @@ class JobRunner:
             steps=steps_in(load),
             scores_server=_scores_server(plan),
             seconds=seconds,
-            failed_before=wanted.failed_before(part) if part and done < asked else None,
+            failed_before=requested.failed_before(part) if part and done < asked else None,
         )
 
     def _paces_of(self, plan: Plan, options: Mapping[str, Any]) -> dict[str, float]:
@@ -143,7 +143,7 @@ class JobRunner:
         return self._paces[alike]
 
     def _execute(self, job: RunJob) -> Outcome:
-        wanted, trained, reported = BatchRun("", job.request), 0, time.monotonic()
+        batch_run, trained, reported = BatchRun("", job.request), 0, time.monotonic()
 
         def follow(event: of_rounds.Event) -> None:
             nonlocal trained, reported
@@ -151,32 +151,32 @@ class JobRunner:
                 case of_rounds.StepsDone() if event.stage == "train":
                     if time.monotonic() - reported >= REPORT_SECONDS:
                         reported = time.monotonic()
-                        self._tell(events.TrainingProgress(wanted, event.share))
+                        self._tell(events.TrainingProgress(batch_run, event.share))
                 case of_rounds.Note():
-                    self._tell(events.Note(wanted, event.text))
+                    self._tell(events.Note(batch_run, event.text))
                 case of_rounds.Planned():
                     s, rows = event.plan.settings, event.folder.rows
                     folder = event.folder.path if rows else None
                     asked = (s.rounds, s.trials, len(rows), s.seed, folder)
-                    self._tell(events.RunPlanned(wanted, *asked))
+                    self._tell(events.RunPlanned(batch_run, *asked))
                     for row in rows:
                         tell(row, before=True)
                 case of_rounds.FolderMade():
-                    self._tell(events.FolderMade(wanted, event.folder.path))
+                    self._tell(events.FolderMade(batch_run, event.folder.path))
                 case of_rounds.RoundDone():
                     trained += 1
                     tell(event.row, before=False)
 
         def tell(row: Row, *, before: bool) -> None:
-            if not self._tell(events.RoundDone(wanted, row, before)):
+            if not self._tell(events.RoundDone(batch_run, row, before)):
                 raise Stopped
 
         try:
             run = run_or_reuse(job.request, job.runs, progress=follow, idle=self._idle)
         except Stopped:
-            return Outcome(wanted, "stopped")
+            return Outcome(batch_run, "stopped")
         seed, rounds, trials = (int(run.config[key]) for key in ("seed", "rounds", "trials"))
-        return Outcome(wanted, "finished", run.folder, not trained, seed, rounds, trials)
+        return Outcome(batch_run, "finished", run.folder, not trained, seed, rounds, trials)
 
 
 def _scores_server(plan: Plan) -> bool:

@@ -165,13 +165,13 @@ def _with_user_options(cells: list[Cell], said: dict[str, Any]) -> list[Cell]:
 
 
 def _selected(
-    study: Study, flag: str, noun: str, known: Iterable[str], wanted: tuple[str, ...]
+    study: Study, flag: str, noun: str, known: Iterable[str], chosen: tuple[str, ...]
 ) -> list[str]:
     known = [*known]
-    for name in wanted:
+    for name in chosen:
         if name not in known:
             raise unknown(f"{noun} of {study.name} in {flag}", name, filter(None, known))
-    return [name for name in known if not wanted or name in wanted]
+    return [name for name in known if not chosen or name in chosen]
 
 
 def _cell(study: Study, row: str, column: str, layers: list[Scale], change: Change) -> Cell:

@@ -91,11 +91,11 @@ def finished_run(cell: Cell, runs: Path) -> Run | None:
     found = find(request, runs)
     if found is not None or not cell.begun or not cell.rounds or cell.rounds >= cell.begun:
         return found
-    wanted = RequestedRun.of(
+    requested = RequestedRun.of(
         replace(request, options={**request.options, "rounds": cell.begun}), ignore
     )
-    seed, trials = wanted.plan.settings.seed, range(wanted.plan.settings.trials)
-    for run in wanted.candidates(runs.expanduser()):
+    seed, trials = requested.plan.settings.seed, range(requested.plan.settings.trials)
+    for run in requested.candidates(runs.expanduser()):
         enough = all(len(run.rows_of(trial)) >= cell.rounds for trial in trials)
         if run.config["seed"] == seed and enough:
             try:
@@ -107,8 +107,8 @@ def finished_run(cell: Cell, runs: Path) -> Run | None:
 
 def unfinished_run(request: Request, runs: Path) -> Run | None:
     """Return the longest unfinished run that can be resumed for a request."""
-    wanted = RequestedRun.of(request, ignore)
-    return next(filter(wanted.can_extend, wanted.candidates(runs.expanduser())), None)
+    requested = RequestedRun.of(request, ignore)
+    return next(filter(requested.can_extend, requested.candidates(runs.expanduser())), None)
 
 
 def reuse_notes(request: Request, runs: Path) -> str:

@@ -169,27 +169,27 @@ def _run(
         for cell in progress.to_run():
             _find_finished(progress, cell, runs)
     cells = [cell for cell in progress.to_run() if cell.key not in progress.rows]
-    wanted = [BatchRun(cell.name, cell.request()) for cell in cells]
-    if not wanted:
+    batch_runs = [BatchRun(cell.name, cell.request()) for cell in cells]
+    if not batch_runs:
         return
     with Batch(runs, at_once=at_once, follow=follow, group=progress.study.name) as batch:
-        tried: list[CheckedRun] = batch.check_all(wanted)
-        if (wrong := check_error(tried)) is not None:
-            first = next(i for i, one in enumerate(tried) if one.error is not None)
+        checked: list[CheckedRun] = batch.check_all(batch_runs)
+        if (wrong := check_error(checked)) is not None:
+            first = next(i for i, one in enumerate(checked) if one.error is not None)
             wrong.what = f"{place_of(progress.study, cells[first], wrong.what)}{wrong.what}"
             raise wrong
-        todo = [one for one in tried if again or one.failed_before is None]
+        todo = [one for one in checked if again or one.failed_before is None]
         outcomes = {outcome.batch_run: outcome for outcome in batch.run_all(todo)}
-    for cell, one in zip(cells, tried, strict=True):
+    for cell, one in zip(cells, checked, strict=True):
         _record_outcome(progress, cell, outcomes.get(one.batch_run) or _previous_failure(one))
 
 
-def _previous_failure(tried: CheckedRun) -> Outcome:
+def _previous_failure(checked: CheckedRun) -> Outcome:
     """Return the outcome of a run that diverged before and is not repeated."""
-    assert tried.failed_before is not None
-    error = tried.failed_before.error
+    assert checked.failed_before is not None
+    error = checked.failed_before.error
     error.what += " (in an earlier run; --again repeats it)"
-    return tried.outcome("failed", error)
+    return checked.outcome("failed", error)
 
 
 def _record_outcome(progress: StudyProgress, cell: Cell, outcome: Outcome) -> None:

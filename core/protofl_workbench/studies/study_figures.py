@@ -182,8 +182,8 @@ def _of_round(*columns: str) -> Callable[[Rows, Figure], float | None]:
     """
 
     def read(rows: Rows, figure: Figure) -> float | None:
-        wanted = 1 if figure.round is None else figure.round
-        row = next((row for row in rows if row.round == wanted), None)
+        number = 1 if figure.round is None else figure.round
+        row = next((row for row in rows if row.round == number), None)
         return None if row is None else float(sum(row[column] for column in columns))
 
     return read

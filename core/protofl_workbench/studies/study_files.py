@@ -24,7 +24,7 @@ def line_of(text: str, path: Sequence[str]) -> int:
         text: Content of the file.
         path: Tables and a key: ``("rows", "fedtgp", "set")``.
     """
-    wanted, table = tuple(path), tuple[str, ...]()
+    table = tuple[str, ...]()
     best, depth, inside = 0, 0, ""
     for number, line in enumerate(text.splitlines(), 1):
         if inside:  # a text over several lines
@@ -36,7 +36,7 @@ def line_of(text: str, path: Sequence[str]) -> int:
         elif key := _KEY.match(line):
             here = (*table, *_parts(key["key"]))
             inside = next((q for q in ('"""', "'''") if line.count(q) % 2), "")
-        common = _common(here, wanted)
+        common = _common(here, path)
         if here and common == len(here) and common > depth:
             best, depth = number, common
     return best

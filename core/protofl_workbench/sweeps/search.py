@@ -140,11 +140,11 @@ class Search:
             self._going += waiting
         if not waiting:
             return None
-        trying = waiting[0]
-        trying.busy, trying.rows = True, []
-        wanted = self._sweep.run_at(trying.line.point, self._sweep.seeds[len(trying.line.runs)])
-        self._of[wanted] = trying
-        return wanted
+        point = waiting[0]
+        point.busy, point.rows = True, []
+        batch_run = self._sweep.run_at(point.line.point, self._sweep.seeds[len(point.line.runs)])
+        self._of[batch_run] = point
+        return batch_run
 
     def _begun(self) -> int:
         """Return the number of started points; points that failed here are not repeated."""
@@ -162,48 +162,48 @@ class Search:
             trial, PointResult({a.key: suggest_value(trial, a) for a in self._sweep.axes})
         )
 
-    def should_continue(self, wanted: BatchRun, row: Row) -> bool:
+    def should_continue(self, batch_run: BatchRun, row: Row) -> bool:
         """Return False if the median rule stops a run."""
-        trying = self._of[wanted]
-        trying.rows.append(row)
-        if not self._report(trying):
+        point = self._of[batch_run]
+        point.rows.append(row)
+        if not self._report(point):
             return True
-        return not trying.trial.should_prune()
+        return not point.trial.should_prune()
 
-    def _report(self, trying: _PointTrial) -> bool:
+    def _report(self, point: _PointTrial) -> bool:
         """Report a point's mean to Optuna after its last row; return True if it was evaluated."""
-        row, figure = trying.rows[-1], self._sweep.figure
-        now = figure_of(trying.rows, figure)
+        row, figure = point.rows[-1], self._sweep.figure
+        now = figure_of(point.rows, figure)
         if now is None or figure_of([row], figure) is None:
             return False
-        values = [*trying.line.values("value"), now["value"]]
-        step = len(trying.line.runs) * _STEP + row.round
-        trying.trial.report(sum(values) / len(values), step)
+        values = [*point.line.values("value"), now["value"]]
+        step = len(point.line.runs) * _STEP + row.round
+        point.trial.report(sum(values) / len(values), step)
         return True
 
     def run_ended(self, outcome: Outcome) -> None:
         """Take the outcome of a run; the point ends with its last run."""
-        trying = self._of.pop(outcome.batch_run)
-        trying.busy = False
+        point = self._of.pop(outcome.batch_run)
+        point.busy = False
         if outcome.state == "finished":  # rounds of reused runs were not reported
             for row in outcome.run.rows_of(0):
-                if row.round not in {reported.round for reported in trying.rows}:
-                    trying.rows.append(row)
-                    self._report(trying)
-        runs = trying.line.runs
+                if row.round not in {reported.round for reported in point.rows}:
+                    point.rows.append(row)
+                    self._report(point)
+        runs = point.line.runs
         runs.append(point_run(outcome, self._sweep.seeds[len(runs)], self._sweep.figure))
         if len(runs) < self._sweep.trials and outcome.state == "finished":
             return
-        trying.trial.set_user_attr("runs", [_written(run) for run in runs])
-        state, value = self._optuna.trial.TrialState, trying.line.mean("value")
+        point.trial.set_user_attr("runs", [_written(run) for run in runs])
+        state, value = self._optuna.trial.TrialState, point.line.mean("value")
         if outcome.state == "finished" and value is not None:
-            self._study.tell(trying.trial, value)
+            self._study.tell(point.trial, value)
         elif outcome.state == "stopped":
-            self._study.tell(trying.trial, state=state.PRUNED)
+            self._study.tell(point.trial, state=state.PRUNED)
         else:
             self._failed += 1
-            self._study.tell(trying.trial, state=state.FAIL)
-        self._going.remove(trying)
+            self._study.tell(point.trial, state=state.FAIL)
+        self._going.remove(point)
 
     # --- results --------------------------------------------------------------------------
 

@@ -83,11 +83,11 @@ def start_sweep(
         batch = until.enter_context(
             Batch(sweep.runs, at_once=at_once, follow=follow, group=folder.name)
         )
-        tried = _checked(sweep, batch)
+        checked = _checked(sweep, batch)
         until.enter_context(folder_lock(folder.expanduser().absolute(), "--out"))
         check_new_folder(folder, sweep)
         write_sweep(folder, sweep)
-        return _execute(sweep, folder, batch, tried)
+        return _execute(sweep, folder, batch, checked)
 
 
 def resume_sweep(
@@ -130,30 +130,32 @@ def _checked(sweep: Sweep, batch: Batch, *, measure: bool = False) -> list[Check
     """Plan the runs, and do the dry steps of unfinished runs."""
     points = end_points(sweep.axes) if sweep.search else points_of(sweep.axes)
     seeds = sweep.seeds[:1] if sweep.search else sweep.seeds
-    wanted = [sweep.run_at(point, seed) for point in points for seed in seeds]
-    tried = batch.check_all(wanted, measure=measure)
-    if (wrong := check_error(tried)) is not None:
+    batch_runs = [sweep.run_at(point, seed) for point in points for seed in seeds]
+    checked = batch.check_all(batch_runs, measure=measure)
+    if (wrong := check_error(checked)) is not None:
         raise wrong
-    without = [one for one in tried if not one.scores_server]
+    without = [one for one in checked if not one.scores_server]
     if sweep.figure.endswith("-server") and without:
         raise UsageError(
             f"--figure {sweep.figure}: {without[0].batch_run.name} has no server accuracy on test "
             "samples",
             do=f"compare points by --figure {sweep.figure.removesuffix('-server')}",
         )
-    return tried
+    return checked
 
 
-def _execute(sweep: Sweep, folder: Path, batch: Batch, tried: Sequence[CheckedRun]) -> SweepResult:
+def _execute(
+    sweep: Sweep, folder: Path, batch: Batch, checked: Sequence[CheckedRun]
+) -> SweepResult:
     lines: list[PointResult]
     if sweep.search:
         search = Search(sweep, folder)
-        on_gpu = any(one.device != "cpu" for one in tried)
-        alike = [tried[0].batch_run.request] * sweep.budget
+        on_gpu = any(one.device != "cpu" for one in checked)
+        alike = [checked[0].batch_run.request] * sweep.budget
         batch.do(search, alike, on_gpu=on_gpu)
         lines = search.lines()
     else:
-        lines = point_results(sweep, batch.run_all(tried))
+        lines = point_results(sweep, batch.run_all(checked))
     results = SweepResult(sweep.figure, lines, folder)
     results.write(folder)
     return results
