@@ -7,8 +7,8 @@
         checked = batch.check_all(batch_runs)            # plan and dry step of each, no training
         outcomes = batch.run_all(checked)            # in the same order
 
-``run_batch(batch_runs, Path("runs"))`` does both and raises the first error. With a `Source` instead
-of a list, `Batch.do` chooses the next run from the outcomes of earlier ones.
+``run_batch(batch_runs, Path("runs"))`` does both and raises the first error. With a `Source`
+instead of a list, `Batch.do` chooses the next run from the outcomes of earlier ones.
 
 Runs start through `protofl.runs.reuse` only: finished runs are not repeated, and interrupted runs
 are resumed. `run_all` does not raise errors of runs; they are in each `Outcome`.
