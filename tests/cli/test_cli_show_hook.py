@@ -35,7 +35,7 @@ def test_what_it_prints(cli):
         for text in (
             "server_aggregate(",
             "uploads: Mapping[int, Payload]",
-            "called   on the server, once the round's uploads are in",
+            "called   on the server, after the uploads of a round",
             "returns  Mapping[str, Tensor]",
             "``uploads`` is in ascending".replace("``", "`"),
             "Example from ",
