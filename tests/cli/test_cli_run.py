@@ -78,7 +78,7 @@ def test_the_absent_are_counted(cli, data_dir, tmp_path):
     for number, count in enumerate(counts, 1):
         (line,) = [x for x in result.output.splitlines() if x.startswith(f"round {number}/2")]
         assert f" {count} absent," in line
-    assert f"{sum(counts)} of 24 asked: deadline {sum(counts)}" in result.output
+    assert f"{sum(counts)} of 24 selected: deadline {sum(counts)}" in result.output
 
 
 def test_models_for_other_data_are_refused(cli, data_dir):
