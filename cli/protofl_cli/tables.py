@@ -140,7 +140,7 @@ def _asked(plan: Plan) -> str:
 
 def _arrivals(plan: Plan) -> list[tuple[str, str]]:
     """Return held-out samples, unseen clients, and clients that join later."""
-    from protofl.federation.joining import NEVER, first_rounds, unseen_clients
+    from protofl.federation.client_arrivals import NEVER, first_rounds, unseen_clients
 
     s, split, rows = plan.settings, plan.split(0), list[tuple[str, str]]()
     if split.validation is not None and split.validation_offsets is not None:

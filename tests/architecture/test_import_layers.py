@@ -187,7 +187,7 @@ LONG_FILES = {"protofl.data.cache", "protofl.errors", "protofl.testing.contract"
 LONG_FILES |= {"protofl.testing.methods"}
 LONG_FUNCTIONS = {
     "protofl.data.arrays:dataset_from_arrays",
-    "protofl.data.splitting:make_split",
+    "protofl.data.partition:make_split",
     "protofl.runs.python_api:run",
     "protofl_workbench.comparing.compare:compare",
     "protofl_workbench.replaying.replay:replay",

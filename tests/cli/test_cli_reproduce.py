@@ -137,7 +137,7 @@ def test_its_rows_are_compared_by_the_rounds_that_are_there(done, cli, monkeypat
         ("table.toml runs", "table is a study, and other arguments were given"),
         ("runs --scale smoke", "--scale applies only to a study, and runs were given"),
         ("fedtgp/table-66", "unknown study 'fedtgp/table-66'"),
-        ("nowhere/runs", "nowhere/runs is no run folder"),
+        ("nowhere/runs", "nowhere/runs is not a run folder"),
         ("none.toml", "none.toml cannot be read"),
     ],
 )

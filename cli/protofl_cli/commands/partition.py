@@ -161,7 +161,7 @@ def _make(
     block: list[str],
 ) -> tuple[Dataset, Split]:
     """Return the data and their split, as a run makes them."""
-    from protofl.data.splitting import kept_split, make_split, number_of_clients
+    from protofl.data.partition import kept_split, make_split, number_of_clients
     from protofl.federation.inputs import load_data
     from protofl.hooks.discovery.registry import Registry
     from protofl.hooks.plugin.members import choose

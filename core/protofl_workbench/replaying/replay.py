@@ -176,7 +176,7 @@ def replay(
     ]
     found = Replay(reading.folder, trial, Replayed(OWN), [each for each, _ in changed])
     found.notes += _other_versions(reading.config, plan)
-    observed, kept = Observed(reading.path), _kept_knowledge(reading.path, trial)
+    observed, kept = Observed(reading.folder), _kept_knowledge(reading.folder, trial)
     extras = {row.round: row.extra for row in reading.rows if row.trial == trial}
     chosen = uploads.rounds[:rounds]
     for number in chosen:
