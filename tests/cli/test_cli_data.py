@@ -31,6 +31,29 @@ def test_partition_show_names_its_picture(cli, data_dir, tmp_path):
     assert "3 … 3 of 10" in result.output
 
 
+IN_TURN = """
+import protofl as pf, torch
+
+
+class InTurn:
+    'Deals rows in turn.'
+
+    @pf.hookimpl
+    def partition(self, labels, num_clients, generator, config):
+        return [torch.arange(i, len(labels), num_clients) for i in range(num_clients)]
+"""
+
+
+def test_partition_show_takes_a_class_of_a_file(cli, data_dir, tmp_path):
+    (tmp_path / "deal.py").write_text(IN_TURN)
+    words = ("--partition", "deal.py:InTurn", "--clients", 3, "--data-dir", data_dir)
+    result = cli("partition", "show", *words)
+    assert result.exit_code == 0, result.output
+    assert (
+        "599 … 599" in result.output and (tmp_path / "partition-digits-in-turn-3-s0.png").exists()
+    )
+
+
 def test_partition_show_of_many_classes(cli, tmp_path):
     y = np.arange(2400) % 60
     x = np.zeros((len(y), 8, 8), np.uint8)

@@ -165,13 +165,15 @@ def _make(
     from protofl.federation.inputs import load_data
     from protofl.hooks.discovery.registry import Registry
     from protofl.hooks.plugin.members import choose
+    from protofl.runs.plugin_names import name_plugins
     from protofl.system.files.atomic import default_data_dir
     from protofl.system.options.table import default_values
 
-    registry = Registry(block)
-    chosen = choose(registry, "dataset", dataset, options["dataset"])
+    named = name_plugins({"dataset": dataset, "partition": partition, "block": block}).typed
+    registry = Registry.of(named)
+    chosen = choose(registry, "dataset", named["dataset"], options["dataset"])
     usual = default_values() | getattr(chosen.plugin, "defaults", {})
-    name = partition or usual["partition"]
+    name = named.get("partition") or usual["partition"]
     partitioner = choose(registry, "partitioner", name, options["partition"])
     folder = (data_dir or default_data_dir()).expanduser().absolute()
     data = load_data(chosen, folder, lambda line: render.line(line, "dim"))

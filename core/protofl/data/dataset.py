@@ -64,6 +64,12 @@ class Dataset:
             self.split = [(_rows(train), _rows(test)) for train, test in self.split]
         self.columns = {name: as_column(values) for name, values in self.columns.items()}
 
+    def __repr__(self) -> str:
+        """The sizes in one line, without the samples."""
+        parts = "" if self.split is None else f", split over {len(self.split)} clients"
+        about = f"{len(self.y):,} samples {tuple(self.x.shape[1:])}, {len(self.classes)} classes"
+        return f"Dataset({about}, {self.num_train:,} for training{parts})"
+
     @property
     def num_classes(self) -> int:
         """C."""

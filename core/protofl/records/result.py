@@ -119,6 +119,12 @@ class Result:
     folder: Path
     profile: dict[str, Any] | None = None
 
+    def __repr__(self) -> str:
+        """The best accuracy and the folder in one line, without the rounds."""
+        best = self.summary["best_test_accuracy"]
+        accuracy = "not evaluated" if best is None else f"best test accuracy {best:.4f}"
+        return f"Result({len(self.record)} rounds, {accuracy}, {str(self.folder)!r})"
+
 
 def is_best(row: Row, rows: Sequence[Row]) -> bool:
     """Return True if a round is the best of its trial so far: the first with its accuracy.

@@ -115,10 +115,14 @@ def _module_of_file(name: str) -> ModuleType:
     if names[-1] == "__init__":
         names.pop()
     if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-    module, now = ".".join(names), (path, digest_of_code(path), path.read_bytes())
+        sys.path.append(str(folder))  # last, so that its files hide no installed module
+    if len(names) > 1 and not _finds(names[0], folder / names[0] / "__init__.py"):
+        what = f"{name}: another installed package is called {names[0]!r}"
+        raise UsageError(what, do="rename the folder")
+    module = ".".join(names) if len(names) > 1 else _free_name(path)
+    now = (path, digest_of_code(path), path.read_bytes())
     loaded = sys.modules.get(module)
-    if loaded is not None and Path(loaded.__file__ or "").resolve() == path:
+    if loaded is not None and _is_of(loaded, path):
         if _loaded.setdefault(module, now) == now:
             return loaded
         del sys.modules[module]  # the file was changed
@@ -129,6 +133,28 @@ def _module_of_file(name: str) -> ModuleType:
         raise _broken(name, error) from error
     _loaded[module] = now
     return made
+
+
+def _is_of(module: ModuleType, path: Path) -> bool:
+    return Path(module.__file__ or "").resolve() == path
+
+
+def _free_name(path: Path) -> str:
+    """Return the stem of a file, or a longer name if another module is called so."""
+    if path.stem in sys.modules:
+        free = _is_of(sys.modules[path.stem], path)
+    else:
+        free = _finds(path.stem, path)
+    return path.stem if free else f"{path.stem}_{hashlib.sha256(bytes(path)).hexdigest()[:8]}"
+
+
+def _finds(name: str, path: Path) -> bool:
+    """Return True if importing a module by its name imports this file."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except ValueError:  # a loaded module without a spec, such as __main__
+        return False
+    return spec is None or (bool(spec.origin) and Path(str(spec.origin)).resolve() == path)
 
 
 def _executed(module: str, path: Path) -> ModuleType:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -201,6 +202,29 @@ def test_names_with_arguments_stay():
     assert options == typed
     with_argument = named_request({"method": "local", "models": "of_mine_data.py"})[0].options
     assert with_argument["models"] == "of_mine_data.py"
+
+
+def test_a_file_may_have_the_name_of_an_installed_module(tmp_path):
+    """Its folder came first on the path, so that torch found it in place of NumPy."""
+    import numpy
+
+    taken = tmp_path / "numpy.py"
+    taken.write_text(SOURCE)
+    request, _ = named_request({"method": f"{taken}:MyMethod"})
+    assert request.options["classes"] == {"method/my-method": f"{taken}:MyMethod"}
+    assert sys.modules["numpy"] is numpy
+    assert sys.path.index(str(tmp_path)) > max(
+        i for i, folder in enumerate(sys.path) if (Path(folder) / "numpy").is_dir()
+    )
+
+
+def test_a_package_may_not_have_the_name_of_an_installed_one(tmp_path):
+    inside = tmp_path / "json" / "method.py"
+    inside.parent.mkdir()
+    (inside.parent / "__init__.py").touch()
+    inside.write_text(SOURCE)
+    with pytest.raises(pf.UsageError, match="another installed package is called 'json'"):
+        named_request({"method": f"{inside}:MyMethod"})
 
 
 def test_a_file_that_was_changed_is_loaded_again(file):

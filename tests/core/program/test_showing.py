@@ -6,6 +6,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 import protofl as pf
 
@@ -79,3 +80,15 @@ def test_a_notebook_has_one_output_that_changes(run, monkeypatch, capsys):
     shell.kernel = None
     run("local", "two", progress=True)
     assert "round 2/2" in capsys.readouterr().err
+
+
+def test_a_result_and_a_data_set_are_shown_in_a_line(run):
+    x, y = torch.zeros(20, 1, 8, 8, dtype=torch.uint8), torch.arange(20) % 2
+    rows = [(torch.arange(5), torch.arange(5, 10)), (torch.arange(10, 15), torch.arange(15, 20))]
+    found = pf.datasets.Dataset(x, y, 20, ["a", "b"], rows)
+    assert repr(found) == (
+        "Dataset(20 samples (1, 8, 8), 2 classes, 20 for training, split over 2 clients)"
+    )
+    result = run("local")
+    best = result.summary["best_test_accuracy"]
+    assert repr(result) == f"Result(2 rounds, best test accuracy {best:.4f}, '{result.folder}')"
