@@ -104,8 +104,8 @@ def plot(
         option(
             "--as",
             "FORM",
-            "clients: sorted, box or strip (default: sorted); similarity: pearson, spearman "
-            "or cka (default: pearson)",
+            "clients: sorted, box or strip; similarity: pearson, spearman or cka (default: the "
+            "first)",
         ),
     ] = None,
     at: Annotated[
