@@ -171,14 +171,6 @@ def test_operators_are_counted_with_their_own_time():
     assert names.count("aten::addmm") == 5
 
 
-def test_sums_are_bounded(monkeypatch):
-    monkeypatch.setattr(host_profile, "TOP", 1)
-    x = torch.randn(3)
-    found = record(lambda: [(x + x) * x for _ in range(50)])
-    assert [*found["cpu"]][-1] == "others" and len(found["cpu"]) == 2
-    assert sum(calls for _, calls in found["cpu"].values()) == 100
-
-
 def test_a_program_that_profiles_already_is_left_alone():
     with torch.autograd.profiler.profile() as theirs:
         assert record(lambda: torch.ones(3).exp()) == {"cpu": {}, "gpu": {}, "trace": []}

@@ -16,9 +16,6 @@ from typing import Any
 import torch
 from torch.autograd.profiler import profile
 
-TOP = 40
-"""Number of operators with their own sum; the others have a common one."""
-
 
 class Operators:
     """Records operators from its creation until `stop`.
@@ -47,7 +44,7 @@ class Operators:
         if self._profiler is None:
             return {"cpu": {}, "gpu": {}, "trace": []}
         self._profiler.__exit__(None, None, None)
-        sums: dict[str, dict[str, list[float]]] = {"cpu": {}, "gpu": {}}
+        sums: dict[str, Any] = {"cpu": {}, "gpu": {}}
         for op in self._profiler.key_averages():
             side = "cpu" if op.device_type.name == "CPU" else "gpu"
             own = op.self_cpu_time_total if side == "cpu" else op.self_device_time_total
@@ -57,15 +54,7 @@ class Operators:
             self._profiler.export_chrome_trace(str(path))
             trace = json.loads(path.read_text(encoding="utf-8", errors="replace"))["traceEvents"]
         self._profiler = None
-        return {side: _top(found) for side, found in sums.items()} | {"trace": trace}
-
-
-def _top(sums: dict[str, list[float]]) -> dict[str, list[float]]:
-    ranked = sorted(sums.items(), key=lambda item: -item[1][0])
-    kept, rest = dict(ranked[:TOP]), [values for _, values in ranked[TOP:]]
-    if rest:
-        kept["others"] = [sum(column) for column in zip(*rest, strict=True)]
-    return kept
+        return sums | {"trace": trace}
 
 
 WARM_UP = 3

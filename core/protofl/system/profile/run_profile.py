@@ -220,7 +220,7 @@ class RunProfile:
                 seconds[operator] += own / (whole or 1.0) * stands_for
                 calls[operator] += count
         total = sum(seconds.values()) or 1.0
-        ranked = sorted(seconds.items(), key=lambda item: (item[0] == "others", -item[1]))
+        ranked = sorted(seconds.items(), key=lambda item: -item[1])
         return [
             {"name": name, "share": value / total, "seconds": value, "sampled_calls": calls[name]}
             for name, value in ranked
