@@ -293,7 +293,7 @@ def test_a_damaged_key_is_told(tmp_path):
 
 
 def test_a_name_that_something_else_has(tmp_path):
-    with pytest.raises(pf.UsageError, match="--track tells: the run has a method of that name"):
+    with pytest.raises(pf.UsageError, match="--track tells: the run has a method of the same name"):
         named = type("Tells", (Fails,), {})
         train(named, tmp_path / "run", track=Tells, progress=False)
 

@@ -25,7 +25,7 @@ from protofl.records.result import kept_round
 from protofl.system.device import autocast, compute_threads, deterministic_kernels
 from protofl.system.files.tensors import read_tensors
 from protofl.system.formatting import shape_text
-from protofl.system.profile.run_profile import OFF
+from protofl.system.profile.run_profile import Sums
 
 
 class Scorer(nn.Module):
@@ -87,7 +87,7 @@ def scorer_of(plan: Plan, reading: Reading, client: int, which: str, trial: int)
     folder, found = kept_round(reading.folder, which, own, [client])
     number = found.values["round"]
     with compute_threads(plan.settings.server_threads):
-        side = ServerSide(plan, trial, OFF)
+        side = ServerSide(plan, trial, Sums())
         unpack_server(side.record, read_tensors(folder / found.values["server"]))
         side.begin(number)
         [(_, blob)] = side.downloads([client], Totals(), counted=False)

@@ -16,7 +16,7 @@ from protofl.hooks.wire.payload import Payload, stack_rows
 from protofl.records.observed import Features
 from protofl.system.device import compute_threads, deterministic_kernels
 from protofl.system.files.tables import finite
-from protofl.system.profile.run_profile import OFF
+from protofl.system.profile.run_profile import Sums
 
 
 @dataclass
@@ -55,7 +55,7 @@ class ReplayedServer:
     def __post_init__(self) -> None:
         """Set up the server as in the run."""
         with deterministic_kernels(self.plan.settings.deterministic):
-            self._side = ServerSide(self.plan, self.trial, OFF)
+            self._side = ServerSide(self.plan, self.trial, Sums())
             self._side.open_gate()  # checks what receive_uploads returns
 
     @property

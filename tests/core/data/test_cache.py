@@ -247,7 +247,7 @@ def test_waiting_is_said_and_threads_do_not_meet(tmp_path):
 
 @pytest.mark.parametrize("key", ["", "Toy", "../toy", "a/b", "-a", "a b"])
 def test_a_key_that_is_no_file_name(tmp_path, key):
-    with pytest.raises(ProtoflError, match="no name for a file"):
+    with pytest.raises(ProtoflError, match="not a name for a file"):
         cache.load(key, tmp_path, never)
 
 

@@ -177,7 +177,7 @@ def test_an_image_of_more_pixels_than_pillow_takes(tmp_path, monkeypatch):
 def test_a_class_whose_name_is_no_utf_8(tmp_path):
     fill(tmp_path)
     os.mkdir(os.path.join(os.fsencode(tmp_path), b"p\xe4ch"))
-    assert "no UTF-8" in failure(tmp_path).what
+    assert "not UTF-8" in failure(tmp_path).what
 
 
 @pytest.mark.parametrize("parts", [(), ("train", "test")])

@@ -6,7 +6,7 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,31 +34,19 @@ class Clock:
 
 
 class Sums:
-    """Seconds of a profiled run's own work by category and name.
+    """Seconds of a run's own work by category and name."""
 
-    Args:
-        on: False to count nothing.
-    """
-
-    def __init__(self, on: bool = True) -> None:
-        self.on = on
+    def __init__(self) -> None:
         self.seconds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
 
-    def span(self, name: str, category: str) -> AbstractContextManager[None]:
-        """Count the seconds of a block."""
-        return self._count(name, category) if self.on else nullcontext()
-
     @contextmanager
-    def _count(self, name: str, category: str) -> Iterator[None]:
+    def span(self, name: str, category: str) -> Iterator[None]:
+        """Count the seconds of a block."""
         start = time.perf_counter()
         try:
             yield
         finally:
             self.seconds[category][name] += time.perf_counter() - start
-
-
-OFF = Sums(on=False)
-"""The sums of a run that is not profiled."""
 
 
 TRAINING = ("data", "forward", "loss", "backward", "update")
@@ -90,7 +78,7 @@ class RunProfile:
 
     def __init__(self, architecture_of: Callable[[int], str], *, on: bool = True) -> None:
         self.on = on
-        self.sums = Sums() if on else OFF
+        self.sums = Sums()
         self._architecture_of = architecture_of
         self._workers: dict[tuple[str, int], _Worker] = {}
         self._rounds = 0
