@@ -104,10 +104,3 @@ def test_what_can_not_be_given(returned, what, do):
     assert "before_training, client 0, round 0: main.before_training returned" in caught.value.what
     assert what in caught.value.what
     assert do in caught.value.do
-
-
-def test_draws_of_version_1_are_told_of():
-    with pytest.raises(pf.UsageError) as caught:
-        dry_step(make_plan(method(loss=lambda client, batch, given: batch.draws)))
-    assert "batch.draws is of version 1 of the hooks" in caught.value.what
-    assert "pf.per_step" in caught.value.do

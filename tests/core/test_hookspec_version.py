@@ -127,25 +127,6 @@ def test_a_plugin_that_needs_newer_hooks(monkeypatch):
         check_version(plugin, type("Fancy", (), {"requires_hookspec": fits}))
 
 
-def test_a_plugin_of_hooks_1_is_told_what_to_change(monkeypatch):
-    monkeypatch.setattr(kinds, "HOOKSPEC_VERSION", "2.0")
-    what, near, update, *changes = str(refused("1.0")).splitlines()
-    assert what == "method/fancy of protofl-fancy 0.3 needs version 1.0 of the hooks"
-    assert near.endswith("has version 2.0")
-    assert update.startswith("update protofl-fancy")
-    assert len(changes) == 3
-    for line, words in zip(
-        changes,
-        (
-            ("local_loss", "given", "before_training", "received", "state", "scratch"),
-            ("pf.per_step", "batch.draws", "Architecture.build", "SampleSpec"),
-            ('requires_hookspec = "2.0"',),
-        ),
-        strict=True,
-    ):
-        assert all(word in line for word in words), line
-
-
 def test_newer_hooks_are_not_taken_for_misspelt_ones():
     class Newer:
         """Uses a hook of a later version."""

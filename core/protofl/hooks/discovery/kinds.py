@@ -14,7 +14,7 @@ from typing import Any
 from protofl.errors import UsageError, function_location, unknown
 from protofl.hooks.hookspecs import method, resources, rounds
 from protofl.hooks.hookspecs import resources as execution
-from protofl.hooks.hookspecs.markers import HOOKSPEC_VERSION, WHAT_CHANGED, parse_version, serves
+from protofl.hooks.hookspecs.markers import HOOKSPEC_VERSION, parse_version, serves
 
 
 @dataclass(frozen=True)
@@ -138,15 +138,13 @@ def check_version(plugin: Plugin, loaded: Any) -> None:  # noqa: ANN401 - it may
         )
     if serves(wanted, have):
         return
-    do = [f"update protofl (pip install -U protofl), or install an older {plugin.distribution}"]
+    do = f"update protofl (pip install -U protofl), or install an older {plugin.distribution}"
     if wanted < have:
-        do = [f"update {plugin.distribution}: it was written for an older protofl"]
-        for major in range(wanted[0] + 1, have[0] + 1):
-            do += WHAT_CHANGED.get(major, ())
+        do = f"update {plugin.distribution}: it was written for an older protofl"
     raise UsageError(
         f"{plugin.label} of {owner} needs version {required} of the hooks",
         f"protofl {importlib.metadata.version('protofl')} has version {HOOKSPEC_VERSION}",
-        "\n".join(do),
+        do,
     )
 
 

@@ -21,18 +21,6 @@ plugin states the version that it needs: ``requires_hookspec = "2.1"`` for ``glo
 """
 
 
-WHAT_CHANGED = {
-    2: (
-        "1. local_loss takes given, what before_training returns, in place of client.received, "
-        "client.state and client.scratch",
-        "2. draws are pf.per_step(tensor) in what before_training returns, not batch.draws; "
-        "Architecture.build takes a pf.datasets.SampleSpec",
-        '3. then write requires_hookspec = "2.0"',
-    ),
-}
-"""{MAJOR: the changes for plugins of the previous MAJOR, in lines}."""
-
-
 _FORM = re.compile(r"(\d+)\.(\d+)")
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor
-
-from protofl.errors import RunFailure
 
 
 @dataclass(slots=True)
@@ -26,19 +24,6 @@ class Batch:
     y: Tensor
     index: Tensor
     phase: str = "private"
-
-    @property
-    def draws(self) -> NoReturn:
-        """Removed: version 1 of the hooks had the random draws of a step here.
-
-        Raises:
-            RunFailure: Always; the error names the replacement.
-        """
-        raise RunFailure(
-            "batch.draws is of version 1 of the hooks",
-            "local_loss receives the return value of before_training as `given`",
-            "return pf.per_step(tensor) there, and read given[name]",
-        )
 
 
 @dataclass(slots=True)
