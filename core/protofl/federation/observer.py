@@ -84,7 +84,7 @@ class Observer(NoObserver):
         self._plan, self._note = plan, note
         self._observed, self._uploads = Series(folder / OBSERVED), Series(folder / UPLOADS)
         for series in (self._observed, self._uploads):
-            for line in series.keep(done):
+            for line in series.retain(done):
                 note(line)
         self._lost: set[int] = set()
         """Trials of which uploads are missing, so that further ones would be of no use."""

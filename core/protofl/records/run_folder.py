@@ -242,7 +242,7 @@ class RunFolder:
             {client: Path(path).name for client, path in paths.items()},
             journal=f"clients-t{trial}-r{round}.jsonl",
             anew=begins,
-            behind=self._kept,
+            base=self._kept,
             keep={f"best-t{trial}": f"kept-t{trial}-r{round}.json"} if best else {},
             keep_before=last,
         )

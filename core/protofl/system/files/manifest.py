@@ -107,7 +107,7 @@ class Manifest:
         *,
         journal: str,
         anew: bool = False,
-        behind: str = "",
+        base: str = "",
         keep: Mapping[str, str] | None = None,
         keep_before: Mapping[str, str] | None = None,
     ) -> None:
@@ -118,14 +118,14 @@ class Manifest:
             changed: {number: file} of the new numbered files.
             journal: The name of the journal, for a new one.
             anew: True if no earlier numbered file counts any more.
-            behind: The name of a kept commit whose numbered files replace those of the last one.
+            base: The name of a kept commit whose numbered files replace those of the last one.
             keep: {name: new file}: names under which this commit is kept.
             keep_before: {name: new file}: names under which the previous commit is kept.
         """
         before = self._now
         checks = self._checks([*file_names(values) - before.files.keys(), *changed.values()])
         entries = {number: (name, checks[name]) for number, name in changed.items()}
-        numbered, other = before.numbered, self.kept(behind)
+        numbered, other = before.numbered, self.kept(base)
         anew = anew or other is not None
         stale = {numbered[n][0] for n in (numbered if anew else changed.keys() & numbered.keys())}
         if anew:

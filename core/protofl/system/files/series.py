@@ -79,8 +79,8 @@ class Series:
         """Bytes of all files."""
         return sum(entry.check.size for entry in self.entries.values())
 
-    def keep(self, rounds: Collection[Round]) -> list[str]:
-        """Keep the files of these rounds, and remove all others.
+    def retain(self, rounds: Collection[Round]) -> list[str]:
+        """Retain the files of these rounds, and remove all others.
 
         Args:
             rounds: The finished rounds.
