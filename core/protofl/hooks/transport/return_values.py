@@ -64,7 +64,7 @@ _LIST = (list, tuple)
 RETURNED = {
     **dict.fromkeys(PAYLOADS, _SENT),
     **dict.fromkeys(UPDATES, _UPDATE),
-    "inference": ReturnSpec(Tensor, object, "scores of all classes, B×C", "client.head(features)"),
+    "inference": ReturnSpec(Tensor, object, "a tensor of scores, B×C", "client.head(features)"),
     "end_round": ReturnSpec(Mapping, float, "numbers by name", "{'margin': float(margin)}"),
     "global_models": ReturnSpec(Mapping, nn.Module, "modules by name", "{'global': model}, or {}"),
     "phases": ReturnSpec(_LIST, Phase, "a list of phases", _PHASES),
@@ -107,14 +107,16 @@ def expect_returned(hook: str, owner: str, found: Any, given: Mapping[str, Any])
         return _expect_scores(who, found, (given["x"].shape[0], given["client"].num_classes))
     pairs: Any = found.items() if isinstance(found, Mapping) else enumerate(found)  # type: ignore[arg-type]
     for name, item in pairs:
-        what = f"{who} returned {name!r} as {description(item)}"
         if isinstance(found, Mapping) and not isinstance(name, str):
-            raise wrong(what, near, "names are strings")
-        if not (_is_number(item) if spec.item is float else isinstance(item, spec.item)):
-            raise wrong(what, near, _conversion(name, item) if spec.item is Tensor else do)
-        if spec.item is Tensor and not _is_sendable(item):
+            do = "names are strings"
+        elif not (_is_number(item) if spec.item is float else isinstance(item, spec.item)):
+            do = _conversion(name, item) if spec.item is Tensor else do
+        elif spec.item is Tensor and not _is_sendable(item):
             near = "tensors on the wire and in checkpoints are dense and of a plain type"
-            raise wrong(what, near, "write .to_dense(), .dequantize(), .float() or .long()")
+            do = "write .to_dense(), .dequantize(), .float() or .long()"
+        else:
+            continue
+        raise wrong(f"{who} returned {name!r} as {description(item)}", near, do)
 
 
 def _conversion(name: str, value: Any) -> str:  # noqa: ANN401 - it may be anything
