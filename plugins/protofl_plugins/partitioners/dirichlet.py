@@ -45,6 +45,7 @@ from typing import Literal
 import numpy as np
 
 import protofl as pf
+from protofl_plugins.partitioners.requirements import check_samples
 
 
 class Dirichlet:
@@ -100,13 +101,8 @@ class Dirichlet:
     ) -> list[np.ndarray]:
         """Draw q; redraw, then move samples, where a client has too few."""
         least = min_samples if config.min_samples is None else config.min_samples
-        if len(labels) < num_clients * least:
-            other = "a smaller batch size" if config.min_samples is None else "a lower min_samples"
-            raise pf.UsageError(
-                f"dirichlet: {len(labels)} samples are too few for {num_clients} clients "
-                f"with at least {least} each",
-                do=f"use at most {len(labels) // least} clients, or {other}",
-            )
+        other = "a smaller batch size" if config.min_samples is None else "a lower min_samples"
+        check_samples("dirichlet", len(labels), num_clients, least, other)
         if config.min_samples is None and config.cap:
             least = max(least, min(40, len(labels) // num_clients // 2))
         class_sizes = np.bincount(labels, minlength=num_classes)

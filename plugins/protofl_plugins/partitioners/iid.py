@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import protofl as pf
+from protofl_plugins.partitioners.requirements import check_samples
 
 
 class IID:
@@ -25,11 +26,6 @@ class IID:
         notes: list[str],
     ) -> list[np.ndarray]:
         """Cut one random permutation of all rows into equal pieces."""
-        if len(labels) < num_clients * min_samples:
-            raise pf.UsageError(
-                f"iid: {len(labels)} samples are too few for {num_clients} clients "
-                f"with at least {min_samples} each",
-                do=f"use at most {len(labels) // min_samples} clients, or a smaller batch size",
-            )
+        check_samples("iid", len(labels), num_clients, min_samples)
         rows = generator.permutation(len(labels)).astype(np.int64)
         return np.array_split(rows, num_clients)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 import protofl as pf
+from protofl_plugins.partitioners.requirements import check_classes, check_samples
 
 
 class Pathological:
@@ -88,18 +89,8 @@ def _check(
     samples: int, class_sizes: np.ndarray, num_clients: int, min_samples: int, count: int
 ) -> None:
     classes = np.count_nonzero(class_sizes)
-    if samples < num_clients * min_samples:
-        raise pf.UsageError(
-            f"pathological: {samples} samples are too few for {num_clients} clients "
-            f"with at least {min_samples} each",
-            do=f"use at most {samples // min_samples} clients, or a smaller batch size",
-        )
-    if count > classes:
-        raise pf.UsageError(
-            f"pathological: classes_per_client={count} is more classes per client than there are",
-            f"the data have {classes} classes",
-            f"use a classes_per_client of at most {classes}",
-        )
+    check_samples("pathological", samples, num_clients, min_samples)
+    check_classes("pathological", count, int(classes))
     if num_clients * count < classes:
         least = -(-classes // num_clients)
         raise pf.UsageError(

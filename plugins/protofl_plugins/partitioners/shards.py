@@ -17,6 +17,7 @@ import copy
 import numpy as np
 
 import protofl as pf
+from protofl_plugins.partitioners.requirements import check_classes, check_samples
 
 
 class Shards:
@@ -54,22 +55,12 @@ class Shards:
     ) -> list[np.ndarray]:
         """Cut every class into shards and deal each client its number from k classes."""
         samples, size, per_client = len(labels), config.shard_size, config.shards_per_client
-        if samples < num_clients * min_samples:
-            raise pf.UsageError(
-                f"shards: {samples} samples are too few for {num_clients} clients "
-                f"with at least {min_samples} each",
-                do=f"use at most {samples // min_samples} clients, or a smaller batch size",
-            )
+        check_samples("shards", samples, num_clients, min_samples)
         class_sizes = np.bincount(labels, minlength=num_classes)
         available = class_sizes // size
         classes = int(np.count_nonzero(class_sizes))
         k = config.classes_per_client or min(classes, max(2, (3 * num_classes + 5) // 10))
-        if k > classes:
-            raise pf.UsageError(
-                f"shards: classes_per_client={k} is more classes per client than there are",
-                f"the data have {classes} classes",
-                f"use a classes_per_client of at most {classes}",
-            )
+        check_classes("shards", k, classes)
 
         # 1. How many shards of each class every client gets.
         before = copy.deepcopy(generator)
