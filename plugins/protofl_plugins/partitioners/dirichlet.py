@@ -23,7 +23,7 @@ samples with it, for 0.60 without. ``min_samples`` is then min(40, N/M/2) by def
 ``rounding``: published code rounds the running sum of a class's samples down, so the last client
 that a class is shared out to gets one of it at least: with CIFAR-100 the last of 20 clients has
 about 88 of the 100 classes, the others 43, and mean |C_i| is 45 (20 · 45 · 512 = 0.46M floats up,
-as in FedKTL's Table 5). The default favours nobody, and mean |C_i| is 43.
+as in FedKTL's Table 5). The default favours no client, and mean |C_i| is 43.
 
 ``over=clients`` is the other construction (Hsu et al., arXiv 1909.06335, Sec. 3, cited by FedPKD):
 

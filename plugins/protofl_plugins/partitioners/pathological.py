@@ -6,7 +6,7 @@ total of 10/100/102/200 classes" (and 2 of Fashion-MNIST's 10).
 
 Departures from the common implementation, which deals classes to runs of clients in order: there
 clients 0-3 hold the same classes, and 20 clients × 10 classes leave the last two of Flowers102's
-102 classes to nobody. Here the numbers of clients a class has differ by at most one, which clients
+102 classes unused. Here the numbers of clients a class has differ by at most one, which clients
 they are is random, and every sample is given to somebody.
 """
 
@@ -95,7 +95,7 @@ def _check(
         least = -(-classes // num_clients)
         raise pf.UsageError(
             f"pathological: {num_clients} clients × classes_per_client={count} leave "
-            f"{classes - num_clients * count} of the {classes} classes to nobody",
+            f"{classes - num_clients * count} of the {classes} classes unused",
             f"the smallest value that works is classes_per_client={least}",
             f"give --set partition.classes_per_client={least}, or "
             f"at least {-(-classes // count)} clients",

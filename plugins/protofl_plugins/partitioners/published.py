@@ -88,7 +88,7 @@ class Published:
         dealt = sum(len(part) for part in parts)
         if dealt < len(labels):
             notes.append(
-                f"published: nobody has the {len(labels) - dealt} samples of the last classes, "
+                f"published: no client has the {len(labels) - dealt} samples of the last classes, "
                 "as in the published generator"
             )
         return parts

@@ -6,7 +6,7 @@ and k=50 for CIFAR-100."
 
 The paper leaves open how the 40 shards spread over the k classes; here evenly (14+13+13) as far as
 the classes have enough. Where k exceeds the number of shards (k = 50), a client has one shard of
-each of 40 classes. Samples beyond clients × shards × size belong to nobody, as in the paper; a note
+each of 40 classes. Samples beyond clients × shards × size belong to no client, as in the paper; a note
 says how many.
 """
 
@@ -23,7 +23,7 @@ from protofl_plugins.partitioners.requirements import check_classes, check_sampl
 class Shards:
     """A fixed number of one-class shards per client, from k classes (FedPKD)."""
 
-    leaves_out = "the shards that nobody is dealt, and what is left of a class over its last shard"
+    leaves_out = "shards that no client gets, and the rest of a class after its last shard"
     check_options = {"shard_size": 2, "shards_per_client": 2, "classes_per_client": 2}
 
     class Config(pf.Config):
@@ -71,7 +71,7 @@ class Shards:
         # 2. The first samples of each shuffled class, shard after shard, clients in random order.
         shuffled = generator.permutation(samples)
         by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
-        owner = np.full(samples, num_clients, dtype=np.int64)  # num_clients: nobody
+        owner = np.full(samples, num_clients, dtype=np.int64)  # num_clients: no client
         for block, shares in zip(
             np.split(by_class, np.cumsum(class_sizes)[:-1]), taken.T, strict=True
         ):

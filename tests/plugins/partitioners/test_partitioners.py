@@ -196,7 +196,7 @@ def test_pathological_classes_without_samples_are_left_out():
 
 def test_pathological_refuses_to_drop_classes():
     message = refusal(Pathological, skewed(8189, 102), 102, 8)
-    assert "8 clients × classes_per_client=10 leave 22 of the 102 classes to nobody" in message
+    assert "8 clients × classes_per_client=10 leave 22 of the 102 classes unused" in message
     assert "smallest value that works is classes_per_client=13" in message
     counts = table(
         split(Pathological, skewed(8189, 102), 102, 8, classes_per_client=13),
@@ -606,7 +606,7 @@ def test_published_pathological_drops_classes_as_published_and_says_so():
     sizes = np.bincount(skewed(8_189, 102))
     counts = published(sizes, 20, "pathological", notes)
     assert np.flatnonzero(counts.sum(axis=0) == 0).tolist() == [100, 101]
-    assert f"nobody has the {sizes[100:].sum()} samples of the last classes" in notes[0]
+    assert f"no client has the {sizes[100:].sum()} samples of the last classes" in notes[0]
 
 
 def test_published_splits_do_not_follow_the_seed_of_the_run():
