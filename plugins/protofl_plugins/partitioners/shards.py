@@ -6,8 +6,8 @@ and k=50 for CIFAR-100."
 
 The paper leaves open how the 40 shards spread over the k classes; here evenly (14+13+13) as far as
 the classes have enough. Where k exceeds the number of shards (k = 50), a client has one shard of
-each of 40 classes. Samples beyond clients × shards × size belong to no client, as in the paper; a note
-says how many.
+each of 40 classes. Samples beyond clients × shards × size belong to no client, as in the paper; a
+note says how many.
 """
 
 from __future__ import annotations
