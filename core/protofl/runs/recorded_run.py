@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from protofl.errors import UsageError
 from protofl.records.layout import PARTITION
+from protofl.records.reading import Reading
 from protofl.records.result import Result, recorded_accuracies
 from protofl.records.row import Row, columns_of, frame_of
-from protofl.runs.kept import KeptRounds
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
+    from torch import Tensor
 
     from protofl.federation.plan import Plan
+    from protofl.hooks.models.architecture import SplitModel
     from protofl.records.observed import Observed
     from protofl.records.recorded_split import RecordedSplit
+    from protofl.runs.scorer import Scorer
     from protofl.system.options.settings import Settings
+
+Which = Literal["last", "best"]
+"""A kept round of a trial: its last one or its best one (``--keep``)."""
 
 
 def load_run(folder: str | Path) -> Run:
@@ -44,12 +50,8 @@ def load_run(folder: str | Path) -> Run:
     return run
 
 
-class Run(KeptRounds):
-    """A recorded run.
-
-    Attributes:
-        folder: The run folder.
-    """
+class Run(Reading):
+    """A recorded run; ``folder`` is its run folder."""
 
     def __repr__(self) -> str:
         done, asked = self.rounds_done, self.config["rounds"] * self.config["trials"]
@@ -193,3 +195,106 @@ class Run(KeptRounds):
         from protofl.records.observed import Observed
 
         return Observed(self.folder)
+
+    def model(self, client: int, which: Which = "last", trial: int = 0) -> SplitModel:
+        """Return a client's model in eval mode, with its weights at the end of a round.
+
+        A client that has not trained has its initial weights.
+
+        Args:
+            client: The client.
+            which: The ``last`` or ``best`` round of the trial, if ``--keep`` kept it.
+            trial: The trial.
+
+        Raises:
+            UsageError: The run has not kept the round, there is no such client, or its data or
+                plugins are missing.
+        """
+        from protofl.hooks.wire.weights import load_weights
+
+        self._check_client(client)
+        kept = self.weights(which, trial, [client])
+        model = self.plan.initial_model(client, trial)
+        if client in kept.clients:
+            load_weights(model, kept.clients[client], "model")
+        return model.eval()
+
+    def knowledge(self, which: Which = "last", trial: int = 0) -> dict[str, Tensor]:
+        """Return the server's knowledge at the end of a round (names: docs/reference/wire.md).
+
+        See `model` for arguments and errors.
+        """
+        server, start = self.weights(which, trial, []).server, "knowledge/"
+        return {k.removeprefix(start): t for k, t in server.items() if k.startswith(start)}
+
+    def predict(
+        self,
+        client: int,
+        samples: Any,  # noqa: ANN401 - whatever NumPy makes an array of
+        which: Which = "last",
+        trial: int = 0,
+    ) -> Tensor:
+        """Predict the classes of samples by the method's inference, as the run's evaluation does.
+
+        `model` alone scores by the client's head. A method may predict otherwise: FedProto by the
+        nearest prototype that the server knows.
+
+        Args:
+            client: The client.
+            samples: Samples [N, …] as the data set holds them, before any preparation; images may
+                be in any layout that ``npz:`` reads.
+            which: See `model`.
+            trial: The trial.
+
+        Returns:
+            Class numbers [N] int64; the names are ``run.plan.data.classes``.
+
+        Raises:
+            UsageError: The samples do not fit, or see `model`.
+        """
+        from protofl.runs.scorer import samples_like
+
+        scorer = self.scorer(client, which, trial)
+        return scorer.scores(samples_like(samples, self.plan.data.sample)).argmax(1)
+
+    def scorer(self, client: int, which: Which = "last", trial: int = 0) -> Scorer:
+        """Return the module that maps stored samples to a client's class scores, as `predict`."""
+        from protofl.runs.scorer import scorer_of
+
+        self._check_client(client)
+        return scorer_of(self.plan, self, client, which, trial)
+
+    def export(
+        self,
+        client: int,
+        path: str | Path,
+        which: Which = "last",
+        trial: int = 0,
+    ) -> Path:
+        """Write a client to a file that other programs read.
+
+        Args:
+            client: The client.
+            path: ``FILE.onnx`` and ``FILE.pt2`` (torch.export) map stored samples to class scores
+                and contain the preparation and the method's inference; ``FILE.safetensors`` has
+                the weights and the client's download.
+            which: See `predict`.
+            trial: See `predict`.
+
+        Returns:
+            The file.
+
+        Raises:
+            UsageError: The ending is another, the method's inference cannot be exported, or see
+                `model`.
+        """
+        from protofl.runs.client_export import export
+
+        return export(self.scorer(client, which, trial), self.plan, Path(path).expanduser())
+
+    def _check_client(self, client: int) -> None:
+        clients = self.config["clients"]
+        if not 0 <= client < clients:
+            raise UsageError(
+                f"{self.folder} has no client {client}", f"clients are 0 to {clients - 1}"
+            )

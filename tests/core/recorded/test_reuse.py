@@ -421,7 +421,7 @@ def test_weights_of_a_generator_count_by_what_they_hold(runs, log, tmp_path):
     assert find(imagines(moved), runs).folder == first.folder
     moved.write_bytes(b"other")
     assert find(imagines(moved), runs) is None, "as the hash says"
-    with pytest.raises(pf.UsageError, match=r"generator.weights names is not the file"):
+    with pytest.raises(pf.UsageError, match=r"generator.weights is not the file"):
         start(
             Request({"rounds": 3}, out=first.folder, resume=True, extra=imagines(file).extra),
             events.ignore,
