@@ -59,7 +59,7 @@ class TrackerThread(threading.Thread):
         self._queue: SimpleQueue[tuple[int, Mapping[str, Any]] | Ending] = SimpleQueue()
         self._lost = self._failed = 0
         self.over = threading.Event()
-        """Set when the tracker has been told of all; unlike join, a wait may be interrupted."""
+        """Set when the tracker has ended; unlike join, a wait for it may be interrupted."""
 
     # --- in the run's thread ----------------------------------------------------------------------
 
@@ -79,7 +79,7 @@ class TrackerThread(threading.Thread):
     def run(self) -> None:
         """Open the tracker, pass on every round, close it; no error leaves this method.
 
-        What a tracker is given is its own: the run goes on with its record whatever becomes of it.
+        The tracker gets copies, so it cannot change the record of the run.
         """
         try:
             self._tell()
@@ -132,21 +132,19 @@ def check_trackers(plan: Plan) -> None:
 class TrackedProgress:
     """Progress of a run that also goes to its trackers.
 
-    The trackers are those of the plan that the run tells of. They are told once the run folder is
-    there, so that a run that is refused has left nothing anywhere.
+    Trackers start when the run folder exists, so that a refused run leaves nothing anywhere.
 
     Args:
-        progress: Called with every event, and with a note for what is wrong with a tracker.
+        progress: Called with every event, and with a note for each problem of a tracker.
     """
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._plan: Plan | None = None
         self._folder: RunFolder | None = None
-        self._told: list[TrackerThread] = []
+        self._threads: list[TrackerThread] = []
         self._begun, self._count = False, 0
-        self._lines: list[str] = []
-        self._lock = threading.Lock()
+        self._lines = SimpleQueue[str]()
 
     @property
     def follows_steps(self) -> bool:
@@ -167,8 +165,8 @@ class TrackedProgress:
             case events.RoundStarted():
                 self._begin()
             case events.RoundDone():
-                for told in self._told:
-                    told.take(self._count, event.row)
+                for thread in self._threads:
+                    thread.take(self._count, event.row)
                 self._count += 1
             case events.Finished():
                 self._begin()
@@ -178,7 +176,7 @@ class TrackedProgress:
 
     def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
         """Wait for the trackers, at most ``--track-wait`` seconds."""
-        if not self._told or self._plan is None:
+        if not self._threads or self._plan is None:
             return
         if isinstance(problem, Exception):
             words = problem.what if isinstance(problem, ProtoflError) else error_text(problem)
@@ -189,13 +187,13 @@ class TrackedProgress:
         late = f"has not ended within {wait:g} s (--track-wait)"
         try:
             until = time.monotonic() + wait
-            for told in self._told:
-                told.over.wait(max(0.0, until - time.monotonic()))
+            for thread in self._threads:
+                thread.over.wait(max(0.0, until - time.monotonic()))
         except KeyboardInterrupt:  # ends the wait; what the run has come to stays
             late = "was not waited for any longer"
         self._tell()
-        for told in (told for told in self._told if not told.over.is_set()):
-            line = f"tracker {told.tracker.name} {late}, and may lack rounds: {RESUME_TRACKING}"
+        for thread in (thread for thread in self._threads if not thread.over.is_set()):
+            line = f"tracker {thread.tracker.name} {late}, and may lack rounds: {RESUME_TRACKING}"
             self._progress(events.Note(line))
 
     def _begin(self) -> None:
@@ -206,7 +204,7 @@ class TrackedProgress:
         try:
             self._start(self._plan, self._folder)
         except (OSError, ProtoflError) as error:
-            self._say(f"the run is not tracked: {error_text(error)}")
+            self._lines.put(f"the run is not tracked: {error_text(error)}")
 
     def _start(self, plan: Plan, home: RunFolder) -> None:
         settings, folder = plan.settings, home.path.expanduser().absolute()
@@ -222,9 +220,9 @@ class TrackedProgress:
             rounds=settings.rounds,
             rows=rows,
         )
-        self._told = [TrackerThread(tracker, run, self._say) for tracker in plan.trackers]
-        for told in self._told:
-            told.start()
+        self._threads = [TrackerThread(tracker, run, self._lines.put) for tracker in plan.trackers]
+        for thread in self._threads:
+            thread.start()
 
     def _key(self, path: Path) -> str:
         """Return the key of the run for its trackers, which stays the same after a resume."""
@@ -233,23 +231,17 @@ class TrackedProgress:
             try:
                 key = str(read_json(path).get("key", ""))
             except ProtoflError as error:
-                self._say(f"{error.what}: trackers take the run for another one")
+                self._lines.put(f"{error.what}: trackers take the run for another one")
         if not key.isalnum():
             key = uuid.uuid4().hex[:16]
             write_json(path, {"key": key})
         return key
 
     def _end(self, ending: Ending) -> None:
-        for told in self._told:
-            told.end(ending)
-
-    def _say(self, line: str) -> None:
-        with self._lock:
-            self._lines.append(line)
+        for thread in self._threads:
+            thread.end(ending)
 
     def _tell(self) -> None:
         """Report the lines of the threads, because progress is called in the run's thread only."""
-        with self._lock:
-            lines, self._lines = self._lines, []
-        for line in lines:
-            self._progress(events.Note(line))
+        while not self._lines.empty():
+            self._progress(events.Note(self._lines.get()))
