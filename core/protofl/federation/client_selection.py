@@ -34,7 +34,7 @@ class Membership:
         self.start(0)
 
     def start(self, trial: int) -> None:
-        """Begin a trial: its seed's clients."""
+        """Start a trial with the clients of its seed."""
         if self._all:
             return
         settings, clients = self._plan.settings, self._plan.info.num_clients
@@ -149,7 +149,7 @@ class Selection:
         self._heard: dict[str, float | None] | None = {} if "losses" in taken else None
 
     def start(self, trial: int) -> None:
-        """Begin a trial: no losses are known."""
+        """Start a trial without known losses."""
         self._seed = self._plan.seed(trial)
         self._everyone = _fixed(np.arange(self._plan.info.num_clients))
         self._sizes = _fixed(self._plan.split(trial).train_sizes.numpy())
@@ -197,7 +197,7 @@ class Selection:
 
 
 def _fixed(values: np.ndarray) -> np.ndarray:
-    """Values that a plugin can't change."""
+    """Return an array that a plugin cannot change."""
     view: np.ndarray = values.view()
     view.setflags(write=False)
     return view

@@ -78,13 +78,13 @@ class ClientStore:
 
     @property
     def clients(self) -> set[int]:
-        """All that are kept: those that have trained."""
+        """The stored clients: those that have trained."""
         return {*self._kept}
 
     # --- at work --------------------------------------------------------------------------------
 
     def record(self, client: int) -> ClientRecord:
-        """A client as it is now."""
+        """Return the current state of a client."""
         kept = self._kept.get(client)
         if isinstance(kept, ClientRecord):
             return kept
@@ -98,7 +98,7 @@ class ClientStore:
 
     @contextmanager
     def lent(self, client: int, *, trains: bool, undo: bool = False) -> Iterator[ClientRecord]:
-        """A client for a job. One that trained is kept; what an evaluation did is not.
+        """Lend a client for a job. A trained client is stored afterwards, an evaluated one is not.
 
         After an error a client that is not live is what it was before the job. With ``undo`` it
         can be put back to that until its next job.
@@ -134,7 +134,7 @@ class ClientStore:
     # --- back to before a job -------------------------------------------------------------------
 
     def undo(self, client: int) -> None:
-        """Put a client back to what it was before it was lent, which was its last job."""
+        """Restore a client to its state before it was lent, which must be its last job."""
         before = self._before.pop(client)
         self.drop(client)
         if isinstance(before, Path):
@@ -143,7 +143,7 @@ class ClientStore:
             self._kept[client] = before
 
     def _as_it_is(self, client: int) -> Kept | None:
-        """A client apart from what is done to it; None for its seed."""
+        """Return a copy of a client's stored state; None if it is not stored."""
         kept = self._kept.get(client)
         if isinstance(kept, ClientRecord):
             return self._copied(kept)
@@ -173,12 +173,12 @@ class ClientStore:
             write_tensors(path, *packed)
 
     def load(self, client: int, path: Path) -> None:
-        """From now on a client is what a file holds; the file stays as long as that is so."""
+        """Set a client to the content of a file, which stays as long as it is used."""
         self.drop(client)
         self._kept[client] = path
 
     def drop(self, client: int) -> None:
-        """Forget a client: it is its seed again."""
+        """Drop a client: it has its initial state again."""
         self._forget_before(client)
         self._forget_file(client)
         self._kept.pop(client, None)

@@ -26,7 +26,7 @@ _Done = tuple[ClientJob, Reply] | Callable[[], None] | BaseException | None
 
 
 class JobQueue:
-    """Jobs, which hosts take as they become free; those of a client by its own host alone.
+    """Jobs that hosts take as they become free; a client's jobs go to its own host.
 
     Args:
         hosts: The hosts.
@@ -48,7 +48,7 @@ class JobQueue:
             hosts.on_steps = lambda client, done: self._done.put(partial(on_steps, client, done))
 
     def replies(self) -> Iterator[tuple[ClientJob, Reply] | None]:
-        """Each job with its reply as it is done; None where a host found nothing more to do.
+        """Yield each job with its reply when it is done; None when a host has nothing more to do.
 
         Raises:
             HostFailure: A job ended three hosts, or a client could not be restored.
@@ -176,7 +176,7 @@ class Dispatcher:
         self._placed: int | None = None
 
     def broadcast(self, job: Job) -> None:
-        """Have every host do a job at the same time, and wait for all."""
+        """Run a job on every host at the same time, and wait for all."""
         if isinstance(job, StartTrial):
             self._hosts.begin(job)
             self._placed = None
@@ -190,7 +190,7 @@ class Dispatcher:
         self._say()
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Reply]]:
-        """Deal clients' jobs to hosts as they become free, those of a client to its own.
+        """Give clients' jobs to hosts as they become free; a client's jobs go to its own host.
 
         Raises:
             HostFailure: A job ended three hosts, or a client could not be restored.

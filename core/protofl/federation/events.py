@@ -32,7 +32,7 @@ class Note(Event):
 
 @dataclass(frozen=True)
 class Planned(Event):
-    """Everything is resolved; a run that is resumed has its rows in the folder."""
+    """The run is planned; the folder of a resumed run has its rows."""
 
     plan: Plan
     folder: RunFolder
@@ -40,19 +40,19 @@ class Planned(Event):
 
 @dataclass(frozen=True)
 class DryStepStarted(Event):
-    """Two short rounds on throw-away copies begin."""
+    """The dry step starts: two short rounds on throw-away copies."""
 
 
 @dataclass(frozen=True)
 class FolderMade(Event):
-    """The dry step found nothing; the run folder is there."""
+    """The run folder exists, after a successful dry step."""
 
     folder: RunFolder
 
 
 @dataclass(frozen=True)
 class RoundStarted(Event):
-    """A round begins."""
+    """A round starts."""
 
     trial: int
     round: int
@@ -60,7 +60,7 @@ class RoundStarted(Event):
 
 @dataclass(frozen=True)
 class StageStarted(Event):
-    """A stage of the round begins.
+    """A stage of the round starts.
 
     Attributes:
         stage: ``train``, ``server``, ``evaluate`` or ``checkpoint``; with a phase after the
@@ -76,7 +76,7 @@ class StageStarted(Event):
 
 @dataclass(frozen=True)
 class StepsDone(Event):
-    """Mini-batches of a stage are done; a few times a second, and when a client is done.
+    """Mini-batches of a stage are done; sent a few times a second, and when a client is done.
 
     A backend that does not report steps counts all mini-batches of a client when it is done.
 
@@ -96,7 +96,7 @@ class StepsDone(Event):
 
 @dataclass(frozen=True)
 class ClientDone(Event):
-    """A client has done its part of a stage; in any order."""
+    """A client has finished its part of a stage; clients finish in any order."""
 
     stage: str
     client: int
@@ -104,7 +104,7 @@ class ClientDone(Event):
 
 @dataclass(frozen=True)
 class RoundDone(Event):
-    """A round is over and, where it is checkpointed, committed.
+    """A round is finished and, if it has a checkpoint, committed.
 
     Attributes:
         row: Its line of ``metrics.jsonl``.
@@ -126,7 +126,7 @@ Progress = Callable[[Event], None]
 
 
 def ignore(event: Event) -> None:
-    """The progress of a run that nobody follows."""
+    """Ignore an event."""
 
 
 def follows_steps(progress: Progress) -> bool:

@@ -32,7 +32,7 @@ AHEAD = 256 << 20
 
 
 class Federation:
-    """A server, and a pool of hosts in which the clients live.
+    """A server, and a pool of hosts with the clients.
 
     Args:
         plan: The run.
@@ -84,7 +84,7 @@ class Federation:
     def start_trial(
         self, trial: int, files: Mapping[int, str] | None = None, rows: Iterable[Row] = ()
     ) -> None:
-        """Set up the server and tell the hosts.
+        """Set up the server and start the trial on all hosts.
 
         Args:
             trial: The trial.
@@ -100,7 +100,7 @@ class Federation:
         self.pool.broadcast(jobs.StartTrial(trial, dict(files or {}), self._parked))
 
     def resume(self, folder: RunFolder) -> None:
-        """Go back to a run's last committed round."""
+        """Restore a run's last committed round."""
         assert folder.commit is not None
         self.start_trial(folder.commit.trial, folder.committed_clients(), folder.rows)
         unpack_server(self.server, folder.committed_server())

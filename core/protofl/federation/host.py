@@ -89,7 +89,7 @@ def go_on(job: work.Job) -> str:
 
 
 class Host:
-    """Clients and the work on them, in one process; a `Pool` of itself alone.
+    """Clients and their jobs in one process; a `Pool` of itself.
 
     Args:
         plan: The run.
@@ -164,7 +164,7 @@ class Host:
         self.handle(job)
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: a host has no processes."""
 
     # --- for backends, and to look at -----------------------------------------------------------
 
@@ -228,7 +228,7 @@ class Host:
         return work.Reply(clock.seconds)
 
     def _training(self, job: work.Train) -> Training:
-        """Local training, which waits for the engine at every `TrainJob` that it yields."""
+        """Train a client; the generator yields each `TrainJob` to the engine."""
         clock = Clock()
         with self._store.lent(job.client, trains=True, undo=job.may_be_undone) as record:
             clock.lap("setup")

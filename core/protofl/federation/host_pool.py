@@ -92,17 +92,17 @@ class Workers:
 
     @property
     def working(self) -> list[int]:
-        """The numbers of the hosts that have not ended for good."""
+        """Numbers of the hosts that have not ended for good."""
         return [slot.number for slot in self.slots if not slot.ended]
 
     def home(self, client: int) -> int | None:
-        """The host on which a client lives; None where it has to be made."""
+        """Return the host of a client; None if the client must be built first."""
         kept = self._memory.clients.get(client)
         slot = kept.here if kept else None
         return slot.number if slot else None
 
     def begin(self, trial: StartTrial) -> None:
-        """A new trial, of which each host is told before its next job."""
+        """Start a trial; each host is told before its next job."""
         self._memory.forget(trial.files)
         self._trial, self.assigned = trial, {}
         self._handover.clear()
@@ -121,7 +121,7 @@ class Workers:
         self._handover.clear()
 
     def attempt(self, number: int, job: Job | None) -> Reply:
-        """Do a job; None just tells a host of the trial.
+        """Run a job; None only tells a host about the trial.
 
         Returns:
             The reply; `Absent` where the job ended three hosts or did not end, and may fail.
@@ -167,7 +167,7 @@ class Workers:
             return reply
 
     def _within_limit(self, slot: Slot, job: Job) -> Reply:
-        """Have a host do a job; one that can't interrupt it is ended."""
+        """Run a job on a host; a host that cannot interrupt a late job is ended."""
         if not self._limit or not isinstance(job, ClientJob):
             return slot.host.do(job)
         with self._watch.over(slot.host) as watched:
@@ -181,13 +181,13 @@ class Workers:
                 raise Late(f"{failure.what}: {why}", do=go_on(job)) from failure
 
     def _without(self, slot: Slot, failure: HostFailure, job: Job | None, why: str) -> Absent:
-        """Put another host in the place of one, whose client is absent."""
+        """Replace a host, and mark the client of its job as absent."""
         with suppress(NoHost):  # others do its work
             self._replace(slot, failure)
         return Absent(notes=[f"{job}: {why}; the round goes on without the client"])
 
     def release(self, number: int, clients: list[int]) -> None:
-        """Have a host let go of clients, which other hosts will take."""
+        """Release clients from a host, so that other hosts can take them."""
         slot = self.slots[number]
         try:
             for client in clients:
@@ -205,7 +205,7 @@ class Workers:
                 self._replace(slot, failure)
 
     def _tell(self, slot: Slot) -> None:
-        """Tell a host of the trial, with the clients' files as they are now."""
+        """Tell a host about the trial, with the current files of clients."""
         if slot.told or self._trial is None:
             return
         with self.lock:
@@ -214,7 +214,7 @@ class Workers:
         slot.told, slot.files, slot.left = True, files, set()
 
     def _bring(self, slot: Slot, job: ClientJob) -> None:
-        """See that a job's client is on a host as it was left."""
+        """Restore a job's client on a host if it is not there."""
         client = job.client
         with self.lock:
             if not isinstance(job, Train) and not self._memory.moved(client):
@@ -234,7 +234,7 @@ class Workers:
         kept.slot = slot
 
     def _replace(self, slot: Slot, failure: HostFailure) -> None:
-        """Start a host in the place of one that ended; raises as `attempt` does."""
+        """Replace a host that ended; raises as `attempt` does."""
         with self.lock:
             if self._closed:
                 raise failure

@@ -88,7 +88,7 @@ class StartTrial(Job):
 
 @dataclass
 class ClientJob(Job):
-    """Work on one client.
+    """A job for one client.
 
     Attributes:
         client: The client.
@@ -106,7 +106,7 @@ class ClientJob(Job):
 
 @dataclass
 class RoundJob(ClientJob):
-    """Work on one client in a round; the blob is the client's download."""
+    """A job for one client in a round; the blob is the client's download."""
 
     round: int
 
@@ -116,7 +116,7 @@ class RoundJob(ClientJob):
 
 @dataclass
 class Train(RoundJob):
-    """Local training, and the upload; answered by `TrainReply`.
+    """Train a client and return its upload; answered by `TrainReply`.
 
     Attributes:
         when: ``before_upload`` or ``after_server``: which phases of the method.
@@ -135,14 +135,14 @@ class Train(RoundJob):
 
 
 class Undo(ClientJob):
-    """Put a client back to what it was before the `Train` that was its last job."""
+    """Restore a client to its state before the `Train` that was its last job."""
 
     op = "undo"
 
 
 @dataclass
 class Evaluate(RoundJob):
-    """Score a client on its test samples, changing nothing; answered by `EvaluateReply`.
+    """Evaluate a client on its test samples without changing it; answered by `EvaluateReply`.
 
     Attributes:
         observe: Test samples whose features are wanted too, at most.
@@ -167,7 +167,7 @@ class Save(ClientJob):
 
 @dataclass
 class Load(ClientJob):
-    """From now on a client is what a file holds; the file stays as long as that is so."""
+    """Set a client to the content of a file, which stays as long as it is used."""
 
     op = "load"
 
@@ -175,7 +175,7 @@ class Load(ClientJob):
 
 
 class Drop(ClientJob):
-    """Forget a client: it is its seed again."""
+    """Drop a client: it has its initial state again."""
 
     op = "drop"
 
@@ -259,7 +259,7 @@ class Pool(Protocol):
     report: Callable[[str], None]
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Reply]]:
-        """Carry out clients' jobs, costly ones first, and yield each as it is done, in any order.
+        """Run clients' jobs, costly ones first; yield each when it is done, in any order.
 
         Raises:
             HostFailure: A host ended for good; the message names the client it was working on.
@@ -267,7 +267,7 @@ class Pool(Protocol):
         ...
 
     def broadcast(self, job: Job) -> None:
-        """Have every host do a job and wait for all."""
+        """Run a job on every host and wait for all."""
         ...
 
     def close(self) -> None:

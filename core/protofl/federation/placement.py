@@ -31,7 +31,7 @@ class Seconds:
 def place(
     costs: Mapping[int, float], at: Mapping[int, int], hosts: Sequence[int]
 ) -> dict[int, int]:
-    """Longest processing time first: the costliest client goes to the host with least to do.
+    """Assign clients to hosts, the costliest client first, to the host with the least work.
 
     Args:
         costs: {client: seconds}.
@@ -63,7 +63,7 @@ def _deal(
     at: Mapping[int, int],
     limit: float,
 ) -> tuple[dict[int, int], float]:
-    """Deal clients to hosts; they stay where that keeps the host within the limit.
+    """Assign clients to hosts; a client stays if its host's work is within the limit.
 
     Returns:
         {client: host}, and the work of the host with most of it.

@@ -39,7 +39,7 @@ from protofl.system.randomness import global_stream
 
 @dataclass
 class Plan:
-    """A run that is ready to start.
+    """A planned run: settings, plugins, data and split.
 
     Attributes:
         settings: All options, resolved.
@@ -148,12 +148,12 @@ class Plan:
         return plugins_of_kinds(self.choices, "tracker")
 
     def to_json(self) -> str:
-        """All that is needed to make the same plan elsewhere; it has no trackers there."""
+        """Return a text from which the same plan is made elsewhere, without trackers."""
         return untracked(self.settings).model_dump_json()
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """Make the plan that `to_json` wrote; its code was checked where it was made first."""
+        """Make the plan that `to_json` wrote, whose code was checked there."""
         given = json.loads(text)
         allow(given["classes"].values())
         return cls.make(given)
@@ -161,7 +161,7 @@ class Plan:
     # --- what hosts and the loop read from it ---------------------------------------------------
 
     def seed(self, trial: int) -> int:
-        """The effective seed of a trial: trial k of seed s equals a run with seed s + k."""
+        """Return the seed of a trial: trial k of seed s equals a run with seed s + k."""
         return self.settings.seed + trial
 
     @cached_property
@@ -175,7 +175,7 @@ class Plan:
         return self.schedule != Schedule()
 
     def rate(self, round: int) -> float:
-        """The factor of all learning rates in a round; 1 before the first."""
+        """Return the factor of all learning rates in a round; 1 before the first round."""
         return self.schedule.factor(round, self.settings.rounds)
 
     def split(self, trial: int) -> Split:
@@ -183,7 +183,7 @@ class Plan:
         return self.splits(self.settings.seed if self.settings.hold_split else self.seed(trial))
 
     def majority_accuracy(self, trial: int, clients: Sequence[int] | None = None) -> float:
-        """Accuracy of always guessing a client's commonest class in a trial; of some or of all."""
+        """Return the accuracy of always guessing each client's most frequent class."""
         own = slice(None) if clients is None else [*clients]
         train, test = self.split(trial).counts(self.data.y, self.info.num_classes)
         return majority_correct(train[own], test[own])
@@ -194,18 +194,18 @@ class Plan:
         return self.data.x.to(self.device), self.data.y.to(self.device)
 
     def samples(self, rows: torch.Tensor, channels_last: bool) -> Samples:
-        """Rows of the data as a model sees them."""
+        """Return rows of the data as a model sees them."""
         return Samples(*self.stored, rows, self.preparation, channels_last)
 
     def public_samples(self, trial: int, channels_last: bool) -> Samples | None:
-        """The public samples, unlabelled; None where the run has none."""
+        """Return the public samples without labels; None without public data."""
         x, rows = self.stored[0], self.split(trial).public
         if self.public_data is not None:
             x, rows = self._public_stored
         return None if rows is None else Samples(x, None, rows, self.preparation, channels_last)
 
     def public_labels(self, trial: int) -> torch.Tensor | None:
-        """The labels of the public samples, which no hook sees; None where they are not known."""
+        """Return the labels of the public samples, which no hook sees; None if not known."""
         rows = self.split(trial).public
         if self.public_data is not None:
             same = self.public_data.num_classes == self.data.num_classes
@@ -214,13 +214,13 @@ class Plan:
 
     @cached_property
     def _public_stored(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Public samples of their own on the device, and their rows."""
+        """Samples and rows of the separate public data set, on the device."""
         assert self.public_data is not None
         x = self.public_data.x.to(self.device)
         return x, torch.arange(len(x), device=self.device)
 
     def initial_model(self, client_id: int, trial: int) -> SplitModel:
-        """A client's model with its initial weights."""
+        """Return a client's model with its initial weights."""
         info, architecture = self.info, self.info.architecture_of(client_id)
         who = architecture.name if self.settings.same_init else client_id
         with global_stream(self.seed(trial), "initial-weights", who):

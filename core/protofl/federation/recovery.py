@@ -18,14 +18,14 @@ JOURNAL = 256 << 20
 
 
 class Handle(Protocol):
-    """A host as a backend reaches it; see `protofl.backends.Dispatcher`.
+    """Handle of a host in a backend; see `protofl.backends.Dispatcher`.
 
     It may have an attribute ``on_steps``, which the dispatcher sets: a function that takes what the
     host's own `Host.on_steps` is called with, in any thread.
     """
 
     def do(self, job: Job) -> Reply:
-        """Have a job done; raises `HostFailure` where the host ended."""
+        """Run a job; raises `HostFailure` if the host ended."""
         ...
 
     def close(self) -> None:
@@ -74,7 +74,7 @@ class ClientHistory:
 
     @property
     def here(self) -> Slot | None:
-        """The host on which it lives; None where it has to be made."""
+        """The host of the client; None if the client must be built first."""
         return None if self.slot is None or self.slot.ended else self.slot
 
 

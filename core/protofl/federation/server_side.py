@@ -37,7 +37,7 @@ from protofl.system.randomness import global_stream
 
 
 class ServerSide:
-    """A trial's server and the hooks that run there.
+    """The server of a trial, and the hooks that run there.
 
     Args:
         plan: The run.
@@ -90,7 +90,7 @@ class ServerSide:
         return Server(self.record, self._plan.composition.main)
 
     def begin(self, number: int) -> None:
-        """A round begins."""
+        """Start a round."""
         record, settings = self.record, self._plan.settings
         record.round, record.lr = number, settings.lr * self._plan.rate(number)
         record.evaluates = number + 1 == settings.rounds or (number + 1) % settings.eval_every == 0

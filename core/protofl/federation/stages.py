@@ -49,7 +49,7 @@ class Workload:
         self._batches = batches
 
     def training(self, client: int, *when: str) -> int:
-        """Mini-batches on which a client trains in a round, or in one of the times of it.
+        """Return the mini-batches on which a client trains in a round, or in one stage of it.
 
         Args:
             client: The client.
@@ -64,7 +64,7 @@ class Workload:
         )
 
     def scoring(self, client: int, epochs: int = 0) -> int:
-        """Mini-batches of an evaluation of a client.
+        """Return the mini-batches of a client's evaluation.
 
         Args:
             client: The client.
@@ -113,7 +113,7 @@ class Stages:
     def begin(
         self, stage: str, clients: Sequence[int] = (), when: str = "", epochs: int = 0
     ) -> None:
-        """Tell of a stage.
+        """Report the start of a stage.
 
         Args:
             stage: The stage.
@@ -130,7 +130,7 @@ class Stages:
         self._progress(events.StageStarted(stage, len(clients), self._counts.steps))
 
     def _steps(self, client: int, done: int | None = None) -> None:
-        """Tell of mini-batches of a client that are done, or all."""
+        """Report finished mini-batches of a client; None for all of them."""
         if self._counts.take(client, done):
             counts = self._counts
             told = events.StepsDone(self._told, counts.done, counts.steps, counts.share)
@@ -138,7 +138,7 @@ class Stages:
 
     @contextmanager
     def ordered(self, stage: str, jobs: Sequence[ClientJob]) -> Iterator[list[ClientJob]]:
-        """The order in which jobs of a stage are to be dealt; `done` takes each that is."""
+        """Yield the jobs of a stage in the order in which they start; call `done` for each."""
         plan, sizes = self._plan, self._plan.split(self.trial).train_sizes
 
         def cost(job: ClientJob) -> float:
@@ -151,7 +151,7 @@ class Stages:
             yield found
 
     def sound(self, job: ClientJob, reply: Reply, kind: type[R]) -> R | Absent:
-        """A reply that can be what it says; else it stops the run, or its client is left out."""
+        """Check a reply: a bad one stops the run, or makes its client absent."""
         gone = isinstance(reply, Absent) and getattr(job, "may_fail", False)
         wanted: type[Reply] = Absent if gone else kind
         try:
@@ -166,7 +166,7 @@ class Stages:
         return reply
 
     def done(self, stage: str, client: int, reply: Reply, totals: Totals) -> None:
-        """Book and tell what a client's job took."""
+        """Book the time of a client's job, and report it."""
         if reply.profile:
             self._profile.take(client, reply.profile, reply.seconds)
         totals.spend(reply.seconds)
@@ -177,7 +177,7 @@ class Stages:
             self._progress(events.ClientDone(stage, client))
 
     def note(self, line: str) -> None:
-        """Tell the user a line, once."""
+        """Report a line, once."""
         if line not in self._noted:
             self._noted.add(line)
             self._progress(events.Note(line))

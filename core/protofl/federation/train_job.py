@@ -79,7 +79,7 @@ class TrainJob:
         return self.optimizer in PLAIN and not self.optimizer_options
 
     def torch_optimizer(self, **options: Any) -> Optimizer:  # noqa: ANN401 - an optimiser's
-        """The optimiser as torch has it, fresh, over the groups; with further options of it."""
+        """Return a new torch optimiser over the groups, with further options of it."""
         return make_optimizer(
             self.optimizer,
             self.groups,
@@ -94,17 +94,17 @@ class TrainJob:
         return self.record.architecture.name
 
     def whole(self) -> CombinedModule:
-        """The client's model and the modules that methods gave it, as one module; no copies."""
+        """Return the client's model and its modules of methods as one module, without copies."""
         modules = self.record.modules
         slots = {m: {n: modules[m][n].module for n in sorted(modules[m])} for m in sorted(modules)}
         return CombinedModule(self.record.model, slots)
 
     def loss_on(self, whole: CombinedModule) -> Loss:
-        """The loss of a whole that stands for the client's own (stacked or copied weights)."""
+        """Return the loss of a module that replaces the client's own (stacked or copied)."""
         return self.loss.on(whole.model, whole.modules_of())
 
     def snapshot(self) -> Callable[[], None]:
-        """Remember what ``after_batch`` collects in; a call puts it back as it is now."""
+        """Store the state that ``after_batch`` changes; a call of the result restores it."""
         record = self.record
         if self.after_batch is None:
             return lambda: None
@@ -116,19 +116,19 @@ class TrainJob:
         return restore
 
     def stream(self) -> AbstractContextManager[None]:
-        """Torch's global generators as this client's training finds them (dropout)."""
+        """Seed torch's global generators for this client's training (dropout)."""
         record = self.record
         return global_stream(record.seed, "train", record.round, record.id, self.phase.name)
 
     @property
     def steps(self) -> int:
-        """Mini-batches of all epochs."""
+        """Number of mini-batches of all epochs."""
         return self.record.steps
 
     def batches(self) -> Iterator[Batch]:
-        """The mini-batches of all epochs, in the order that seed, round and client give."""
+        """Yield the mini-batches of all epochs, in the order that seed, round and client give."""
         return (Batch(x, y, index, self.phase.name) for x, y, index in self.drawn())
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """The context of the forward pass."""
+        """Return the context of the forward pass."""
         return autocast(self.precision, self.device)

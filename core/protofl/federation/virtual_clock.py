@@ -23,7 +23,7 @@ PASSES = 3
 def end_of_round(
     arrivals: Mapping[int, float], stays: Mapping[int, float], awaited: int, deadline: float
 ) -> tuple[float, dict[int, str]]:
-    """When a round ends, and who is absent from it.
+    """Return when a round ends, and who is absent from it.
 
     It ends when as many replies as are awaited have come, or when there is nobody left to wait for,
     and at the deadline.
@@ -86,7 +86,7 @@ class Clock:
         self.elapsed = 0.0
 
     def start(self, trial: int, rows: Iterable[Row] = ()) -> None:
-        """Begin a trial, or go on with it behind the lines of its record."""
+        """Start a trial, or continue it after the lines of its record."""
         self._world.start(trial)
         self._trial, self.elapsed = trial, 0.0
         for row in rows:
@@ -95,11 +95,11 @@ class Clock:
     # --- a round ----------------------------------------------------------------------------------
 
     def wait(self, least: int, among: np.ndarray | None = None) -> Moment:
-        """When the next round begins: as soon as so many clients are there, of some or of all."""
+        """Return the start of the next round, when enough of the given clients are available."""
         return self._world.wait(self.elapsed, least, among)
 
     def ask(self, moment: Moment, awaited: int, *, limited: bool) -> None:
-        """A round begins.
+        """Start a round.
 
         Args:
             moment: When, and who is there.
@@ -111,7 +111,7 @@ class Clock:
         self._ends = 0.0
 
     def download(self, sizes: Mapping[int, int], when: str) -> set[int]:
-        """Clients get downloads of these bytes; those that will be absent whatever they send."""
+        """Book downloads; return the clients that will be absent whatever they send."""
         for client, size in sizes.items():
             self._parts.setdefault(client, []).append(self._world.device(client).seconds_down(size))
         if when == "after_server" or not self._limited:
@@ -119,7 +119,7 @@ class Clock:
         return {client for client in sizes if self._is_hopeless(client)}
 
     def arrive(self, replies: Mapping[int, TrainReply], lost: Iterable[int]) -> dict[int, str]:
-        """Clients have trained and would send their uploads.
+        """Book training and uploads; return the absent clients.
 
         Args:
             replies: What they answered.
@@ -141,7 +141,7 @@ class Clock:
         return absent
 
     def follow(self, replies: Mapping[int, TrainReply]) -> None:
-        """Clients have trained behind the server's step; the round waits for all of them."""
+        """Book training after the server's step; the round waits for all clients."""
         for client, reply in replies.items():
             self._parts[client][3] += self._training(client, reply.samples)
         self._ends += max((own[3] for own in self._parts.values() if len(own) > 3), default=0.0)

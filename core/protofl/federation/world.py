@@ -39,21 +39,21 @@ class Device:
     latency: float
 
     def seconds_down(self, size: int) -> float:
-        """Seconds until so many bytes have come from the server."""
+        """Return the seconds of a download of some bytes."""
         return self.latency + 8 * size / self.download
 
     def seconds_up(self, size: int) -> float:
-        """Seconds until so many bytes have come to the server."""
+        """Return the seconds of an upload of some bytes."""
         return self.latency + 8 * size / self.upload
 
     def seconds_of(self, flops: int) -> float:
-        """Seconds for so many floating-point operations."""
+        """Return the seconds of a number of floating-point operations."""
         return flops / self.flops
 
 
 @dataclass(frozen=True)
 class Moment:
-    """When a round begins, and who is there.
+    """The start of a round, and the clients that are available then.
 
     Attributes:
         seconds: The moment.
@@ -66,7 +66,7 @@ class Moment:
     until: np.ndarray | None = None
 
     def stays(self, client: int) -> float:
-        """Seconds that a client stays."""
+        """Return the seconds until a client leaves."""
         return math.inf if self.until is None else float(self.until[client]) - self.seconds
 
 
@@ -84,12 +84,12 @@ class World:
         """True if clients may be away."""
 
     def start(self, trial: int) -> None:
-        """Begin a trial: its seed's devices."""
+        """Start a trial with the devices of its seed."""
         self._seed = self._plan.seed(trial)
         self._devices: dict[int, Device] = {}
 
     def device(self, client: int) -> Device:
-        """A client's device.
+        """Return a client's device.
 
         Raises:
             RunFailure: What the plugin gives is none.
@@ -107,7 +107,7 @@ class World:
         return self._devices[client]
 
     def wait(self, seconds: float, least: int, among: np.ndarray | None = None) -> Moment:
-        """The first moment from ``seconds`` on at which so many clients are there.
+        """Return the first moment after ``seconds`` at which enough clients are available.
 
         Args:
             seconds: The moment.
@@ -184,7 +184,7 @@ def presence_of(
 
 
 def device_of(found: Any) -> Device:  # noqa: ANN401 - it may be anything
-    """The device that a plugin gives.
+    """Check the device that a plugin returns.
 
     Raises:
         RunFailure: A figure is missing, is none of a device, or can't be.

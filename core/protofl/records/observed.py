@@ -43,7 +43,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Prototypes(Round):
-    """Prototypes of a round: accepted uploads of the clients, and the server's after its step.
+    """Prototypes of a round: accepted uploads, and the server's prototypes after its step.
 
     Attributes:
         rows: The clients' prototypes [n, K], all below each other.

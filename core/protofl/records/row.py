@@ -21,7 +21,7 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Figure(Generic[T]):
-    """A figure that a line has under the name of the attribute.
+    """A value of a line that has the name of the attribute.
 
     Args:
         *default: The value of the attribute if a line does not have the figure. Without a default
@@ -111,7 +111,7 @@ class Row(Mapping[str, Any]):
 
     @property
     def traffic(self) -> int:
-        """Bytes that crossed in the round, up and down."""
+        """Bytes of all uploads and downloads of the round."""
         return self.upload_bytes + self.download_bytes
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - figures are of several types

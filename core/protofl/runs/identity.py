@@ -54,7 +54,7 @@ def file_digests(plan: Plan) -> dict[str, str]:
 
 
 def _files_of(plan: Plan) -> Iterator[tuple[str, str, Path]]:
-    """Options, how one types them, and the files that they name."""
+    """Yield the options that name files, their text for errors, and the files."""
     for option in ("selection", "world"):
         choice = plan.choices.get(option)
         if choice is not None and getattr(choice.plugin, "argument", None) == "path":

@@ -115,7 +115,7 @@ class Notebook(Lines):
 
 
 def where(trial: int, round: int, settings: Settings) -> str:
-    """``round 3/10``, of several trials ``trial 1/2 round 3/10``."""
+    """Return ``round 3/10``, or ``trial 1/2 round 3/10`` if there are several trials."""
     trials = f"trial {trial + 1}/{settings.trials} " if settings.trials > 1 else ""
     return f"{trials}round {round + 1}/{settings.rounds}"
 

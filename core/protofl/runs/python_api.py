@@ -117,7 +117,7 @@ _PLACES = ("out", "resume", "config", "save_recipe", "reuse")
 
 
 class Session:
-    """Runs one after the other, whose workers stay between them.
+    """A series of runs that share worker processes.
 
     A worker process takes seconds to start, most of them for importing PyTorch; in a session the
     next run begins with those that are there. Results depend on none of it. A run that fails ends

@@ -41,7 +41,7 @@ LOCKS = ".once"
 
 @dataclass
 class RequestedRun:
-    """A run that is asked for, planned.
+    """A requested run with its plan.
 
     Attributes:
         request: What is asked for.
