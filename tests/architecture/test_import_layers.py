@@ -183,8 +183,7 @@ def test_a_run_loads_little():
     assert sum(code_lines(modules()[n]) for n in loaded if n in modules()) <= LINES_OF_A_RUN
 
 
-LONG_FILES = {"protofl.data.cache", "protofl.errors", "protofl.testing.contract"}
-LONG_FILES |= {"protofl.testing.methods"}
+LONG_FILES = {"protofl.data.cache", "protofl.errors"}
 LONG_FUNCTIONS = {
     "protofl.data.arrays:dataset_from_arrays",
     "protofl.data.partition:make_split",

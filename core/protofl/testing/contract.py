@@ -38,16 +38,12 @@ def expect(kept: bool, broken: str) -> None:
 
 
 def skip(why: str) -> None:
-    """Leave a check out, with a reason.
-
-    Raises:
-        SkipTest: Always.
-    """
+    """Skip a check for a reason, by raising `SkipTest`."""
     raise SkipTest(why)
 
 
 class NotReached(SkipTest):
-    """A check can't be tried, as another one fails; pytest leaves it out."""
+    """The check cannot run, because another one fails; pytest skips it."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +52,7 @@ class Finding:
 
     Attributes:
         check: The check's name, without ``test_``.
-        words: What it looks at, in a sentence.
+        words: The first line of its docstring.
         outcome: ``passed``, ``failed``, ``skipped``, or ``not reached`` where another check has
             failed by the same cause.
         why: What was broken, why it was left out, which other check fails, or a remark.
@@ -105,7 +101,7 @@ class Contract:
         self.remarks: list[str] = []
 
     def teardown_method(self) -> None:
-        """Leave nothing behind."""
+        """Restore the number of threads and remove the folder."""
         torch.set_num_threads(self._threads)
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -249,7 +245,7 @@ def run_checks(
 
     Args:
         contract: A contract whose ``plugin`` is set.
-        report: Called with what each check looks at, before it starts.
+        report: Called with the description of each check before it starts.
     """
     findings, causes = [], dict[str, str]()
     for name, words in checks_of(contract).items():

@@ -16,7 +16,7 @@ from protofl.runs.recipes import missing, named_in
 from protofl.system.options.table import CHOOSING, OPTIONS
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, skip
-from protofl.testing.methods import MIXED, WITH_NORM, expect_finite
+from protofl.testing.method_federations import MIXED, WITH_NORM, expect_finite
 
 REPLACED = ("models", "dataset", "subset", "partition", "clients", "generator", "feature_dim")
 """Options in whose place the checks have their own."""

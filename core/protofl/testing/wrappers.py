@@ -15,7 +15,7 @@ from protofl.runs.dry_step.dry_run import dry_step
 from protofl.testing import toy
 from protofl.testing.codings import CodingChecks
 from protofl.testing.contract import expect, skip
-from protofl.testing.methods import expect_finite
+from protofl.testing.method_federations import expect_finite
 from protofl.testing.toy_methods import Prototypes, Weights
 
 

@@ -1,0 +1,136 @@
+"""Checks of a method's loss: terms, gradients, learning, and engines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from protofl.hooks.views.batch import Batch, Output
+from protofl.hooks.views.client import Client
+from protofl.hooks.views.run_info import Phase
+from protofl.hooks.views.server import Server
+from protofl.runs.dry_step.dry_run import dry_step
+from protofl.testing import toy
+from protofl.testing.contract import expect, skip
+from protofl.testing.equality import (
+    EXACT,
+    RESIDUAL,
+    Run,
+    assert_equal_runs,
+    double_precision,
+    ragged_images,
+)
+from protofl.testing.method_federations import (
+    MethodFederations,
+    difference,
+    expect_finite,
+)
+
+
+class LossChecks(MethodFederations):
+    """The checks of a method's loss, each on a toy federation of four clients."""
+
+    # --- the loss -------------------------------------------------------------------------------
+
+    def test_terms_are_scalars_with_gradients(self) -> None:
+        """Each loss term of the second round is a finite scalar with a gradient."""
+        for name, term in self._terms(self.fed(), 0)[0].items():
+            expect(
+                term.shape == (), f"term {name} has shape {tuple(term.shape)}, expected a scalar"
+            )
+        found = self.fed()
+        found.rounds(1)
+        composition = found.plan.composition
+        terms, parameters = self._terms(found, 1)
+        declared = composition.members[self.main].terms
+        stray = sorted({*terms} - {*declared})
+        expect(not stray, f"local_loss returns {', '.join(stray)}, which terms does not declare")
+        if [phase.name for phase in composition.phases(found.plan.info)] == ["private"]:
+            missing = sorted({*declared} - {*terms})
+            expect(not missing, f"local_loss does not return {', '.join(missing)} in round 1")
+        for name, term in terms.items():
+            expect_gradient(name, term, parameters)
+
+    def _terms(self, found: toy.Toy, round: int) -> tuple[Mapping[str, Tensor], list[Tensor]]:
+        """The loss terms of client 0's first samples, and the parameters that it trains."""
+        server = Server(found.server, self.main)
+        received = found.call("download_payload", server=server, client_id=0)
+        record = found.client(0)
+        record.round, record.steps = round, 1
+        record = found.prepare(0, received, double=False)
+        nudge = torch.Generator().manual_seed(1)
+        with torch.no_grad():  # a step away, so that a term at its minimum has a slope too
+            for parameter in record.model.parameters():
+                parameter.add_(0.1 * torch.randn(parameter.shape, generator=nudge))
+        x, y = record.train.inputs(slice(5)), record.train.y[:5]
+        record.model.train()
+        features = record.model.features(x)
+        batch = Batch(x, y, torch.arange(len(y)))
+        output = Output(features, record.model.head(features))
+        loss = found.plan.composition.loss(Client(record, self.main), found.given[0], Phase())
+        trained = [record.model, *(slot.module for _, slot in record.slots() if slot.train)]
+        return loss(batch, output, 0), [p for module in trained for p in module.parameters()]
+
+    def test_the_loss_is_the_sum_of_its_terms(self) -> None:
+        """The training loss is the sum of the terms, and all are finite."""
+        lines = self.plain()[0].lines
+        expect_finite(lines)
+        for line in lines:
+            whole, parts = line["train_loss"], sum(line["loss_terms"].values())
+            expect(math.isclose(whole, parts, rel_tol=1e-6), f"train_loss {whole}, terms {parts}")
+
+    def test_the_dry_step_leaves_no_trace(self) -> None:
+        """The dry step leaves no trace."""
+        first, after = self.plain()[1], self.fed()
+        generator = torch.get_rng_state()
+        dry_step(after.plan)
+        expect(torch.equal(generator, torch.get_rng_state()), "torch's generator was drawn from")
+        after.rounds(3)
+        other = toy.fingerprint(after)
+        expect(toy.same(first, other), f"the dry step shows: {difference(first, other)}")
+
+    def test_it_learns(self) -> None:
+        """The method learns twice as much as a guess gets, in eight rounds on easy data."""
+        images = toy.make_images([[12, 12, 12, 12]] * 4, [[6, 6, 6, 6]] * 4)
+        found = self.fed(data=images, rounds=8, eval_every=8, lr=0.1)
+        accuracy = found.rounds(8)[-1]["test_accuracy"]
+        expect(accuracy > 0.5, f"accuracy {accuracy:.2f} of four classes; a guess gets 0.25")
+
+    # --- engines --------------------------------------------------------------------------------
+
+    def test_every_engine_equals_eager(self) -> None:
+        """Every installed engine gives eager's weights and losses in float64."""
+        engines = [p for p in self.registry.plugins("engine") if p.name != "eager"]
+        usable = [p.name for p in engines if self.registry.status(p)[0] == "ok"]
+        if not usable:
+            skip("no other engine is installed")
+        members = [toy.group(toy.CNN, RESIDUAL), toy.group(RESIDUAL)]
+        images = ragged_images()
+        failures = []
+        with double_precision():
+            wanted = Run(self.plan(members, data=images, backend="local"), start=1)
+            for name in usable:
+                options = getattr(self.registry.load("engine", name), "check_options", {})
+                parts = {"engine": options}
+                plan = self.plan(members, data=images, backend="local", engine=name, parts=parts)
+                found = Run(plan, start=1)
+                self.remarks += [f"{name}: {note}" for note in found.notes]
+                try:
+                    assert_equal_runs(found, wanted, EXACT)
+                except AssertionError as error:
+                    failures.append(f"{name}: {error}")
+        expect(not failures, "; ".join(failures))
+
+
+def expect_gradient(name: str, term: Tensor, parameters: Sequence[Tensor]) -> None:
+    """A loss term is a finite scalar, and its gradient is finite and not zero."""
+    expect(bool(term.isfinite()), f"term {name} is {term.item()}")
+    expect(term.requires_grad, f"term {name} has no gradient: it was detached or is a constant")
+    found = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
+    reached = [g for g in found if g is not None]
+    expect(bool(reached), f"term {name} reaches no parameter that the client trains")
+    expect(all(bool(g.isfinite().all()) for g in reached), f"term {name}: NaN in a gradient")
+    expect(any(float(g.abs().max()) > 0 for g in reached), f"term {name}: its gradient is zero")
