@@ -21,7 +21,7 @@ class AttackConfig(pf.Config):
 
 
 def touched(payload: Mapping[str, Tensor], config: AttackConfig) -> list[str]:
-    """The keys of a payload that an attack touches.
+    """Return the keys of a payload that an attack changes.
 
     BatchNorm's statistics are left alone: a negative variance would end the run and not the
     defence.
@@ -52,7 +52,7 @@ class Attack:
 
     @pf.hookimpl(wrapper=True)
     def upload_payload(self, client: pf.Client) -> Generator[None, pf.Payload, pf.Payload]:
-        """Forged tensors from a malicious client."""
+        """Replace the tensors of a malicious client."""
         payload = yield
         if not client.malicious:
             return payload

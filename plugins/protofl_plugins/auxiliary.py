@@ -1,4 +1,4 @@
-"""The auxiliary model: what FML and FedKD have in common.
+"""The auxiliary model of FML and FedKD.
 
 Every client trains, beside its own model, a small model of one architecture for all, and only
 that one travels. FedTGP, appendix A, "Model heterogeneity": "the smallest model in any given model
@@ -32,7 +32,7 @@ class AuxiliaryModel:
 
     @pf.hookimpl
     def requires(self, run: pf.RunInfo, config: AuxiliaryConfig) -> list[str]:
-        """An auxiliary architecture that the group has."""
+        """Require an auxiliary architecture that the group has."""
         names = [a.name for a in (*run.architectures, *run.server_architectures)]
         wanted = config.auxiliary or run.auxiliary_architecture
         if wanted in names:
@@ -50,7 +50,7 @@ class AuxiliaryModel:
 
     @pf.hookimpl
     def resolve(self, run: pf.RunInfo, config: AuxiliaryConfig) -> dict[str, str]:
-        """The one that the group declares."""
+        """Choose the auxiliary architecture of the group by default."""
         return {} if config.auxiliary else {"auxiliary": run.auxiliary_architecture}
 
     @pf.hookimpl

@@ -1,4 +1,4 @@
-"""Mutual distillation with the auxiliary model: where published code of FML and FedKD departs."""
+"""Mutual distillation with the auxiliary model, and options of the published code."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Mutual(AuxiliaryModel):
 
     @pf.hookimpl
     def run_defaults(self, config: MutualConfig) -> dict[str, Any]:
-        """Clipping where asked for; and without the last, smaller batch with the variant."""
+        """Set clipping, and drop the last, smaller batch with the variant."""
         dropped = {"drop_last": True} if config.variant == "official" else {}
         return dropped | ({"clip": config.clip} if config.clip else {})
 

@@ -67,7 +67,7 @@ class Coded:
     def decode_upload(
         self, server: pf.Server[CodingConfig], payload: pf.Payload, form: pf.Payload
     ) -> pf.Payload:
-        """The way back."""
+        """Decode the payload."""
         return (
             payload
             if server.config.direction == "down"
@@ -85,7 +85,7 @@ class Coded:
     def decode_download(
         self, client: pf.Client[CodingConfig], payload: pf.Payload, form: pf.Payload
     ) -> pf.Payload:
-        """The way back."""
+        """Decode the payload."""
         return (
             payload
             if client.config.direction == "up"
@@ -107,7 +107,7 @@ def is_chosen(name: str, tensor: Tensor, config: CodingConfig) -> bool:
 
 
 def checked_names(payload: pf.Payload, form: pf.Payload, parts: set[str]) -> pf.Payload:
-    """The tensors of a form that came, where nothing came beside them but these parts.
+    """Return the tensors of a received form, which may have no other parts than these.
 
     Raises:
         ValueError: Something else came too.
@@ -119,7 +119,7 @@ def checked_names(payload: pf.Payload, form: pf.Payload, parts: set[str]) -> pf.
 
 
 def put_beside(sent: pf.Payload, name: str, tensor: Tensor) -> None:
-    """Put what belongs to a tensor on the wire.
+    """Add a tensor's further parts to the payload.
 
     Raises:
         UsageError: The payload has a key of that name.
@@ -132,5 +132,5 @@ def put_beside(sent: pf.Payload, name: str, tensor: Tensor) -> None:
 
 
 def in_rows(tensor: Tensor, *, by_row: bool) -> Tensor:
-    """A tensor as [N, d]: its rows, or all of it as one."""
+    """Return a tensor as [N, d]: its rows, or all of it as one row."""
     return tensor.flatten(1) if by_row and tensor.dim() > 1 else tensor.reshape(1, -1)

@@ -31,7 +31,7 @@ class DefenceConfig(pf.Config):
 
 
 class Sifted:
-    """The plain mean of the rows that a defence has left."""
+    """The mean of the rows that a defence keeps."""
 
     donates = ("server_aggregate",)
 

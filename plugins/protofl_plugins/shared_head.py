@@ -22,7 +22,7 @@ class SharedHead(SharedPart):
 
     @pf.hookimpl
     def requires(self, run: pf.RunInfo) -> list[str]:
-        """Heads of one shape."""
+        """Require heads of one shape."""
         if run.one_head:
             return []
         heads = ", ".join(dict.fromkeys(a.head for a in run.architectures))

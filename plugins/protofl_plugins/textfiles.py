@@ -1,4 +1,4 @@
-"""Text files that users write for plugins: read line by line, with words for what is wrong."""
+"""Text files of users: read line by line, with errors that name the line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import protofl as pf
 
 
 def stamp(path: str | Path, what: str) -> tuple[int, int]:
-    """When a file was last changed and its size: what is kept of its content is good for these.
+    """Return a file's time and size, to detect changes.
 
     Raises:
         UsageError: It can't be read.
@@ -22,7 +22,7 @@ def stamp(path: str | Path, what: str) -> tuple[int, int]:
 
 
 def read_lines(path: str | Path, what: str) -> Iterator[tuple[int, str]]:
-    """The lines of a UTF-8 file with their numbers, from 1 on, without their ends.
+    """Return the lines of a UTF-8 file with their numbers, from 1 on, without line ends.
 
     Raises:
         UsageError: It can't be read, or is no text.

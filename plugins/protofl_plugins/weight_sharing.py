@@ -1,4 +1,4 @@
-"""Sharing weights: what FedAvg, FedProx and LG-FedAvg have in common.
+"""Weight sharing of FedAvg, FedProx and LG-FedAvg.
 
 w ← Σ_i (n_i / n) · w_i        (FedPKD Eq. 1)
 """

@@ -1,4 +1,4 @@
-"""Clients as a file lists them, a line a round.
+"""Client sampling from a file: a line for each round.
 
 A line holds the numbers of a round's clients, apart by spaces or commas; what follows ``#`` and
 empty lines are left out. Behind its last line the file begins again. Clients that are away in a
@@ -18,7 +18,7 @@ from protofl_plugins.textfiles import read_lines, stamp
 
 @functools.lru_cache(maxsize=8)
 def _read(path: str, clients: int, stamp: tuple[int, int]) -> list[list[int]]:
-    """The lists of a file, held against the number of clients; read again when it changes."""
+    """Return the lists of a file, checked for the number of clients; cached until it changes."""
     rounds: list[list[int]] = []
     for number, line in read_lines(path, "selection list"):
         words = line.partition("#")[0].replace(",", " ").split()
@@ -42,7 +42,7 @@ def _read(path: str, clients: int, stamp: tuple[int, int]) -> list[list[int]]:
 
 
 class Lists:
-    """The clients that a file lists, a line a round."""
+    """Clients from a file, with a line for each round."""
 
     argument = "path"
     any_number = True
@@ -56,7 +56,7 @@ class Lists:
     def select(
         self, round: int, clients: np.ndarray, sizes: np.ndarray, config: Config
     ) -> list[int]:
-        """The round's line, without those who can't be asked."""
+        """Return the clients of the round's line that are available."""
         rounds = _read(str(config.path), len(sizes), stamp(config.path, "selection list"))
         listed = rounds[round % len(rounds)]
         return [*np.intersect1d(listed, clients).tolist()]

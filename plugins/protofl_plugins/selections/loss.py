@@ -1,4 +1,4 @@
-"""Clients with the largest losses among some that are drawn: Power-of-Choice.
+"""Client sampling by loss: Power-of-Choice.
 
 Source: Cho, Wang and Joshi, "Towards Understanding Biased Client Selection in Federated Learning",
 AISTATS 2022 (arXiv 2010.01243, "Power-of-Choice Selection Strategies"), in the variant rpow-d that

@@ -1,4 +1,4 @@
-"""Clients drawn at random, those with more training samples more often.
+"""Client sampling by size: clients with more training samples are drawn more often.
 
 Source: Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, Algorithm 2
 (FedProx): device k is chosen with probability p_k = n_k / n. There devices are averaged with equal
@@ -46,7 +46,7 @@ def draw_by_size(
 
 
 class Size:
-    """Clients drawn at random, those with more training samples more often."""
+    """Client sampling by size: clients with more training samples are drawn more often."""
 
     class Config(pf.Config):
         """Options: --set selection.OPTION=VALUE."""

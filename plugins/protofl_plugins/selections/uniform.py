@@ -1,4 +1,4 @@
-"""Clients drawn at random, each as likely as any other: FedAvg's choice.
+"""Uniform client sampling, as in FedAvg.
 
 Source: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized
 Data", AISTATS 2017, Algorithm 1: S_t is a random set of m = max(C·K, 1) clients.
@@ -12,7 +12,7 @@ import protofl as pf
 
 
 class Uniform:
-    """Clients drawn at random, all alike."""
+    """Uniform client sampling."""
 
     class Config(pf.Config):
         """No options."""

@@ -75,7 +75,7 @@ class MLflow:
 
     @pf.hookimpl
     def open_run(self, run: pf.TrackedRun, config: Config) -> Opened:
-        """The run of this key, or a new one; with the rounds that it lacks."""
+        """Open the run of this key or a new one, and add the rounds that it lacks."""
         uri = config.uri or os.environ.get("MLFLOW_TRACKING_URI")
         if uri and uri.startswith("file:"):
             uri = f"file:{Path(uri.removeprefix('file:')).absolute()}"
@@ -100,7 +100,7 @@ class MLflow:
 
     @pf.hookimpl
     def log_round(self, opened: Opened, run: pf.TrackedRun, row: Mapping[str, Any]) -> None:
-        """A metric for each figure."""
+        """Log a metric for each figure."""
         _log(opened, run, [row])
 
     @pf.hookimpl
@@ -112,7 +112,7 @@ class MLflow:
         summary: Mapping[str, Any],
         error: str,
     ) -> None:
-        """The summary as metrics without steps, and how it ended."""
+        """Log the summary as metrics without steps, and the status."""
         found = {f"summary/{name}": value for name, value in run.figures(summary).items()}
         _log_metrics(opened, found, 0)
         if error:
@@ -121,7 +121,7 @@ class MLflow:
 
 
 def _experiment(client: MlflowClient, name: str) -> str:
-    """The experiment's id; another run may make it at the same moment."""
+    """Return the id of the experiment, which another run may create at the same moment."""
     for _ in range(2):
         found = client.get_experiment_by_name(name)
         if found is not None:
@@ -142,7 +142,7 @@ def _log_parameters(opened: Opened, run: pf.TrackedRun) -> None:
 
 
 def _lacking(opened: Opened, run: pf.TrackedRun) -> list[Mapping[str, Any]]:
-    """The rounds of the record that MLflow does not have."""
+    """Return the rounds of the record that MLflow lacks."""
     have: dict[str, set[int]] = {}
     for trial in {run.trial(row) for row in run.rows}:
         history = opened.client.get_metric_history(opened.run_id, _name(trial, COUNTED))

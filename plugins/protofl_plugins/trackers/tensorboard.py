@@ -47,7 +47,7 @@ class TensorBoard:
 
     @pf.hookimpl
     def open_run(self, run: pf.TrackedRun, config: Config) -> Writers:
-        """The configuration as a text, and the rounds that there are."""
+        """Write the configuration as a text, and the existing rounds."""
         opened: Writers = {}
         text = json.dumps(run.config, indent=1, ensure_ascii=False)
         writer = self._writer(opened, run, "", config)
@@ -61,7 +61,7 @@ class TensorBoard:
     def log_round(
         self, opened: Writers, run: pf.TrackedRun, row: Mapping[str, Any], config: Config
     ) -> None:
-        """A scalar for each figure."""
+        """Write a scalar for each figure."""
         self._write(opened, run, row, config)
 
     @pf.hookimpl
@@ -83,7 +83,7 @@ class TensorBoard:
     def _writer(
         self, opened: Writers, run: pf.TrackedRun, trial: str, config: Config
     ) -> SummaryWriter:
-        """The writer of a trial, or of the run."""
+        """Return the writer of a trial, or of the run."""
         if trial not in opened:
             from torch.utils.tensorboard.writer import SummaryWriter
 

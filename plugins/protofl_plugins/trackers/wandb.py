@@ -65,7 +65,7 @@ class WandB:
 
     @pf.hookimpl
     def open_run(self, run: pf.TrackedRun, config: Config) -> Run:
-        """The run of this id, with the rounds that it lacks."""
+        """Open the run of this id, and add the rounds that it lacks."""
         import wandb
 
         settings = wandb.Settings(
@@ -104,14 +104,14 @@ class WandB:
     def log_round(
         self, opened: Run, run: pf.TrackedRun, row: Mapping[str, Any], number: int
     ) -> None:
-        """All figures of the round."""
+        """Log all figures of the round."""
         _log(opened, run, row, number)
 
     @pf.hookimpl
     def end_run(
         self, opened: Run, run: pf.TrackedRun, status: str, summary: Mapping[str, Any], error: str
     ) -> None:
-        """The summary, and how it ended."""
+        """Log the summary and the status."""
         for name, value in run.figures(summary).items():
             opened.summary[f"summary/{name}"] = value
         opened.summary["status"] = status

@@ -1,4 +1,4 @@
-"""Clients that come and go: who is there, drawn anew in every slot of virtual time."""
+"""Availability: clients come and go, drawn in every slot of virtual time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Phones, laptops and servers: devices of three tiers, unlike within each.
+"""Tiers: phones, laptops and servers, which also differ within a tier.
 
 ======  ==========  ========  ========  =======  ==================================================
 tier    in training download  upload    latency  where the figures are from

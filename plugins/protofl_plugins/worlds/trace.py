@@ -1,4 +1,4 @@
-"""Devices as a file lists them: measured ones, or those of another simulator.
+"""Traces: devices from a file, measured or from another simulator.
 
 A CSV file begins with a line of column names; a file whose first line begins with ``{`` is JSON
 Lines, an object a line. Empty lines and lines that begin with ``#`` are left out. A line is a
@@ -116,7 +116,7 @@ class Trace:
 
 
 def _assigned(config: Trace.Config, clients: int, seed: int) -> tuple[list[Row], np.ndarray]:
-    """The devices, and which of them each client has."""
+    """Return the devices, and the device of each client."""
     rows = _read(str(config.path), config.period, stamp(config.path, WHAT))
     if config.assign == "random":
         return rows, pf.numpy_stream(seed, "trace").integers(len(rows), size=clients)
@@ -130,7 +130,7 @@ def _assigned(config: Trace.Config, clients: int, seed: int) -> tuple[list[Row],
 
 @functools.lru_cache(maxsize=4)
 def _read(path: str, period: float | None, stamp: tuple[int, int]) -> list[Row]:
-    """The devices of a file; read again when it changes."""
+    """Return the devices of a file; cached until the file changes."""
     lines = [
         (number, line)
         for number, line in read_lines(path, WHAT)
@@ -205,7 +205,7 @@ def _check_columns(place: str, names: Collection[str]) -> None:
 
 
 def _row(values: dict[str, Any], period: float | None) -> Row:
-    """A device of its line's values.
+    """Return the device of a line's values.
 
     Raises:
         ValueError: One of them can't be.
@@ -223,7 +223,7 @@ def _row(values: dict[str, Any], period: float | None) -> Row:
 
 
 def _changes(available: Any, period: float | None) -> tuple[float, ...]:  # noqa: ANN401
-    """When a device comes and leaves, in turn; empty where it is always there.
+    """Return when a device comes and leaves, in turn; empty if it is always available.
 
     Raises:
         ValueError: That is not written as it should be, or not ascending.
@@ -247,7 +247,7 @@ def _changes(available: Any, period: float | None) -> tuple[float, ...]:  # noqa
 
 
 def _number(name: str, value: Any) -> float:  # noqa: ANN401 - it may be anything
-    """A finite number.
+    """Return a finite number.
 
     Raises:
         ValueError: It is none.

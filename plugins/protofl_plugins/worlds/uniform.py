@@ -1,4 +1,4 @@
-"""Devices of one kind, alike or within a range: a world to study one figure at a time.
+"""Uniform world: devices of one kind, alike or within a range.
 
 Each figure of a client is the option's value times s^u with u uniform in −1 … 1, drawn for each
 client and figure apart (s: ``spread``), so that figures are spread evenly on a logarithmic scale.

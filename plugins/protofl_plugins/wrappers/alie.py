@@ -1,4 +1,4 @@
-"""ALIE: malicious clients agree on what is wrong by so little that nobody can tell.
+"""ALIE: malicious clients send a common error that is too small to be detected.
 
 Baruch et al., "A Little Is Enough: Circumventing Defenses For Distributed Learning" (NeurIPS 2019),
 Algorithm 3. For every number that is sent

@@ -28,7 +28,7 @@ class ClassSwap:
 
     @pf.hookimpl(wrapper=True)
     def upload_payload(self, client: pf.Client[Config]) -> Generator[None, pf.Payload, pf.Payload]:
-        """Other numbers in ``classes`` and ``NAME.classes``."""
+        """Change the numbers in ``classes`` and ``NAME.classes``."""
         payload = yield
         if not client.malicious:
             return payload

@@ -57,7 +57,7 @@ class GaussianNoise:
 
     @pf.hookimpl(wrapper=True)
     def upload_payload(self, client: pf.Client) -> Generator[None, pf.Payload, pf.Payload]:
-        """Noise on what a client sends."""
+        """Add noise to the upload."""
         payload = yield
         if client.config.direction == "down":
             return payload
@@ -67,7 +67,7 @@ class GaussianNoise:
     def download_payload(
         self, server: pf.Server, client_id: int
     ) -> Generator[None, pf.Payload, pf.Payload]:
-        """Noise on what a client receives."""
+        """Add noise to the download."""
         payload = yield
         if server.config.direction == "up":
             return payload

@@ -1,4 +1,4 @@
-"""Label flip: malicious clients train on wrong labels, and send honestly what comes of it.
+"""Label flip: malicious clients train on wrong labels, and send honest payloads.
 
     opposite      y′ = C − 1 − y
     next          y′ = (y + 1) mod C

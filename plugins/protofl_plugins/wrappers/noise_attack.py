@@ -1,4 +1,4 @@
-"""Noise as an attack: malicious clients add as much noise as they please.
+"""Noise attack: malicious clients add noise of any size.
 
     v′ = v + s·rms(v)·ε,  ε ~ N(0, 1) elementwise, rms(v) the root of the mean of v²
 

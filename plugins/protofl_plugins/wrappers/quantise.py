@@ -1,4 +1,4 @@
-"""Quantise: what is sent crosses with 16 or 8 bits a number.
+"""Quantise: tensors are sent with 16 or 8 bits a number.
 
     fp16, bf16   v rounded to that type; what fp16 can't hold becomes ±65504
     int8         s = max_j |v_j| / 127,   q_j = round(v_j / s),   seen: s·q_j

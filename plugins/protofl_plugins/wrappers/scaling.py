@@ -1,4 +1,4 @@
-"""Scaling: malicious clients send a multiple of what they have, to outweigh the others.
+"""Scaling: malicious clients send a multiple of their tensors, to outweigh the others.
 
     v′ = a·v
 

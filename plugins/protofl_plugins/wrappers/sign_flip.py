@@ -1,4 +1,4 @@
-"""Sign flip: malicious clients send the opposite of what they have.
+"""Sign flip: malicious clients send the negative of their tensors.
 
     v′ = −a·v
 

@@ -1,4 +1,4 @@
-"""Stale: malicious clients send what they sent some rounds ago.
+"""Stale: malicious clients send their payload of some rounds ago.
 
 In round t a client sends the payload that it made in round t − k, or in the newest of its rounds
 before that; while it has none so old, its oldest. A message is replayed whole. Every number in it
@@ -14,7 +14,7 @@ import protofl as pf
 
 
 class Stale:
-    """Attack: malicious clients send what they made k rounds ago."""
+    """Attack: malicious clients send their payload of k rounds ago."""
 
     attack = True
 

@@ -1,4 +1,4 @@
-"""Top-k: only the largest numbers of what is sent cross, with their places.
+"""Top-k: only the largest numbers of a tensor are sent, with their positions.
 
 Aji and Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017; the equations
 are those of Stich, Cordonnier and Jaggi, "Sparsified SGD with Memory", NeurIPS 2018:
@@ -101,7 +101,7 @@ def _rows(name: str, tensor: Tensor, config: TopK.Config) -> Tensor:
 
 
 def _kept(name: str, tensor: Tensor, config: TopK.Config) -> int:
-    """The k of a tensor, which its form alone says; 0 where it is sent whole."""
+    """Return the k of a tensor, which its form determines; 0 if it is sent whole."""
     if not is_chosen(name, tensor, config):
         return 0
     length = _rows(name, tensor, config).shape[1]
@@ -131,7 +131,7 @@ def _keys(name: str, payload: pf.Payload) -> Tensor:
 
 
 def _memory(state: dict[str, Any], name: str, payload: pf.Payload) -> Tensor:
-    """The m of a tensor, of its shape; zero for rows of which nothing was left out yet."""
+    """Return the memory m of a tensor, in its shape; zero for new rows."""
     tensor, found = payload[name], torch.zeros_like(payload[name])
     kept = state.get(name)
     if kept is not None and kept["left"].shape[1:] == tensor.shape[1:]:
@@ -141,7 +141,7 @@ def _memory(state: dict[str, Any], name: str, payload: pf.Payload) -> Tensor:
 
 
 def _remember(state: dict[str, Any], name: str, payload: pf.Payload, left: Tensor) -> None:
-    """The new m, m + v − g; that of rows that are not sent this time stays."""
+    """Store the new memory m + v − g; rows that are not sent this time keep theirs."""
     keys, kept = _keys(name, payload), state.get(name)
     if kept is not None and kept["left"].shape[1:] == left.shape[1:]:
         others = ~torch.isin(kept["keys"], keys)
