@@ -21,7 +21,7 @@ from protofl.system.options.plugin_options import VariantConfig
 from protofl.testing import MethodContract
 from protofl.testing import toy as toyfed
 from protofl.testing.donors import methods_to_run
-from protofl.testing.methods import as_declared
+from protofl.testing.method_runs import as_declared
 
 REGISTRY = Registry()
 METHODS = methods_to_run(REGISTRY)
