@@ -24,6 +24,9 @@ from protofl_workbench.studies.study import Study
 from protofl_workbench.studies.study_files import ExtendedFile
 from protofl_workbench.studies.study_reader import read_study
 
+FILE = "file"
+"""Name of the collection of a study that is not installed."""
+
 
 class Collection:
     """A collection of studies; each collection is a subclass with its files.
@@ -93,15 +96,14 @@ def collection_of_file(path: Path) -> type[Collection]:
         UsageError: A file cannot be read.
     """
     texts = {file.stem: _text(file) for file in path.absolute().parent.glob("*.toml")}
-    return _collection("file", [path.stem], texts)
+    return _collection(FILE, [path.stem], texts)
 
 
 def _collection(
     name: str, files: Sequence[str], texts: Mapping[str, str], **about: str
 ) -> type[Collection]:
-    return type(
-        "Collection", (Collection,), {"name": name, "files": files, "texts": texts, **about}
-    )
+    own = {"__doc__": Collection.__doc__, "name": name, "files": files, "texts": texts, **about}
+    return type("Collection", (Collection,), own)
 
 
 def collections() -> dict[str, type[Collection]]:
