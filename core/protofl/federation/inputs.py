@@ -36,6 +36,34 @@ def load_data(choice: Choice, data_dir: Path, report: Report) -> Dataset:
     return cache.load(key, data_dir, partial(choice.call, "decode", data_dir=data_dir), report)
 
 
+def load_for_group(
+    choice: Choice, group: Choice, registry: Registry, data_dir: Path, report: Report
+) -> tuple[Choice, Dataset, list[str]]:
+    """Load a data set as samples that a model group takes, if its arrays allow several kinds.
+
+    Float arrays N×a×b are images or series. A data set with an option ``kind`` that is not given is
+    loaded again with a kind that the group takes.
+
+    Returns:
+        The data set's plugin with the options that were used, the data, and notes.
+    """
+    data = load_data(choice, data_dir, report)
+    kinds, given = kinds_of(group.plugin), getattr(choice.config, "kind", "")
+    if data.sample.kind in kinds or given is not None or not data.x.is_floating_point():
+        return choice, data, []
+    for kind in kinds:
+        own = choose(registry, "dataset", choice.text, {**choice.dump(), "kind": kind})
+        try:
+            found = load_data(own, data_dir, report)
+        except UsageError:
+            continue  # such arrays cannot be of this kind
+        note = (
+            f"the arrays are read as {found.sample}, because {group.text} takes {in_words(kinds)}"
+        )
+        return own, found, [f"{note}; --set dataset.kind={data.sample.kind}: as {data.sample}"]
+    return choice, data, []
+
+
 def about(data: Dataset, given: Container[str]) -> list[str]:
     """Return notes about the data set: deviations from its source, and options that it ignores."""
     lines = [data.note] if data.note else []

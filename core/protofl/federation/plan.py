@@ -107,7 +107,13 @@ class Plan:
         settings, composition, choices = found.settings, found.composition, found.choices
         registry = found.registry
         # 2. The data, the public data, and what they become for the models.
-        data = data or inputs.load_data(choices["dataset"], settings.data_dir, report)
+        kind_notes: list[str] = []
+        if data is None:
+            both = choices["dataset"], choices["model-group"]
+            chosen, data, kind_notes = inputs.load_for_group(
+                *both, registry, settings.data_dir, report
+            )
+            choices = {**choices, "dataset": chosen}
         public, own_public = inputs.public_data(
             settings, composition, data, registry, report, given="public" in given
         )
@@ -134,7 +140,7 @@ class Plan:
             info=info,
             preparation=preparation,
             device=found.device,
-            notes=[*inputs.about(data, given), *notes],
+            notes=[*inputs.about(data, given), *kind_notes, *notes],
         )
 
     @cached_property

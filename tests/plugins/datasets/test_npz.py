@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import protofl as pf
+from protofl.federation.plan import Plan
 from protofl_plugins.datasets.npz import Npz
 
 rng = np.random.default_rng(0)
@@ -258,3 +259,21 @@ def test_the_plugin(tmp_path):
     save(tmp_path, x_train=X[:3], y_train=Y[:3])
     assert Npz().cache_key(config=config, data_dir=tmp_path) != key
     assert Npz.argument == "path"
+
+
+def test_floats_that_may_be_images_or_series_are_what_the_group_takes(tmp_path):
+    x, y = np.random.default_rng(0).normal(size=(40, 3, 64)).astype(np.float32), np.arange(40) % 4
+    given = {"method": "local", "dataset": f"npz:{tmp_path / 'a.npz'}", "data_dir": tmp_path}
+    np.savez(tmp_path / "a.npz", x_train=x, y_train=y)
+    plan = Plan.make({**given, "models": "cnn1d", "clients": 2})
+    assert str(plan.data.sample) == "series 3×64"
+    assert plan.settings.options["dataset"]["kind"] == "series"  # recorded, as a resume needs it
+    assert any("read as series 3×64, because cnn1d takes series" in note for note in plan.notes)
+    plan = Plan.make({**given, "models": "cnn4", "clients": 2})
+    assert str(plan.data.sample) == "images 1×3×64"
+    assert plan.settings.options["dataset"]["kind"] is None
+    asked = {**given, "models": "cnn1d", "options": {"dataset": {"kind": "image"}}}
+    with pytest.raises(pf.UsageError, match="cnn1d takes series, and the data are images"):
+        Plan.make(asked)
+    with pytest.raises(pf.UsageError, match=r"takes (tables|rows)"):
+        Plan.make({**given, "models": "mlp"})
