@@ -37,20 +37,34 @@ def load_data(choice: Choice, data_dir: Path, report: Report) -> Dataset:
 
 
 def load_for_group(
-    choice: Choice, group: Choice, registry: Registry, data_dir: Path, report: Report
-) -> tuple[Choice, Dataset, list[str]]:
-    """Load a data set as samples that a model group takes, if its arrays allow several kinds.
+    choices: Mapping[str, Choice],
+    registry: Registry,
+    data_dir: Path,
+    report: Report,
+    data: Dataset | None = None,
+) -> tuple[dict[str, Choice], Dataset, list[str]]:
+    """Load the data set as samples that the model group takes, if its arrays allow several kinds.
 
     Float arrays N×a×b are images or series. A data set with an option ``kind`` that is not given is
     loaded again with a kind that the group takes.
 
+    Args:
+        choices: The plugins of the run.
+        registry: Where plugins are found.
+        data_dir: The folder of decoded data.
+        report: Takes a line when something takes long.
+        data: Data to use instead.
+
     Returns:
-        The data set's plugin with the options that were used, the data, and notes.
+        The plugins, with the options of the data set that were used; the data; and notes.
     """
+    if data is not None:
+        return {**choices}, data, []
+    choice, group = choices["dataset"], choices["model-group"]
     data = load_data(choice, data_dir, report)
     kinds, given = kinds_of(group.plugin), getattr(choice.config, "kind", "")
     if data.sample.kind in kinds or given is not None or not data.x.is_floating_point():
-        return choice, data, []
+        return {**choices}, data, []
     for kind in kinds:
         own = choose(registry, "dataset", choice.text, {**choice.dump(), "kind": kind})
         try:
@@ -60,8 +74,9 @@ def load_for_group(
         note = (
             f"the arrays are read as {found.sample}, because {group.text} takes {in_words(kinds)}"
         )
-        return own, found, [f"{note}; --set dataset.kind={data.sample.kind}: as {data.sample}"]
-    return choice, data, []
+        other = f"--set dataset.kind={data.sample.kind}: as {data.sample}"
+        return {**choices, "dataset": own}, found, [f"{note}; {other}"]
+    return {**choices}, data, []
 
 
 def about(data: Dataset, given: Container[str]) -> list[str]:

@@ -92,8 +92,7 @@ class Plan:
             given: Options by the names of `protofl.system.options.settings`; None means not given.
             extra: Plugin classes that are not installed, {(kind, name): class}.
             report: Takes a line when something takes long (a download).
-            registry: Where plugins are found, instead of a registry of the plan's own; then
-                ``extra`` and blocked plugins are those of this one.
+            registry: Used with its extra and blocked plugins, instead of a new registry.
             said: {plugin: its options that the user gave, not a file}; None where that is all.
             home: The folder of the file that gave the others; outputs in it need no consent.
             data: Data to use instead of loading the data set.
@@ -107,13 +106,9 @@ class Plan:
         settings, composition, choices = found.settings, found.composition, found.choices
         registry = found.registry
         # 2. The data, the public data, and what they become for the models.
-        kind_notes: list[str] = []
-        if data is None:
-            both = choices["dataset"], choices["model-group"]
-            chosen, data, kind_notes = inputs.load_for_group(
-                *both, registry, settings.data_dir, report
-            )
-            choices = {**choices, "dataset": chosen}
+        choices, data, read_as = inputs.load_for_group(
+            choices, registry, settings.data_dir, report, data
+        )
         public, own_public = inputs.public_data(
             settings, composition, data, registry, report, given="public" in given
         )
@@ -124,6 +119,7 @@ class Plan:
             data.sample, choices["model-group"], registry, augment=settings.augment
         )
         # 3. What hooks may know of the run; what they ask of it; options that depend on it.
+        generator = choices.get("generator")
         info = run_info(settings, choices, data, preparation, own_public, registry)
         settle(composition, settings, info)
         return cls(
@@ -134,13 +130,11 @@ class Plan:
             data=data,
             public_data=own_public,
             splits=inputs.splitter(settings, data, choices["partitioner"]),
-            images=inputs.image_source(
-                choices.get("generator"), data, found.device, settings.data_dir
-            ),
+            images=inputs.image_source(generator, data, found.device, settings.data_dir),
             info=info,
             preparation=preparation,
             device=found.device,
-            notes=[*inputs.about(data, given), *kind_notes, *notes],
+            notes=[*inputs.about(data, given), *read_as, *notes],
         )
 
     @cached_property
