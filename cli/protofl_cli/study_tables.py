@@ -65,7 +65,7 @@ def _parts(
 
 
 def show_plan(plan: StudyPlan) -> None:
-    """The runs, what is there of them, steps and hours."""
+    """Print the runs of a plan with finished rounds, steps and hours."""
     rows = []
     for run in plan.runs:
         state = "data not here" if run.missing else _state(run.done, run.rounds)

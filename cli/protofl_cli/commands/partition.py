@@ -22,7 +22,7 @@ WIDE = 20
 """With more classes than this, a client's largest classes are listed instead of all."""
 
 LONG = 60
-"""Largest number of rows of the table; the picture has all clients."""
+"""Largest number of clients in the table; the picture has all clients."""
 
 
 def show(
@@ -74,8 +74,9 @@ def show(
         Path | None,
         option(
             "--out",
-            "PNG",
-            "File of the picture (default: partition-DATA-PARTITION-CLIENTS-sSEED.png)",
+            "FILE",
+            "File of the picture: .png, .pdf or .svg (default: "
+            "partition-DATA-PARTITION-CLIENTS-sSEED.png)",
         ),
     ] = None,
     force: Force = False,
@@ -87,78 +88,45 @@ def show(
 
     A run with the same options has the same split.
     """
+    from protofl.system.options.table import validated
+    from protofl_workbench.plots.figure_files import format_of
+
     options = plugin_options(set_, "partition.KEY=VALUE", ("dataset", "partition"))
-    target = _target(out, force)
+    if out is not None:
+        format_of(checked("--out", out, force=force))
+    share = validated("subset", subset)
     with render.waiting("loading"):
         data, split = _make(
-            dataset,
-            partition,
-            clients,
-            seed,
-            batch_size,
-            public,
-            _share(subset),
+            {"dataset": dataset, "partition": partition, "block": block or []},
             options,
             data_dir,
-            block or [],
+            (clients, batch_size, seed, public, share),
         )
-    name = split.partitioner
     train, test = split.counts(data.y, data.num_classes)
-    counts = train + test
-    data_name = dataset.partition(":")[0]
-    if target is None:
-        stem = f"partition-{data_name}-{name}-{split.num_clients}-s{seed}"
-        target = Path(re.sub(r"[^A-Za-z0-9._-]+", "-", stem) + ".png")
-        checked("--out", target, force=force)
-
-    render.heading(f"{data_name}, {name}, {split.num_clients} clients, seed {seed}")
+    words = [dataset.partition(":")[0], split.partitioner, f"{split.num_clients} clients"]
+    stem = f"partition-{words[0]}-{split.partitioner}-{split.num_clients}-s{seed}"
+    target = out or Path(re.sub(r"[^A-Za-z0-9._-]+", "-", stem) + ".png")
+    checked("--out", target, force=force)
+    render.heading(", ".join([*words, f"seed {seed}"]))
     for note in (data.note, *split.notes):
         if note:
             render.text(f"  note: {note}", "yellow")
-    if data.num_classes <= WIDE:
-        _whole_table(data, train, test)
-    else:
-        _short_table(data, train, test)
+    _show_table(data, train, test)
     from protofl_workbench import plots
     from protofl_workbench.plots.split_chart import split_figure
 
-    title = f"{data_name} · {name} · {split.num_clients} clients · seed {seed}"
-    plots.save(split_figure(counts, data.classes, title), target)
+    title = " · ".join([*words, f"seed {seed}"])
+    plots.save(split_figure(train + test, data.classes, title), target)
     figures = [("data", f"{len(data.y):,} {data.sample}")]
     figures += _figures(split, train, test, data.num_classes)
     render.pairs([*figures, ("picture", str(target))])
 
 
-def _target(out: Path | None, force: bool) -> Path | None:
-    """The picture's file, checked before anything takes time."""
-    from protofl.errors import UsageError
-
-    if out is None:
-        return None
-    if out.suffix.lower() != ".png":
-        raise UsageError(f"--out {out} is no PNG file", do="give a name that ends in .png")
-    return checked("--out", out, force=force)
-
-
-def _share(text: str) -> float:
-    """What ``--subset`` says, as a run reads it."""
-    from protofl.system.options.table import validated
-
-    share: float = validated("subset", text)
-    return share
-
-
 def _make(
-    dataset: str,
-    partition: str | None,
-    clients: int | None,
-    seed: int,
-    batch_size: int | None,
-    public: int,
-    subset: float,
+    chosen: dict[str, Any],
     options: dict[str, dict[str, Any]],
     data_dir: Path | None,
-    block: list[str],
+    numbers: tuple[int | None, int | None, int, int, float],
 ) -> tuple[Dataset, Split]:
     """Return the data and their split, as a run makes them."""
     from protofl.data.partition import kept_split, make_split, number_of_clients
@@ -169,14 +137,15 @@ def _make(
     from protofl.system.files.atomic import default_data_dir
     from protofl.system.options.table import default_values
 
-    named = name_plugins({"dataset": dataset, "partition": partition, "block": block}).typed
+    clients, batch_size, seed, public, subset = numbers
+    named = name_plugins(chosen).typed
     registry = Registry.of(named)
-    chosen = choose(registry, "dataset", named["dataset"], options["dataset"])
-    usual = default_values() | getattr(chosen.plugin, "defaults", {})
+    dataset = choose(registry, "dataset", named["dataset"], options["dataset"])
+    usual = default_values() | getattr(dataset.plugin, "defaults", {})
     name = named.get("partition") or usual["partition"]
     partitioner = choose(registry, "partitioner", name, options["partition"])
     folder = (data_dir or default_data_dir()).expanduser().absolute()
-    data = load_data(chosen, folder, lambda line: render.line(line, "dim"))
+    data = load_data(dataset, folder, lambda line: render.line(line, "dim"))
     bound, counting = (
         functools.partial(partitioner.call, hook) for hook in ("partition", "count_clients")
     )
@@ -195,43 +164,32 @@ def _make(
     return data, split
 
 
-def _whole_table(data: Dataset, train: Tensor, test: Tensor) -> None:
+def _show_table(data: Dataset, train: Tensor, test: Tensor) -> None:
+    """Print the samples of each client: by class, or in its largest classes if there are many."""
     counts = train + test
-    rows = []
-    for client in range(min(len(counts), LONG)):
-        cells = [f"{n:,}" if n else "·" for n in counts[client].tolist()]
-        sums = [f"{int(t[client].sum()):,}" for t in (counts, train, test)]
-        rows.append([str(client), *cells, *sums])
-    rows += _rest(len(counts), data.num_classes + 4)
-    total = [f"{n:,}" for n in counts.sum(0).tolist()]
-    rows.append(["all", *total, *(f"{int(t.sum()):,}" for t in (counts, train, test))])
     names = [shortened(name, 14) for name in data.classes]
-    columns = ["client", *names, "samples", "train", "test"]
-    render.table(columns, rows, right=columns[1:], keep=columns)
+    few = len(names) <= WIDE
 
+    def row(label: str, *tables: Tensor) -> list[str]:
+        own, *_ = tables
+        sums = [label, *(f"{int(table.sum()):,}" for table in tables)]
+        present = [c for c in own.argsort(descending=True, stable=True).tolist() if own[c]]
+        if few:
+            return [*sums, *(f"{n:,}" if n else "·" for n in own.tolist())]
+        largest = [f"{names[c]}: {int(own[c]):,}" for c in present[:5]]
+        largest += [f"{len(present) - 5} more"] if len(present) > 5 else []
+        return [*sums, str(len(present)), ", ".join(largest)]
 
-def _short_table(data: Dataset, train: Tensor, test: Tensor) -> None:
-    counts = train + test
-    rows = []
-    for client in range(min(len(counts), LONG)):
-        order = counts[client].argsort(descending=True, stable=True).tolist()
-        present = [c for c in order if counts[client, c]]
-        largest = [
-            f"{shortened(data.classes[c], 14)}: {int(counts[client, c]):,}" for c in present[:5]
-        ]
-        if len(present) > 5:
-            largest.append(f"{len(present) - 5} more")
-        sums = [f"{int(t[client].sum()):,}" for t in (counts, train, test)]
-        rows.append([str(client), *sums, str(len(present)), ", ".join(largest)])
-    rows += _rest(len(counts), 6)
-    sums = [f"{int(t.sum()):,}" for t in (counts, train, test)]
-    rows.append(["all", *sums, str(int((counts.sum(0) > 0).sum())), ""])
-    columns = ("client", "samples", "train", "test", "classes", "largest classes")
-    render.table(columns, rows, right=columns[1:5], keep=columns[:5])
-
-
-def _rest(clients: int, columns: int) -> list[list[str]]:
-    return [["…"] * columns] if clients > LONG else []
+    shown = min(len(counts), LONG)
+    rows = [
+        row(str(client), counts[client], train[client], test[client]) for client in range(shown)
+    ]
+    rows += [["…"] * len(rows[0])] if shown < len(counts) else []
+    rows.append(row("all", counts.sum(0), train.sum(0), test.sum(0)))
+    columns = ["client", "samples", "train", "test"]
+    columns += names if few else ["classes", "largest classes"]
+    right = columns[1:] if few else columns[1:5]
+    render.table(columns, rows, right=right, keep=["client", *right])
 
 
 def _figures(split: Split, train: Tensor, test: Tensor, classes: int) -> list[tuple[str, str]]:

@@ -169,7 +169,7 @@ def _options(kind: str, plugin: str, found: type) -> None:
 
 
 def _recipe(name: str, found: Any) -> None:  # noqa: ANN401 - a plugin
-    """What a recipe's file holds, and how to run and change it."""
+    """Print the file of a recipe, and how to run and change it."""
     values = found.values
     rows = [("run it", f"protofl run {name}{'' if 'models' in values else ' --models GROUP'}")]
     rows.append(("change it", "any option of protofl run; the command line wins"))
@@ -182,7 +182,7 @@ def _recipe(name: str, found: Any) -> None:  # noqa: ANN401 - a plugin
 
 
 def _studies(found: Any) -> None:  # noqa: ANN401 - a plugin
-    """The studies of a collection."""
+    """Print the studies of a collection."""
     studies = [found.study(name.partition("/")[2]) for name in found.names()]
     rows = [(study.name, study.place, study.title) for study in studies]
     render.table(("study", "place", "title"), rows, title="protofl reproduce STUDY")

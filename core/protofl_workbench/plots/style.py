@@ -78,7 +78,7 @@ class Style:
         return self.inches * (0.64 if self.inches < 5 else 0.40)
 
     def text(self, size: float = SMALL) -> dict[str, Any]:
-        """Return the properties of a text; a dollar sign is no formula."""
+        """Return the properties of a text; dollar signs are not formulas."""
         family = FONTS[self.font]
         return {"fontfamily": family, "fontsize": size, "color": INK, "parse_math": False}
 

@@ -14,7 +14,7 @@ class Fact:
     value: str
     note: str = ""
     lead: bool = False
-    """Whether the figure is shown large."""
+    """True to show the figure large."""
 
 
 @dataclass(frozen=True)
