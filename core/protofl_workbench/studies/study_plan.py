@@ -22,7 +22,7 @@ from protofl_workbench.studies.inventory import (
     unfinished_run,
 )
 from protofl_workbench.studies.study import Study
-from protofl_workbench.studies.study_execution import place_of
+from protofl_workbench.studies.study_execution import error_place
 from protofl_workbench.studies.study_result import facts_of
 
 Progress = Callable[[str, float], None]
@@ -116,15 +116,15 @@ def plan_study(
     for number, cell in enumerate(cells):
         progress(cell.name, number / len(cells))
         try:
-            plan = plan_of(cell.request())
-            plan.split(0)
-        except UsageError as error:
-            if cell.key in missing:  # the sizes of its data are unknown
-                why = missing[cell.key].what
-                found.append(PlannedRun(cell.name, made[cell.key], missing=why))
-                continue
-            error.what = f"{place_of(study, cell, error.what)}{cell.name}: {error.what}"
-            raise
+            with error_place(study, cell):
+                plan = plan_of(cell.request())
+                plan.split(0)
+        except UsageError:
+            if cell.key not in missing:
+                raise
+            why = missing[cell.key].what  # the sizes of its data are unknown
+            found.append(PlannedRun(cell.name, made[cell.key], missing=why))
+            continue
         device = str(plan.device)
         found.append(_planned(cell, made[cell.key], plan, missing, folder, paces, measure=measure))
     variant = study.variant if change.variant is None else change.variant
