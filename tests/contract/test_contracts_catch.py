@@ -534,7 +534,7 @@ class Drifting:
 
 def test_a_wrapper_that_encodes():
     found = failures(WrapperContract, Careless, "what_is_decoded")
-    assert "decode_upload of careless makes another than it was" in found["what_is_decoded"]
+    assert "decode_upload of careless restores in another form" in found["what_is_decoded"]
     name = "a_download_is_encoded_any_number_of_times"
     assert "encode_download is another" in failures(WrapperContract, Restless, name)[name]
     names = "the_same_is_decoded_again its_state_can_be_kept"
