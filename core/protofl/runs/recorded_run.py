@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from protofl.errors import UsageError
 from protofl.records.layout import PARTITION
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from protofl.records.recorded_split import RecordedSplit
     from protofl.runs.scorer import Scorer
     from protofl.system.options.settings import Settings
-
-Which = Literal["last", "best"]
-"""A kept round of a trial: its last one or its best one (``--keep``)."""
 
 
 def load_run(folder: str | Path) -> Run:
@@ -196,7 +193,7 @@ class Run(Reading):
 
         return Observed(self.folder)
 
-    def model(self, client: int, which: Which = "last", trial: int = 0) -> SplitModel:
+    def model(self, client: int, which: str = "last", trial: int = 0) -> SplitModel:
         """Return a client's model in eval mode, with its weights at the end of a round.
 
         A client that has not trained has its initial weights.
@@ -219,7 +216,7 @@ class Run(Reading):
             load_weights(model, kept.clients[client], "model")
         return model.eval()
 
-    def knowledge(self, which: Which = "last", trial: int = 0) -> dict[str, Tensor]:
+    def knowledge(self, which: str = "last", trial: int = 0) -> dict[str, Tensor]:
         """Return the server's knowledge at the end of a round (names: docs/reference/wire.md).
 
         See `model` for arguments and errors.
@@ -231,7 +228,7 @@ class Run(Reading):
         self,
         client: int,
         samples: Any,  # noqa: ANN401 - whatever NumPy makes an array of
-        which: Which = "last",
+        which: str = "last",
         trial: int = 0,
     ) -> Tensor:
         """Predict the classes of samples by the method's inference, as the run's evaluation does.
@@ -257,7 +254,7 @@ class Run(Reading):
         scorer = self.scorer(client, which, trial)
         return scorer.scores(samples_like(samples, self.plan.data.sample)).argmax(1)
 
-    def scorer(self, client: int, which: Which = "last", trial: int = 0) -> Scorer:
+    def scorer(self, client: int, which: str = "last", trial: int = 0) -> Scorer:
         """Return the module that maps stored samples to a client's class scores, as `predict`."""
         from protofl.runs.scorer import scorer_of
 
@@ -268,7 +265,7 @@ class Run(Reading):
         self,
         client: int,
         path: str | Path,
-        which: Which = "last",
+        which: str = "last",
         trial: int = 0,
     ) -> Path:
         """Write a client to a file that other programs read.

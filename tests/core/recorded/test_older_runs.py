@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,9 @@ def older(tmp_path, monkeypatch):
     """Copies of the folders in the working directory."""
     monkeypatch.chdir(tmp_path)
     for folder in OLDER.iterdir():
-        shutil.copytree(folder, tmp_path / folder.name)
+        copy = shutil.copytree(folder, tmp_path / folder.name)
+        for path in (copy, *copy.rglob("*")):  # the source tree may be read-only
+            path.chmod(path.stat().st_mode | stat.S_IWUSR)
     return tmp_path
 
 
