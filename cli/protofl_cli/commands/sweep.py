@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +16,7 @@ from protofl_cli.options import Debug, TrustCode, option
 if TYPE_CHECKING:
     from protofl_cli.batch_screen import BatchScreen
     from protofl_workbench.sweeps.sweep import Sweep
+    from protofl_workbench.sweeps.sweep_results import SweepResult
 
 PANEL = "Sweep"
 
@@ -134,10 +136,17 @@ def sweep(
         with BatchScreen(quiet=quiet) as screen:
             screen.loading("loading")
             with put_off():
-                from protofl_workbench.sweeps.sweep_interface import (  # torch, which takes seconds
+                from protofl_workbench.sweeps.sweep import load_sweep  # torch, which takes seconds
+                from protofl_workbench.sweeps.sweep_execution import (
+                    new_folder,
+                    resume_sweep,
+                    start_sweep,
+                )
+                from protofl_workbench.sweeps.sweep_interface import (
                     check_resume_options,
                     requested_sweep,
                 )
+            how: dict[str, Any] = {"at_once": at_once, "follow": screen}
             if resume is not None:
                 others = {"method": method, "grid": grid, "out": out, "runs": runs, "most": most}
                 others |= {"config": config, "figure": figure, "search": search, **typed}
@@ -145,18 +154,26 @@ def sweep(
                     {key: v for key, v in others.items() if key != "set"}, plan=plan
                 )
                 places.append(resume)
-                _go_on(resume, typed.get("set"), budget, at_once, screen)
+                asked, said = load_sweep(resume), typed.get("set") or ()
+                screen.total = max(asked.points, budget or 0) * asked.trials
+                go_on = partial(resume_sweep, resume, said=said, budget=budget, **how)
+                _execute(asked, resume, screen, go_on)
             else:
                 typed = {"method": method, **typed}
-                found, _, notes = requested_sweep(
+                asked, _, notes = requested_sweep(
                     typed, grid or (), config=config, runs=runs, most=most, **own
                 )
                 for line in notes:
                     screen.say(f"note: {line}", "yellow")
                 if plan:
-                    _plan(found, at_once, screen)
+                    _plan(asked, at_once, screen)
                 else:
-                    _begin(found, out, at_once, screen, places)
+                    folder = (out if out is not None else new_folder(asked)).expanduser()
+                    places.append(folder)
+                    screen.total = asked.points * asked.trials
+                    _execute(
+                        asked, folder, screen, lambda: (asked, start_sweep(asked, folder, **how))
+                    )
     except KeyboardInterrupt as stop:
         there = places and (places[0] / "sweep.toml").exists()
         do = f"finished rounds are saved; resume with: {_again(places[0])}" if there else ""
@@ -169,50 +186,19 @@ def sweep(
         raise typer.Exit(1)
 
 
-def _begin(
-    asked: Sweep, out: Path | None, at_once: int | None, screen: BatchScreen, places: list[Path]
+def _execute(
+    asked: Sweep, folder: Path, screen: BatchScreen, run: Callable[[], tuple[Sweep, SweepResult]]
 ) -> None:
-    from protofl_cli.sweep_tables import show_results
-    from protofl_workbench.sweeps.sweep_execution import new_folder, start_sweep
-
-    folder = (out if out is not None else new_folder(asked)).expanduser()
-    places.append(folder)
-    screen.total = asked.points * asked.trials
-    _show(asked, folder, screen)
-    results = start_sweep(asked, folder, at_once=at_once, follow=screen)
-    screen.end()
-    show_results(results, asked, folder)
-
-
-def _go_on(
-    folder: Path,
-    said: list[str] | None,
-    budget: int | None,
-    at_once: int | None,
-    screen: BatchScreen,
-) -> None:
-    from protofl_cli.sweep_tables import show_results
-    from protofl_workbench.sweeps.sweep import load_sweep
-    from protofl_workbench.sweeps.sweep_execution import resume_sweep
-
-    asked = load_sweep(folder)
-    screen.total = max(asked.points, budget or 0) * asked.trials
-    _show(asked, folder, screen)
-    asked, results = resume_sweep(
-        folder, said=said or (), budget=budget, at_once=at_once, follow=screen
-    )
-    screen.end()
-    show_results(results, asked, folder)
-
-
-def _show(asked: Sweep, folder: Path, screen: BatchScreen) -> None:
-    """Print the axes and runs of the sweep."""
-    from protofl_cli.sweep_tables import show_head
+    """Print the axes of a sweep, execute it, and print its results."""
+    from protofl_cli.sweep_tables import show_head, show_results
 
     if not screen.quiet:
         screen.end()
         show_head(asked, folder)
         screen.loading("dry steps")
+    asked, results = run()
+    screen.end()
+    show_results(results, asked, folder)
 
 
 def _plan(asked: Sweep, at_once: int | None, screen: BatchScreen) -> None:
