@@ -298,7 +298,6 @@ def test_a_study_s_file_is_checked(cli, done, tmp_path):
     checks = json.loads(cli("check", bad, "--json").output)["checks"]
     failed = {one["check"]: one["why"] for one in checks if one["outcome"] == "failed"}
     assert "not installed: the model-group 'cnn5'" in failed["its_plugins_are_installed"]
-    assert "has no scale smoke" in failed["the_smoke_scale"]
 
 
 def test_a_study_is_data():
