@@ -40,7 +40,13 @@ def export(scorer: Scorer, plan: Plan, path: Path) -> Path:
         save_file({k: v.contiguous().clone() for k, v in tensors.items()}, path, metadata=about)
         return path
     if path.suffix == ".onnx":
-        _require_onnx()
+        try:
+            import onnxscript  # noqa: F401
+        except ImportError:
+            raise UsageError(
+                "ONNX files need the packages onnx and onnxscript",
+                do="pip install 'protofl[onnx]', or write FILE.pt2",
+            ) from None
     x, batch = plan.data.x[:2].clone(), torch.export.Dim("batch")
     try:
         with torch.no_grad():
@@ -63,13 +69,3 @@ def export(scorer: Scorer, plan: Plan, path: Path) -> Path:
     found.model.metadata_props.update(about)
     found.save(path)
     return path
-
-
-def _require_onnx() -> None:
-    try:
-        import onnxscript  # noqa: F401
-    except ImportError:
-        raise UsageError(
-            "ONNX files need the packages onnx and onnxscript",
-            do="pip install 'protofl[onnx]', or write FILE.pt2",
-        ) from None

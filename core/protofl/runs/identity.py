@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,8 +41,19 @@ def file_digests(plan: Plan) -> dict[str, str]:
     Raises:
         UsageError: One can't be read.
     """
+    files: dict[str, tuple[str, Path]] = {}
+    for option in ("selection", "world"):
+        choice = plan.choices.get(option)
+        if choice is not None and getattr(choice.plugin, "argument", None) == "path":
+            files[option] = f"--{option} {choice.text}", Path(choice.argument)
+    if generator := plan.choices.get("generator"):
+        for name, field in type(generator.config).model_fields.items():
+            path = getattr(generator.config, name)
+            if isinstance(path, Path) and path.is_file():
+                option = f"generator.{field.alias or name}"
+                files[option] = f"--set {option}={path}", path
     found = {}
-    for option, shown, path in _files_of(plan):
+    for option, (shown, path) in files.items():
         try:
             about = os.stat(path)
             found[option] = _digest(path, about.st_mtime_ns, about.st_size, about.st_ino)
@@ -51,21 +62,6 @@ def file_digests(plan: Plan) -> dict[str, str]:
                 f"{shown} can't be read: {error.strerror}", do="give the path of its file"
             ) from None
     return found
-
-
-def _files_of(plan: Plan) -> Iterator[tuple[str, str, Path]]:
-    """Yield the options that name files, their text for errors, and the files."""
-    for option in ("selection", "world"):
-        choice = plan.choices.get(option)
-        if choice is not None and getattr(choice.plugin, "argument", None) == "path":
-            yield option, f"--{option} {choice.text}", Path(choice.argument)
-    generator = plan.choices.get("generator")
-    if generator is not None:
-        for name, field in type(generator.config).model_fields.items():
-            path = getattr(generator.config, name)
-            if isinstance(path, Path) and path.is_file():
-                option = f"generator.{field.alias or name}"
-                yield option, f"--set {option}={path}", path
 
 
 @lru_cache(maxsize=64)

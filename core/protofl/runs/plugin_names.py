@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from protofl.errors import Clash, UsageError
-from protofl.hooks.discovery.kinds import KINDS, Plugin, spec_hooks
+from protofl.hooks.discovery.kinds import KINDS, spec_hooks
 from protofl.hooks.discovery.registry import ARRAYS_PLACE, Registry
 from protofl.runs.request import Request, read_request
 from protofl.system.consent import allow, check_code
@@ -49,7 +49,7 @@ class NamedOptions:
             return self._of_text(kind, given)
         if isinstance(given, type):
             return self._of_class(kind, given)
-        if _has_hooks(type(given)):
+        if _hooks_of(type(given)):
             own = vars(given)
             return self._of_class(kind, _only(given) if own else type(given))
         return given
@@ -85,7 +85,8 @@ class NamedOptions:
         blocked = [blocked] if isinstance(blocked, str) else [*blocked]
         for plugin in (p for k in kinds for p in Registry(blocked).plugins(k) if p.name == name):
             self.typed["block"] = blocked = [*blocked, f"{plugin.label}@{plugin.distribution}"]
-            self.notes.append(f"{name!r} is the class given, not {_owned(plugin)}")
+            owned = f"the {plugin.kind} of {plugin.distribution}"
+            self.notes.append(f"{name!r} is the class given, not {owned}")
 
 
 def _place(kind: str, text: str) -> tuple[str, str]:
@@ -243,11 +244,10 @@ def _list(given: Any) -> list[Any]:  # noqa: ANN401 - whatever a user writes
     return list(given) if isinstance(given, (list, tuple)) else [given]
 
 
-def _has_hooks(plugin: type) -> bool:
-    return any(
-        hasattr(function, "protofl_impl")
-        for _, function in inspect.getmembers(plugin, inspect.isroutine)
-    )
+def _hooks_of(plugin: type) -> dict[str, dict[str, Any]]:
+    """Return the marked methods of a class, {hook: options of its mark}."""
+    methods = inspect.getmembers(plugin, inspect.isroutine)
+    return {name: m.protofl_impl for name, m in methods if hasattr(m, "protofl_impl")}
 
 
 def _only(instance: Any) -> type:  # noqa: ANN401 - an instance of any plugin
@@ -255,10 +255,6 @@ def _only(instance: Any) -> type:  # noqa: ANN401 - an instance of any plugin
     cls, made = type(instance), lambda cls: instance
     about = {"__doc__": cls.__doc__, "__module__": cls.__module__, "__new__": made}
     return type(cls.__name__, (cls,), {**vars(instance), **about})
-
-
-def _owned(plugin: Plugin) -> str:
-    return f"the {plugin.kind} of {plugin.distribution}"
 
 
 def installed_name(kind: str, plugin: type) -> str:
@@ -279,11 +275,7 @@ def kind_of(plugin: type) -> str:
     Raises:
         UsageError: It implements hooks of none, or of several.
     """
-    marked = {
-        n: function.protofl_impl
-        for n, function in inspect.getmembers(plugin, inspect.isroutine)
-        if hasattr(function, "protofl_impl")
-    }
+    marked = _hooks_of(plugin)
     wraps = any(options.get("wrapper") for options in marked.values())
     wraps |= bool({*marked} & ({*spec_hooks("wrapper")} - {*spec_hooks("method")}))
     wraps |= getattr(plugin, "attack", False)

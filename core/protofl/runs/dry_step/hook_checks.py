@@ -70,7 +70,6 @@ class HookChecks(Watch):
         self._later: RunFailure | None = None
         self._reached: dict[str, bool] = {}
         self._counted: set[str] = set()
-        self._plugins.expect_no_modules()
         for member in members:
             self._note_misspelt(member.kind, member.name, member.plugin)
 

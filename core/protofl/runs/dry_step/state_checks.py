@@ -65,18 +65,15 @@ def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 
 
 class PluginState:
-    """Attributes of plugins and of their classes, which hooks may not write."""
+    """Attributes of plugins and of their classes, which hooks may not write.
+
+    Raises:
+        UsageError: A plugin holds a module or parameter after ``__init__``.
+    """
 
     def __init__(self, members: Iterable[Member]) -> None:
         self._members = [*members]
         self._before = self._now()
-
-    def expect_no_modules(self) -> None:
-        """Check that no plugin holds a module or parameter after ``__init__``.
-
-        Raises:
-            UsageError: One was.
-        """
         for member in self._members:
             for name, value in getattr(member.instance, "__dict__", {}).items():
                 if isinstance(value, (nn.Module, nn.Parameter)):
