@@ -119,7 +119,7 @@ def test_rm(cli, runs):
 def test_rm_of_one_that_goes_on_removes_none(cli, runs):
     with folder_lock(runs / "proto", "--out"):
         result = cli("runs", "rm", "local-0", "proto", "--force")
-    assert result.exit_code == 2 and "is going on" in result.output
+    assert result.exit_code == 2 and "is still running" in result.output
     assert len(listed(cli)) == 3
 
 

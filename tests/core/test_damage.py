@@ -290,7 +290,7 @@ def test_the_commit_before_counts_where_the_last_is_damaged(tmp_path, folders):
     assert without_times(result.record) == without_times(folders.whole.record)
     assert rounds == [2, 3]
     (line,) = [line for line in told if "server-t0-r2" in line]
-    assert "is cut" in line and "goes on from round 1" in line
+    assert "is cut" in line and "continues from round 1" in line
 
 
 # --- what leads out of the folder -----------------------------------------------------------------

@@ -348,9 +348,9 @@ def test_a_key_is_told_though_the_download_is_that_of_the_last_round():
 
 def test_who_looks_in_vain():
     error = lacking("local", {"proto": Prototypes}, use={"inference": "proto"})
-    assert error.what.startswith("inference of proto looks for 'prototypes'")
+    assert error.what.startswith("inference of proto reads 'prototypes'")
     error = lacking("local", use={"local_loss": "lg-fedavg"})
-    assert error.what.startswith("receive of lg-fedavg looks for 'head/*'")
+    assert error.what.startswith("receive of lg-fedavg reads 'head/*'")
 
 
 def test_another_error_says_what_came():

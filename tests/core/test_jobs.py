@@ -52,7 +52,7 @@ def test_a_reply_is_the_same_on_the_other_side(reply):
 
 
 def test_a_reply_is_no_job():
-    with pytest.raises(pf.RunFailure, match=r"what came is no Reply: .*Drop"):
+    with pytest.raises(pf.RunFailure, match=r"expected a Reply, got: .*Drop"):
         pf.backends.Reply.from_header(Drop(1).header())
 
 
@@ -68,5 +68,5 @@ def test_a_host_says_what_it_can_t_do():
     "header", [{}, {"kind": "Bomb"}, {"kind": "Reply", "more": 1}, {"kind": ["Reply"]}, [], None]
 )
 def test_what_is_no_message(header):
-    with pytest.raises(pf.RunFailure, match="what came is no Reply"):
+    with pytest.raises(pf.RunFailure, match="expected a Reply"):
         pf.backends.Reply.from_header(header)

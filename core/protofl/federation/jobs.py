@@ -49,7 +49,7 @@ class Message:
                 return found
         except (AttributeError, KeyError, TypeError):
             pass
-        raise RunFailure(f"what came is no {cls.__name__}: {str(header)[:200]!r}")
+        raise RunFailure(f"expected a {cls.__name__}, got: {str(header)[:200]!r}")
 
 
 # --- jobs -----------------------------------------------------------------------------------------

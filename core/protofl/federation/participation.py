@@ -186,7 +186,7 @@ def check_participation(plan: Plan) -> None:
         )
         if asked == info.participants:
             raise UsageError(
-                f"--over-select {settings.over_select:g} asks nobody more: a round has "
+                f"--over-select {settings.over_select:g} samples no further clients: a round has "
                 f"{info.participants} participants of {info.num_clients} clients",
                 do="raise it, lower --participation, or leave it out",
             )

@@ -268,9 +268,7 @@ def check_removable(folder: Path) -> Path:
     """
     reading = Reading.of(folder)
     if reading.state == GOING_ON:
-        raise UsageError(
-            f"{folder} is going on: a process is at work on it", do="end that first (Ctrl-C)"
-        )
+        raise UsageError(f"{folder} is still running", do="stop it first (Ctrl-C)")
     check_plain(reading.folder, OWN)
     return reading.folder
 

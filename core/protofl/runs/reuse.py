@@ -61,7 +61,7 @@ def run_or_reuse(
             busy = [run for run in there if run.state == GOING_ON and wanted.shares_trials(run)]
             if not busy:
                 break
-            wanted.note(f"waiting for {busy[0].folder}, at which another process is at work")
+            wanted.note(f"waiting for {busy[0].folder}, which another process is training")
             while busy[0].state == GOING_ON:
                 time.sleep(SECONDS)
         for run in filter(wanted.can_extend, there):

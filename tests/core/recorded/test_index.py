@@ -179,7 +179,10 @@ def test_what_a_run_wrote_is_removed_and_nothing_else(folder):
 def test_what_is_not_to_be_removed(folder, tmp_path):
     with pytest.raises(pf.UsageError, match="not a run folder"):
         remove(folder / "below")
-    with folder_lock(folder / "one", "--out"), pytest.raises(pf.UsageError, match="is going on"):
+    with (
+        folder_lock(folder / "one", "--out"),
+        pytest.raises(pf.UsageError, match="is still running"),
+    ):
         remove(folder / "one")
     precious = tmp_path / "precious"
     precious.mkdir()

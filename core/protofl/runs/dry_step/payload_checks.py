@@ -103,7 +103,8 @@ class PayloadChecks:
             known = "classes" in {*made, *server.knowledge.keys()} or f"{name}.classes" in made
             if is_by_class(name) and not known:
                 raise RunFailure(
-                    f"{who} returned {name!r}, {description(tensor)}, and not whose its rows are",
+                    f"{who} returned {name!r}, {description(tensor)}, without the classes of its "
+                    "rows",
                     "rows by class come with 'classes', [n] int64",
                     f"return pf.class_rows(known, {name}=table), table [C, …] and known [C] bool",
                 )

@@ -111,7 +111,7 @@ def without_term(term: Term, missed: Mapping[str, str], plan: Plan) -> UsageErro
         plan: The run.
     """
     whose = f"the loss term {term.label!r} of {term.method}.local_loss"
-    what = f"{whose} did not come into being in two rounds"
+    what = f"{whose} was not returned in two rounds"
     drop = f"drop it: --drop local_loss.{term.label}"
     # What its own method looked for, or a phase that needs it.
     own = [key for key, reader in missed.items() if reader.partition(".")[0] in ("", term.method)]
@@ -130,7 +130,7 @@ def without_key(missed: Mapping[str, str], plan: Plan) -> Refused:
     key = min(missed)
     method, _, hook = missed[key].rpartition(".")
     return Refused(
-        f"{hook} of {method} looks for {key!r}, which no download brings in two rounds",
+        f"{hook} of {method} reads {key!r}, which no download of two rounds has",
         do="; ".join(_senders(key, "download_payload", plan, method) for key in sorted(missed)),
         lacks="key",
         name=key,
@@ -185,7 +185,9 @@ def explained(error: ProtoflError, plan: Plan, down: bytes, up: bytes, reader: s
         what += f", from {sender} of {' and '.join(makers)}"
         do = f"return pf.class_rows(known, {rows[0]}=table) there: rows, and whose they are"
     elif not on_server and _round_of(error.place) == 0 and cause.key in declared:
-        do = f"round 0 brings nothing: ask before reading it, if {cause.key!r} in client.received"
+        do = (
+            f"round 0 has no download: check before reading it, if {cause.key!r} in client.received"
+        )
     elif cause.lacks == "shape" and method:
         do = f"take it from the method that reads it: --use {sender}={method}"
     else:
