@@ -70,7 +70,7 @@ class AveragedConfig(CollectingConfig):
 
 
 class Averaged(Collecting, SendsPrototypes):
-    """A method with `AveragedConfig`, whose clients send prototypes with their counts."""
+    """A method with `AveragedConfig`, whose clients send what `class_prototypes` returns."""
 
     uploads = {
         **SendsPrototypes.uploads,

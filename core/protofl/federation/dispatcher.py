@@ -1,7 +1,7 @@
 """The dispatcher: a pool of hosts in other processes, for any backend.
 
 A backend starts hosts and sends jobs to them. Everything else is done here: `placement` assigns
-clients to hosts, `JobQueue` deals jobs, and `workers` and `recovery` restore clients of hosts that
+clients to hosts, `JobQueue` deals jobs, and `host_pool` and `recovery` restore clients of hosts that
 ended.
 """
 
