@@ -1,8 +1,7 @@
 """The dispatcher: a pool of hosts in other processes, for any backend.
 
-A backend starts hosts and sends jobs to them. Everything else is done here: `placement` assigns
-clients to hosts, `JobQueue` deals jobs, and `host_pool` and `recovery` restore clients of hosts that
-ended.
+A backend starts hosts and sends jobs to them. `placement` assigns clients to hosts, `JobQueue`
+gives out jobs, and `host_pool` and `recovery` restore the clients of hosts that ended.
 """
 
 from __future__ import annotations
