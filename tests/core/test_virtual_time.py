@@ -445,7 +445,10 @@ def test_a_replay_waits_for_everybody(tmp_path, toys):
         ({"over_select": 0.3}, r"--over-select 0\.3 needs to know how long clients take"),
         ({"set": {"world.slot": 3}}, "this run has no world"),
         ({"world": "tiers", "over_select": 0.1}, r"--over-select 0\.1 samples no further clients"),
-        ({"world": "tiers", "over_select": 1, "participation": 1}, "--over-select 1 asks nobody"),
+        (
+            {"world": "tiers", "over_select": 1, "participation": 1},
+            "--over-select 1 samples no",
+        ),
         ({"world": "tiers", "deadline": 0}, "--deadline 0 is not possible"),
         ({"min_clients": 0, "eval_clients": "participants"}, "may have nobody to evaluate"),
         ({"world": "tires"}, "unknown world 'tires'"),
