@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import protofl as pf
+from protofl.runs.resumption import resumed_options
 from protofl.system import consent
 from protofl_cli.app import app
 from protofl_workbench.replaying.changed_options import own_plan
@@ -248,6 +249,36 @@ def test_the_data_folder_of_a_record_does_not_count(planted, recorded, few):
     pf.run(config=recorded / "config.json", out="again", progress=False)
     pf.load_run(recorded).model(0)
     assert not target.exists()
+
+
+def resumed_on(**options):
+    """The backend of a resumed run, and its notes."""
+    seen, lines = set(), []
+
+    def look(event):
+        lines.extend([event.text] if isinstance(event, pf.events.Note) else [])
+        seen.update([event.plan.settings.backend] if hasattr(event, "plan") else [])
+
+    pf.run(out="r", resume=True, progress=look, **options)
+    return seen, lines
+
+
+def test_a_resumed_run_stays_on_its_backend(planted, few):
+    """It went on in worker processes, which take ten seconds to start."""
+    pf.run("local", out="r", dataset=few, progress=False, **QUICK)
+    assert QUICK["backend"] == "local"
+    assert resumed_on(rounds=3)[0] == {"local"}
+    assert resumed_on(rounds=4, backend="process", workers=1)[0] == {"process"}
+
+
+def test_a_resumed_run_says_that_its_backend_is_missing(planted, few):
+    pf.run("local", out="r", dataset=few, progress=False, **QUICK)
+    recorded = json.loads(Path("r/config.json").read_text())
+    lines = []
+    options = resumed_options(recorded | {"session": {"backend": "pigeons"}}, {}, lines.append)
+    assert "backend" not in options
+    note = "the run began with --backend pigeons, which is not installed; another one is chosen"
+    assert note in lines
 
 
 def test_a_resumed_run_names_the_data_folder_that_it_does_not_use(planted, few, monkeypatch):

@@ -56,7 +56,8 @@ def config_of(plan: Plan, *, tried: bool = False) -> dict[str, Any]:
         **({"depends_on": sorted(plan.info.asked)} if tried else {}),
     }
     values |= about
-    return values | {"identity": identity_of(values, defaults_of(plan))}
+    session = {"backend": plan.settings.backend}  # for a resume; results do not depend on it
+    return values | {"identity": identity_of(values, defaults_of(plan)), "session": session}
 
 
 def _recorded(plugin: Plugin, loaded: type) -> dict[str, str]:
