@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from protofl.federation import events
@@ -74,12 +73,7 @@ class Screen:
             self._ticking.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         with self._lock:
             self._ended.set()
             self._bar.stop()
