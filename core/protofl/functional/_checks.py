@@ -53,8 +53,6 @@ def check_classes(features: Tensor, prototypes: Tensor, features_name: str = "fe
 
 
 def result_dtype(*tensors: Tensor) -> torch.dtype:
-    """The promoted dtype of the tensors, float32 at least: sums in half precision lose too much."""
-    dtype = torch.float32
-    for tensor in tensors:
-        dtype = torch.promote_types(dtype, tensor.dtype)
-    return dtype
+    """float64 if a tensor has it, otherwise float32: sums in half precision lose too much."""
+    # Not `torch.promote_types`: torch 2.6 cannot read it from an exported program.
+    return torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32

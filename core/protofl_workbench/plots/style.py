@@ -215,7 +215,7 @@ def shades(*colours: str) -> Any:  # noqa: ANN401 - a colour map
     """Return a map from colour to colour; grey where there is no number."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    return LinearSegmentedColormap.from_list("shades", colours).with_extremes(bad=FAINT)
+    return LinearSegmentedColormap.from_list("shades", [*colours]).with_extremes(bad=FAINT)
 
 
 def class_colours(count: int) -> list[Any]:
