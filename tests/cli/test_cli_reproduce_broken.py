@@ -182,6 +182,7 @@ def test_runs_that_are_not_reused_are_told(broken, studies):
     assert entry.why == f"{folder} is not reused: the code of method local has changed"
 
 
+@pytest.mark.slow
 def test_other_code_or_another_machine_may_not_diverge(studies, monkeypatch):
     study = studies.write(nth=50)
     (module := studies.folder / "fickle50.py").write_text(
@@ -195,6 +196,7 @@ def test_other_code_or_another_machine_may_not_diverge(studies, monkeypatch):
     assert studies.do(study, "other")["fickle", "a"].state == "done"
 
 
+@pytest.mark.slow
 def test_whole_trials_are_not_averaged_with_one_that_broke_off(studies):
     result = studies.do(studies.write("curves", "series", nth=2), "trials", trials=3)
     entry = result["fickle", "a"]

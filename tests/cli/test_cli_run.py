@@ -398,6 +398,7 @@ def test_found_before_training(cli, data_dir, tmp_path, case):
     assert not list(tmp_path.glob("runs/*"))
 
 
+@pytest.mark.slow
 def test_as_a_stranger_types_it(subprocess_of, data_dir, tmp_path):
     """The console script's defaults: worker processes, a dry step, checkpoints."""
     words = ("--models", "cnn4", "--clients", 2, "--rounds", 1, "--workers", 1, "--subset", 90)

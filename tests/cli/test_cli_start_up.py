@@ -87,6 +87,7 @@ def test_help_names_every_command(cli):
             assert command in result.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["list-plugins"], ["list-plugins", "--names"]])
 def test_a_reader_that_has_gone_is_no_error(words, subprocess_of):
     """``protofl … | head``: whether rich prints or we do."""

@@ -110,6 +110,7 @@ def same(befallen, replayed):
 # --- runs and their replays -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_thirty_percent_absent_equal_their_replay(tmp_path, toys, data):
     given = OPTIONS | {"clients": 40, "dataset": data, "rounds": 2}
     found = train(Thirty, tmp_path / "run", **SKIP, **given)
@@ -163,6 +164,7 @@ def test_runs_with_absent_clients_and_their_replays_are_resumed(tmp_path, toys, 
     same(*found)
 
 
+@pytest.mark.slow
 def test_a_replay_goes_on_with_its_own_run_alone(tmp_path, toys, ten):
     replay = train(Well, tmp_path / "run", participants_from=ten.folder, **OPTIONS)
     with pytest.raises(pf.UsageError, match=r"--participants-from .*elsewhere differs"):

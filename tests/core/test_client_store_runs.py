@@ -99,6 +99,7 @@ class Killed(BaseException):
     """Stands for a signal that ends the process at once."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["os.replace", "os.link", "journal"])
 @pytest.mark.parametrize(
     "late", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["before", "after"]
@@ -137,6 +138,7 @@ def test_a_kill_at_each_step_of_writing(tmp_path, monkeypatch, place, late):
     assert kills >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "then"), [("disk", "memory"), ("memory", "disk")])
 def test_a_run_goes_on_with_another_store(tmp_path, first, then):
     whole = train(Counting, tmp_path / "whole", **OPTIONS)

@@ -86,6 +86,7 @@ def test_an_interrupted_run_goes_on_with_more(tmp_path):
     same(more(tmp_path / "run", rounds=6), at_once)
 
 
+@pytest.mark.slow
 def test_it_may_be_asked_for_less_than_it_was_begun_with(tmp_path):
     for every, at in ((1, 3), (2, 3)):
         out = tmp_path / f"every{every}"
@@ -94,12 +95,14 @@ def test_it_may_be_asked_for_less_than_it_was_begun_with(tmp_path):
         same(more(out / "run", rounds=3), at_once)
 
 
+@pytest.mark.slow
 def test_more_trials(tmp_path):
     at_once = train(Remembering, tmp_path / "once", rounds=2, trials=3)
     train(Remembering, tmp_path / "run", rounds=2)
     same(more(tmp_path / "run", trials=3), at_once)
 
 
+@pytest.mark.slow
 def test_more_rounds_of_several_trials(tmp_path):
     at_once = train(Remembering, tmp_path / "once", rounds=4, trials=3)
     train(Remembering, tmp_path / "run", rounds=2, trials=2)
@@ -108,6 +111,7 @@ def test_more_rounds_of_several_trials(tmp_path):
     assert order[:6] == [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (0, 3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "at",
     [
@@ -209,6 +213,7 @@ def scored(row):
     return row["test_accuracy"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 3])
 def test_the_weights_of_the_best_round(tmp_path, every):
     """They are those that a run has that ends with it."""
@@ -245,6 +250,7 @@ def test_only_what_is_kept_lies_there(tmp_path):
     assert kept == {n for n in (*now["checks"], *before["checks"]) if n.startswith("kept-")}
 
 
+@pytest.mark.slow
 def test_damage_to_what_is_kept_is_told_and_the_run_goes_on(tmp_path):
     at_once = train(Remembering, tmp_path / "once", rounds=4)
     train(Remembering, tmp_path / "run", rounds=2, trials=1)

@@ -88,6 +88,7 @@ def test_what_a_host_says_of_training_stops_the_run_by_name():
     assert caught.value.near == f"figures: {RULES['figures']}"
 
 
+@pytest.mark.slow
 def test_or_the_client_is_left_out():
     """As if it had not trained: the round is that of the others."""
     told, lies = [], dict(enumerate((lies for lies, _ in TRAINED.values()), ROUND))

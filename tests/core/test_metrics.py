@@ -83,6 +83,7 @@ def test_there_is_no_second_forward_pass(monkeypatch):
     assert passes(metrics=NAMES) == passes()
 
 
+@pytest.mark.slow
 def test_nothing_else_of_a_run_changes(toys, tmp_path):
     measured = train("fedproto", tmp_path / "a", metrics=NAMES, options={"ece": {"bins": 4}})
     plain = train("fedproto", tmp_path / "b")

@@ -102,6 +102,7 @@ def test_the_losses_are_those_of_the_round(tmp_path, toys):
         assert loss == pytest.approx(row["train_loss"], rel=1e-12)
 
 
+@pytest.mark.slow
 def test_fixed_lists_and_their_replay(tmp_path, toys, monkeypatch):
     (tmp_path / "lists.txt").write_text("0 1 2\n7\n3 4 5 6\n")
     monkeypatch.chdir(tmp_path)

@@ -209,7 +209,8 @@ def test_a_recipe_keeps_neither_what_is_measured_nor_what_is_observed(tmp_path, 
     assert not saved.keys() & recorded.keys()
     assert saved["validation"] == "1/4" and saved["rounds"] == 2
     assert saved["set"] == {"fedproto.lambda": 0.5}
-    again = pf.run(config=path, out=tmp_path / "again", data_dir=out, device="cpu")
+    here = {"out": tmp_path / "again", "data_dir": out, "device": "cpu", "backend": "local"}
+    again = pf.run(config=path, **here)
     assert [row["train_loss"] for row in again.record] == [
         row["train_loss"] for row in pf.load_run(out).rows
     ]

@@ -165,7 +165,10 @@ PLACES = {
 )
 @pytest.mark.parametrize(
     "place",
-    [pytest.param(p, marks=[pytest.mark.slow] * (p in ("add", "unlink"))) for p in PLACES],
+    [
+        pytest.param(p, marks=[pytest.mark.slow] * (p in ("add", "unlink", "os.replace")))
+        for p in PLACES
+    ],
 )
 def test_a_kill_at_each_step_of_writing(tmp_path, monkeypatch, whole, place, late):
     number, kills = 0, 0

@@ -193,6 +193,7 @@ class Slow:
 """
 
 
+@pytest.mark.slow
 def test_workers_report_steps_in_the_middle_of_a_job(tmp_path, few):
     (tmp_path / "slow.py").write_text(SLOW)
     threads, found = set(), []

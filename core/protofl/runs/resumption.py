@@ -81,7 +81,7 @@ def resumed_options(
     return merge_options(values, free) | {"options": merge_nested(values["options"], options)}
 
 
-PLACING = {"backend", "workers", "device", "engine"}
+PLACING = {"backend", "workers"}
 """Options that choose where clients train; a resumed run with one of them chooses again."""
 
 

@@ -207,6 +207,7 @@ def test_a_round_that_would_have_been_evaluated_and_was_not(long, runs, log):
     assert run.folder != runs / "long" and log.rounds == [(0, n) for n in range(5)]
 
 
+@pytest.mark.slow
 def test_a_longer_run_goes_on(runs, log, tmp_path):
     first = run_or_reuse(ask(rounds=2), runs)
     run = run_or_reuse(ask(rounds=5, trials=2), runs, log)
@@ -241,6 +242,7 @@ def test_an_interrupted_run_goes_on(runs, log, tmp_path):
     same_run(run, tmp_path / "alone", rounds=5)
 
 
+@pytest.mark.slow
 def test_a_run_of_many_rounds_that_was_stopped_counts_for_those_it_has(runs, log, tmp_path):
     with pytest.raises(Killed):
         run_or_reuse(ask(rounds=1000), runs, kill(3))
@@ -538,6 +540,7 @@ def test_a_folder_or_a_mistake_is_refused(runs):
     assert not runs.exists()
 
 
+@pytest.mark.slow
 def test_clients_that_never_train_were_fine_tuned_behind_its_last_round_alone(runs, log):
     """So the beginning of a longer run is no run, and one of its trials is; validation chooses."""
     options = {"unseen": 1, "fine_tune": 1, "validation": 0.25, "trials": 2, "lr": 0.6}

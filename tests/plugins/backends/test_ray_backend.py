@@ -219,6 +219,7 @@ def header(job):
     return json.dumps(job.header()).encode()
 
 
+@pytest.mark.slow
 def test_an_actor_takes_and_gives_bytes(plan, tmp_path):
     actor, host = HostActor(), pf.backends.Host(plan)
     place = json.loads(actor.place())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 import torch
 
 import protofl as pf
@@ -27,6 +28,7 @@ def test_digits_are_scikit_learns_in_256_shades(tmp_path):
     assert Digits.defaults
 
 
+@pytest.mark.slow
 def test_the_modules_of_data_sets_import_none_of_the_slow_libraries():
     names = ["digits", "npz", "folder", "pfllib", "tiny_imagenet", "torchvision_sets"]
     lines = [f"import protofl_plugins.datasets.{name}" for name in names]

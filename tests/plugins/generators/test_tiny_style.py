@@ -128,6 +128,7 @@ def test_shipped_file_is_small_trained_and_varied():
     assert float(images.std()) > 0.3
 
 
+@pytest.mark.slow
 def test_training_learns_and_repeats_itself(tmp_path):
     images = stripes(64)
     lines = []
