@@ -12,18 +12,10 @@ from protofl.errors import Diverged, UsageError
 from protofl.records.row import Row
 from protofl.runs.recorded_run import load_run
 from protofl_workbench.studies.cells import Cell, Change, cells_of
+from protofl_workbench.studies.formulas import Undefined, evaluate, names_in, plain
 from protofl_workbench.studies.inventory import StudyProgress, needs_run
 from protofl_workbench.studies.study import Study
-from protofl_workbench.studies.study_figures import (
-    READERS,
-    UNITS,
-    evaluate,
-    figure_of,
-    names_in,
-    plain,
-    series,
-    unit_of,
-)
+from protofl_workbench.studies.study_figures import READERS, UNITS, figure_of, series, unit_of
 from protofl_workbench.studies.study_result import Entry, State, StudyResult, facts_of
 
 
@@ -139,8 +131,9 @@ def _by_formula(study: Study, cell: Cell, entries: Mapping[tuple[str, str], Entr
     text = study.published.get((cell.row, cell.column), "")
     try:
         value = evaluate(cell.formula, names) / UNITS[unit_of(cell.figure)]
-    except UsageError:  # another cell is empty, or its run is incomplete
+    except UsageError as error:  # another cell is empty, or its run is incomplete
         short = [name for name in names_in(cell.formula) & {*others} if others[name].partial]
         why = f"{', '.join(sorted(short))}: incomplete" if short else ""
+        why = error.what if isinstance(error, Undefined) else why
         return Entry(cell.row, cell.column, "not run", cell.figure, text=text, why=why)
     return Entry(cell.row, cell.column, "done", cell.figure, (value,), text)

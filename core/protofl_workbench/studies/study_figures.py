@@ -1,75 +1,13 @@
-"""Figures of cells: readers of a run's record, and formulas."""
+"""Figures of cells: readers of a run's record."""
 
 from __future__ import annotations
 
-import ast
-import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from protofl.errors import UsageError, unknown
 from protofl.records.row import Row
 from protofl_workbench.comparing.run_figures import number_at
 from protofl_workbench.studies.study import Figure
-
-_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.Pow: operator.pow,
-}
-_CALLS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "sqrt": lambda x: x**0.5}
-
-
-def plain(name: str) -> str:
-    """Return a name for formulas, with ``_`` for ``-`` and ``.``."""
-    return name.replace("-", "_").replace(".", "_")
-
-
-def evaluate(formula: str, values: Mapping[str, float]) -> float:
-    """Return the value of a formula.
-
-    Args:
-        formula: Numbers, names, ``+ - * / **``, brackets, ``min``, ``max`` and ``sqrt``.
-        values: {name: value}.
-
-    Raises:
-        UsageError: The formula is invalid, or a name is unknown.
-    """
-    try:
-        tree = ast.parse(formula, mode="eval").body
-        return float(_number(tree, {plain(key): value for key, value in values.items()}))
-    except (SyntaxError, ValueError, ZeroDivisionError, OverflowError, RecursionError) as error:
-        raise UsageError(f"{formula!r} is not a formula: {error}") from None
-
-
-def names_in(formula: str) -> set[str]:
-    """Return the names in a formula without functions; none if the formula is invalid."""
-    try:
-        tree = ast.parse(formula, mode="eval")
-    except (SyntaxError, ValueError):
-        return set()
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - {*_CALLS}
-
-
-def _number(node: ast.expr, values: Mapping[str, float]) -> Any:  # noqa: ANN401 - a number
-    match node:
-        case ast.Constant(value=int() | float()) if not isinstance(node.value, bool):
-            return node.value
-        case ast.Name(id=name):
-            if name not in values:
-                raise unknown("name in a formula", name, values)
-            return values[name]
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-            return _BINARY[type(op)](_number(left, values), _number(right, values))
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_number(operand, values)
-        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _CALLS and args:
-            return _CALLS[name](*(_number(a, values) for a in args))
-    raise ValueError(ast.unparse(node))
-
 
 Rows = Sequence[Row]
 

@@ -14,6 +14,7 @@ from typing import Any
 from protofl.errors import UsageError
 from protofl.system.options.table import FLAGS, OPTIONS
 from protofl_workbench.studies.cell_options import files_in
+from protofl_workbench.studies.formulas import check_formula
 from protofl_workbench.studies.study import (
     DRAWINGS,
     EMPTY,
@@ -27,8 +28,8 @@ from protofl_workbench.studies.study import (
     Study,
     published_figure,
 )
-from protofl_workbench.studies.study_figures import READERS, UNITS, evaluate
-from protofl_workbench.studies.study_files import File, Load, open_file
+from protofl_workbench.studies.study_figures import READERS, UNITS
+from protofl_workbench.studies.study_files import File, Load, check_size, open_file
 
 OF_LINE = ("label", "group", "figure", "figures", "formula", "note", "published")
 
@@ -195,7 +196,8 @@ def _check_consent(file: File, path: tuple[str, ...], name: str, value: Any) -> 
     from protofl.runs.plugin_names import places_in
     from protofl.system.consent import check_code, check_output
 
-    check_code({".".join(path): places_in({name: value}).get(name, [])}, file.where(path))
+    if places := places_in({name: value}).get(name):
+        check_code({".".join(path): places}, file.where(path))
     if name == "data_dir":
         check_output(".".join(path), value, file.where(path), Path(file.name).parent)
 
@@ -266,28 +268,27 @@ def _drawing(file: File, kind: str) -> tuple[str, OfImages]:
 
 
 def _check_cells(file: File, study: Study) -> None:
+    check_size(file, len(study.rows), len(study.columns))
     for table, lines in (("rows", study.rows), ("columns", study.columns)):
-        others = {**study.rows, **study.columns}.keys()
-        numbers = {**dict.fromkeys(others, 1.0), **study.constants}
         for line in lines.values():
             if line.formula:
                 try:
-                    evaluate(line.formula, numbers)
+                    check_formula(line.formula, study.constants, {*study.rows, *study.columns})
                 except UsageError as error:
-                    file.fail((table, line.name, "formula"), error.what, error.near)
+                    what = f"{table[:-1]} {line.name}: {error.what}"
+                    file.fail((table, line.name, "formula"), what, error.near)
             _check_files(file, (table, line.name), line.options, study.files)
     _check_files(file, ("options",), study.options, study.files)
-    for row in study.rows:
-        for column in study.columns:
-            if study.figure_of(row, column).read == "formula" and not study.is_empty(row, column):
-                if not (study.rows[row].formula or study.columns[column].formula):
-                    do = "write formula in the row or in the column"
-                    file.fail(("rows", row), f"{row}, {column} has no formula", do=do)
-            no_run = study.is_empty(row, column) or study.figure_of(row, column).read == "formula"
-            options = (study.options, study.columns[column].options, study.rows[row].options)
-            if not no_run and not any("method" in o for o in options):
-                do = 'name the row as a method, or write method = "…" in it'
-                file.fail(("rows", row), f"{row or 'the study'} has no method", do=do)
+    for row, column in ((r, c) for r in study.rows for c in study.columns):
+        if study.is_empty(row, column):
+            continue
+        options = (study.options, study.columns[column].options, study.rows[row].options)
+        if study.figure_of(row, column).read == "formula":
+            if not (study.rows[row].formula or study.columns[column].formula):
+                file.fail(("rows", row), f"{row}, {column}: no formula in the row or column")
+        elif not any("method" in o for o in options):
+            do = 'name the row as a method, or write method = "…" in it'
+            file.fail(("rows", row), f"{row or 'the study'} has no method", do=do)
 
 
 def _check_files(

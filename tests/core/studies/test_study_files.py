@@ -153,6 +153,12 @@ MISTAKES = [
     ('few-epochs = "? 70.25"', "", "line 11: unknown row of [published] 'few-epochs'", ""),
     ('method = "fedtgp", ', "", "line 11: few-epochs has no method", ""),
     ("few-epochs = { method", 'few-epochs = { formula = "2 * unknown", method', "formula", ""),
+    (
+        "few-epochs = { method",
+        'few-epochs = { formula = "sqrt(-1)", method',
+        "table.toml, line 11: row few-epochs: 'sqrt(-1)' has no finite value",
+        "",
+    ),
     ("[columns]", "[columns", "table.toml is not valid TOML", ""),
     ("set = { S = 100, tau = 1 }", "set = 3", "line 11: set: expected a table, got 3", ""),
     ('= "final"', '= { read = ["best"] }', "line 4: figure.read: expected a string", ""),
@@ -181,6 +187,15 @@ def test_a_mistake_is_told_with_its_line(written, right, wrong, what, near):
         study_of_file(written(TABLE.replace(right, wrong, 1)))
     assert what in found.value.what
     assert near in found.value.near
+
+
+def test_cells_are_counted_before_they_are_expanded(tmp_path):
+    rows = "".join(f"r{n} = {{ published = false }}\n" for n in range(101))
+    columns = "".join(f"c{n} = {{ seed = {n} }}\n" for n in range(100))
+    path = tmp_path / "big.toml"
+    path.write_text(f'title = "big"\n[columns]\n{columns}[rows]\n{rows}')
+    with pytest.raises(UsageError, match=r"big\.toml: .* 10,100 cells \(101 rows × 100 columns\)"):
+        study_of_file(path)
 
 
 def test_a_mistake_in_a_file_that_is_extended_names_that_one(written):
