@@ -11,6 +11,7 @@ from protofl.hooks.discovery.kinds import KINDS
 from protofl.hooks.discovery.registry import Registry
 from protofl.runs.plugin_names import kind_of
 from protofl.runs.recipes import Recipe, recipe_of
+from protofl.system.files.atomic import regular_file
 from protofl.system.sources import load
 from protofl.testing import CONTRACTS as OF_ONE_RUN
 from protofl.testing.contract import Contract
@@ -72,7 +73,7 @@ def contract_for(
 def _recipe_in(path: Path) -> type[Recipe]:
     """Return the recipe of a file; errors name the file."""
     try:
-        return recipe_of(path.read_text(encoding="utf-8"))
+        return recipe_of(regular_file(path).read_text(encoding="utf-8"))
     except UsageError as error:
         error.what = f"{path}: {error.what}"
         raise

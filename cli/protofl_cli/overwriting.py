@@ -14,9 +14,10 @@ def checked(flag: str, path: Path, *, force: bool) -> Path:
     """Check a file before any long step, and return its path.
 
     Raises:
-        UsageError: The file exists already, is a folder, or its folder does not exist.
+        UsageError: The file exists already, is not a regular file, or its folder does not exist.
     """
     from protofl.errors import UsageError
+    from protofl.system.files.atomic import check_target
 
     path = path.expanduser()
     try:
@@ -26,6 +27,7 @@ def checked(flag: str, path: Path, *, force: bool) -> Path:
     if is_dir or not parent:
         what = "is a folder" if is_dir else "cannot be written: its folder does not exist"
         raise UsageError(f"{flag} {path} {what}", do=f"choose another file with {flag}")
+    check_target(path)
     if there and not force:
         raise UsageError(
             f"{flag} {path} exists already", do=f"choose another file with {flag}, or --force"

@@ -1,8 +1,13 @@
-"""Commands that write files keep what is there already, unless --force says otherwise."""
+"""Commands replace only regular files, with --force, and read only regular files."""
 
 from __future__ import annotations
 
+import os
+
 import pytest
+
+import protofl as pf
+from protofl.system.files.tables import write_table
 
 COMMANDS = {
     "partition show": ["partition", "show", "--clients", "2", "--out"],
@@ -36,3 +41,69 @@ def test_a_name_by_default_is_no_exception(cli, data_dir, few):
     again = cli(*words)
     assert again.exit_code == 2 and "exists already" in again.stderr
     assert cli(*words, "--force").exit_code == 0
+
+
+TARGETS = {
+    "report": "report r --out {0}",
+    "compare": "compare r r --out {0} --format md",
+    "plot": "plot curve r --out {0}",
+    "replay": "replay r --out {0}",
+    "partition show": "partition show --out {0}",
+    "reproduce": "reproduce fedtgp/table-10 --no-run --out {0} --format md",
+    "export": "export r {0}",
+    "generator train": "generator train digits --out {0}",
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+@pytest.mark.parametrize("words", TARGETS.values(), ids=TARGETS)
+def test_no_command_replaces_a_pipe(cli, tmp_path, words):
+    pipe = tmp_path / ("pipe.png" if words.startswith(("plot", "partition")) else "pipe.html")
+    os.mkfifo(pipe)
+    found = cli(*words.format(pipe).split(), "--force")
+    assert found.exit_code == 2, found.output
+    assert "neither new nor a regular file" in " ".join(found.stderr.split())
+    assert pipe.is_fifo()
+
+
+@pytest.fixture
+def small_disk():
+    """A limit of 600 bytes for each file, as on a full disk."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (600, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_no_part_of_a_plugin_is_left_on_a_full_disk(cli, tmp_path, small_disk):
+    found = cli("new-plugin", "my-method", "--out", tmp_path / "new")
+    assert found.exit_code == 2 and "cannot be written" in found.stderr
+    assert not [*(tmp_path / "new").iterdir()]
+
+
+@pytest.mark.parametrize("name", ["recipe.toml", "recipe.json"])
+def test_no_part_of_a_table_is_left_on_a_full_disk(tmp_path, small_disk, name):
+    with pytest.raises(pf.UsageError, match=r"be written: .*too large"):
+        write_table(tmp_path / name, {"description": "x" * 900}, "--save-recipe")
+    assert not [*tmp_path.iterdir()]
+
+
+SOURCES = {
+    "config": "run local --config null.toml",
+    "world": "run local --world trace:/dev/null",
+    "selection": "run local --selection list:/dev/null",
+    "dataset": "run local --dataset npz:/dev/null",
+    "study": "reproduce null.toml",
+    "generator": "run local --generator tiny-style --set generator.weights=/dev/null",
+}
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/null"), reason="this system has no device files")
+@pytest.mark.parametrize("words", SOURCES.values(), ids=SOURCES)
+def test_no_command_reads_a_device(cli, tmp_path, few, words):
+    (tmp_path / "null.toml").symlink_to("/dev/null")
+    data = () if "npz" in words or "null.toml" in words else ("--dataset", few)
+    found = cli(*words.split(), *data)
+    assert found.exit_code == 2, found.output
+    assert "not a regular file" in " ".join(found.stderr.split())

@@ -2,11 +2,20 @@
 
 import gc
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from protofl.system.files.atomic import ScratchFolder, atomic_replacement, write_json
+import protofl as pf
+from protofl.system.files import atomic
+from protofl.system.files.atomic import (
+    ScratchFolder,
+    atomic_replacement,
+    regular_file,
+    write_file,
+    write_json,
+)
 from protofl.system.files.lock import folder_lock, is_held, waiting_lock
 
 
@@ -22,6 +31,30 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
         assert path.read_text() == "old"
     assert path.read_text() == "new"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_is_neither_replaced_nor_read(tmp_path):
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to("/dev/full")
+    for target in (pipe, link, tmp_path):
+        with pytest.raises(pf.UsageError, match="neither new nor a regular file"):
+            write_file(target, "x")
+    assert pipe.is_fifo() and link.is_symlink()
+    for source in (pipe, "/dev/zero"):
+        with pytest.raises(OSError, match="not a regular file"):
+            regular_file(source)
+
+
+def test_a_file_that_is_read_whole_has_a_largest_size(tmp_path):
+    file = tmp_path / "large"
+    file.touch()
+    os.truncate(file, atomic.LARGEST + 1)
+    with pytest.raises(OSError, match="larger than 1 GiB"):
+        regular_file(file)
+    os.truncate(file, 10)
+    assert regular_file(file).read_bytes() == bytes(10)
 
 
 def test_json_that_can_t_be_written_leaves_the_old_file(tmp_path):

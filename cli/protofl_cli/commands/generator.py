@@ -37,7 +37,8 @@ def train(
     from protofl.federation.inputs import load_data
     from protofl.hooks.discovery.registry import Registry
     from protofl.hooks.plugin.members import choose
-    from protofl.system.files.atomic import default_data_dir
+    from protofl.system.files.atomic import atomic_replacement, default_data_dir
+    from protofl.system.formatting import size_text
 
     registry = Registry(block or ())
     options = plugin_options(set_, "KEY=VALUE", ("generator", "dataset"), bare="generator")
@@ -59,13 +60,15 @@ def train(
             do="give a data set of images",
         )
     render.heading(f"{choice.name} on {data.name}", f"{images.num_train:,} images")
-    told = choice.call(
-        "train_generator",
-        images=images,
-        report=lambda text: render.line(f"  {text}", "dim"),
-        out=target,
-    )
-    render.pairs([*told.items(), ("use it", f"--set generator.weights={target}")])
+    with atomic_replacement(target) as part:
+        told = choice.call(
+            "train_generator",
+            images=images,
+            report=lambda text: render.line(f"  {text}", "dim"),
+            out=part,
+        )
+    file = f"{target} ({size_text(target.stat().st_size)})"
+    render.pairs([*told.items(), ("file", file), ("use it", f"--set generator.weights={target}")])
 
 
 def _trainable(registry: Any, name: str) -> bool:  # noqa: ANN401 - a Registry

@@ -6,6 +6,7 @@ import importlib.metadata
 import importlib.resources
 import keyword
 import re
+import tempfile
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Annotated
@@ -83,6 +84,7 @@ def new_plugin(
     """
     from protofl.errors import UsageError, unknown
     from protofl.hooks.discovery.registry import Registry
+    from protofl.system.files.atomic import write_file
 
     if kind not in KINDS:
         raise unknown("kind", kind, KINDS, "write --kind KIND")
@@ -97,9 +99,13 @@ def new_plugin(
         )
     files = render_files(kind, name, samples)
     try:
-        for path, content in files.items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_text(content, encoding="utf-8")
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as part:
+            for path, content in files.items():
+                (Path(part) / path).parent.mkdir(parents=True, exist_ok=True)
+                write_file(Path(part) / path, content)
+            for entry in sorted(Path(part).iterdir()):
+                entry.rename(folder / entry.name)
     except OSError as error:
         raise UsageError(
             f"{folder} cannot be written: {error.strerror or error}", do="choose another --out DIR"

@@ -30,6 +30,7 @@ from protofl.data.dataset import Dataset
 from protofl.data.npz import read_npz
 from protofl.data.spec import SampleSpec
 from protofl.errors import ProtoflError, UsageError
+from protofl.system.files.atomic import LARGEST_DATA, regular_file
 from protofl.system.files.lock import cache_lock
 from protofl.system.formatting import size_text
 
@@ -167,11 +168,19 @@ def files_key(prefix: str, path: Path, files: Iterable[Path], *options: object) 
         files: All files that are read; their paths, sizes and times are hashed. Beside the time of
             the content that is the time of the last change to the file, which users can't set back.
         options: Option values that change the decoded data.
+
+    Raises:
+        UsageError: A file is missing, is not a regular file, or is too large.
     """
     path = Path(path).resolve()
     digest = hashlib.sha256(repr((str(path), options)).encode())
     for file in files:
-        stat = os.stat(file)
+        try:
+            stat = os.stat(regular_file(file, LARGEST_DATA))
+        except OSError as error:
+            raise UsageError(
+                f"{file} can't be read: {error.strerror}", do="give another file or folder"
+            ) from None
         times = stat.st_mtime_ns, stat.st_ctime_ns
         digest.update(repr((os.fspath(file), stat.st_size, *times)).encode())
     stem = re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-")[:40].strip("-")

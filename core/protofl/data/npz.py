@@ -12,6 +12,7 @@ from protofl.data.columns import from_arrays
 from protofl.data.dataset import Dataset
 from protofl.data.spec import Kind, SampleSpec
 from protofl.errors import UsageError
+from protofl.system.files.atomic import LARGEST_DATA, regular_file
 
 __all__ = ["options_like", "read_npz"]
 
@@ -90,7 +91,8 @@ def _read_arrays(path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
     if not path.is_file():
         raise UsageError(f"no file {path}", do="give the path of an .npz file")
     try:
-        with path.open("rb") as file:  # NumPy would leave a damaged file open
+        # Opened here because NumPy would leave a damaged file open.
+        with regular_file(path, LARGEST_DATA).open("rb") as file:
             content = np.load(file, allow_pickle=False)
             if isinstance(content, np.ndarray):
                 raise UsageError(

@@ -26,6 +26,7 @@ from protofl.records.layout import (
 )
 from protofl.records.result import Weights, is_best, read_weights, summarise
 from protofl.records.row import Row
+from protofl.system.files.atomic import regular_file
 from protofl.system.files.checksums import Damaged, read_json
 from protofl.system.files.lock import LOCK, is_held
 
@@ -245,7 +246,7 @@ def read_rows(file: Path) -> list[Row]:
         Damaged: A line is invalid; the error names file and line.
     """
     try:
-        lines = file.read_bytes().split(b"\n")
+        lines = regular_file(file).read_bytes().split(b"\n")
     except FileNotFoundError:
         return []
     except OSError as error:

@@ -21,6 +21,7 @@ from typing import Any
 from protofl.errors import UsageError, unknown
 from protofl.records.layout import CONFIG, MANIFEST, METRICS, OWN, SUMMARY, is_run, runs_below
 from protofl.records.reading import GOING_ON, Reading
+from protofl.system.files.atomic import regular_file
 from protofl.system.files.checksums import check_plain
 from protofl.system.files.lock import LOCK, folder_lock
 
@@ -147,7 +148,7 @@ def _progress(reading: Reading) -> dict[str, Any]:
     asked = config["rounds"] * config["trials"]
     lines = 0
     with suppress(OSError):
-        lines = (reading.folder / METRICS).read_bytes().count(b"\n")
+        lines = regular_file(reading.folder / METRICS).read_bytes().count(b"\n")
     if summary is not None and lines >= asked:
         mean = summary.get("mean", {})
         return {
@@ -193,7 +194,7 @@ def _stamps(path: Path) -> Stamps:
 
 def _read(file: Path) -> dict[str, tuple[Stamps, IndexEntry]]:
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
+        values = json.loads(regular_file(file).read_text(encoding="utf-8"))
         if values["format"] != _FORMAT:
             return {}
         return {
@@ -264,8 +265,13 @@ def check_removable(folder: Path) -> Path:
     """Check that a run can be removed, and return its folder.
 
     Raises:
-        UsageError: It is not a run, is still going on, or contains links.
+        UsageError: It is not a run, is still going on, or is or contains links.
     """
+    if folder.is_symlink():
+        raise UsageError(
+            f"{folder} is a link to {folder.resolve()}, and links are not followed here",
+            do="give the folder of the run, or remove the link itself",
+        )
     reading = Reading.of(folder)
     if reading.state == GOING_ON:
         raise UsageError(f"{folder} is still running", do="stop it first (Ctrl-C)")
@@ -286,11 +292,29 @@ def remove(folder: Path) -> list[str]:
     with folder_lock(folder, "protofl runs rm"):
         # Without a configuration it is no run any more, wherever this may be interrupted.
         for name in (CONFIG, SUMMARY, *OWN):
-            if name.endswith("/"):
+            if name == "parked/":  # only scratch folders
                 shutil.rmtree(folder / name, ignore_errors=True)
+            elif name.endswith("/"):
+                _remove_files(folder / name)
             else:
                 (folder / name).unlink(missing_ok=True)
         left = sorted(entry.name for entry in folder.iterdir() if entry.name != LOCK)
-    if not left and not folder.is_symlink():
+    if not left:
         folder.rmdir()
     return left
+
+
+_WRITTEN = re.compile(
+    r"((client-\d+-|clients-|server-|kept-)?t\d+-r\d+|config(-\d+x\d+)?|manifest|before|begin"
+    r"|journal|summary|trace)\.(json|jsonl|safetensors)(\.part)?"
+)
+"""Names of the files that runs write into the folders of their folder."""
+
+
+def _remove_files(folder: Path) -> None:
+    """Remove the files that a run wrote into a folder, and the folder if it is empty then."""
+    for entry in folder.iterdir() if folder.is_dir() else ():
+        if entry.is_file() and _WRITTEN.fullmatch(entry.name):
+            entry.unlink()
+    with suppress(OSError):  # other files stay
+        folder.rmdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import torch
 from protofl.errors import UsageError
 from protofl.federation.plan import Plan
 from protofl.runs.scorer import Scorer
+from protofl.system.files.atomic import write_file
+from protofl.system.files.tensors import tensor_bytes
 
 ENDINGS = (".safetensors", ".pt2", ".onnx")
 
@@ -33,11 +36,9 @@ def export(scorer: Scorer, plan: Plan, path: Path) -> Path:
     about = {"classes": json.dumps(plan.data.classes), "sample": str(plan.data.sample)}
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".safetensors":
-        from safetensors.torch import save_file
-
         tensors = {f"weights/{k}": v for k, v in scorer.whole.state_dict().items()}
         tensors |= {f"received/{k}": v for k, v in scorer.received.items()}
-        save_file({k: v.contiguous().clone() for k, v in tensors.items()}, path, metadata=about)
+        write_file(path, tensor_bytes(tensors, about))
         return path
     if path.suffix == ".onnx":
         try:
@@ -54,7 +55,9 @@ def export(scorer: Scorer, plan: Plan, path: Path) -> Path:
                 scorer, (x,), dynamic_shapes={"x": {0: batch}}, strict=False
             )
             if path.suffix == ".pt2":
-                torch.export.save(program, path, extra_files=about)
+                content = io.BytesIO()
+                torch.export.save(program, content, extra_files=about)
+                write_file(path, content.getvalue())
                 return path
             found = torch.onnx.export(
                 program, input_names=["samples"], output_names=["scores"], verbose=False
@@ -67,5 +70,5 @@ def export(scorer: Scorer, plan: Plan, path: Path) -> Path:
         ) from error
     assert found is not None
     found.model.metadata_props.update(about)
-    found.save(path)
+    write_file(path, found.model_proto.SerializeToString())
     return path

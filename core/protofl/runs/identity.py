@@ -26,6 +26,7 @@ from protofl.errors import UsageError
 from protofl.federation.plan import Plan
 from protofl.federation.resolution import parts_of
 from protofl.hooks.models.optimisers import training_options
+from protofl.system.files.atomic import LARGEST_DATA, regular_file
 from protofl.system.machine import recorded_facts
 from protofl.system.options.parsing import without_removed
 from protofl.system.options.plugin_options import Config
@@ -55,7 +56,7 @@ def file_digests(plan: Plan) -> dict[str, str]:
     found = {}
     for option, (shown, path) in files.items():
         try:
-            about = os.stat(path)
+            about = os.stat(regular_file(path, LARGEST_DATA))
             found[option] = _digest(path, about.st_mtime_ns, about.st_size, about.st_ino)
         except OSError as error:
             raise UsageError(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
-from protofl.system.files.atomic import default_data_dir
+from protofl.system.files.atomic import default_data_dir, regular_file
 
 INHERITED = "PROTOFL_INTERNAL_TRUSTED"
 """The environment variable by which worker processes inherit the consents."""
@@ -156,7 +156,7 @@ def digest_of(place: str) -> str:
     if not target.endswith(".py"):
         return "a module outside the installed plugins"
     try:
-        content = Path(target).expanduser().read_bytes()
+        content = regular_file(Path(target).expanduser()).read_bytes()
     except OSError as error:
         return error.strerror or str(error)
     return f"SHA-256 {hashlib.sha256(content).hexdigest()[:16]}…"

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from protofl.errors import ProtoflError, UsageError, error_location, unknown
+from protofl.system.files.atomic import regular_file
 
 _loaded: dict[str, tuple[Path, str, bytes]] = {}
 """{module: its file, the digest of its code, and its content when it was loaded from the file}."""
@@ -191,7 +192,7 @@ def digest_of_code(path: Path) -> str:
 
 @lru_cache(maxsize=1024)
 def _cached_digest(path: Path, *stamps: int) -> str:
-    return hashlib.sha256(code(path.read_bytes())).hexdigest()[:12]
+    return hashlib.sha256(code(regular_file(path).read_bytes())).hexdigest()[:12]
 
 
 def code(source: bytes) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
-from protofl.system.files.atomic import atomic_replacement
+from protofl.system.files.atomic import write_file
 
 
 def tex_table(caption: str, columns: str, heads: list[str], body: list[str]) -> list[str]:
@@ -57,12 +57,11 @@ def write_output(path: str | Path, content: str | bytes) -> None:
     """Write a file as a whole; an existing file is replaced.
 
     Raises:
-        UsageError: The file cannot be written.
+        UsageError: The file cannot be written, or is not a regular file.
     """
     path = Path(path).expanduser()
     try:
-        with atomic_replacement(path) as part:
-            part.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+        write_file(path, content)
     except OSError as error:
         what = f"{path} cannot be written: {error.strerror or error}"
         raise UsageError(what, do="choose another file") from None

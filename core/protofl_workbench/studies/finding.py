@@ -19,6 +19,7 @@ from typing import ClassVar
 from protofl.errors import ProtoflError, UsageError, unknown
 from protofl.hooks.discovery.kinds import Plugin
 from protofl.hooks.discovery.registry import Registry
+from protofl.system.files.atomic import regular_file
 from protofl.system.files.tables import parse_toml
 from protofl_workbench.studies.study import Study
 from protofl_workbench.studies.study_files import ExtendedFile
@@ -180,7 +181,7 @@ def installed(name: str, neighbours: Iterable[str]) -> ExtendedFile:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return regular_file(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise UsageError(f"{path} cannot be read: {why}", do="give a study's FILE.toml") from None

@@ -12,7 +12,7 @@ from protofl.errors import UsageError, unknown
 from protofl.runs.plugin_names import name_plugins, places_in
 from protofl.runs.request import Request, read_request
 from protofl.system.consent import check_code
-from protofl.system.files.atomic import atomic_replacement
+from protofl.system.files.atomic import write_file
 from protofl.system.files.lock import LOCK
 from protofl.system.files.tables import read_table, to_toml
 from protofl.system.options.parsing import as_typed
@@ -174,8 +174,7 @@ def write_sweep(folder: Path, sweep: Sweep) -> None:
     comment = f"# A sweep. Resume it with: protofl sweep --resume {folder}\n\n"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with atomic_replacement(folder / SWEEP) as part:
-            part.write_text(comment + to_toml(sweep.values()), encoding="utf-8")
+        write_file(folder / SWEEP, comment + to_toml(sweep.values()))
     except OSError as error:
         raise UsageError(
             f"--out {folder} cannot be written: {error.strerror or error}",

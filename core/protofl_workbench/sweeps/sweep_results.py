@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from protofl.records.row import Row, frame_of
-from protofl.system.files.atomic import atomic_replacement, write_json
+from protofl.system.files.atomic import write_file, write_json
 from protofl_workbench.batch.batch_events import Outcome
 from protofl_workbench.comparing.text_formats import csv_text
 from protofl_workbench.sweeps.axes import Point
@@ -210,8 +210,7 @@ class SweepResult:
         """Write ``results.json``, and ``results.csv`` with a line for each run."""
         write_json(folder / JSON, self.to_values(folder))
         runs = [{**line.point, **_run(run, folder)} for line in self.lines for run in line.runs]
-        with atomic_replacement(folder / CSV) as part:
-            part.write_text(csv_text(runs), encoding="utf-8")
+        write_file(folder / CSV, csv_text(runs))
 
 
 def _number(value: Any) -> Any:  # noqa: ANN401 - options are of many types

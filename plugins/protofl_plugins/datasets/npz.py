@@ -49,7 +49,7 @@ class Npz:
     def cache_key(self, config: Config, data_dir: Path) -> str:
         """The file's path, size and time."""
         path = Path(config.path).expanduser()
-        if not path.is_file():
+        if not path.exists():
             raise pf.UsageError(f"no file {path}", do="give it as --dataset npz:PATH")
         chosen = config.model_dump(exclude_defaults=True, exclude={"path"})
         return pf.datasets.files_key("npz", path, [path], "columns", *chosen.items())

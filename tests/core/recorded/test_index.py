@@ -176,6 +176,23 @@ def test_what_a_run_wrote_is_removed_and_nothing_else(folder):
     assert [p.name for p in (folder / "below/two").iterdir()] == ["notes.txt"]
 
 
+def test_foreign_files_in_a_checkpoint_stay(folder):
+    checkpoint = folder / "one/checkpoint"
+    (checkpoint / "notes.json").write_text("mine")
+    (checkpoint / "mine").mkdir()
+    assert remove(folder / "one") == ["checkpoint"]
+    assert sorted(entry.name for entry in checkpoint.iterdir()) == ["mine", "notes.json"]
+
+
+def test_a_link_to_a_run_is_not_followed(folder, tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(folder / "one")
+    before = sorted((folder / "one").rglob("*"))
+    with pytest.raises(pf.UsageError, match="is a link to"):
+        remove(link)
+    assert link.is_symlink() and sorted((folder / "one").rglob("*")) == before
+
+
 def test_what_is_not_to_be_removed(folder, tmp_path):
     with pytest.raises(pf.UsageError, match="not a run folder"):
         remove(folder / "below")

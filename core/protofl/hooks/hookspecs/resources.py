@@ -172,7 +172,7 @@ class GeneratorSpec:
             config: The plugin's options.
             images: The data; the first ``num_train`` rows are the training part.
             report: Takes a line about the progress.
-            out: The file to write.
+            out: The file to write; it gets the user's name when the hook has returned.
 
         Returns:
             Facts about the training to print, {name: value}.

@@ -1,4 +1,4 @@
-"""Files that replace others in one step, scratch folders, and the default data folder."""
+"""Files that are read and replaced as a whole, scratch folders, and the default data folder."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+import stat
 import tempfile
 import weakref
 from collections.abc import Iterator
@@ -14,7 +15,44 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from protofl.errors import RunFailure
+from protofl.errors import RunFailure, UsageError
+
+LARGEST = 1 << 30
+"""Bytes of a text that is read as a whole, at most."""
+
+LARGEST_DATA = 64 << 30
+"""Bytes of a file of samples or weights, at most."""
+
+
+def regular_file(path: str | Path, most: int = LARGEST) -> Path:
+    """Return the path of a file that can be read: a pipe would block, a device may never end.
+
+    Args:
+        path: The file, or a link to it.
+        most: The largest accepted size in bytes.
+
+    Raises:
+        OSError: The file is missing, is not a regular file, or is too large.
+    """
+    about = os.stat(path)
+    if not stat.S_ISREG(about.st_mode) and not stat.S_ISDIR(about.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    if about.st_size > most:
+        raise OSError(errno.EFBIG, f"larger than {most / (1 << 30):g} GiB", str(path))
+    return Path(path)
+
+
+def check_target(path: Path) -> None:
+    """Check that a file to write is new or a regular file.
+
+    Raises:
+        UsageError: The path is a folder, link, device, pipe or socket.
+    """
+    with suppress(FileNotFoundError, NotADirectoryError):  # writing raises the clearer error
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise UsageError(
+                f"{path} is neither new nor a regular file", do="choose another file to write"
+            )
 
 
 @contextmanager
@@ -49,26 +87,34 @@ def atomic_replacement(path: Path) -> Iterator[Path]:
     """Yield a path to write to; its file replaces ``path`` when the block ends.
 
     If the block fails, ``path`` stays unchanged.
+
+    Raises:
+        UsageError: ``path`` is neither new nor a regular file.
     """
+    check_target(path)
     part = path.with_name(path.name + ".part")
     with file_errors(path):
         part.unlink(missing_ok=True)  # it may be a link to another file
         try:
             yield part
             os.replace(part, path)
-        except OSError:
+        except BaseException:
             with suppress(OSError):  # works on a full disk
                 part.unlink(missing_ok=True)
             raise
 
 
-def write_json(path: Path, values: Any) -> None:  # noqa: ANN401 - anything JSON can hold
-    """Write a file atomically and durably."""
-    with atomic_replacement(path) as part, open(part, "w", encoding="utf-8") as file:
-        json.dump(values, file, indent=1)
-        file.write("\n")
+def write_file(path: Path, content: str | bytes) -> None:
+    """Write a file atomically and durably; a text is written as UTF-8."""
+    with atomic_replacement(path) as part, open(part, "wb") as file:
+        file.write(content.encode("utf-8") if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def write_json(path: Path, values: Any) -> None:  # noqa: ANN401 - anything JSON can hold
+    """Write values as JSON with `write_file`."""
+    write_file(path, json.dumps(values, indent=1) + "\n")
 
 
 def sync_folder(folder: Path) -> None:

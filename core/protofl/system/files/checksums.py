@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from protofl.errors import UsageError
-from protofl.system.files.atomic import atomic_replacement, file_errors
+from protofl.system.files.atomic import atomic_replacement, file_errors, regular_file
 
 CHUNK = 1 << 20
 
@@ -148,7 +148,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     check_plain_file(path)
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(regular_file(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise _unreadable(path, error) from None
     except (ValueError, RecursionError) as error:

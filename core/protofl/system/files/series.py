@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from protofl.errors import UsageError
-from protofl.system.files.atomic import atomic_replacement, file_errors
+from protofl.system.files.atomic import atomic_replacement, file_errors, regular_file
 from protofl.system.files.checksums import Check, Damaged, check_plain_file, check_plain_name
 from protofl.system.files.tensors import Packed, read_tensors, write_tensors
 
@@ -54,7 +54,7 @@ class Series:
         if not self._journal.exists():
             return {}
         check_plain_file(self._journal)
-        *lines, rest = self._journal.read_bytes().split(b"\n")
+        *lines, rest = regular_file(self._journal).read_bytes().split(b"\n")
         found = dict(self._entry(number, line) for number, line in enumerate(lines, 1))
         self._cut = not rest
         return found

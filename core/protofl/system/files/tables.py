@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
+from protofl.system.files.atomic import regular_file, write_file
 from protofl.system.files.checksums import Damaged, read_json
 
 
@@ -70,7 +71,7 @@ def read_table(path: Path, flag: str, noun: str) -> dict[str, Any]:
         UsageError: The file can't be read, or holds no table.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = regular_file(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # no UTF-8, or no name of a file
         raise UsageError(f"{flag} {path} can't be read: {error}") from None
     language = "JSON" if path.suffix == ".json" else "TOML"
@@ -120,7 +121,7 @@ def write_table(path: Path, values: Mapping[str, Any], flag: str, comment: str =
     else:
         text = (f"# {comment}\n\n" if comment else "") + to_toml(values)
     try:
-        path.write_text(text, encoding="utf-8")
+        write_file(path, text)
     except OSError as error:
         raise UsageError(f"{flag} {path} can't be written: {error}") from None
 

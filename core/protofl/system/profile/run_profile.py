@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from protofl.system.files.atomic import write_file, write_json
+
 
 class Clock:
     """Seconds of a job by stage."""
@@ -219,9 +221,9 @@ class RunProfile:
         if not self.on:
             return
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "summary.json").write_text(json.dumps(self.summary(), indent=1) + "\n")
+        write_json(folder / "summary.json", self.summary())
         events = [event for sample in self._operators.values() for event in sample["trace"]]
-        (folder / "trace.json").write_text(json.dumps({"traceEvents": events}))
+        write_file(folder / "trace.json", json.dumps({"traceEvents": events}))
 
 
 NOT_PROFILED = RunProfile(str, on=False)

@@ -159,6 +159,8 @@ def read_about(path: Path) -> dict[str, object]:
         ValueError: The file has another content.
     """
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("not a regular file")
         with safetensors.safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {})["protofl"])
             about["shape"]["widths"] = tuple(about["shape"]["widths"])

@@ -97,7 +97,6 @@ class TinyStyle:
         return {
             "images": f"{len(x)}",
             "parameters": f"{sum(p.numel() for p in network.parameters())}",
-            "file": f"{out} ({out.stat().st_size / 1e6:.1f} MB)",
         }
 
 
