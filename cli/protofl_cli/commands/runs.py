@@ -187,7 +187,8 @@ def remove_runs(
     Asks first. If one of the folders is not a run, or a run is in progress, nothing is removed.
     """
     from protofl.errors import UsageError
-    from protofl.records.run_index import check_removable, find_runs, remove, size_of
+    from protofl.records.removal import check_removable, remove, size_of
+    from protofl.records.run_index import find_runs
 
     found = dict.fromkeys(path for word in words for path in find_runs(word, runs))
     folders = [check_removable(path) for path in found]

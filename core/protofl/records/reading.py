@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -253,10 +254,8 @@ def read_rows(file: Path) -> list[Row]:
         raise Damaged(f"{file} can't be read: {error.strerror or error}") from None
     rows = [_row(file, number, line) for number, line in enumerate(lines[:-1], 1)]
     if lines[-1]:  # without an end of line: half written, or a copy that lost it
-        try:
+        with suppress(Damaged):
             rows.append(_row(file, len(lines), lines[-1]))
-        except Damaged:
-            pass
     return rows
 
 
