@@ -3,11 +3,13 @@
 import gc
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 import protofl as pf
+from protofl.errors import RunFailure, UsageError
 from protofl.system.files import atomic
 from protofl.system.files.atomic import (
     ScratchFolder,
@@ -16,7 +18,8 @@ from protofl.system.files.atomic import (
     write_file,
     write_json,
 )
-from protofl.system.files.lock import folder_lock, is_held, waiting_lock
+from protofl.system.files.checksums import Check, append_line
+from protofl.system.files.lock import LOCK, folder_lock, is_held, waiting_lock
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
@@ -63,6 +66,25 @@ def test_json_that_can_t_be_written_leaves_the_old_file(tmp_path):
     with pytest.raises(TypeError):
         write_json(path, {"a": object()})
     assert json.loads(path.read_text()) == {"a": [1, None]}
+
+
+@pytest.mark.parametrize(("number", "words"), [(float("inf"), "inf"), (float("nan"), "nan")])
+def test_no_record_contains_what_json_cannot_express(tmp_path, number, words):
+    values, path = {"a": 1.0, "times": {"clients": [0.5, number]}}, tmp_path / "file"
+    words = f"{path}: times.clients.1 is {words}, which JSON cannot hold"
+    with pytest.raises(RunFailure, match=re.escape(words)):
+        write_json(path, values)
+    with pytest.raises(RunFailure, match=re.escape(words)):
+        append_line(path, values, Check())
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_lock_file_that_is_a_symbolic_link_is_refused(tmp_path):
+    (tmp_path / LOCK).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match=r"--out: .*/\.lock is a symbolic link"):
+        with folder_lock(tmp_path, "--out"):
+            pass
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_a_scratch_folder_is_made_when_it_is_needed(tmp_path):

@@ -401,6 +401,10 @@ def test_folders_that_are_in_use(toys, tmp_path, monkeypatch):
         start_sweep(sweep, tmp_path / "other", at_once=0)
     with pytest.raises(pf.UsageError, match=r"not the folder of a sweep \(it has no sweep.toml\)"):
         resume_sweep(tmp_path / "other", at_once=0)
+    (tmp_path / "sweep/results.json").unlink()
+    (tmp_path / "sweep/results.json").mkdir()
+    with pytest.raises(pf.UsageError, match=r"--resume .*: results\.json is a folder"):
+        resume_sweep(tmp_path / "sweep", at_once=0)
 
 
 def test_the_file_of_a_sweep_says_what_it_is(fedtgp, tmp_path):

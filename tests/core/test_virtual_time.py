@@ -475,6 +475,7 @@ FINE = {"flops": 1.0, "download": 1.0, "upload": 1.0, "latency": 0.0}
         (None, "it returns NoneType"),
         ({"flops": 1.0}, "it returns flops"),
         (FINE | {"flops": 0}, "flops is 0"),
+        (FINE | {"flops": 1e-311}, "flops is 1e-311"),
         (FINE | {"upload": math.nan}, "upload is nan"),
         (FINE | {"download": math.inf}, "download is inf"),
         (FINE | {"latency": -1}, "latency is -1"),

@@ -195,7 +195,8 @@ def device_of(found: Any) -> Device:  # noqa: ANN401 - it may be anything
     for name in FIGURES:
         value = found[name]
         real = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
-        if not real or not math.isfinite(value) or value < 0 or (name != "latency" and value == 0):
-            least = "0 or more" if name == "latency" else "more than 0"
-            raise RunFailure(f"{name} is {value!r}", do=f"return a finite number, {least}")
+        # Within these limits every round has a finite length.
+        least, most = (0, 1e15) if name == "latency" else (1e-12, 1e30)
+        if not real or not least <= value <= most:
+            raise RunFailure(f"{name} is {value!r}", do=f"return a number, {least:g} … {most:g}")
     return Device(**{name: float(found[name]) for name in FIGURES})

@@ -26,7 +26,7 @@ from protofl.records.layout import (
     no_run,
 )
 from protofl.records.result import Weights, is_best, read_weights, summarise
-from protofl.records.row import Row
+from protofl.records.row import Row, problem_of
 from protofl.system.files.atomic import regular_file
 from protofl.system.files.checksums import Damaged, read_json
 from protofl.system.files.lock import LOCK, is_held
@@ -262,9 +262,9 @@ def read_rows(file: Path) -> list[Row]:
 def _row(file: Path, number: int, line: bytes) -> Row:
     try:
         row = json.loads(line)
-        if type(row["trial"]) is int and type(row["round"]) is int:
+        problem = problem_of(row)
+        if not problem:
             return Row(dict(row))
-        problem = "trial or round is not a number"
     except (ValueError, RecursionError):
         problem = "it is no JSON"
     except (TypeError, KeyError):

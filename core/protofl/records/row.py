@@ -124,6 +124,20 @@ class Row(Mapping[str, Any]):
         return len(self.line)
 
 
+def problem_of(line: Mapping[str, Any]) -> str:
+    """Return the problem of a line that a run cannot have written; empty for none."""
+    if type(line["trial"]) is not int or type(line["round"]) is not int:
+        return "trial or round is not a number"
+    answered, absent = line.get("answered") or [], line.get("absent", {})
+    if not isinstance(answered, list) or not all(type(client) is int for client in answered):
+        return f"answered is {answered!r}, expected a list of client numbers"
+    if not isinstance(absent, dict) or not all(
+        client.isdecimal() and isinstance(reason, str) for client, reason in absent.items()
+    ):
+        return f"absent is {absent!r}, expected {{client number: reason}}"
+    return ""
+
+
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
     """Return a record as columns.
 

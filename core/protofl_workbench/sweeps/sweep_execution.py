@@ -24,7 +24,13 @@ from protofl_workbench.sweeps.sweep import (
     write_sweep,
 )
 from protofl_workbench.sweeps.sweep_points import end_points, points_of
-from protofl_workbench.sweeps.sweep_results import PointResult, SweepResult, point_results
+from protofl_workbench.sweeps.sweep_results import (
+    CSV,
+    JSON,
+    PointResult,
+    SweepResult,
+    point_results,
+)
 
 
 def new_folder(sweep: Sweep) -> Path:
@@ -112,6 +118,9 @@ def resume_sweep(
     """
     sweep = load_sweep(folder)
     check_same_place(sweep)
+    for name in (CSV, JSON):
+        if (folder.expanduser() / name).is_dir():
+            raise UsageError(f"--resume {folder}: {name} is a folder, expected a file")
     again = parse_options({"set": [*said]}).get("options", {})
     check_unchanged(sweep.base.options.get("options", {}), again, ())
     sweep.base.said = again

@@ -23,7 +23,7 @@ class ComingAndGoing(pf.Config):
     )
     slot: float = pf.Field(
         3600.0,
-        gt=0,
+        ge=1e-6,
         le=1e9,
         description="seconds of a slot, in which a client is there or away; short: it leaves often",
     )

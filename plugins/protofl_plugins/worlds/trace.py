@@ -5,9 +5,9 @@ Lines, an object a line. Empty lines and lines that begin with ``#`` are left ou
 device:
 
 ============  =====================================================================
-gflops        billions of floating-point operations a second in training, above 0
-download      Mbit/s from the server, above 0
-upload        Mbit/s to the server, above 0
+gflops        billions of floating-point operations a second in training, 1e-9 … 1e12
+download      Mbit/s from the server, 1e-9 … 1e12
+upload        Mbit/s to the server, 1e-9 … 1e12
 latency       milliseconds that a bit is under way, each way, 0 or more
 available     when it is there, in seconds of virtual time: ``0-3600 7200-9000`` in
               CSV, ``[[0, 3600], [7200, 9000]]`` in JSON Lines, ascending and apart,
@@ -212,8 +212,9 @@ def _row(values: dict[str, Any], period: float | None) -> Row:
     """
     figures = {name: _number(name, values[name]) for name in FIGURES}
     for name, value in figures.items():
-        if value < 0 or (value == 0 and name != "latency"):
-            raise ValueError(f"{name} is {value:g}")
+        least, most = (0, 1e15) if name == "latency" else (1e-9, 1e12)
+        if not least <= value <= most:
+            raise ValueError(f"{name} is {value:g}, expected {least:g} … {most:g}")
     changes = _changes(values.get("available"), period)
     if not changes:
         return Row(figures, True, ())

@@ -23,10 +23,10 @@ class UniformWorld:
         """Options: --set world.OPTION=VALUE."""
 
         gflops: float = pf.Field(
-            70.0, gt=0, le=1e12, description="billions of operations a second in training"
+            70.0, ge=1e-9, le=1e12, description="billions of operations a second in training"
         )
-        download: float = pf.Field(100.0, gt=0, le=1e12, description="Mbit/s from the server")
-        upload: float = pf.Field(20.0, gt=0, le=1e12, description="Mbit/s to the server")
+        download: float = pf.Field(100.0, ge=1e-9, le=1e12, description="Mbit/s from the server")
+        upload: float = pf.Field(20.0, ge=1e-9, le=1e12, description="Mbit/s to the server")
         latency: float = pf.Field(
             20.0, ge=0, le=1e9, description="milliseconds that a bit is under way, each way"
         )

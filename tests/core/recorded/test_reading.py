@@ -49,6 +49,9 @@ def test_a_record_cut_at_any_byte_has_its_whole_lines(made, tmp_path):
         (b"[1]", "no trial and round"),
         (b'{"round": 1}', "no trial and round"),
         (b'{"trial": 0, "round": "1"}', "is not a number"),
+        (b'{"trial": 0, "round": 1, "answered": [true]}', "answered is .*True"),
+        (b'{"trial": 0, "round": 1, "absent": {"2": 7}}', "absent is .*7"),
+        (b'{"trial": 0, "round": 1, "absent": ["left"]}', "absent is .*left"),
     ],
 )
 def test_a_damaged_line_is_named(copy, line, said):

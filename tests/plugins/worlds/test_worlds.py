@@ -222,6 +222,7 @@ BAD = {
     "no number": (f"{HEAD}1,2,3,4,\n\nfast,2,3,4,\n", "line 4: gflops is 'fast', .* not a number"),
     "0": (f"{HEAD}1,0,3,4,\n", "line 2: download is 0"),
     "below 0": (f"{HEAD}1,2,3,-4,\n", "line 2: latency is -4"),
+    "endless": (f"{HEAD}1e-320,2,3,4,\n", "line 2: gflops is .*, expected 1e-09 … 1e"),
     "infinite": (f"{HEAD}1,2,inf,4,\n", "line 2: upload is 'inf', which is not finite"),
     "half a span": (f"{HEAD}1,2,3,4,60\n", "line 2: available is '60', not FROM-UNTIL"),
     "backwards": (f"{HEAD}1,2,3,4,60-50\n", "line 2: available: 50 follows 60"),
@@ -245,6 +246,12 @@ def test_what_a_trace_cannot_hold(tmp_path, what):
     with pytest.raises(pf.UsageError, match=words) as caught:
         device(world(f"trace:{path}"), 0, 1)
     assert str(path) in caught.value.what
+
+
+@pytest.mark.parametrize("option", ["gflops", "download", "upload", "slot"])
+def test_rounds_without_a_finite_length_are_refused(option):
+    with pytest.raises(pf.UsageError, match=option):
+        world("uniform", **{option: 1e-320})
 
 
 def test_a_span_behind_the_period(tmp_path):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import shutil
 import stat
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
@@ -112,9 +113,30 @@ def write_file(path: Path, content: str | bytes) -> None:
         os.fsync(file.fileno())
 
 
+def json_text(path: Path, values: Any, indent: int | None = None) -> str:  # noqa: ANN401 - any JSON
+    """Return the text of a JSON value for a file.
+
+    Raises:
+        RunFailure: A number is NaN or infinite, which JSON cannot hold; the error names its key.
+    """
+    try:
+        return json.dumps(values, indent=indent, allow_nan=False) + "\n"
+    except ValueError:
+        raise RunFailure(f"{path}: {_not_finite(values)}, which JSON cannot hold") from None
+
+
+def _not_finite(value: Any, key: str = "") -> str:  # noqa: ANN401 - any JSON
+    """Return ``KEY is NUMBER`` for the first number that is NaN or infinite; empty for none."""
+    if isinstance(value, float):
+        return "" if math.isfinite(value) else f"{key.removeprefix('.')} is {value}"
+    pairs: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, Mapping) else ()
+    pairs = enumerate(value) if isinstance(value, (list, tuple)) else pairs
+    return next(filter(None, (_not_finite(v, f"{key}.{k}") for k, v in pairs)), "")
+
+
 def write_json(path: Path, values: Any) -> None:  # noqa: ANN401 - anything JSON can hold
     """Write values as JSON with `write_file`."""
-    write_file(path, json.dumps(values, indent=1) + "\n")
+    write_file(path, json_text(path, values, indent=1))
 
 
 def sync_folder(folder: Path) -> None:

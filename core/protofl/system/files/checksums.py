@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from protofl.errors import UsageError
-from protofl.system.files.atomic import atomic_replacement, file_errors, regular_file
+from protofl.system.files.atomic import (
+    atomic_replacement,
+    file_errors,
+    json_text,
+    regular_file,
+)
 
 CHUNK = 1 << 20
 
@@ -173,7 +178,7 @@ def append_line(path: Path, values: Any, so_far: Check) -> Check:  # noqa: ANN40
     Returns:
         The file's check with the line.
     """
-    line = (json.dumps(values) + "\n").encode()
+    line = json_text(path, values).encode()
     with file_errors(path), open(path, "ab") as file:
         file.write(line)
         file.flush()

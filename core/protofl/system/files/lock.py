@@ -52,8 +52,11 @@ def folder_lock(folder: Path, flag: str) -> Iterator[None]:
         flag: The option that names it, for errors.
 
     Raises:
-        UsageError: Another process has the folder, or it can't be written.
+        UsageError: Another process has the folder, its lock file is a symbolic link, or it can't be
+            written.
     """
+    if (folder / LOCK).is_symlink():
+        raise UsageError(f"{flag}: {folder / LOCK} is a symbolic link", do="remove the link")
     with ExitStack() as held:
         try:
             held.enter_context(waiting_lock(folder / LOCK))
