@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import re
 from pathlib import Path
@@ -15,6 +16,7 @@ import protofl
 from protofl import functional
 from protofl.hooks.discovery.kinds import KINDS, spec_hooks
 from protofl.hooks.discovery.registry import Registry
+from protofl.hooks.views.run_info import ClientCard
 from protofl.hooks.wire.vocabulary import VOCABULARY, find_key
 from protofl.system.options.plugin_options import Config, option_names
 from protofl.system.options.table import CHOOSING, OPTIONS, flag_of
@@ -282,6 +284,18 @@ def test_an_outdated_table_is_updated():
     now = site_hooks.kept(old)
     assert "old" not in now and "### `hookimpl`" in now and now.endswith("<!-- end -->\n\nafter\n")
     assert site_hooks.kept(now) == now
+
+
+def test_public_dataclasses_describe_their_attributes():
+    doors = (protofl, protofl.backends, protofl.datasets)
+    public = [getattr(door, name) for door in doors for name in door.__all__] + [ClientCard]
+    found = set()
+    for one in filter(dataclasses.is_dataclass, public):
+        for field in dataclasses.fields(one):
+            about = next((c.__doc__ for c in one.__mro__ if field.name in (c.__doc__ or "")), "")
+            if not field.name.startswith("_") and not about:
+                found.add(f"{one.__name__}.{field.name}")
+    assert not found
 
 
 # --- links and size ---------------------------------------------------------------------------

@@ -41,6 +41,7 @@ class Dataset:
         split: For data that come already split: per client its rows of training and of test
             samples, [n] int64 each (or boolean masks [N]); None for data that a partitioner splits.
         note: A deviation to print beside figures; may be empty.
+        digest: SHA-256 of the content, filled in when the data are loaded.
         vocabulary: Number of token ids V; 0 for other samples than tokens.
         padding: The id at the end of short token sequences; None without padding.
         columns: {name: values [N]}, further facts about each sample, numbers or

@@ -56,7 +56,11 @@ class Message:
 
 
 class Job(Message):
-    """A job for a host; ``str(job)`` describes it."""
+    """A job for a host; ``str(job)`` describes it.
+
+    Attributes:
+        blob: Bytes that travel with the job, such as a download.
+    """
 
     op: ClassVar[str]
     """The operation in a word."""
@@ -190,6 +194,7 @@ class Reply(Message):
     Attributes:
         seconds: Seconds that the job took, by stage.
         profile: What a profiled host recorded of the job, as JSON.
+        blob: Bytes that travel with the reply, such as an upload.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)

@@ -48,7 +48,7 @@ def load_run(folder: str | Path) -> Run:
 
 
 class Run(Reading):
-    """A recorded run; ``folder`` is its run folder."""
+    """A recorded run in ``folder``; ``only_trials`` and ``only_rounds`` select rows (`Reading`)."""
 
     def __repr__(self) -> str:
         done, asked = self.rounds_done, self.config["rounds"] * self.config["trials"]

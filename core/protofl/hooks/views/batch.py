@@ -28,7 +28,12 @@ class Batch:
 
 @dataclass(slots=True)
 class Output:
-    """The output of the client's model on a batch: features f(x), B×K, and scores h(f(x)), B×C."""
+    """The output of the client's model on a batch.
+
+    Attributes:
+        features: Features f(x), B×K.
+        logits: Scores h(f(x)), B×C.
+    """
 
     features: Tensor
     logits: Tensor
@@ -46,7 +51,11 @@ Terms: TypeAlias = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class PerStep:
-    """A tensor with one row for each step; see `per_step`."""
+    """A tensor with one row for each step; see `per_step`.
+
+    Attributes:
+        rows: The tensor, steps×….
+    """
 
     rows: Tensor
 

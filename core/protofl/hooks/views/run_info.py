@@ -52,7 +52,13 @@ class Phase:
 
 @dataclass(frozen=True)
 class ClientCard:
-    """The facts that a client registers with the server at set-up."""
+    """The facts that a client registers with the server at set-up.
+
+    Attributes:
+        architecture: Name of the client's architecture.
+        head: Type and shape of its head.
+        feature_dim: Width K of its features.
+    """
 
     architecture: str
     head: str

@@ -102,6 +102,10 @@ class VariantConfig(Config):
 
     Subclasses list the departures in ``deviations``; each key is a field whose default is None,
     meaning "as the variant says". Each can be set separately.
+
+    Attributes:
+        deviations: {option: the departure}.
+        variant: ``paper`` or ``official``.
     """
 
     deviations: ClassVar[dict[str, Deviation]] = {}
