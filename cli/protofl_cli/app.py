@@ -127,7 +127,9 @@ def _usage(problem: Any) -> tuple[str, str, str]:  # noqa: ANN401 - a class that
 
 
 def _near(typed: str, known: list[str]) -> str:
+    initials = "--" + "".join(word[:1] for word in typed.strip("-").split("-"))  # --lr
     close = difflib.get_close_matches(typed, known, n=3, cutoff=0.6)
+    close = close or [name for name in known if name == initials]
     return f"did you mean {' or '.join(close)}?" if close else ""
 
 

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+import protofl as pf
 from protofl.federation.federation import Federation
 from protofl.hooks.discovery import kinds
 from protofl_cli.render import Bars
@@ -472,3 +473,22 @@ def test_a_schedule_of_the_method_s_own_can_t_go_on(cli, tiny):
     result = cli("run", "--resume", "--out", "run", "--rounds", "3")
     assert result.exit_code == 2
     assert "fedkd depends on the number of rounds" in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        ("run fedproto --models cnn4 --learning-rate 0.1", "did you mean --lr?"),
+        ("run fedproto --models cnn1d --dataset har.npz", "write npz:har.npz"),
+        ("sweep fedproto --models cnn4 --grid lr=0.001:0.1:log", "--grid lr=0.001..0.1:log"),
+    ],
+)
+def test_what_was_meant_is_named(cli, words, near):
+    result = cli(*words.split())
+    assert result.exit_code == 2 and near in result.stderr
+
+
+def test_an_option_of_a_method_is_given_with_set():
+    with pytest.raises(pf.UsageError) as caught:
+        pf.run("fedproto", models="cnn4", lambda_=3)
+    assert caught.value.near == "options of methods and other plugins: set={'lambda_': VALUE}"

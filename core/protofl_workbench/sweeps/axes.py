@@ -24,6 +24,7 @@ from protofl.system.options.table import (
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(:log)?")
+_COLONS = re.compile(rf"({_NUMBER}):({_NUMBER})(:log)?")
 
 FORM = "KEY=VALUE,VALUE,… or, with --search, KEY=LOW..HIGH[:log]"
 
@@ -107,6 +108,13 @@ def _axis(key: str, text: str) -> Axis:
                 do="choose LOW > 0, or leave :log out",
             )
         return Axis(key, low=low, high=high, log=bool(found[3]))
+    if found := _COLONS.fullmatch(text):
+        range_ = f"{found[1]}..{found[2]}{found[3] or ''}"
+        raise UsageError(
+            f"--grid {key}={text} is neither a value nor a range",
+            "a range is LOW..HIGH[:log]",
+            f"write --search --grid {key}={range_}, or values: --grid {key}=VALUE,VALUE,…",
+        )
     values = tuple(value.strip() for value in text.split(","))
     if not all(values):
         empty = "no value" if len(values) == 1 else "an empty value"

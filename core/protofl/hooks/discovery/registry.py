@@ -89,7 +89,8 @@ class Registry:
                     do="take it out of --block and of the environment variable PROTOFL_BLOCK",
                 )
             names = {p.name for p in self._of_kind(kind) + self._rivals(kind)}
-            raise unknown(kind, name, names, f"see: protofl list-plugins --kind {kind}")
+            file = f"write npz:{name}; " if kind == "dataset" and name.endswith(".npz") else ""
+            raise unknown(kind, name, names, f"{file}see: protofl list-plugins --kind {kind}")
         rivals = [p for p in self._rivals(kind) if p.name == name]
         first, *others = sorted([*plugins, *rivals], key=lambda p: p.kind)
         for other in others:

@@ -113,8 +113,10 @@ def check_names(values: Iterable[str], noun: str, others: Iterable[str] = ()) ->
     """
     for key in values:
         if key not in OPTIONS:
-            known = {*OPTIONS, *FLAGS, *others}
-            raise unknown(noun, key, known, "see: protofl run --help")
+            error = unknown(noun, key, {*OPTIONS, *FLAGS, *others}, "see: protofl run --help")
+            if error.near.startswith("known:"):  # 80 names that are not near
+                error.near = f"options of methods and other plugins: set={{{key!r}: VALUE}}"
+            raise error
 
 
 def build(values: Mapping[str, Any]) -> Settings:
