@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import platform
+
 import pytest
+import torch
 
 from protofl.hooks.discovery.kinds import hooks_of
 from protofl.hooks.discovery.registry import Registry
+from protofl.hooks.wire.vocabulary import VOCABULARY
 from protofl.system.options.plugin_options import Config, option_names
+from protofl_cli import topic_pages
 
 PLUGINS = Registry().plugins()
 LARGE = {"htfe3", "htfe4", "htfe5", "htfe8", "htfe9", "htm10", "htfe8-htc4", "res34-htc4"}
@@ -138,3 +144,19 @@ def test_blocked(cli):
     result = cli("show", "fedsa", "--block", "fedsa")
     assert result.exit_code == 2
     assert "blocked" in result.stderr
+
+
+def test_the_page_of_the_machine(cli, monkeypatch, tmp_path):
+    monkeypatch.delenv("PROTOFL_DATA_DIR", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "my-own-name"))
+    output = cli("show", "machine").output
+    for word in (torch.__version__, platform.python_version(), "cores", "of protofl 0.1.0"):
+        assert word in output
+    assert "~/.cache/protofl" in output and "my-own-name" not in output
+    extras = importlib.metadata.metadata("protofl").get_all("Provides-Extra")
+    assert topic_pages.ENABLES.keys() == {*extras}
+
+
+def test_the_page_of_the_wire(cli):
+    output = cli("show", "wire").output
+    assert all(key.name in output for key in VOCABULARY)

@@ -13,6 +13,7 @@ import typer
 from protofl_cli import render
 from protofl_cli.model_tables import model_group
 from protofl_cli.options import Block, Debug, value_range, value_text
+from protofl_cli.topic_pages import TOPICS
 
 if TYPE_CHECKING:
     from protofl.hooks.discovery.kinds import Plugin
@@ -26,8 +27,9 @@ def show(
         typer.Argument(
             metavar="[KIND/]NAME",
             help="Plugin, with its argument if it has one (torchvision:resnet18); FILE.py:CLASS of "
-            "a plugin that is not installed; or hook/NAME: when a hook is called, what it returns, "
-            "and an example.",
+            "a plugin that is not installed; hook/NAME: when a hook is called, what it returns, "
+            "and an example; wire: names of tensors in payloads; machine: versions, processor, "
+            "devices and extras, for a bug report.",
         ),
     ],
     classes: Annotated[
@@ -47,6 +49,9 @@ def show(
         with render.waiting("reading the plugins"), contextlib.redirect_stdout(sys.stderr):
             from protofl_cli.hook_pages import show_hook
         show_hook(name.removeprefix("hook/"))
+        return
+    if name in TOPICS:
+        TOPICS[name]()
         return
     registry, name = _placed(name, block or []) if ":" in name else (Registry(block or ()), name)
     text, colon, argument = name.partition(":")
