@@ -10,7 +10,6 @@ import pytest
 from typer.testing import CliRunner
 
 import protofl as pf
-from protofl.runs.resumption import resumed_options
 from protofl.system import consent
 from protofl_cli.app import app
 from protofl_workbench.replaying.changed_options import own_plan
@@ -251,38 +250,6 @@ def test_the_data_folder_of_a_record_does_not_count(planted, recorded, few):
     assert not target.exists()
 
 
-def resumed_on(**options):
-    """The backend of a resumed run, and its notes."""
-    seen, lines = set(), []
-
-    def look(event):
-        lines.extend([event.text] if isinstance(event, pf.events.Note) else [])
-        seen.update([event.plan.settings.backend] if hasattr(event, "plan") else [])
-
-    pf.run(out="r", resume=True, progress=look, **options)
-    return seen, lines
-
-
-def test_a_resumed_run_stays_on_its_backend(planted, few):
-    """It went on in worker processes, which take ten seconds to start."""
-    pf.run("local", out="r", dataset=few, progress=False, **QUICK)
-    assert QUICK["backend"] == "local"
-    assert resumed_on(rounds=3)[0] == {"local"}
-    recorded = json.loads(Path("r/config.json").read_text())
-    assert resumed_options(recorded, {}, print)["backend"] == "local"
-    assert "backend" not in resumed_options(recorded, {"workers": 2}, print)
-
-
-def test_a_resumed_run_says_that_its_backend_is_missing(planted, few):
-    pf.run("local", out="r", dataset=few, progress=False, **QUICK)
-    recorded = json.loads(Path("r/config.json").read_text())
-    lines = []
-    options = resumed_options(recorded | {"session": {"backend": "pigeons"}}, {}, lines.append)
-    assert "backend" not in options
-    note = "the run began with --backend pigeons, which is not installed; another one is chosen"
-    assert note in lines
-
-
 def test_a_resumed_run_names_the_data_folder_that_it_does_not_use(planted, few, monkeypatch):
     pf.run("local", out="r", data_dir="first", dataset=few, progress=False, **QUICK)
     monkeypatch.setattr(consent, "_folders", set())  # as in another process
@@ -291,12 +258,12 @@ def test_a_resumed_run_names_the_data_folder_that_it_does_not_use(planted, few, 
     def note(event):
         lines.extend([event.text] if isinstance(event, pf.events.Note) else [])
 
-    pf.run(out="r", resume=True, rounds=3, progress=note)
+    pf.run(out="r", resume=True, rounds=3, backend="local", progress=note)
     folder = Path("first").absolute()
     assert [line for line in lines if f"--data-dir {folder}" in line] == lines[:1]
     assert f"it uses {os.environ['PROTOFL_DATA_DIR']} now" in lines[0]
     lines.clear()
-    pf.run(out="r", resume=True, rounds=4, data_dir="first", progress=note)
+    pf.run(out="r", resume=True, rounds=4, backend="local", data_dir="first", progress=note)
     assert not [line for line in lines if "data folder" in line]
 
 

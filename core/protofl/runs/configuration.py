@@ -56,8 +56,7 @@ def config_of(plan: Plan, *, tried: bool = False) -> dict[str, Any]:
         **({"depends_on": sorted(plan.info.asked)} if tried else {}),
     }
     values |= about
-    session = {"backend": plan.settings.backend}  # for a resume; results do not depend on it
-    return values | {"identity": identity_of(values, defaults_of(plan)), "session": session}
+    return values | {"identity": identity_of(values, defaults_of(plan))}
 
 
 def _recorded(plugin: Plugin, loaded: type) -> dict[str, str]:

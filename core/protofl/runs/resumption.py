@@ -9,7 +9,6 @@ from typing import Any
 
 from protofl.errors import UsageError
 from protofl.federation.plan import Plan
-from protofl.hooks.discovery.registry import Registry
 from protofl.records.run_folder import RunFolder
 from protofl.runs.dry_step.dry_run import dry_step
 from protofl.system.consent import is_data_folder
@@ -53,8 +52,6 @@ def resumed_options(
                 f"the run used the data folder {data_dir}; it uses {default_data_dir()} now "
                 f"(--data-dir {data_dir} uses the first one again)"
             )
-    if not given.keys() & PLACING:
-        values |= _recorded_backend(recorded, note)
     may_differ = RESUMABLE - (UNRECORDED & values.keys()) | {"options", *EXTENDED}
     for key, value in given.items():
         if key in may_differ or key not in values:
@@ -79,21 +76,6 @@ def resumed_options(
     }
     free |= {key: given[key] for key in EXTENDED if given.get(key) is not None}
     return merge_options(values, free) | {"options": merge_nested(values["options"], options)}
-
-
-PLACING = {"backend", "workers"}
-"""Options that choose where clients train; a resumed run with one of them chooses again."""
-
-
-def _recorded_backend(recorded: Mapping[str, Any], note: Callable[[str], None]) -> dict[str, str]:
-    """Return the backend with which the run began, if it is installed."""
-    name = recorded.get("session", {}).get("backend")
-    if name is None:  # a run of version 0.1.0
-        return {}
-    if name in {plugin.name for plugin in Registry().plugins("backend")}:
-        return {"backend": name}
-    note(f"the run began with --backend {name}, which is not installed; another one is chosen")
-    return {}
 
 
 def _as_recorded(key: str, value: Any) -> str:  # noqa: ANN401 - options are of many types
