@@ -98,7 +98,7 @@ def test_a_point_that_is_chosen_again_is_one_and_values_stay_what_they_were(tmp_
     base = request_of("fedproto", models="toy1", rounds=1)
     axes = resolved_axes(read_axes(["lambda=0.1,1"]), base)
     sweep = Sweep(base, axes, search="tpe", budget=4, runs=tmp_path / "runs")
-    assert "without --search each is done once" in check_sweep(sweep)[0]
+    assert "without --search each of them is run" in check_sweep(sweep)[0]
     results = start_sweep(sweep, tmp_path / "sweep", at_once=0)
     assert sorted(line.point["lambda"] for line in results.lines) == ["0.1", "1"]
     file = tmp_path / "sweep/sweep.toml"
