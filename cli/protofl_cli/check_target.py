@@ -59,7 +59,7 @@ def contract_for(
         kind = kind or _kind_of_name(left)
         values |= {"plugin": left, "argument": right}
     if kind not in CONTRACTS:
-        raise UsageError(f"there are no checks for a {kind}", f"known: {', '.join(CONTRACTS)}")
+        raise UsageError(f"protofl check cannot test a {kind}", f"it tests: {', '.join(CONTRACTS)}")
     if data_dir is not None and hasattr(CONTRACTS[kind], "data_dir"):
         values["data_dir"] = data_dir
     made: type[Contract] = type("Chosen", (CONTRACTS[kind],), values)

@@ -22,7 +22,7 @@ ENABLES = {
     "tune": "sweep --search",
     "onnx": "export to ONNX",
 }
-"""What each optional extra of protofl is for."""
+"""The feature that each optional extra of protofl enables."""
 
 
 def machine() -> None:

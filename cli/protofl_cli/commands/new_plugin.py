@@ -130,7 +130,7 @@ def _check_samples(kind: str, samples: str) -> None:
     """Check that there is a template of the kind for such samples.
 
     Raises:
-        UsageError: There is no such template.
+        UsageError: The template does not exist.
     """
     from protofl.errors import UsageError, unknown
 

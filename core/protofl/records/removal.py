@@ -48,7 +48,7 @@ def remove(folder: Path) -> list[str]:
     """
     check_removable(folder)
     with folder_lock(folder, "protofl runs rm"):
-        # Without a configuration it is no run any more, wherever this may be interrupted.
+        # First the configuration: a folder without it is not a run, if the removal is interrupted.
         for name in (CONFIG, SUMMARY, *OWN):
             if name == "parked/":  # only scratch folders
                 shutil.rmtree(folder / name, ignore_errors=True)

@@ -204,7 +204,7 @@ class Run(Reading):
             trial: The trial.
 
         Raises:
-            UsageError: The run has not kept the round, there is no such client, or its data or
+            UsageError: The run has not kept the round, the client does not exist, or its data or
                 plugins are missing.
         """
         from protofl.hooks.wire.weights import load_weights

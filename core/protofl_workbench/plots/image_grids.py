@@ -78,7 +78,7 @@ def images_of_runs(
         **style: ``width`` and ``font``, see `images`.
 
     Raises:
-        UsageError: No run is given, no images were observed, or there is no such client.
+        UsageError: No run is given, no images were observed, or the client does not exist.
     """
     if not runs:
         raise UsageError("no run is given")

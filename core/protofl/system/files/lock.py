@@ -79,7 +79,7 @@ def waiting_lock(file: Path, wait: Callable[[], None] | None = None) -> Iterator
 
     Args:
         file: The lock file; its folder is created if missing.
-        wait: Called before waiting for another process; by default there is no waiting.
+        wait: Called before waiting for another process; None raises `Timeout` at once.
 
     Raises:
         Timeout: Another process holds the lock, and ``wait`` is None.
