@@ -44,8 +44,8 @@ class CrossEntropy:
 
 
 def job_of(
-    model: pf.SplitModel,
-    architecture: pf.Architecture,
+    model: pf.models.SplitModel,
+    architecture: pf.models.Architecture,
     batches: list[Any],
     *,
     batch: int = 10,
@@ -76,7 +76,7 @@ def job_of(
 
 
 def sides(
-    architecture: pf.Architecture, shape: tuple[int, ...], batch: int, **options: float
+    architecture: pf.models.Architecture, shape: tuple[int, ...], batch: int, **options: float
 ) -> dict[str, Callable[[], None]]:
     """One step of plain PyTorch, and one of the engine."""
     sample = pf.datasets.SampleSpec(shape)

@@ -140,7 +140,7 @@ def decode_download(self, client, payload, form):
 @pf.hookimpl
 def server_architectures(self, config):
     """Return a large net for the server."""
-    return [pf.Architecture("large", build_large)]
+    return [pf.models.Architecture("large", build_large)]
 ''',
 }
 """Examples of hooks without a short implementation in the plugins of protofl."""

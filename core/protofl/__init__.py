@@ -31,7 +31,7 @@ The names below are loaded on first use, so that ``import protofl`` does not imp
 from __future__ import annotations
 
 import importlib
-from importlib.util import find_spec
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from protofl.system.version import __version__ as __version__
@@ -40,17 +40,15 @@ if TYPE_CHECKING:
     from protofl import functional
     from protofl.data import datasets
     from protofl.errors import ProtoflError, RunFailure, UsageError
-    from protofl.federation import backends, events
+    from protofl.federation import backends, events, models
     from protofl.hooks.hookspecs.markers import HOOKSPEC_VERSION, hookimpl
-    from protofl.hooks.models.architecture import Architecture, SplitModel
     from protofl.hooks.views.batch import Batch, Given, Output, Terms, per_step
     from protofl.hooks.views.client import Client, Learner
     from protofl.hooks.views.run_info import Phase, RunInfo
     from protofl.hooks.views.server import Server
     from protofl.hooks.views.tracked_run import TrackedRun
     from protofl.hooks.wire.payload import Payload, Uploads, class_rows, stack_rows
-    from protofl.hooks.wire.weights import average_weights, load_weights, pack_weights
-    from protofl.records.result import Result, Weights, read_weights
+    from protofl.records.result import Result, read_weights
     from protofl.runs.python_api import Session, run
     from protofl.runs.recorded_run import Run, load_run
     from protofl.system.consent import trust_code
@@ -74,13 +72,11 @@ _NAMES = {
     "protofl.hooks.views.run_info": "Phase RunInfo",
     "protofl.hooks.views.tracked_run": "TrackedRun",
     "protofl.hooks.wire.payload": "Payload Uploads class_rows stack_rows",
-    "protofl.hooks.wire.weights": "pack_weights load_weights average_weights",
-    "protofl.hooks.models.architecture": "Architecture SplitModel",
     "protofl.system.randomness": "random_stream numpy_stream",
     # runs
     "protofl.runs.python_api": "run Session",
     "protofl.runs.recorded_run": "load_run Run",
-    "protofl.records.result": "Result Weights read_weights",
+    "protofl.records.result": "Result read_weights",
     "protofl.system.consent": "trust_code",
     "protofl.errors": "ProtoflError UsageError RunFailure",
     # many runs
@@ -95,15 +91,22 @@ _MODULES = {
     "events": "protofl.federation.events",
     "backends": "protofl.federation.backends",
     "datasets": "protofl.data.datasets",
+    "models": "protofl.federation.models",
     "plots": "protofl_workbench.plots",
 }
 """Names that are modules themselves."""
+_MOVED = {
+    "backends": "Dispatcher Host HostFailure Idle Job Plan Pool Reply TrainJob fresh_interpreter",
+    "datasets": "Dataset Generator Outline SampleSpec dataset_from_arrays download files_key"
+    " read_npz",
+    "models": "Architecture SplitModel Weights average_weights load_weights pack_weights",
+}
+"""Earlier names of protofl that are now in one of its modules, and still work."""
 
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()} | _MODULES
 
 __all__ = [
     "HOOKSPEC_VERSION",
-    "Architecture",
     "Batch",
     "Client",
     "Config",
@@ -121,15 +124,12 @@ __all__ = [
     "RunInfo",
     "Server",
     "Session",
-    "SplitModel",
     "Terms",
     "TrackedRun",
     "Uploads",
     "UsageError",
     "VariantConfig",
-    "Weights",
     "__version__",
-    "average_weights",
     "backends",
     "class_rows",
     "compare",
@@ -138,9 +138,8 @@ __all__ = [
     "functional",
     "hookimpl",
     "load_run",
-    "load_weights",
+    "models",
     "numpy_stream",
-    "pack_weights",
     "per_step",
     "plots",
     "random_stream",
@@ -157,10 +156,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - the public names are of many types
+    for space, names in _MOVED.items():
+        if name in names.split():
+            place = f"protofl.{space}.{name}"
+            warnings.warn(f"protofl.{name} is now {place}", DeprecationWarning, stacklevel=2)
+            return getattr(__getattr__(space), name)
     if name not in _HOME:
-        for space in ("backends", "datasets") if not name.startswith("_") else ():
-            if find_spec(f"protofl.{name}") is None and name in __getattr__(space).__all__:
-                raise AttributeError(f"protofl.{name} is now protofl.{space}.{name}")
         raise AttributeError(f"module 'protofl' has no attribute {name!r}")
     module = importlib.import_module(_HOME[name])
     value = module if name in _MODULES else getattr(module, name)

@@ -126,7 +126,9 @@ TYPES = (
 """Classes that programs receive and need not import."""
 
 
-NAMESPACES = ("protofl.functional.", "protofl.plots.", "protofl.backends.", "protofl.datasets.")
+SPACES = {name: space for space in ("backends", "datasets", "models") for name in getattr(protofl, space).__all__}
+"""{name: the module of `protofl` that it is in}, of types for plugins of a kind."""
+NAMESPACES = ("protofl.functional.", "protofl.plots.", *(f"protofl.{space}." for space in {*SPACES.values()}))
 """Public modules; a name in one is shown with it."""
 
 
@@ -231,10 +233,10 @@ def documented(found: object, page: str = "") -> str:
 def linked(name: str, page: str = PAGE) -> str:
     """Return a name in code, with a link if it is public."""
     bare = name.removesuffix("()").removeprefix("protofl.").removeprefix("pf.")
-    bare = ".".join(bare.split(".")[:2]) if bare.startswith(("backends.", "datasets.")) else bare
-    if bare.split(".")[-1] in {*protofl.backends.__all__, *protofl.datasets.__all__}:
-        space = "backends" if bare.split(".")[-1] in protofl.backends.__all__ else "datasets"
-        return f"[`{name}`]({page}#protofl.{space}.{bare.split('.')[-1]})"
+    parts = bare.split(".")
+    short = parts[1] if parts[0] in SPACES.values() and len(parts) > 1 else parts[-1]
+    if short in SPACES:
+        return f"[`{name}`]({page}#protofl.{SPACES[short]}.{short})"
     bare = bare.partition(".")[0]
     is_argument = name == "report"  # of a hook
     modules = {*protofl._MODULES} - {"events"}  # which has a section

@@ -61,7 +61,7 @@ class FedMRL:
     def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
         """G, which all begin with."""
         net = server.build(server.config.shared, feature_dim=server.config.d_1)
-        return pf.pack_weights(net, "auxiliary")
+        return pf.models.pack_weights(net, "auxiliary")
 
     @pf.hookimpl
     def setup_client(self, client: pf.Client[Config]) -> None:
@@ -78,7 +78,7 @@ class FedMRL:
     @pf.hookimpl
     def receive(self, client: pf.Client[Config]) -> None:
         """Install G."""
-        pf.load_weights(client.module("G"), client.received, "auxiliary")
+        pf.models.load_weights(client.module("G"), client.received, "auxiliary")
 
     @pf.hookimpl
     def local_loss(
@@ -87,21 +87,23 @@ class FedMRL:
         """ℓ_i."""
         config, y = client.config, batch.y
         fine = fused(client, batch.x, output.features)
-        coarse = cast(pf.SplitModel, client.module("G")).head(fine[:, : config.d_1])
+        coarse = cast(pf.models.SplitModel, client.module("G")).head(fine[:, : config.d_1])
         fine_term = config.m_F * cross_entropy(client.head(fine), y)
         return {"coarse": config.m_G * cross_entropy(coarse, y), "fine": fine_term}
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
         """G_i, and its weight."""
-        weights = pf.pack_weights(client.module("G"), "auxiliary")
+        weights = pf.models.pack_weights(client.module("G"), "auxiliary")
         return pf.Payload(weights, samples=torch.tensor(client.num_samples))
 
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """The mean, weighted by samples."""
         sent = [*uploads.values()]
-        return pf.average_weights(sent, "auxiliary", torch.stack([u["samples"] for u in sent]))
+        return pf.models.average_weights(
+            sent, "auxiliary", torch.stack([u["samples"] for u in sent])
+        )
 
     @pf.hookimpl
     def inference(self, client: pf.Client[Config], x: Tensor) -> Tensor:
@@ -111,6 +113,6 @@ class FedMRL:
 
 def fused(client: pf.Learner[FedMRL.Config], x: Tensor, own: Tensor) -> Tensor:
     """R̃_i, B×d_2, of samples and the client's own features of them."""
-    shared = cast(pf.SplitModel, client.module("G")).features(x)
+    shared = cast(pf.models.SplitModel, client.module("G")).features(x)
     found: Tensor = client.module("P")(torch.cat([shared, own], 1))
     return found

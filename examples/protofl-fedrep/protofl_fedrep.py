@@ -52,7 +52,7 @@ class FedRep:
     def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
         """φ as all clients begin with it."""
         model = server.build(server.clients[0].architecture)
-        return pf.pack_weights(model.extractor, "body")
+        return pf.models.pack_weights(model.extractor, "body")
 
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config]) -> pf.Payload:
@@ -62,7 +62,7 @@ class FedRep:
     @pf.hookimpl
     def receive(self, client: pf.Client[Config]) -> None:
         """Install φ."""
-        pf.load_weights(client.module("extractor"), client.received, "body")
+        pf.models.load_weights(client.module("extractor"), client.received, "body")
 
     @pf.hookimpl
     def local_loss(self, batch: pf.Batch, output: pf.Output) -> pf.Terms:
@@ -72,9 +72,9 @@ class FedRep:
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
         """φ_i."""
-        return pf.pack_weights(client.module("extractor"), "body")
+        return pf.models.pack_weights(client.module("extractor"), "body")
 
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """The plain mean."""
-        return pf.average_weights([*uploads.values()], "body")
+        return pf.models.average_weights([*uploads.values()], "body")

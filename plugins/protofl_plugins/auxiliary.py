@@ -56,13 +56,13 @@ class AuxiliaryModel:
     @pf.hookimpl
     def setup_server(self, server: pf.Server[AuxiliaryConfig]) -> pf.Payload:
         """The auxiliary model as the server builds it, sent from round 0."""
-        return pf.pack_weights(_built(server), "auxiliary")
+        return pf.models.pack_weights(_built(server), "auxiliary")
 
     @pf.hookimpl
     def global_models(self, server: pf.Server[AuxiliaryConfig]) -> dict[str, nn.Module]:
         """The auxiliary model, the one that all have in common."""
         model = _built(server)
-        pf.load_weights(model, server.knowledge, "auxiliary")
+        pf.models.load_weights(model, server.knowledge, "auxiliary")
         return {"auxiliary": model}
 
     @pf.hookimpl
@@ -71,6 +71,6 @@ class AuxiliaryModel:
         client.add_module("auxiliary", _built(client))
 
 
-def _built(side: pf.Server[AuxiliaryConfig] | pf.Client[AuxiliaryConfig]) -> pf.SplitModel:
+def _built(side: pf.Server[AuxiliaryConfig] | pf.Client[AuxiliaryConfig]) -> pf.models.SplitModel:
     """The auxiliary model as it begins, the same on both sides."""
     return side.build(side.config.auxiliary, feature_dim=side.config.auxiliary_dim)

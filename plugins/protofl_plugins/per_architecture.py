@@ -31,7 +31,7 @@ class ModelPerArchitecture(OnPublicData):
         """A model of every architecture, sent from round 0."""
         start = pf.Payload()
         for name in architectures_of(server, server.clients):
-            start.update(pf.pack_weights(server.build(name), f"model@{name}"))
+            start.update(pf.models.pack_weights(server.build(name), f"model@{name}"))
         return start
 
     @pf.hookimpl
@@ -43,12 +43,12 @@ class ModelPerArchitecture(OnPublicData):
     def receive(self, client: pf.Client) -> None:
         """Install it."""
         if client.received.under("model"):
-            pf.load_weights(client.module("model"), client.received, "model")
+            pf.models.load_weights(client.module("model"), client.received, "model")
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[ArchitecturesConfig]) -> pf.Payload:
         """The client's weights, and n_i where the mean is weighted by it."""
-        payload = pf.pack_weights(client.module("model"), "model")
+        payload = pf.models.pack_weights(client.module("model"), "model")
         if client.config.aggregate == "weighted":
             payload["samples"] = torch.tensor(client.num_samples)
         return payload
@@ -63,7 +63,7 @@ class ModelPerArchitecture(OnPublicData):
             own = [u for c, u in uploads.items() if server.clients[c].architecture == name]
             weighted = server.config.aggregate == "weighted"
             weights = torch.stack([u["samples"] for u in own]) if weighted else None
-            mean = pf.average_weights(own, "model", weights)
+            mean = pf.models.average_weights(own, "model", weights)
             means.update(renamed(mean, "model", f"model@{name}"))
         return means
 
@@ -72,7 +72,7 @@ class ModelPerArchitecture(OnPublicData):
         """The model of every architecture."""
         models = {name: server.build(name) for name in architectures_of(server, server.clients)}
         for name, model in models.items():
-            pf.load_weights(model, server.knowledge, f"model@{name}")
+            pf.models.load_weights(model, server.knowledge, f"model@{name}")
         return dict(models)
 
 
@@ -93,6 +93,6 @@ def public_logits_of(server: pf.Server, uploads: pf.Uploads) -> Tensor:
     logits = []
     for client, upload in uploads.items():
         model = models[server.clients[client].architecture]
-        pf.load_weights(model, upload, "model")
+        pf.models.load_weights(model, upload, "model")
         logits.append(evaluated(model, server.public)[1])
     return torch.stack(logits)

@@ -156,7 +156,7 @@ def stacked(uploads: pf.Uploads, name: str) -> Tensor:
 
 @torch.no_grad()
 def evaluated(
-    model: pf.SplitModel,
+    model: pf.models.SplitModel,
     samples: Any,  # noqa: ANN401 - the server's public or test samples
     rows: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -171,10 +171,10 @@ def evaluated(
 # --- models on the server -------------------------------------------------------------------------
 
 
-def server_model(server: pf.Server) -> pf.SplitModel:
+def server_model(server: pf.Server) -> pf.models.SplitModel:
     """The model that the method keeps on the server."""
     model = server.modules["model"]
-    assert isinstance(model, pf.SplitModel)
+    assert isinstance(model, pf.models.SplitModel)
     return model
 
 
@@ -190,7 +190,7 @@ class TrainsServerModel:
 @torch.enable_grad()
 def train_on_public(
     server: pf.Server,
-    model: pf.SplitModel,
+    model: pf.models.SplitModel,
     loss: Callable[[Tensor, Tensor, Tensor], Tensor],
     *,
     epochs: int,

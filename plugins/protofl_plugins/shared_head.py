@@ -35,4 +35,4 @@ class SharedHead(SharedPart):
     @pf.hookimpl
     def setup_server(self, server: pf.Server) -> pf.Payload:
         """The head h as the server builds it."""
-        return pf.pack_weights(server.build(server.clients[0].architecture).head, "head")
+        return pf.models.pack_weights(server.build(server.clients[0].architecture).head, "head")

@@ -46,7 +46,7 @@ class SharedPart:
     def receive(self, client: pf.Client) -> None:
         """Install the shared weights in the client's model."""
         if client.received.under(self.part):
-            pf.load_weights(client.module(self.part), client.received, self.part)
+            pf.models.load_weights(client.module(self.part), client.received, self.part)
 
 
 class SharedWeights(SharedPart):
@@ -56,7 +56,7 @@ class SharedWeights(SharedPart):
     def upload_payload(self, client: pf.Client[SharingConfig]) -> pf.Payload:
         """The client's weights, and n_i."""
         buffers = _sends_buffers(client.config)
-        payload = pf.pack_weights(client.module(self.part), self.part, buffers=buffers)
+        payload = pf.models.pack_weights(client.module(self.part), self.part, buffers=buffers)
         payload["samples"] = torch.tensor(client.num_samples)
         return payload
 
@@ -65,7 +65,7 @@ class SharedWeights(SharedPart):
         """Σ_i (n_i / n) · w_i over the round's clients."""
         samples = torch.stack([upload["samples"] for upload in uploads.values()])
         weights = None if server.config.aggregate == "uniform" else samples
-        return pf.average_weights(list(uploads.values()), self.part, weights)
+        return pf.models.average_weights(list(uploads.values()), self.part, weights)
 
 
 class SharedModel(SharedWeights):
@@ -99,7 +99,7 @@ class SharedModel(SharedWeights):
     def setup_server(self, server: pf.Server[ModelSharingConfig]) -> pf.Payload:
         """w, as the server builds it."""
         model = server.build(server.clients[0].architecture)
-        return pf.pack_weights(model, "model", buffers=_sends_buffers(server.config))
+        return pf.models.pack_weights(model, "model", buffers=_sends_buffers(server.config))
 
     @pf.hookimpl
     def global_models(self, server: pf.Server[ModelSharingConfig]) -> dict[str, nn.Module]:
@@ -107,7 +107,7 @@ class SharedModel(SharedWeights):
         model = server.build(server.clients[0].architecture)
         if not _sends_buffers(server.config) and any(True for _ in model.buffers()):
             return {}
-        pf.load_weights(model, server.knowledge, "model")
+        pf.models.load_weights(model, server.knowledge, "model")
         return {"model": model}
 
 

@@ -118,8 +118,8 @@ class OwnGroup:
         def build(sample, num_classes, feature_dim):
             body = nn.Sequential(nn.Flatten(), nn.LazyLinear(feature_dim))
             body(sample.zeros(1))
-            return pf.SplitModel(body, nn.Linear(feature_dim, num_classes), feature_dim)
-        return [pf.Architecture("only", build)]
+            return pf.models.SplitModel(body, nn.Linear(feature_dim, num_classes), feature_dim)
+        return [pf.models.Architecture("only", build)]
 class Ours:
     'What this one does.'
     class Config(pf.Config):

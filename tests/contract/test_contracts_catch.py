@@ -298,7 +298,7 @@ def _group(build):
 
         @pf.hookimpl
         def architectures(self, config):
-            return [pf.Architecture("net", build, False)]
+            return [pf.models.Architecture("net", build, False)]
 
     return Group
 
@@ -313,12 +313,12 @@ class _Idle(nn.Linear):
 
 def _idle(sample, num_classes, feature_dim):
     extractor = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(sample.shape), feature_dim))
-    return pf.SplitModel(extractor, _Idle(feature_dim, num_classes), feature_dim)
+    return pf.models.SplitModel(extractor, _Idle(feature_dim, num_classes), feature_dim)
 
 
 def _ten(sample, num_classes, feature_dim):
     extractor = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(sample.shape), feature_dim))
-    return pf.SplitModel(extractor, nn.Linear(feature_dim, 10), feature_dim)
+    return pf.models.SplitModel(extractor, nn.Linear(feature_dim, 10), feature_dim)
 
 
 def _fixed(sample, num_classes, feature_dim):
@@ -338,7 +338,9 @@ class _Across(nn.Module):
 
 def _across(sample, num_classes, feature_dim):
     layers = [nn.Flatten(), _Across(), nn.Linear(math.prod(sample.shape), feature_dim)]
-    return pf.SplitModel(nn.Sequential(*layers), nn.Linear(feature_dim, num_classes), feature_dim)
+    return pf.models.SplitModel(
+        nn.Sequential(*layers), nn.Linear(feature_dim, num_classes), feature_dim
+    )
 
 
 @pytest.mark.parametrize(

@@ -48,14 +48,16 @@ def test_a_net_of_another_width(tmp_path):
 def test_a_net_of_one_s_own(tmp_path):
     def build(sample, num_classes, feature_dim):
         flat = [nn.Flatten(), nn.Linear(sample.zeros(1).numel(), feature_dim)]
-        return pf.SplitModel(nn.Sequential(*flat), nn.Linear(feature_dim, num_classes), feature_dim)
+        return pf.models.SplitModel(
+            nn.Sequential(*flat), nn.Linear(feature_dim, num_classes), feature_dim
+        )
 
     client, server = views(tmp_path)
-    mine = pf.Architecture("mine", build)
+    mine = pf.models.Architecture("mine", build)
     net = client.build(mine, feature_dim=3)
     assert net.head.weight.shape == (client.num_classes, 3)
     assert same(net, server.build(mine, feature_dim=3))
-    other = pf.Architecture("other", build)
+    other = pf.models.Architecture("other", build)
     assert not torch.equal(client.build(other, feature_dim=3).head.weight, net.head.weight)
 
 

@@ -122,7 +122,7 @@ def test_features(whole):
     for client in range(4):
         model = plan.initial_model(client, 0).eval()
         if client in kept.clients:
-            pf.load_weights(model, kept.clients[client], "model")
+            pf.models.load_weights(model, kept.clients[client], "model")
         own = seen.clients == client
         test = plan.samples(plan.split(0).test(client), channels_last=False)
         assert own.sum() == min(4, len(test))

@@ -37,9 +37,9 @@ class Pixels:
     @pf.hookimpl
     def architectures(self, config):
         def build(sample, num_classes, feature_dim):
-            return pf.SplitModel(nn.Flatten(), nn.Linear(16, num_classes), feature_dim)
+            return pf.models.SplitModel(nn.Flatten(), nn.Linear(16, num_classes), feature_dim)
 
-        return [pf.Architecture("pixels", build, channels_last=False)]
+        return [pf.models.Architecture("pixels", build, channels_last=False)]
 
 
 SEEN: list = []

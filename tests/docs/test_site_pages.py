@@ -222,7 +222,7 @@ def test_every_public_name_is_on_its_page(page):
     public, further = page("reference/python.md").split("\n## Further types\n")
     further, errors = further.split("\n## Errors\n")
     found = ANCHOR.findall(public + errors)
-    modules = ("backends", "datasets")
+    modules = ("backends", "datasets", "models")
     names = {*protofl.__all__} - {"functional", "plots", "__version__", *modules}
     names |= {f"{m}.{name}" for m in modules for name in getattr(protofl, m).__all__}
     assert {*found} == names and len(found) == len(names)

@@ -119,7 +119,9 @@ class ModelGroupContract(Contract):
         members = self.members()
         for group in (members, self.server_members()):
             for member in group:
-                expect(isinstance(member, Architecture), f"{member!r} is not a pf.Architecture")
+                expect(
+                    isinstance(member, Architecture), f"{member!r} is not a pf.models.Architecture"
+                )
             names = [a.name for a in group]
             twice = sorted({n for n in names if names.count(n) > 1})
             expect(not twice, f"two architectures are named {', '.join(twice)}")
@@ -179,7 +181,7 @@ class ModelGroupContract(Contract):
     ) -> SplitModel:
         """A model with unset weights; quick to build."""
         made = unset_model(member, sample or self.usual, CLASSES, K or self.width)
-        expect(isinstance(made, SplitModel), f"{member.name} builds no pf.SplitModel")
+        expect(isinstance(made, SplitModel), f"{member.name} builds no pf.models.SplitModel")
         return made
 
     # --- training -------------------------------------------------------------------------------

@@ -69,14 +69,14 @@ class Weights:
     def receive(self, client: pf.Client) -> None:
         """Take the mean over."""
         if client.received:
-            pf.load_weights(client.module("model"), client.received, "model")
+            pf.models.load_weights(client.module("model"), client.received, "model")
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client) -> pf.Payload:
         """All weights."""
-        return pf.pack_weights(client.module("model"), "model")
+        return pf.models.pack_weights(client.module("model"), "model")
 
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
         """Return the plain mean of the uploads."""
-        return pf.average_weights([*uploads.values()], "model")
+        return pf.models.average_weights([*uploads.values()], "model")

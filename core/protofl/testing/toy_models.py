@@ -63,20 +63,23 @@ def _build(
     sample: pf.datasets.SampleSpec,
     num_classes: int,
     feature_dim: int,
-) -> pf.SplitModel:
+) -> pf.models.SplitModel:
     f = extractor(sample, feature_dim)
-    return pf.SplitModel(f, head(feature_dim, num_classes), feature_dim)
+    return pf.models.SplitModel(f, head(feature_dim, num_classes), feature_dim)
 
 
 def architecture(
     name: str, extractor: Extractor, head: Head = _linear, words: str = "linear"
-) -> pf.Architecture:
+) -> pf.models.Architecture:
     """An architecture; its evaluation batch is small, so that several are needed."""
-    return pf.Architecture(name, partial(_build, extractor, head), False, 7, words)
+    return pf.models.Architecture(name, partial(_build, extractor, head), False, 7, words)
 
 
 def group(
-    *members: pf.Architecture, K: int = 8, side: int = SIDE, kinds: Sequence[str] = ("image",)
+    *members: pf.models.Architecture,
+    K: int = 8,
+    side: int = SIDE,
+    kinds: Sequence[str] = ("image",),
 ) -> type:
     """A model group plugin of these architectures."""
     taken = tuple(kinds)
@@ -90,12 +93,12 @@ def group(
         channels: int | None = None
 
         @pf.hookimpl
-        def architectures(self, config: pf.Config) -> list[pf.Architecture]:
+        def architectures(self, config: pf.Config) -> list[pf.models.Architecture]:
             """The samples unchanged."""
             return [*members]
 
         @pf.hookimpl
-        def server_architectures(self, config: pf.Config) -> list[pf.Architecture]:
+        def server_architectures(self, config: pf.Config) -> list[pf.models.Architecture]:
             """A small one under the name that servers ask for."""
             return [architecture("resnet56", _norm)]
 

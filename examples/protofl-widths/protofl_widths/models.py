@@ -20,7 +20,7 @@ WIDTHS = (32, 16, 8, 4, 2)
 
 def _build(
     width: int, sample: pf.datasets.SampleSpec, num_classes: int, feature_dim: int
-) -> pf.SplitModel:
+) -> pf.models.SplitModel:
     layers: list[nn.Module] = []
     sizes = (sample.shape[0], width, 2 * width, 4 * width)
     for before, after in pairwise(sizes):
@@ -28,7 +28,7 @@ def _build(
         layers += [nn.Conv2d(before, after, 3, padding=1), norm, nn.ReLU(), nn.MaxPool2d(2)]
     pooled = [nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16 * width, feature_dim)]
     extractor = nn.Sequential(*layers, *pooled)
-    return pf.SplitModel(extractor, nn.Linear(feature_dim, num_classes), feature_dim)
+    return pf.models.SplitModel(extractor, nn.Linear(feature_dim, num_classes), feature_dim)
 
 
 class Widths5:
@@ -40,6 +40,8 @@ class Widths5:
     server_architecture = "width-32"
 
     @pf.hookimpl
-    def architectures(self) -> list[pf.Architecture]:
+    def architectures(self) -> list[pf.models.Architecture]:
         """Client i gets level i mod 5, the widest first."""
-        return [pf.Architecture(f"width-{width}", partial(_build, width)) for width in WIDTHS]
+        return [
+            pf.models.Architecture(f"width-{width}", partial(_build, width)) for width in WIDTHS
+        ]

@@ -69,13 +69,15 @@ class FedDF(A.ModelPerArchitecture):
         teacher = A.public_logits_of(server, uploads).mean(0)
         for name in A.architectures_of(server, uploads):
             student = server.build(name)
-            pf.load_weights(student, server.knowledge, f"model@{name}")
+            pf.models.load_weights(student, server.knowledge, f"model@{name}")
             self._distil(server, student, teacher, name)
-            fused.update(pf.pack_weights(student, f"model@{name}"))
+            fused.update(pf.models.pack_weights(student, f"model@{name}"))
         return fused
 
     @staticmethod
-    def _distil(server: pf.Server, student: pf.SplitModel, teacher: Tensor, name: str) -> None:
+    def _distil(
+        server: pf.Server, student: pf.models.SplitModel, teacher: Tensor, name: str
+    ) -> None:
         config, public = server.config, server.public
         assert public is not None
         order = torch.randperm(len(public), generator=server.generator("holdout"))
@@ -94,7 +96,7 @@ class FedDF(A.ModelPerArchitecture):
             found = float(F.kl_divergence(logits, teacher[held]))
             best[1] += 1
             if found < best[0]:
-                best[:] = found, 0, pf.pack_weights(student, "model")
+                best[:] = found, 0, pf.models.pack_weights(student, "model")
             return bool(best[1] >= config.patience)
 
         D.train_on_public(
@@ -109,4 +111,4 @@ class FedDF(A.ModelPerArchitecture):
             stop=stop if config.patience else None,
         )
         if best[2] is not None:
-            pf.load_weights(student, best[2], "model")
+            pf.models.load_weights(student, best[2], "model")

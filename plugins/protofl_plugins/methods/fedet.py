@@ -77,7 +77,7 @@ class FedET(D.TrainsServerModel, A.ModelPerArchitecture):
         config = server.config
         model = server.modules["model"] = server.build(config.server_model or server.architecture)
         start = super().setup_server(server)
-        layer = _layer(pf.pack_weights(model, "model"))
+        layer = _layer(pf.models.pack_weights(model, "model"))
         for name in A.architectures_of(server, server.clients):
             start.update(A.renamed(layer, "model", f"model@{name}"))
         return start
@@ -88,8 +88,8 @@ class FedET(D.TrainsServerModel, A.ModelPerArchitecture):
         config, model = server.config, D.server_model(server)
         lambda_: float = config.lambda_
         layers = [_layer(upload) for upload in uploads.values()]
-        own = pf.pack_weights(model, "model")
-        pf.load_weights(model, own | pf.average_weights(layers, "model"), "model")
+        own = pf.models.pack_weights(model, "model")
+        pf.models.load_weights(model, own | pf.models.average_weights(layers, "model"), "model")
 
         z = A.public_logits_of(server, uploads)
         label = F.ensemble_logits(z).argmax(1)
@@ -108,7 +108,7 @@ class FedET(D.TrainsServerModel, A.ModelPerArchitecture):
         D.train_on_public(server, model, loss, epochs=epochs, lr=lr, momentum=momentum)
         known = pf.Payload()
         for name in dict.fromkeys(k.split("/")[0] for k in server.knowledge if "@" in k):
-            known.update(A.renamed(_layer(pf.pack_weights(model, "model")), "model", name))
+            known.update(A.renamed(_layer(pf.models.pack_weights(model, "model")), "model", name))
         return known
 
 

@@ -154,7 +154,7 @@ class FedGen(SharedHead, DropsLastBatch):
         payload = super().setup_server(server)
         if server.config.send_initial:
             even = torch.ones(server.num_classes, dtype=torch.long, device=server.device)
-            payload |= pf.pack_weights(G, "generator") | pf.class_rows(even > 0, counts=even)
+            payload |= pf.models.pack_weights(G, "generator") | pf.class_rows(even > 0, counts=even)
         return pf.Payload(payload)
 
     @pf.hookimpl
@@ -172,7 +172,7 @@ class FedGen(SharedHead, DropsLastBatch):
         """Install h and G."""
         for part in ("head", "generator"):
             if client.received.under(part):
-                pf.load_weights(client.module(part), client.received, part)
+                pf.models.load_weights(client.module(part), client.received, part)
 
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.Given:
@@ -216,7 +216,7 @@ class FedGen(SharedHead, DropsLastBatch):
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
         """h_i and n_i^c."""
         counts = client.class_counts
-        payload = pf.pack_weights(client.module("head"), "head")
+        payload = pf.models.pack_weights(client.module("head"), "head")
         return pf.Payload(payload | pf.class_rows(counts > 0, counts=counts))
 
     @pf.hookimpl
@@ -224,7 +224,7 @@ class FedGen(SharedHead, DropsLastBatch):
         """The average of the heads, and the sum of the label counts."""
         counts, _ = pf.stack_rows(uploads, "counts", server.num_classes)
         weights = None if server.config.aggregate == "uniform" else counts.sum(1)
-        head = pf.average_weights(list(uploads.values()), "head", weights)
+        head = pf.models.average_weights(list(uploads.values()), "head", weights)
         total = counts.sum(0)
         return pf.Payload(head | pf.class_rows(total > 0, counts=total))
 
@@ -255,7 +255,7 @@ class FedGen(SharedHead, DropsLastBatch):
                 p.grad = gradient
             optimizer.step()
         server.state["adam"] = optimizer.state_dict()
-        return pf.pack_weights(G, "generator")
+        return pf.models.pack_weights(G, "generator")
 
 
 def _generator(side: pf.Client[FedGen.Config] | pf.Server[FedGen.Config]) -> Generator:

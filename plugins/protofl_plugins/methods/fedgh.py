@@ -71,4 +71,4 @@ class FedGH(SharedHead, SendsPrototypes, DropsLastBatch):
                 gradients = torch.autograd.grad(loss, weights)
                 with torch.no_grad():
                     torch._foreach_add_(weights, gradients, alpha=-server.config.eta_s)
-        return pf.pack_weights(head, "head")
+        return pf.models.pack_weights(head, "head")

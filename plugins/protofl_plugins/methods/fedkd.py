@@ -133,14 +133,14 @@ class FedKD(Mutual):
                 state["broadcast"] = {name: received[f"auxiliary/{name}"] for name in held}
             state["version"] = version
         weights = {f"auxiliary/{name}": tensor for name, tensor in state["broadcast"].items()}
-        pf.load_weights(client.module("auxiliary"), received | weights, "auxiliary")
+        pf.models.load_weights(client.module("auxiliary"), received | weights, "auxiliary")
 
     @pf.hookimpl
     def local_loss(
         self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output
     ) -> pf.Terms:
         """L_s and L_a."""
-        config, model = client.config, cast(pf.SplitModel, client.module("auxiliary"))
+        config, model = client.config, cast(pf.models.SplitModel, client.module("auxiliary"))
         W_h = cast(Tensor, client.module("W_h").weight)
         f_s, p_s = output.features, output.logits
         f_a = model.features(batch.x)
@@ -164,7 +164,7 @@ class FedKD(Mutual):
         g = _parameters(model)
         if client.config.svd == "update":
             g = {name: now - held[name] for name, now in g.items()}
-        buffers = pf.pack_weights(model, "auxiliary").select("auxiliary/buffer/*")
+        buffers = pf.models.pack_weights(model, "auxiliary").select("auxiliary/buffer/*")
         kernels = client.config.svd == "weights"
         return pf.Payload(compress(g, UPDATE, threshold(client), kernels=kernels) | buffers)
 
@@ -182,7 +182,7 @@ class FedKD(Mutual):
         moved = {f"auxiliary/{name}": tensor for name, tensor in now.items()}
         buffers = pf.Payload()
         if any(key.startswith("auxiliary/buffer/") for key in sent[0]):
-            buffers = pf.average_weights(sent, "auxiliary")
+            buffers = pf.models.average_weights(sent, "auxiliary")
         server.state["holders"] = list(uploads)
         version = knowledge["auxiliary_version"] + 1
         return pf.Payload(broadcast | moved | buffers, auxiliary_version=version)

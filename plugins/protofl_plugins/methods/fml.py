@@ -63,7 +63,7 @@ class FML(Mutual):
     def receive(self, client: pf.Client[Config]) -> None:
         """Install θ_aux."""
         if client.received.under("auxiliary"):
-            pf.load_weights(client.module("auxiliary"), client.received, "auxiliary")
+            pf.models.load_weights(client.module("auxiliary"), client.received, "auxiliary")
 
     @pf.hookimpl
     def local_loss(
@@ -83,9 +83,9 @@ class FML(Mutual):
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
         """θ_aux,i."""
-        return pf.pack_weights(client.module("auxiliary"), "auxiliary")
+        return pf.models.pack_weights(client.module("auxiliary"), "auxiliary")
 
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """The plain mean over the round's clients."""
-        return pf.average_weights(list(uploads.values()), "auxiliary")
+        return pf.models.average_weights(list(uploads.values()), "auxiliary")

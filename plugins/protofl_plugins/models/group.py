@@ -36,11 +36,11 @@ class ModelGroup:
         return self.extractors
 
     @pf.hookimpl
-    def architectures(self, config: pf.Config) -> list[pf.Architecture]:
+    def architectures(self, config: pf.Config) -> list[pf.models.Architecture]:
         """The extractors in order, each with a linear head K → C."""
         return [extractor.with_head() for extractor in self.members(config)]
 
     @pf.hookimpl
-    def server_architectures(self, config: pf.Config) -> list[pf.Architecture]:
+    def server_architectures(self, config: pf.Config) -> list[pf.models.Architecture]:
         """The server's extractors, each with a linear head; the first is FedPKD's model."""
         return [extractor.with_head() for extractor in self.server_extractors]

@@ -25,7 +25,7 @@ class HeterogeneousHeads(ModelGroup):
     auxiliary_architecture = "cnn4"
 
     @pf.hookimpl
-    def architectures(self, config: pf.Config) -> list[pf.Architecture]:
+    def architectures(self, config: pf.Config) -> list[pf.models.Architecture]:
         """Return architectures until extractors and heads repeat together."""
         found = self.members(config)
         number = max(len(found), len(HEADS))  # one divides the other

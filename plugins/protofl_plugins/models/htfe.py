@@ -102,7 +102,7 @@ class HtM10(WithMobileNet):
     extractors = HtFE8.extractors
 
     @pf.hookimpl
-    def architectures(self, config: pf.Config) -> list[pf.Architecture]:
+    def architectures(self, config: pf.Config) -> list[pf.models.Architecture]:
         """The htfe8 extractors with linear heads; the ViTs with FC 768, tanh, FC C."""
         vits = (nets.VIT_B_16, nets.VIT_B_32)
         return [

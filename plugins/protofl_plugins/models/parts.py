@@ -65,9 +65,9 @@ class Extractor:
     channels_last: bool = True
     eval_batch: int = 128
 
-    def with_head(self, head: Head = LINEAR, suffix: str = "") -> pf.Architecture:
+    def with_head(self, head: Head = LINEAR, suffix: str = "") -> pf.models.Architecture:
         """The architecture of this extractor and ``head`` (one fully connected layer)."""
-        return pf.Architecture(
+        return pf.models.Architecture(
             name=self.name + suffix,
             build=partial(_build, self, head),
             channels_last=self.channels_last,
@@ -82,7 +82,7 @@ def _build(
     sample: pf.datasets.SampleSpec,
     num_classes: int,
     feature_dim: int,
-) -> pf.SplitModel:
+) -> pf.models.SplitModel:
     """A freshly drawn model; the extractor's weights are drawn first."""
     f = extractor.build(sample)
-    return pf.SplitModel(f, head.build(feature_dim, num_classes), feature_dim)
+    return pf.models.SplitModel(f, head.build(feature_dim, num_classes), feature_dim)

@@ -23,7 +23,7 @@ class SelectableGroup(ModelGroup):
         )
 
     @pf.hookimpl
-    def architectures(self, config: pf.Config) -> list[pf.Architecture]:
+    def architectures(self, config: pf.Config) -> list[pf.models.Architecture]:
         """The extractors in order, or the chosen one, each with a linear head K → C.
 
         Raises:
@@ -43,6 +43,6 @@ class SelectableGroup(ModelGroup):
         return [found[only]]
 
     @pf.hookimpl
-    def server_architectures(self, config: pf.Config) -> list[pf.Architecture]:
+    def server_architectures(self, config: pf.Config) -> list[pf.models.Architecture]:
         """All nets: the server's own, and the auxiliary of FML and FedKD, may be any of them."""
         return [extractor.with_head() for extractor in self.extractors]

@@ -33,7 +33,7 @@ class TorchvisionGroup(ModelGroup):
         )
 
     @pf.hookimpl
-    def architectures(self, config: pf.Config) -> list[pf.Architecture]:
+    def architectures(self, config: pf.Config) -> list[pf.models.Architecture]:
         """The nets without their last linear layer, each with a linear head K → C.
 
         Raises:

@@ -44,12 +44,12 @@ class Nets:
 
     @pf.hookimpl
     def architectures(self):
-        return [pf.Architecture("small", build)]
+        return [pf.models.Architecture("small", build)]
 
 
 def build(sample, classes, width):
     extractor = nn.Sequential(nn.Linear(sample.shape[0], width), nn.ReLU())
-    return pf.SplitModel(extractor, nn.Linear(width, classes), width)
+    return pf.models.SplitModel(extractor, nn.Linear(width, classes), width)
 '''
 
 
@@ -86,11 +86,11 @@ class Nets:
             def made(sample, classes, K):
                 first = nn.Linear(sample.shape[0], width)
                 extractor = nn.Sequential(first, nn.ReLU(), nn.Linear(width, K))
-                return pf.SplitModel(extractor, nn.Linear(K, classes), K)
+                return pf.models.SplitModel(extractor, nn.Linear(K, classes), K)
 
             return made
 
-        return [pf.Architecture(f"net{width}", build(width)) for width in self.widths]
+        return [pf.models.Architecture(f"net{width}", build(width)) for width in self.widths]
 
 
 class Wraps:

@@ -104,7 +104,7 @@ class DoubleServer:
         with torch.random.fork_rng():
             torch.manual_seed(len(name))
             extractor = nn.Sequential(nn.Linear(pixels, features, bias=False), nn.Tanh())
-            model = pf.SplitModel(extractor, nn.Linear(features, classes), features)
+            model = pf.models.SplitModel(extractor, nn.Linear(features, classes), features)
         return model.double()
 
     def generator(self, purpose):

@@ -36,7 +36,7 @@ def uploads_of(server):
             for p in model.parameters():
                 p += torch.randn(p.shape, generator=torch.Generator().manual_seed(i)).double()
         models.append(model)
-        uploads[i] = pf.pack_weights(model, "model")
+        uploads[i] = pf.models.pack_weights(model, "model")
         uploads[i]["samples"] = torch.tensor(3 + i)
     return models, uploads
 
@@ -61,7 +61,7 @@ def test_distillation():
     server.knowledge.merge(FedDF().server_aggregate(server, uploads))
     students = {name: server.build(name) for name in ("dense", "wide..")}
     for name, student in students.items():
-        pf.load_weights(student, server.knowledge, f"model@{name}")
+        pf.models.load_weights(student, server.knowledge, f"model@{name}")
     found = FedDF().server_train(server, uploads)
     x = server.public.x
     with torch.no_grad():
@@ -104,7 +104,7 @@ def test_the_best_epoch_on_held_out_samples_is_kept():
     with torch.no_grad():
         teacher = sum(model(x) for model in models) / 3
     student = server.build("dense")
-    pf.load_weights(student, start, "model@dense")
+    pf.models.load_weights(student, start, "model@dense")
     best, weights, step = math.inf, None, 0
     adam = torch.optim.Adam(student.parameters())
     for epoch in server.orders["shuffle dense"]:
@@ -129,7 +129,7 @@ def test_rounds(data_dir):
     for number in (0, 1):
         for job in toy.jobs(number):
             own = toy.client(job.client).model
-            assert set(job.down) == set(pf.pack_weights(own, "model"))
+            assert set(job.down) == set(pf.models.pack_weights(own, "model"))
             assert set(job.up) - {"samples"} == set(job.down)
     # Clients of one architecture get one model, and are evaluated with it.
     assert torch.equal(

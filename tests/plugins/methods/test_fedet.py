@@ -37,7 +37,7 @@ def uploads_of(server, spread=1.0):
                 push = torch.randn(p.shape, generator=torch.Generator().manual_seed(i)).double()
                 p += spread * push
         models.append(model)
-        uploads[i] = pf.pack_weights(model, "model")
+        uploads[i] = pf.models.pack_weights(model, "model")
     return models, uploads
 
 
@@ -88,7 +88,7 @@ def test_where_nobody_dissents_there_is_no_diversity():
         config = FedET.Config(**{"lambda": lambda_}, server_model="s")
         server = DoubleServer(config, clients=("dense",))
         server.knowledge.merge(FedET().setup_server(server))
-        upload = {0: pf.pack_weights(server.build("dense"), "model")}
+        upload = {0: pf.models.pack_weights(server.build("dense"), "model")}
         FedET().server_train(server, upload)
         return torch.cat([p.flatten() for p in server.modules["model"].parameters()])
 
@@ -114,7 +114,7 @@ def test_rounds(data_dir):
     model = toy.view.modules["model"]
     for job in toy.jobs(0) + toy.jobs(1):
         own = toy.client(job.client).model
-        assert set(job.down) == set(pf.pack_weights(own, "model"))
+        assert set(job.down) == set(pf.models.pack_weights(own, "model"))
     # All start from one layer, and end with the server's.
     heads = [job.down["model/head.weight"] for job in toy.jobs(0)]
     assert all(torch.equal(head, heads[0]) for head in heads)

@@ -28,7 +28,7 @@ def softmax(row):
 
 def parts(floor=0.1, **options):
     batch, output = batch_of(6, 4, 3)
-    auxiliary = pf.SplitModel(
+    auxiliary = pf.models.SplitModel(
         nn.Sequential(nn.Flatten(), nn.Linear(16, 3)), nn.Linear(3, 4), 3
     ).double()
     W_h = nn.Linear(3, 3, bias=False).double()

@@ -156,7 +156,9 @@ def test_all_start_from_the_servers_auxiliary(data_dir):
     toy = Toy("fml", data_dir)
     started = {key: value.clone() for key, value in toy.knowledge.items()}
     for i in range(2):
-        packed = pf.pack_weights(Client(toy.client(i), "fml").module("auxiliary"), "auxiliary")
+        packed = pf.models.pack_weights(
+            Client(toy.client(i), "fml").module("auxiliary"), "auxiliary"
+        )
         assert packed.keys() == started.keys()
         assert all(torch.equal(packed[k], started[k]) for k in packed)
 

@@ -22,7 +22,9 @@ def slow_prox(record, start, mu):
 
 def test_the_proximal_term_is_eq_2(toy, randn):
     found = toy("fedprox", set={"mu": 0.3}, models=ONE)
-    received = pf.pack_weights(toy("fedavg", models=ONE, seed=5).client(0).model.double(), "model")
+    received = pf.models.pack_weights(
+        toy("fedavg", models=ONE, seed=5).client(0).model.double(), "model"
+    )
     record = found.prepare(0, received)
     start = [p.detach().clone() for p in record.model.parameters()]
     for (name, _), w in zip(record.model.named_parameters(), start, strict=True):

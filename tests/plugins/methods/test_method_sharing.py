@@ -20,7 +20,7 @@ def random_uploads(found, part, samples):
     client, _ = found.views()
     uploads = {}
     for number, n in samples.items():
-        payload = pf.pack_weights(client.module(part), part)
+        payload = pf.models.pack_weights(client.module(part), part)
         generator = torch.Generator().manual_seed(number)
         for name, tensor in payload.items():
             if tensor.is_floating_point():
@@ -106,7 +106,7 @@ def test_everybody_starts_from_the_servers_model(toy, method):
     downloads = found.pool.downloads(0)
     assert len({*downloads.values()}) == 1
     payload = pf.Payload.from_bytes(downloads[0])
-    assert payload.keys() == pf.pack_weights(found.client(0).model, "model").keys()
+    assert payload.keys() == pf.models.pack_weights(found.client(0).model, "model").keys()
     assert not any(torch.equal(payload["model/head.weight"], w) for w in own)
 
 

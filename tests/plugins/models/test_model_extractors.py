@@ -67,7 +67,7 @@ def test_one_architecture(architectures, name):
 
 def check(architecture, name):
     model = architecture.build(pf.datasets.SampleSpec((3, 32, 32)), C, K)
-    assert isinstance(model, pf.SplitModel)
+    assert isinstance(model, pf.models.SplitModel)
     assert architecture.eval_batch >= 32
 
     if name in IMAGENET:

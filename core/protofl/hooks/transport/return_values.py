@@ -122,7 +122,7 @@ def expect_returned(hook: str, owner: str, found: Any, given: Mapping[str, Any])
 def _conversion(name: str, value: Any) -> str:  # noqa: ANN401 - it may be anything
     """Return advice on how to make a tensor of a value."""
     if isinstance(value, nn.Module):
-        return f"return its weights: pf.pack_weights(module, {name!r})"
+        return f"return its weights: pf.models.pack_weights(module, {name!r})"
     if hasattr(value, "dtype"):
         return f"write {name}=torch.as_tensor({name}), or compute it with torch"
     return f"write {name}=torch.stack(…) of tensors, torch.tensor(…) of numbers"
