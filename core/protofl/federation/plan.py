@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -35,6 +35,9 @@ from protofl.system.consent import allow
 from protofl.system.options.settings import Settings
 from protofl.system.options.table import untracked
 from protofl.system.randomness import global_stream
+
+if TYPE_CHECKING:
+    from protofl.federation.initial_weights import InitialWeights
 
 
 @dataclass
@@ -225,7 +228,20 @@ class Plan:
         who = architecture.name if self.settings.same_init else client_id
         with global_stream(self.seed(trial), "initial-weights", who):
             model = architecture.build(info.sample, info.num_classes, info.feature_dim)
+        if self.initial_weights is not None:
+            from protofl.federation.initial_weights import load_initial
+
+            load_initial(model, self.initial_weights, client_id, self.seed(trial))
         return model.to(self.device).to(memory_format=architecture.layout)
+
+    @cached_property
+    def initial_weights(self) -> InitialWeights | None:
+        """The source of initial weights (``--init``); None if the seed draws them."""
+        if self.settings.init is None:
+            return None
+        from protofl.federation.initial_weights import initial_weights
+
+        return initial_weights(self.settings.init, self.info)
 
     def cost(self, architecture: Architecture) -> float:
         """Return the relative cost of a sample in a forward pass, for the order of jobs."""

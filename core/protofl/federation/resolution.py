@@ -192,6 +192,7 @@ def resolved(
         "fine_tune": tuning_epochs(settings),
     }
     update |= {o: choices[o].text for o in ("dataset", "selection", "world") if o in choices}
-    if settings.participants_from is not None:
-        update["participants_from"] = settings.participants_from.expanduser().absolute()
+    for name in ("participants_from", "init"):
+        if (path := getattr(settings, name)) is not None:
+            update[name] = path.expanduser().absolute()
     return settings.model_copy(update=update)

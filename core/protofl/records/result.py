@@ -69,6 +69,15 @@ def kept_round(
     run: str | Path, which: str, trial: int, clients: Collection[int] | None
 ) -> tuple[Path, Generation]:
     """Return the folder and the files of a kept round, checked; see `read_weights`."""
+    folder, found = kept_generation(run, which, trial)
+    wanted = {c: e for c, e in found.numbered.items() if clients is None or c in clients}
+    found = replace(found, numbered=wanted)
+    found.require(folder)
+    return folder, found
+
+
+def kept_generation(run: str | Path, which: str, trial: int) -> tuple[Path, Generation]:
+    """Return the folder and the files of a kept round, before their checks; see `read_weights`."""
     folder = Path(run).expanduser() / "checkpoint"
     now = Generation.read(folder / "manifest.json")
     values, title = now.values, f"{KEPT}{which}-t{trial}"
@@ -84,9 +93,6 @@ def kept_round(
             f"it has kept: {', '.join(sorted(kept)) or 'nothing'}",
             "see --keep",
         )
-    wanted = {c: e for c, e in found.numbered.items() if clients is None or c in clients}
-    found = replace(found, numbered=wanted)
-    found.require(folder)
     return folder, found
 
 

@@ -34,6 +34,7 @@ def export(scorer: Scorer, plan: Plan, path: Path) -> Path:
             f"{path}: unknown ending {path.suffix!r}", f"possible: {', '.join(ENDINGS)}"
         )
     about = {"classes": json.dumps(plan.data.classes), "sample": str(plan.data.sample)}
+    about["architecture"] = scorer.architecture
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".safetensors":
         tensors = {f"weights/{k}": v for k, v in scorer.whole.state_dict().items()}

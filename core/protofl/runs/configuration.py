@@ -120,15 +120,15 @@ def check_same_data(recorded: Mapping[str, Any], plan: Plan) -> None:
 
 
 def check_same_files(recorded: Mapping[str, Any], plan: Plan) -> None:
-    """Check that files of selection, world and generator are those with which the run began.
+    """Check that files of options are those with which the run began.
 
     Raises:
         UsageError: A file has changed, or can't be read.
     """
     was, now = recorded.get("files", {}), file_digests(plan)
     for option in (option for option in was if was[option] != now.get(option)):
-        choice = plan.choices.get(option)
-        name = f"--{option} {choice.text}" if choice else f"the file of --set {option}"
+        given = getattr(plan.settings, option, None)
+        name = f"--{option} {given}" if given else f"the file of --set {option}"
         raise UsageError(
             f"{name} is not the file with which the run began",
             do="restore it, or start a new run",

@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +24,7 @@ from protofl.errors import UsageError
 from protofl.federation.plan import Plan
 from protofl.federation.resolution import parts_of
 from protofl.hooks.models.optimisers import training_options
-from protofl.system.files.atomic import LARGEST_DATA, regular_file
+from protofl.system.files.checksums import sha256_of
 from protofl.system.machine import recorded_facts
 from protofl.system.options.parsing import without_removed
 from protofl.system.options.plugin_options import Config
@@ -35,9 +33,10 @@ from protofl.system.sources import UNKNOWN
 
 
 def file_digests(plan: Plan) -> dict[str, str]:
-    """Return {option: SHA-256} of the files of ``--selection``, ``--world`` and the generator.
+    """Return {option: SHA-256} of the files of a run's options.
 
-    The files of a generator are those that its options name, ``generator.weights``.
+    These are the files of ``--selection``, ``--world`` and ``--init``, and those that options of
+    the generator name, ``generator.weights``.
 
     Raises:
         UsageError: One can't be read.
@@ -56,23 +55,14 @@ def file_digests(plan: Plan) -> dict[str, str]:
     found = {}
     for option, (shown, path) in files.items():
         try:
-            about = os.stat(regular_file(path, LARGEST_DATA))
-            found[option] = _digest(path, about.st_mtime_ns, about.st_size, about.st_ino)
+            found[option] = sha256_of(path)
         except OSError as error:
             raise UsageError(
                 f"{shown} can't be read: {error.strerror}", do="give the path of its file"
             ) from None
+    if plan.initial_weights is not None:
+        found["init"] = plan.initial_weights.digest
     return found
-
-
-@lru_cache(maxsize=64)
-def _digest(path: Path, *stamps: int) -> str:
-    """Return the SHA-256 of a file, cached while the file is the same: weights are large."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 DIGITS = 16
@@ -183,6 +173,8 @@ def _without_place(option: str, value: Any, config: Mapping[str, Any]) -> Any:  
     """Return a value without the path to a file whose digest is known."""
     known = {"dataset", *config.get("files", {})}
     known |= {"public"} if "public" in config.get("data", {}) else set()
+    if option == "init" and option in known:
+        return ""
     return value.partition(":")[0] if option in known and isinstance(value, str) else value
 
 

@@ -91,6 +91,11 @@ def _start(
     check_participation(plan)
     check_observing(plan)
     check_trackers(plan)
+    if plan.settings.init is not None:
+        from protofl.federation.initial_weights import check_initial_weights
+
+        line = check_initial_weights(plan)
+        progress(events.Note(line))
     if recorded:
         check_same_data(recorded, plan)
         check_same_files(recorded, plan)

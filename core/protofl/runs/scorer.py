@@ -47,6 +47,11 @@ class Scorer(nn.Module):
         record.set_mode(False)
 
     @property
+    def architecture(self) -> str:
+        """The name of the client's architecture."""
+        return self._record.architecture.name
+
+    @property
     def received(self) -> dict[str, Tensor]:
         """The client's download by the names of the wire."""
         return dict(self._record.received)

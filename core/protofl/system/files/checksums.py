@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import stat
@@ -9,11 +10,13 @@ import zlib
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from protofl.errors import UsageError
 from protofl.system.files.atomic import (
+    LARGEST_DATA,
     atomic_replacement,
     file_errors,
     json_text,
@@ -85,6 +88,25 @@ class Check:
             raise Damaged(f"{path} is cut: {found.size} of {self.size} bytes are left")
         if found != self:
             raise Damaged(f"{path} is damaged: its content was changed")
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file; an unchanged file is read once.
+
+    Raises:
+        OSError: The file can't be read.
+    """
+    about = os.stat(regular_file(path, LARGEST_DATA))
+    return _sha256(path, about.st_mtime_ns, about.st_size, about.st_ino)
+
+
+@lru_cache(maxsize=64)
+def _sha256(path: Path, *stamps: int) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(CHUNK):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def checks_of(paths: Sequence[Path]) -> list[Check]:

@@ -100,6 +100,10 @@ class Settings(Strict):
         0, "Over-selection: share of extra clients to sample per round; the slowest are dropped",
         ge=0, le=1000
     )
+    init: Path | None = federation(
+        None, "Initial weights: a finished run, client by client, or a safetensors file",
+        metavar="RUN|FILE", usual="drawn from the seed", step_time=False
+    )
     rounds: int = federation(
         100, "Rounds T", affects="extent", usual="the data set's, otherwise 100", resume=True,
         recipe=True, sweep=True, step_time=False, common=True, ge=1, le=10_000_000

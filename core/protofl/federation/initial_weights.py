@@ -1,0 +1,296 @@
+"""Initial weights (``--init``): the models of a finished run, or a safetensors file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol
+
+import safetensors
+import torch
+from torch import Tensor, nn
+
+from protofl.errors import UsageError, unknown
+from protofl.federation.plan import Plan
+from protofl.hooks.models.architecture import unset_model
+from protofl.hooks.views.run_info import RunInfo
+from protofl.records.reading import Reading
+from protofl.records.result import kept_generation
+from protofl.system.files.atomic import LARGEST_DATA, regular_file
+from protofl.system.files.checksums import sha256_of
+from protofl.system.files.commit import Generation
+from protofl.system.files.tensors import read_tensors
+
+PICKLES = (b"PK", b"\x80")
+"""First bytes of a pickle, and of the archive in which ``torch.save`` writes one."""
+
+
+class InitialWeights(Protocol):
+    """A source of initial weights.
+
+    Attributes:
+        where: The option as the user wrote it, for errors.
+        digest: A digest of the source.
+    """
+
+    where: str
+
+    @property
+    def digest(self) -> str:
+        """A digest of the source."""
+        ...
+
+    def tensors(self, client: int, seed: int) -> dict[str, Tensor]:
+        """Return a client's tensors by their names in the model; empty if its seed draws them.
+
+        Raises:
+            UsageError: The source has no model for the client.
+        """
+        ...
+
+    def clients(self) -> list[int]:
+        """Return clients whose weights `check_initial_weights` tries, besides the first ones."""
+        ...
+
+    def __str__(self) -> str:
+        """Describe the source and the clients that start from it."""
+        ...
+
+
+def initial_weights(path: Path, info: RunInfo) -> InitialWeights:
+    """Open the source of initial weights.
+
+    Args:
+        path: A run folder, or a safetensors file.
+        info: The run in which clients start.
+
+    Raises:
+        UsageError: The path is neither, or its content does not fit the run.
+    """
+    return _KeptRun(path, info) if path.is_dir() else _WeightsFile(path, info)
+
+
+def check_initial_weights(plan: Plan) -> str:
+    """Check before training that the initial weights fit; return a line about them.
+
+    Raises:
+        UsageError: A model, a tensor, a shape or a trial is missing or another.
+    """
+    source, info = plan.initial_weights, plan.info
+    if source is None:
+        return ""
+    first = range(min(info.num_clients, len(info.architectures)))
+    for trial in range(plan.settings.trials):
+        for client in [*first, *source.clients()] if not trial else [0]:
+            architecture = info.architecture_of(client)
+            model = unset_model(architecture, info.sample, info.num_classes, info.feature_dim)
+            load_initial(model, source, client, plan.seed(trial))
+    return f"initial weights: {source}"
+
+
+@torch.no_grad()
+def load_initial(model: nn.Module, source: InitialWeights, client: int, seed: int) -> None:
+    """Copy a client's initial weights into its model; buffers that are not given stay unchanged.
+
+    Raises:
+        UsageError: A tensor is missing, unknown, or has another shape or type.
+    """
+    tensors = source.tensors(client, seed)
+    if not tensors:
+        return
+    parameters = dict(model.named_parameters())
+    targets = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
+    whose = f"{source.where}, client {client}"
+    for name in tensors:
+        if name not in targets:
+            raise unknown(f"tensor in {whose}:", name, targets)
+    for name in parameters:
+        if name not in tensors:
+            raise UsageError(f"{whose}: {name} is missing", f"given: {', '.join(sorted(tensors))}")
+    for name, given in tensors.items():
+        target = targets[name]
+        if given.shape != target.shape:
+            raise UsageError(
+                f"{whose}: {name} has the shape {list(given.shape)}, "
+                f"and the model has {list(target.shape)}",
+                do="give the same --models, --feature-dim and classes as the weights have",
+            )
+        if given.is_floating_point() != target.is_floating_point():
+            raise UsageError(f"{whose}: {name} is {given.dtype}, and the model has {target.dtype}")
+        target.copy_(given)
+
+
+class _KeptRun:
+    """The models of a finished run at the end of a trial's last round.
+
+    A trial starts from the trial with the same seed, which has the same split: another trial's
+    model may have been trained on test samples of this one.
+    """
+
+    def __init__(self, path: Path, info: RunInfo) -> None:
+        self.path, self._info, self.where = path, info, f"--init {path}"
+        try:
+            run = Reading.of(path)
+        except UsageError as problem:
+            raise UsageError(f"--init: {problem.what}", problem.near, problem.do) from None
+        if not run.finished:
+            do = f"finish it: protofl run --resume --out {path}"
+            raise UsageError(f"{self.where}: the run is not finished", do=do)
+        config = run.config
+        self._seeds = range(config["seed"], config["seed"] + config["trials"])
+        self._clients, names = config["clients"], config.get("layout")
+        self._names = [*names] if isinstance(names, dict) else []
+        self._kept = lru_cache(maxsize=8)(self._read)
+
+    def _read(self, seed: int) -> tuple[Path, Generation, dict[str, int]]:
+        """Return the folder and files of a trial's last round, and a client per architecture."""
+        if seed not in self._seeds:
+            known = ", ".join(map(str, self._seeds[:10]))
+            raise UsageError(
+                f"{self.where}: that run has no trial with seed {seed}",
+                f"its seeds: {known}",
+                "a trial starts from the trial with the same seed, because of its split",
+            )
+        folder, found = kept_generation(self.path, "last", seed - self._seeds.start)
+        clients = sorted(found.numbered, reverse=True)
+        return folder, found, {self._name(client): client for client in clients}
+
+    def _name(self, client: int) -> str:
+        return self._names[client % len(self._names)] if self._names else ""
+
+    @property
+    def digest(self) -> str:
+        """A digest of the sizes and checksums of all clients' files."""
+        about: list[object] = [self._names, self._clients]
+        for seed in self._seeds:
+            numbered = self._kept(seed)[1].numbered
+            about.append([[n, *check.values] for n, (_, check) in sorted(numbered.items())])
+        return hashlib.sha256(json.dumps(about).encode()).hexdigest()
+
+    def tensors(self, client: int, seed: int) -> dict[str, Tensor]:
+        """See `InitialWeights`."""
+        folder, found, others = self._kept(seed)
+        name = self._info.architecture_of(client).name
+        if client >= self._clients or self._name(client) != name:
+            if name not in others:
+                raise unknown("architecture in " + self.where + ":", name, {*self._names})
+            client = others[name]
+        if client not in found.numbered:
+            return {}  # it never trained
+        file, check = found.numbered[client]
+        check.require(folder / file)
+        start = "model/"
+        return {
+            key.removeprefix(start).removeprefix("buffer/"): tensor
+            for key, tensor in read_tensors(folder / file)[0].items()
+            if key.startswith(start)
+        }
+
+    def clients(self) -> list[int]:
+        """Return a client that the run does not have, if there is one."""
+        more = range(self._clients, self._info.num_clients)
+        return [*more[: len(self._info.architectures)]]
+
+    def __str__(self) -> str:
+        own = range(min(self._clients, self._info.num_clients))
+        same = all(self._name(c) == self._info.architecture_of(c).name for c in own)
+        words = f"{self.path}, last round, client by client"
+        if same and self._clients >= self._info.num_clients:
+            return words
+        return f"{words}; clients that it lacks start from one of the same architecture"
+
+
+class _WeightsFile:
+    """A safetensors file with the weights of architectures or clients.
+
+    Names are ``ARCHITECTURE/TENSOR``, ``client-N/TENSOR``, or ``TENSOR`` in a file for one
+    architecture, which is the only one of the run or the metadata's ``architecture``. A file of
+    ``protofl export`` is one for its client's architecture.
+    """
+
+    def __init__(self, path: Path, info: RunInfo) -> None:
+        self.path, self._info, self.where = path, info, f"--init {path}"
+        tensors, about = self._read()
+        exported = {k.removeprefix(_EXPORTED): t for k, t in tensors.items() if _is_exported(k)}
+        self._architectures: dict[str, dict[str, Tensor]] = {}
+        self._numbered: dict[int, dict[str, Tensor]] = {}
+        names = [architecture.name for architecture in info.architectures]
+        for key, tensor in (exported or tensors).items():
+            owner, slash, name = key.partition("/")
+            if not slash:
+                owner, name = self._only(about, names), key
+            if owner in names:
+                self._architectures.setdefault(owner, {})[name] = tensor
+            else:
+                self._numbered.setdefault(self._number(owner, names), {})[name] = tensor
+
+    def _read(self) -> tuple[dict[str, Tensor], Mapping[str, str]]:
+        try:
+            with safetensors.safe_open(regular_file(self.path, LARGEST_DATA), "pt") as file:
+                return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}
+        except OSError as error:
+            raise UsageError(
+                f"{self.where} can't be read: {error.strerror or error}",
+                do="give the folder of a finished run, or a safetensors file",
+            ) from None
+        except safetensors.SafetensorError as error:
+            with self.path.open("rb") as file:
+                pickle = file.read(2).startswith(PICKLES)
+            raise UsageError(
+                f"{self.where} is a pickle, which can run code" if pickle
+                else f"{self.where} is not a safetensors file: {error}",
+                do="write one: safetensors.torch.save_file(model.state_dict(), FILE)",
+            ) from None  # fmt: skip
+
+    def _only(self, about: Mapping[str, str], names: list[str]) -> str:
+        if (found := about.get("architecture", "")) in names:
+            return found
+        if found:
+            raise unknown(f"architecture in {self.where}:", found, names)
+        if len(names) > 1:
+            raise UsageError(
+                f"{self.where} does not say for which architecture it is",
+                f"the run has: {', '.join(names)}",
+                "name its tensors ARCHITECTURE/TENSOR or client-N/TENSOR",
+            )
+        return names[0]
+
+    def _number(self, owner: str, names: list[str]) -> int:
+        word, _, digits = owner.rpartition("-")
+        if word != "client" or not digits.isdecimal():
+            raise unknown(f"architecture in {self.where}:", owner, [*names, "client-N"])
+        if int(digits) >= self._info.num_clients:
+            raise UsageError(
+                f"{self.where}: the run has no client {digits}",
+                f"clients are 0 to {self._info.num_clients - 1}",
+            )
+        return int(digits)
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the file."""
+        return sha256_of(self.path)
+
+    def tensors(self, client: int, seed: int) -> dict[str, Tensor]:
+        """See `InitialWeights`."""
+        name = self._info.architecture_of(client).name
+        return self._numbered.get(client) or self._architectures.get(name, {})
+
+    def clients(self) -> list[int]:
+        """Return the clients that the file names."""
+        return [*self._numbered]
+
+    def __str__(self) -> str:
+        rest = [a.name for a in self._info.architectures if a.name not in self._architectures]
+        words = f"{self.path}, for {', '.join(self._architectures) or 'single clients'}"
+        return f"{words}; others are drawn from the seed" if rest else words
+
+
+_EXPORTED = "weights/model."
+
+
+def _is_exported(key: str) -> bool:
+    return key.startswith(_EXPORTED)
