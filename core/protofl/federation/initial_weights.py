@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
 
 import safetensors
 import torch
 from torch import Tensor, nn
 
 from protofl.errors import UsageError, unknown
-from protofl.federation.plan import Plan
 from protofl.hooks.models.architecture import unset_model
 from protofl.hooks.views.run_info import RunInfo
 from protofl.records.reading import Reading
@@ -28,36 +27,90 @@ PICKLES = (b"PK", b"\x80")
 """First bytes of a pickle, and of the archive in which ``torch.save`` writes one."""
 
 
-class InitialWeights(Protocol):
+class InitialWeights(ABC):
     """A source of initial weights.
 
-    Attributes:
-        where: The option as the user wrote it, for errors.
-        digest: A digest of the source.
+    Args:
+        path: A run folder, or a safetensors file.
+        info: The run in which clients start.
     """
 
-    where: str
+    def __init__(self, path: Path, info: RunInfo) -> None:
+        self.path, self._info, self.where = path, info, f"--init {path}"
 
     @property
+    @abstractmethod
     def digest(self) -> str:
         """A digest of the source."""
-        ...
 
+    @abstractmethod
     def tensors(self, client: int, seed: int) -> dict[str, Tensor]:
         """Return a client's tensors by their names in the model; empty if its seed draws them.
 
         Raises:
             UsageError: The source has no model for the client.
         """
-        ...
 
+    @abstractmethod
     def clients(self) -> list[int]:
-        """Return clients whose weights `check_initial_weights` tries, besides the first ones."""
-        ...
+        """Return clients whose weights `check` tries, in addition to the first ones."""
 
+    @abstractmethod
     def __str__(self) -> str:
         """Describe the source and the clients that start from it."""
-        ...
+
+    def check(self, seeds: Iterable[int]) -> str:
+        """Check before training that the weights fit; return a line about them.
+
+        Args:
+            seeds: The seeds of the run's trials.
+
+        Raises:
+            UsageError: A model, a tensor, a shape or a trial is missing or another.
+        """
+        info = self._info
+        clients = [*range(min(info.num_clients, len(info.architectures))), *self.clients()]
+        for seed in seeds:
+            for client in clients:
+                architecture = info.architecture_of(client)
+                model = unset_model(architecture, info.sample, info.num_classes, info.feature_dim)
+                self.load(model, client, seed)
+            clients = [0]
+        return f"initial weights: {self}"
+
+    @torch.no_grad()
+    def load(self, model: nn.Module, client: int, seed: int) -> None:
+        """Copy a client's initial weights into its model; buffers without values stay unchanged.
+
+        Raises:
+            UsageError: A tensor is missing, unknown, or has another shape or type.
+        """
+        tensors = self.tensors(client, seed)
+        if not tensors:
+            return
+        parameters = dict(model.named_parameters())
+        targets = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
+        whose = f"{self.where}, client {client}"
+        for name in tensors:
+            if name not in targets:
+                raise unknown(f"tensor in {whose}:", name, targets)
+        for name in parameters:
+            if name not in tensors:
+                known = ", ".join(sorted(tensors))
+                raise UsageError(f"{whose}: {name} is missing", f"given: {known}")
+        for name, given in tensors.items():
+            target = targets[name]
+            if given.shape != target.shape:
+                raise UsageError(
+                    f"{whose}: {name} has the shape {list(given.shape)}, "
+                    f"and the model has {list(target.shape)}",
+                    do="give the same --models, --feature-dim and classes as the weights have",
+                )
+            if given.is_floating_point() != target.is_floating_point():
+                raise UsageError(
+                    f"{whose}: {name} is {given.dtype}, and the model has {target.dtype}"
+                )
+            target.copy_(given)
 
 
 def initial_weights(path: Path, info: RunInfo) -> InitialWeights:
@@ -73,57 +126,7 @@ def initial_weights(path: Path, info: RunInfo) -> InitialWeights:
     return _KeptRun(path, info) if path.is_dir() else _WeightsFile(path, info)
 
 
-def check_initial_weights(plan: Plan) -> str:
-    """Check before training that the initial weights fit; return a line about them.
-
-    Raises:
-        UsageError: A model, a tensor, a shape or a trial is missing or another.
-    """
-    source, info = plan.initial_weights, plan.info
-    if source is None:
-        return ""
-    first = range(min(info.num_clients, len(info.architectures)))
-    for trial in range(plan.settings.trials):
-        for client in [*first, *source.clients()] if not trial else [0]:
-            architecture = info.architecture_of(client)
-            model = unset_model(architecture, info.sample, info.num_classes, info.feature_dim)
-            load_initial(model, source, client, plan.seed(trial))
-    return f"initial weights: {source}"
-
-
-@torch.no_grad()
-def load_initial(model: nn.Module, source: InitialWeights, client: int, seed: int) -> None:
-    """Copy a client's initial weights into its model; buffers that are not given stay unchanged.
-
-    Raises:
-        UsageError: A tensor is missing, unknown, or has another shape or type.
-    """
-    tensors = source.tensors(client, seed)
-    if not tensors:
-        return
-    parameters = dict(model.named_parameters())
-    targets = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
-    whose = f"{source.where}, client {client}"
-    for name in tensors:
-        if name not in targets:
-            raise unknown(f"tensor in {whose}:", name, targets)
-    for name in parameters:
-        if name not in tensors:
-            raise UsageError(f"{whose}: {name} is missing", f"given: {', '.join(sorted(tensors))}")
-    for name, given in tensors.items():
-        target = targets[name]
-        if given.shape != target.shape:
-            raise UsageError(
-                f"{whose}: {name} has the shape {list(given.shape)}, "
-                f"and the model has {list(target.shape)}",
-                do="give the same --models, --feature-dim and classes as the weights have",
-            )
-        if given.is_floating_point() != target.is_floating_point():
-            raise UsageError(f"{whose}: {name} is {given.dtype}, and the model has {target.dtype}")
-        target.copy_(given)
-
-
-class _KeptRun:
+class _KeptRun(InitialWeights):
     """The models of a finished run at the end of a trial's last round.
 
     A trial starts from the trial with the same seed, which has the same split: another trial's
@@ -131,7 +134,7 @@ class _KeptRun:
     """
 
     def __init__(self, path: Path, info: RunInfo) -> None:
-        self.path, self._info, self.where = path, info, f"--init {path}"
+        super().__init__(path, info)
         try:
             run = Reading.of(path)
         except UsageError as problem:
@@ -203,7 +206,7 @@ class _KeptRun:
         return f"{words}; clients that it lacks start from one of the same architecture"
 
 
-class _WeightsFile:
+class _WeightsFile(InitialWeights):
     """A safetensors file with the weights of architectures or clients.
 
     Names are ``ARCHITECTURE/TENSOR``, ``client-N/TENSOR``, or ``TENSOR`` in a file for one
@@ -212,7 +215,7 @@ class _WeightsFile:
     """
 
     def __init__(self, path: Path, info: RunInfo) -> None:
-        self.path, self._info, self.where = path, info, f"--init {path}"
+        super().__init__(path, info)
         tensors, about = self._read()
         exported = {k.removeprefix(_EXPORTED): t for k, t in tensors.items() if _is_exported(k)}
         self._architectures: dict[str, dict[str, Tensor]] = {}

@@ -228,14 +228,26 @@ class Plan:
         who = architecture.name if self.settings.same_init else client_id
         with global_stream(self.seed(trial), "initial-weights", who):
             model = architecture.build(info.sample, info.num_classes, info.feature_dim)
-        if self.initial_weights is not None:
-            from protofl.federation.initial_weights import load_initial
-
-            load_initial(model, self.initial_weights, client_id, self.seed(trial))
+        if self._initial_weights is not None:
+            self._initial_weights.load(model, client_id, self.seed(trial))
         return model.to(self.device).to(memory_format=architecture.layout)
 
+    def check_initial_weights(self) -> str:
+        """Check that the weights of ``--init`` fit; return a line about them, empty without.
+
+        Raises:
+            UsageError: A model, a tensor, a shape or a trial is missing or another.
+        """
+        source, trials = self._initial_weights, range(self.settings.trials)
+        return source.check(map(self.seed, trials)) if source else ""
+
+    @property
+    def initial_digest(self) -> dict[str, str]:
+        """The digest of the weights of ``--init`` by its name; empty without."""
+        return {"init": self._initial_weights.digest} if self._initial_weights else {}
+
     @cached_property
-    def initial_weights(self) -> InitialWeights | None:
+    def _initial_weights(self) -> InitialWeights | None:
         """The source of initial weights (``--init``); None if the seed draws them."""
         if self.settings.init is None:
             return None

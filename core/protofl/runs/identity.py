@@ -60,9 +60,7 @@ def file_digests(plan: Plan) -> dict[str, str]:
             raise UsageError(
                 f"{shown} can't be read: {error.strerror}", do="give the path of its file"
             ) from None
-    if plan.initial_weights is not None:
-        found["init"] = plan.initial_weights.digest
-    return found
+    return found | plan.initial_digest
 
 
 DIGITS = 16

@@ -91,10 +91,7 @@ def _start(
     check_participation(plan)
     check_observing(plan)
     check_trackers(plan)
-    if plan.settings.init is not None:
-        from protofl.federation.initial_weights import check_initial_weights
-
-        line = check_initial_weights(plan)
+    if (line := plan.check_initial_weights()) and not recorded:
         progress(events.Note(line))
     if recorded:
         check_same_data(recorded, plan)

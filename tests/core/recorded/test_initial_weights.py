@@ -43,10 +43,8 @@ def saved(path, tensors, **about):
 
 
 def refused(path, **options):
-    from protofl.federation.initial_weights import check_initial_weights
-
     with pytest.raises(pf.UsageError) as problem:
-        check_initial_weights(make_plan("local", init=path, **options))
+        make_plan("local", init=path, **options).check_initial_weights()
     return str(problem.value)
 
 
@@ -62,7 +60,7 @@ def test_clients_start_from_their_own_models(donor, trial):
 def test_a_client_that_the_run_lacks_starts_from_one_of_its_architecture(donor):
     plan = make_plan("local", init=donor, clients=6)
     assert same(weights(plan, 5), pf.load_run(donor).model(1).state_dict())
-    assert "it lacks" in str(plan.initial_weights)
+    assert "it lacks" in plan.check_initial_weights()
 
 
 def test_files(donor, tmp_path):

@@ -163,9 +163,7 @@ class Settings(Strict):
         "download_payload, server_aggregate or server_train",
         metavar="local_loss=METHOD.TERM|HOOK=METHOD", common=True
     )
-    drop: list[str] = composition(
-        [], "Remove a loss term", metavar="local_loss.TERM", common=True
-    )
+    drop: list[str] = composition([], "Remove a loss term", metavar="local_loss.TERM", common=True)
     wrappers: list[str] = composition(
         [], "Wrapper of payloads; several are applied in order", flag="with", metavar="WRAPPER",
         chooses="wrapper", common=True
@@ -197,12 +195,10 @@ class Settings(Strict):
 
     # --- machine ---
     device: str = machine(
-        "auto", "Device: auto, cpu, cuda or cuda:N", metavar="DEVICE", resume=False,
-        common=True
+        "auto", "Device: auto, cpu, cuda or cuda:N", metavar="DEVICE", resume=False, common=True
     )
     engine: str = machine(
-        "eager", "Training engine", affects="digits", metavar="NAME", chooses="engine",
-        common=True
+        "eager", "Training engine", affects="digits", metavar="NAME", chooses="engine", common=True
     )
     backend: str = machine(
         "auto", "Place of hosts: auto, local, process or another installed backend", metavar="NAME",
@@ -282,8 +278,7 @@ class Settings(Strict):
     )
     record_uploads: bool = record(False, "Record the uploads of every round for protofl replay")
     track: Names = names(
-        [], "Experiment trackers", affects="nothing", chooses="tracker", recorded=False,
-        common=True
+        [], "Experiment trackers", affects="nothing", chooses="tracker", recorded=False, common=True
     )
     track_group: str = record(
         "", "Group name of runs in trackers", affects="nothing",
