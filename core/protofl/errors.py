@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 import sys
 import traceback
 from collections.abc import Iterable, Mapping
@@ -247,28 +246,6 @@ LESS_MEMORY = (
 )
 
 
-class memory_errors:
-    """Add the kind of work to errors about missing memory, outside of hooks."""
-
-    def __init__(self, doing: str) -> None:
-        self._doing = doing
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None and (said := memory_problem(error)):
-            raise RunFailure(f"{self._doing}: {said}", do=LESS_MEMORY) from error
-
-
-def error_location(error: BaseException) -> str:
-    """Return ``FILE:LINE`` where an error was raised."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{Path(error.filename).name}:{error.lineno}"
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{Path(last.filename).name}:{last.lineno}"
-
-
 def plugin_location(error: BaseException) -> str:
     """Return ``FILE:LINE`` of the last line of a plugin that led to an error; empty for none.
 
@@ -288,12 +265,6 @@ def plugin_location(error: BaseException) -> str:
 
 
 _LIBRARIES = {"protofl", "torch", "torchvision", "numpy", "scipy", "sklearn", "pluggy", "pydantic"}
-
-
-def function_location(function: Any) -> str:  # noqa: ANN401 - a function or a descriptor of one
-    """Return ``FILE:LINE`` of a function."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    return f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code else "an unknown place"
 
 
 class error_context:

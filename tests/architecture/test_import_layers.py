@@ -183,24 +183,11 @@ def test_a_run_loads_little():
     assert sum(code_lines(modules()[n]) for n in loaded if n in modules()) <= LINES_OF_A_RUN
 
 
-LONG_FILES = {"protofl.data.cache", "protofl.errors"}
-LONG_FUNCTIONS = {
-    "protofl.data.arrays:dataset_from_arrays",
-    "protofl.data.partition:make_split",
-    "protofl.runs.python_api:run",
-    "protofl_workbench.comparing.compare:compare",
-    "protofl_workbench.replaying.replay:replay",
-    "protofl_workbench.studies.study_interface:reproduce",
-    "protofl_workbench.sweeps.sweep_interface:sweep",
-}
-"""What is still longer than it should be; nothing may join it."""
-
-
 def test_no_file_is_long():
     long = {
         m: n for m, p in modules().items() if (n := len(p.read_text("utf-8").splitlines())) > 300
     }
-    assert long.keys() == LONG_FILES, long
+    assert not long
 
 
 def test_no_function_is_long():
@@ -211,7 +198,7 @@ def test_no_function_is_long():
                 length = node.end_lineno - node.lineno + 1
                 if length > 60:
                     long[f"{module}:{node.name}"] = length
-    assert long.keys() == LONG_FUNCTIONS, long
+    assert not long
 
 
 # --- the way from the command to the loss ---------------------------------------------------------

@@ -38,39 +38,29 @@ def dataset_from_arrays(
 ) -> Dataset:
     """Check arrays and join them to one data set, in the order given.
 
-    The default kind follows from the arrays: two axes are rows of a table (floats) or token
-    sequences (integers, except uint8, which might also be flattened images); three or four axes are
-    images.
+    By default, two axes are rows of a table (floats) or token sequences (integers except uint8);
+    three or four axes are images.
 
     Args:
-        parts: Samples, labels and origin (for errors) of each part. Images
-            are N×H×W, N×H×W×C (C 1 or 3) or N×C×H×W; uint8 in 0…255, or floats that are already
-            normalised and used as they are. Series are N×length or N×channels×length, tables
-            N×features, of numbers that are used as they are. Token sequences are N×length, integers
-            in 0…V-1. Labels are integers, [N] or [N, 1].
+        parts: Samples, labels and origin (for errors) of each part. Images are N×H×W, N×H×W×C (C 1
+            or 3) or N×C×H×W, uint8 in 0…255 or normalised floats. Series are N×length or
+            N×channels×length, tables N×features, of numbers that are used as they are. Token
+            sequences are N×length, integers in 0…V-1. Labels are integers, [N] or [N, 1].
         num_train: Samples of the training part, which come first; None: all.
-        classes: Names of the classes or their number; None: the labels that occur, in ascending
-            order, are numbered 0…C-1 and keep their value as name.
+        classes: Names of the classes or their number; None: the labels that occur are numbered
+            0…C-1 and are the names.
         kind: ``image``, ``series``, ``tokens`` or ``table``, if the arrays do not determine it.
         vocabulary: Number of token ids V; None: one more than the largest that occurs.
         padding: The id at the end of short token sequences, if any.
-        standardise: Bring every column of a table, every channel of a series to mean 0 and
-            standard deviation 1 over the training part.
-        columns: {name: values [N]}, further facts about each sample, numbers or
-            strings, in the order of the parts (``--partition column:NAME``).
+        standardise: True for mean 0 and deviation 1 of table columns and series channels.
+        columns: {name: values [N]}, numbers or strings in the order of the parts
+            (``--partition column:NAME``).
 
     Raises:
         UsageError: Shapes or values don't fit; names the part.
     """
     labels = [checked_labels(y, len(x) if np.ndim(x) else 0, source) for x, y, source in parts]
-    arrays = [(np.asarray(x), source) for x, _, source in parts]
-    filled = [(x, source) for x, source in arrays if x.ndim and len(x)]
-    if not filled:
-        noun = PLURAL[kind or "image"]
-        raise UsageError(f"{arrays[0][1] if arrays else 'data'}: no {noun}")
-    kind = kind or _kind_of(*filled[0])
-    if kind not in KINDS:
-        raise UsageError(f"{kind!r} is not a kind of sample", f"kinds: {', '.join(KINDS)}")
+    filled, kind = _samples_of(parts, kind)
     _check_options(kind, vocabulary, padding, standardise)
     samples = joined_samples(filled, kind)
     if not samples.size:
@@ -82,13 +72,12 @@ def dataset_from_arrays(
         vocabulary = _checked_ids(samples, filled, vocabulary, padding)
     if standardise:
         samples = _standardised(samples, num_train)
-    notes = [*_odd_values(samples, kind), *odd_classes(y, num_train, names)]
     data = Dataset(
         x=torch.from_numpy(samples),
         y=torch.from_numpy(y),
         num_train=num_train,
         classes=names,
-        note="; ".join(notes),
+        note="; ".join([*_odd_values(samples, kind), *odd_classes(y, num_train, names)]),
         vocabulary=vocabulary or 0,
         padding=padding,
         columns=dict(columns or {}),
@@ -99,6 +88,21 @@ def dataset_from_arrays(
 
 
 # --- contents of arrays ------------------------------------------------------------------------
+
+
+def _samples_of(
+    parts: Sequence[tuple[np.ndarray, np.ndarray, str]], kind: Kind | None
+) -> tuple[list[_Part], Kind]:
+    """Return the parts that have samples, and the kind of their samples."""
+    arrays = [(np.asarray(x), source) for x, _, source in parts]
+    filled = [(x, source) for x, source in arrays if x.ndim and len(x)]
+    if not filled:
+        noun = PLURAL[kind or "image"]
+        raise UsageError(f"{arrays[0][1] if arrays else 'data'}: no {noun}")
+    kind = kind or _kind_of(*filled[0])
+    if kind not in KINDS:
+        raise UsageError(f"{kind!r} is not a kind of sample", f"kinds: {', '.join(KINDS)}")
+    return filled, kind
 
 
 def _kind_of(x: np.ndarray, source: str) -> Kind:

@@ -8,14 +8,13 @@ another process's data.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
 import sys
 import uuid
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,11 +29,10 @@ from protofl.data.dataset import Dataset
 from protofl.data.npz import read_npz
 from protofl.data.spec import SampleSpec
 from protofl.errors import ProtoflError, UsageError
-from protofl.system.files.atomic import LARGEST_DATA, regular_file
 from protofl.system.files.lock import cache_lock
 from protofl.system.formatting import size_text
 
-__all__ = ["CacheEntry", "cache_file", "entries", "files_key", "import_npz", "load", "to_stderr"]
+__all__ = ["CacheEntry", "cache_file", "entries", "import_npz", "load", "to_stderr"]
 
 FORMAT = 1  # raised whenever older files can't be read any more; they are decoded again then
 _SUFFIX = ".safetensors"
@@ -157,34 +155,6 @@ def entries(data_dir: Path) -> list[CacheEntry]:
             )
         )
     return found
-
-
-def files_key(prefix: str, path: Path, files: Iterable[Path], *options: object) -> str:
-    """A cache key for data that lie in the user's own files: changed files, new key.
-
-    Args:
-        prefix: The data set's name.
-        path: The file or folder that the user gave; its name is part of the key.
-        files: All files that are read; their paths, sizes and times are hashed. Beside the time of
-            the content that is the time of the last change to the file, which users can't set back.
-        options: Option values that change the decoded data.
-
-    Raises:
-        UsageError: A file is missing, is not a regular file, or is too large.
-    """
-    path = Path(path).resolve()
-    digest = hashlib.sha256(repr((str(path), options)).encode())
-    for file in files:
-        try:
-            stat = os.stat(regular_file(file, LARGEST_DATA))
-        except OSError as error:
-            raise UsageError(
-                f"{file} can't be read: {error.strerror}", do="give another file or folder"
-            ) from None
-        times = stat.st_mtime_ns, stat.st_ctime_ns
-        digest.update(repr((os.fspath(file), stat.st_size, *times)).encode())
-    stem = re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-")[:40].strip("-")
-    return "-".join(filter(None, (prefix, stem, digest.hexdigest()[:12])))
 
 
 def cache_file(key: str, data_dir: Path) -> Path:

@@ -4,9 +4,8 @@ Public as ``protofl.datasets``.
 """
 
 from protofl.data.arrays import dataset_from_arrays
-from protofl.data.cache import files_key
 from protofl.data.dataset import Dataset
-from protofl.data.download import download
+from protofl.data.download import download, files_key
 from protofl.data.generators import Generator, Outline
 from protofl.data.npz import read_npz
 from protofl.data.spec import SampleSpec

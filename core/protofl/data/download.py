@@ -1,20 +1,22 @@
-"""Downloads with progress and a checksum."""
+"""Files that data sets are read from: downloads, and cache keys of users' own files."""
 
 from __future__ import annotations
 
 import hashlib
 import http.client
 import os
+import re
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from protofl.errors import UsageError
+from protofl.system.files.atomic import LARGEST_DATA, regular_file
 
-__all__ = ["download"]
+__all__ = ["download", "files_key"]
 
 _CHUNK = 1 << 20
 _TIMEOUT = 30.0  # seconds without a byte
@@ -123,3 +125,31 @@ def _progress(name: str) -> Iterator[Report]:
     yield show
     if moving:
         print(file=sys.stderr)
+
+
+def files_key(prefix: str, path: Path, files: Iterable[Path], *options: object) -> str:
+    """A cache key for data that lie in the user's own files: changed files, new key.
+
+    Args:
+        prefix: The data set's name.
+        path: The file or folder that the user gave; its name is part of the key.
+        files: All files that are read; their paths, sizes and times are hashed. Beside the time of
+            the content that is the time of the last change to the file, which users can't set back.
+        options: Option values that change the decoded data.
+
+    Raises:
+        UsageError: A file is missing, is not a regular file, or is too large.
+    """
+    path = Path(path).resolve()
+    digest = hashlib.sha256(repr((str(path), options)).encode())
+    for file in files:
+        try:
+            stat = os.stat(regular_file(file, LARGEST_DATA))
+        except OSError as error:
+            raise UsageError(
+                f"{file} can't be read: {error.strerror}", do="give another file or folder"
+            ) from None
+        times = stat.st_mtime_ns, stat.st_ctime_ns
+        digest.update(repr((os.fspath(file), stat.st_size, *times)).encode())
+    stem = re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-")[:40].strip("-")
+    return "-".join(filter(None, (prefix, stem, digest.hexdigest()[:12])))

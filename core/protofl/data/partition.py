@@ -75,22 +75,19 @@ def make_split(
     """Split a data set over clients.
 
     The partitioner is asked for enough samples per client to fill one training batch after the
-    split, ⌈batch_size / train_share⌉. Where the data are too few to give that to everyone it is
-    half the mean share instead, and at least 2, so that runs with many clients work; a note says
-    so.
+    split, ⌈batch_size / train_share⌉. If the data are too few, it is asked for half the mean share,
+    and at least 2; a note says so.
 
     Args:
         data: The data; a split of their own is used.
-        partition: The partitioner with its options bound. It is given the labels of the samples
-            to split and returns positions among these.
-        num_clients: M; None only for data that come already split.
+        partition: The partitioner with its options bound; returns positions among the labels.
+        num_clients: M; None for data that come already split.
         batch_size: B.
         seed: The effective seed; the split depends on no other randomness.
         public: Samples of the training part to hold out as unlabelled public data.
         train_share: Share of a client's samples that it trains on.
         partitioner: The partitioner's name, for the record.
-        subset: Class-balanced part of the remaining samples for the clients: a share up to 1,
-            or above 1 their number.
+        subset: Class-balanced part of the clients' samples: a share, or above 1 their number.
 
     Raises:
         UsageError: The data can't be split this way.
@@ -102,52 +99,85 @@ def make_split(
 
     public_rows, test_rows, base = _hold_out(data, num_clients, seed, public)
     notes: list[str] = []
-    if subset != 1:
-        total, chance = len(base), numpy_stream(seed, "split", "subset")
-        base = base[class_balanced(data.y.numpy()[base], subset, chance)]
-        notes.append(subset_note(data.y.numpy()[base], total))
-    least = math.ceil(batch_size / train_share)
-    if num_clients * least > len(base):
-        lowered = max(2, len(base) // num_clients // 2)
-        if num_clients * lowered <= len(base):
-            notes.append(
-                f"{len(base)} samples are too few to fill a batch of {batch_size} for each of "
-                f"{num_clients} clients; asked for at least {lowered} samples each, not {least}"
-            )
-        least = lowered
+    base = _subset(base, data.y.numpy(), subset, seed, notes)
     shares = partition(
         labels=data.y.numpy()[base],
         num_classes=data.num_classes,
         num_clients=num_clients,
-        min_samples=least,
+        min_samples=_least_samples(len(base), num_clients, batch_size, train_share, notes),
         generator=numpy_stream(seed, "split", "partition"),
         notes=notes,
         num_train=int(np.searchsorted(base, data.num_train)),
         columns={name: values[base] for name, values in data.columns.items()},
     )
     name = partitioner or "the partitioner"
-    shares, own_train = _joined(shares, name)
-    rows, sizes = _checked(shares, len(base), num_clients, name)
-
-    # Shuffle within every client at once: sort by client, then by a random key.
-    client = np.repeat(np.arange(num_clients), sizes)
-    keys = numpy_stream(seed, "split", "shuffle").random(len(rows))
-    if own_train is None:
-        train_sizes = np.clip(np.floor(sizes * train_share + 1e-9).astype(np.int64), 1, sizes - 1)
-    else:  # training rows stay before test rows
-        train_sizes = own_train
-        place = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        keys += place >= np.repeat(train_sizes, sizes)
-    rows = base[rows[np.lexsort((keys, client))]]
-    pieces = np.stack([train_sizes, sizes - train_sizes], axis=1).reshape(-1)
+    rows, sizes, own_train = _checked(shares, len(base), num_clients, name)
+    rows, offsets = _shuffled(rows, sizes, own_train, train_share, seed)
     return Split(
-        rows=torch.from_numpy(rows),
-        offsets=torch.from_numpy(np.concatenate([[0], np.cumsum(pieces)])),
+        rows=torch.from_numpy(base[rows]),
+        offsets=torch.from_numpy(offsets),
         public=public_rows,
         global_test=test_rows,
         partitioner=partitioner,
         notes=notes,
     )
+
+
+def _subset(
+    base: np.ndarray, labels: np.ndarray, subset: float, seed: int, notes: list[str]
+) -> np.ndarray:
+    """Return the class-balanced part of the rows; see `make_split`."""
+    if subset == 1:
+        return base
+    part: np.ndarray = base[
+        class_balanced(labels[base], subset, numpy_stream(seed, "split", "subset"))
+    ]
+    notes.append(subset_note(labels[part], len(base)))
+    return part
+
+
+def _least_samples(
+    samples: int, num_clients: int, batch_size: int, train_share: float, notes: list[str]
+) -> int:
+    """Return the samples to ask for per client; see `make_split`."""
+    least = math.ceil(batch_size / train_share)
+    if num_clients * least <= samples:
+        return least
+    lowered = max(2, samples // num_clients // 2)
+    if num_clients * lowered <= samples:
+        notes.append(
+            f"{samples} samples are too few to fill a batch of {batch_size} for each of "
+            f"{num_clients} clients; asked for at least {lowered} samples each, not {least}"
+        )
+    return lowered
+
+
+def _shuffled(
+    rows: np.ndarray, sizes: np.ndarray, own: np.ndarray | None, train_share: float, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Shuffle within every client at once: sort by client, then by a random key.
+
+    Args:
+        rows: Positions [n], client after client.
+        sizes: Samples [M] of each client.
+        own: Training samples [M] that come first and stay before the test samples; None to
+            shuffle both together.
+        train_share: Share of a client's samples that it trains on, without ``own``.
+        seed: The effective seed.
+
+    Returns:
+        Positions [n] and offsets [2M+1] of a `Split`.
+    """
+    keys = numpy_stream(seed, "split", "shuffle").random(len(rows))
+    if own is None:
+        trains = np.clip(np.floor(sizes * train_share + 1e-9).astype(np.int64), 1, sizes - 1)
+    else:
+        trains = own
+        place = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        keys += place >= np.repeat(trains, sizes)
+    rows = rows[np.lexsort((keys, np.repeat(np.arange(len(sizes)), sizes)))]
+    pieces = np.stack([trains, sizes - trains], axis=1).reshape(-1)
+    return rows, np.concatenate([[0], np.cumsum(pieces)])
 
 
 def _hold_out(
@@ -196,9 +226,15 @@ def _joined(shares: list[Any], name: str) -> tuple[list[np.ndarray], np.ndarray 
 
 
 def _checked(
-    shares: list[np.ndarray], num_samples: int, num_clients: int, name: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """Check a partition; return the positions of all shares in order, and their sizes."""
+    shares: list[Any], num_samples: int, num_clients: int, name: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Check a partition.
+
+    Returns:
+        The positions of all shares in order, their sizes [M], and the training sizes [M] if shares
+        are pairs (train, test).
+    """
+    shares, own_train = _joined(shares, name)
     do = "this is an error in the partitioner, not in your options"
     if len(shares) != num_clients:
         raise UsageError(f"{name} returned {len(shares)} parts for {num_clients} clients", do=do)
@@ -219,7 +255,7 @@ def _checked(
     twice = np.flatnonzero(np.bincount(rows, minlength=num_samples) > 1)
     if twice.size:
         raise UsageError(f"{name} gave row {twice[0]} to more than one place", do=do)
-    return rows, sizes
+    return rows, sizes, own_train
 
 
 def _own_split(data: Dataset, num_clients: int | None, public: int, subset: float) -> Split:

@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
-from protofl.errors import Late, RunFailure, error_context, memory_errors
+from protofl.errors import LESS_MEMORY, Late, RunFailure, error_context, memory_problem
 from protofl.federation import jobs as work
 from protofl.federation.client_store import ClientStore, store_kind
 from protofl.federation.evaluation import score
@@ -197,8 +197,13 @@ class Host:
     def _computing(self, doing: str) -> Iterator[None]:
         """Compute with one thread, because rounding depends on the number of threads."""
         deterministic = deterministic_kernels(self.plan.settings.deterministic)
-        with compute_threads(1), deterministic, disk_errors(), memory_errors(doing):
-            yield
+        with compute_threads(1), deterministic, disk_errors():
+            try:
+                yield
+            except (MemoryError, RuntimeError) as error:
+                if said := memory_problem(error):
+                    raise RunFailure(f"{doing}: {said}", do=LESS_MEMORY) from error
+                raise
 
     # --- operations -----------------------------------------------------------------------------
 

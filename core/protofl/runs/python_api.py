@@ -35,11 +35,9 @@ def run(
 ) -> Result:
     """Train a federation of heterogeneous clients.
 
-    Wherever a plugin is named (``method``, ``models``, ``dataset``, ``partition``, ``engine``,
-    ``use``, ``wrappers`` and so on) its class may stand, an instance of it, or the place of the
-    class, ``"FILE.py:CLASS"`` or ``"MODULE:CLASS"``. A class given as an object runs in this
-    process, or with ``workers`` or ``backend`` in others, where those can import it: not from a
-    script's own file or a notebook. One given by its place runs where all others do.
+    A plugin is given by its name, its class, an instance, or the place of the class:
+    ``"FILE.py:CLASS"`` or ``"MODULE:CLASS"``. Other processes (``workers``, ``backend``) cannot
+    import a class of a script's own file or of a notebook.
 
     Args:
         method: A method or a recipe.
@@ -47,24 +45,23 @@ def run(
         dataset: A data set, or the data: ``(x_train, y_train)`` or ``(x_train, y_train, x_test,
             y_test)`` of arrays or tensors, a mapping with these names and perhaps ``classes``, a
             torch Dataset of pairs or two of them (training, test), or a
-            `protofl.datasets.Dataset`. The kind of a sample follows from the arrays as from those
-            of a file; ``set={"dataset.kind": …}`` says it where it doesn't.
+            `protofl.datasets.Dataset`. ``set={"dataset.kind": …}`` states the kind of a sample
+            if the arrays do not determine it.
         partition: A partitioner.
         out: The run folder; by default ``runs/METHOD-MODELS-DATA-sSEED-TIME``.
         resume: Continue the run in ``out``.
         config: A TOML or JSON file with options; arguments win over it.
         set: Options of plugins as ``--set`` takes them: ``{"lambda": 1, "dataset.side": 32}``.
-        progress: Called with every event of the run (`protofl.events`). True: a line a round, and
-            notes, in a notebook's output or on standard error. False: nothing.
+        progress: Called with every event of the run (`protofl.events`). True: print a line per
+            round and notes. False: print nothing.
         save_recipe: A new file, .toml or .json, for the options given: a recipe of this run.
-        reuse: A folder of runs. If this run exists in it, it is not trained again, or continues if
-            it has fewer rounds. Otherwise the run starts in it (docs/how-to/resume-and-reuse.md).
-        **options: All other options of ``protofl run`` by their long names
-            (`protofl.system.options.settings`); ``classes=[CLASS, …]`` makes further ones known,
-            that ``add`` may name.
+        reuse: A folder of runs. A run that exists in it is not trained again; one with fewer
+            rounds continues. Otherwise the run starts in it.
+        **options: All other options of ``protofl run`` by their long names; ``classes=[CLASS, …]``
+            makes further classes known, which ``add`` may name.
 
     Raises:
-        UsageError: Something asked for can't be done; nothing has been started.
+        UsageError: The request is not possible; nothing has been started.
         RunFailure: The run failed; finished rounds are in the folder.
 
     Examples:
@@ -73,15 +70,13 @@ def run(
         >>> pf.run(MyMethod, models=MyGroup, dataset=(x, y))  # doctest: +SKIP
     """
     typed = {"method": method, "models": models, "dataset": dataset, "partition": partition}
-    return carry_out(
-        {**typed, "set": set, **options},
-        out=out,
-        resume=resume,
-        config=config,
-        save_recipe=save_recipe,
-        reuse=reuse,
-        progress=progress,
-    )
+    places: dict[str, Any] = {
+        "out": out,
+        "resume": resume,
+        "config": config,
+        "save_recipe": save_recipe,
+    }
+    return carry_out({**typed, "set": set, **options}, reuse=reuse, progress=progress, **places)
 
 
 def carry_out(

@@ -9,13 +9,14 @@ import io
 import os
 import sys
 import tokenize
+import traceback
 from functools import lru_cache
 from importlib.util import decode_source
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from protofl.errors import ProtoflError, UsageError, error_location, unknown
+from protofl.errors import ProtoflError, UsageError, unknown
 from protofl.system.files.atomic import regular_file
 
 _loaded: dict[str, tuple[Path, str, bytes]] = {}
@@ -226,3 +227,11 @@ def _beside_code(tokens: list[tokenize.TokenInfo]) -> list[tokenize.TokenInfo]:
         if token.type == tokenize.STRING and ends[k] and ends[k + 2 : k + 3] == [True]
     ]
     return empty + comments + alone
+
+
+def error_location(error: BaseException) -> str:
+    """Return ``FILE:LINE`` where an error was raised."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{Path(error.filename).name}:{error.lineno}"
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(last.filename).name}:{last.lineno}"

@@ -1,8 +1,7 @@
 """Contract: checks that every plugin of a kind passes, run by pytest and `protofl check`.
 
-A check is a method ``test_…``; the first line of its docstring says what it looks at. It fails by
-`AssertionError` or by what the plugin raises, and is left out by `unittest.SkipTest`, which pytest
-understands too.
+A check is a method ``test_…`` whose docstring states what it tests. It fails with an
+`AssertionError` or an error of the plugin; `unittest.SkipTest` skips it.
 """
 
 from __future__ import annotations
@@ -23,12 +22,13 @@ from unittest import SkipTest
 
 import torch
 
-from protofl.errors import ProtoflError, UsageError, error_location, plugin_location
+from protofl.errors import ProtoflError, UsageError, plugin_location
 from protofl.hooks.discovery.kinds import check_class, spec_hooks
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.plugin.members import Choice, choose
 from protofl.runs.plugin_names import installed_name, plain_name
 from protofl.system.options.plugin_options import Config, VariantConfig, parse_config
+from protofl.system.sources import error_location
 
 
 def expect(kept: bool, broken: str) -> None:

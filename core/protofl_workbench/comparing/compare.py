@@ -95,14 +95,7 @@ def compare(
         for setting, base in zip(settings, baselines, strict=True)
         for figure in columns
     )
-    every = sorted({str(trial.run.config.get("eval_every", 1)) for trial in trials})
-    if len(every) > 1 and any(own.when != "final" for own in chosen):
-        notes.append(
-            f"evaluated every {' or '.join(every)} rounds; the best round is not comparable with "
-            "runs that evaluate more often"
-        )
-    lost = [(trial, trial.diverged) for trial in trials]
-    notes += [f"{trial.name} diverged in round {n + 1}" for trial, n in lost if n is not None]
+    notes += _round_notes(trials, chosen)
     notes += _explanations(tables, shown, not unpaired, confidence)
     return Comparison(tables, tuple(notes), not unpaired, shown)
 
@@ -252,6 +245,19 @@ class _Compared:
 
 def _known(values: Iterable[float]) -> statistics.Floats:
     return np.array([value for value in values if not math.isnan(value)], dtype=np.float64)
+
+
+def _round_notes(trials: Sequence[Trial], figures: Sequence[TrialFigure]) -> list[str]:
+    """Return notes about rounds without evaluation, and about trials that diverged."""
+    every = sorted({str(trial.run.config.get("eval_every", 1)) for trial in trials})
+    notes = []
+    if len(every) > 1 and any(own.when != "final" for own in figures):
+        notes.append(
+            f"evaluated every {' or '.join(every)} rounds; the best round is not comparable with "
+            "runs that evaluate more often"
+        )
+    lost = [(trial, trial.diverged) for trial in trials]
+    return notes + [f"{trial.name} diverged in round {n + 1}" for trial, n in lost if n is not None]
 
 
 def _explanations(

@@ -146,9 +146,8 @@ def replay(
 ) -> Replay:
     """Repeat the server's part of a run on its recorded uploads (``--record-uploads``).
 
-    No client is trained. The knowledge after the first round is that of a run with the changed
-    options, bit by bit, if they concern only the server and its first downloads are the same. From
-    the second round on, the clients of such a run would have sent other uploads.
+    No client is trained. The knowledge after round 1 is that of a run with the changed options, bit
+    by bit, if they leave the clients and the first downloads as they are.
 
     Args:
         run: The run folder.
@@ -156,7 +155,7 @@ def replay(
         grid: {option: values}; each combination is replayed.
         use: {hook of the server: method that provides it}, as for ``--use``.
         trial: The trial.
-        rounds: Largest number of rounds; None for all recorded rounds.
+        rounds: Largest number of rounds; None for all.
         keep_knowledge: True to keep the knowledge of each round.
         progress: Called with the number of finished rounds and of all rounds.
 
@@ -169,17 +168,13 @@ def replay(
     plan = own_plan(reading.config)
     check_same_data(reading.config, plan)
     own = ReplayedServer(plan, trial)
-    changed = [
-        (Replayed(change.label), ReplayedServer(change.plan, trial))
-        for change in changes_of(reading.config, set or {}, grid or {}, use or {})
-        if change.label
-    ]
+    changes = changes_of(reading.config, set or {}, grid or {}, use or {})
+    changed = [(Replayed(c.label), ReplayedServer(c.plan, trial)) for c in changes if c.label]
     found = Replay(reading.folder, trial, Replayed(OWN), [each for each, _ in changed])
     found.notes += _other_versions(reading.config, plan)
     observed, kept = Observed(reading.folder), _kept_knowledge(reading.folder, trial)
     extras = {row.round: row.extra for row in reading.rows if row.trial == trial}
-    chosen = uploads.rounds[:rounds]
-    for number in chosen:
+    for number in (chosen := uploads.rounds[:rounds]):
         sent = uploads.of(number, plan.device)
         if number == 0:
             first = own.downloads(0, sent)
@@ -194,11 +189,18 @@ def replay(
         for each, server in ((found.own, own), *changed):
             if server is not own:
                 server.round(number, uploads.of(number, plan.device))
-            knows, drawn = server.knowledge, server.figures(sent, own.knowledge, features)
-            copy = Payload({k: v.clone() for k, v in knows.items()}) if keep_knowledge else None
-            each.rounds.append(ReplayedRound(number, is_same(knows, own.knowledge), drawn, copy))
+            drawn = server.figures(sent, own.knowledge, features)
+            each.rounds.append(_replayed_round(number, server, own, drawn, copy=keep_knowledge))
         progress(number + 1, len(chosen))
     return found
+
+
+def _replayed_round(
+    number: int, server: ReplayedServer, own: ReplayedServer, figures: dict[str, Any], *, copy: bool
+) -> ReplayedRound:
+    knows = server.knowledge
+    kept = Payload({name: value.clone() for name, value in knows.items()}) if copy else None
+    return ReplayedRound(number, is_same(knows, own.knowledge), figures, kept)
 
 
 def _kept_knowledge(run: Path, trial: int) -> dict[int, dict[str, Tensor]]:

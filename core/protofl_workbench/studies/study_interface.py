@@ -138,8 +138,7 @@ def reproduce(
     Args:
         study: The study, its name, or its file.
         scale: ``paper``, or a smaller scale of the study.
-        variant: ``official`` for the behaviour of the published code, ``paper`` for the equations;
-            None for the study's default.
+        variant: ``official`` (published code) or ``paper`` (equations); None: the study's default.
         only: Selected rows; empty for all.
         columns: Selected columns; empty for all.
         rounds: Rounds of every run; None for the study's numbers.
@@ -156,32 +155,22 @@ def reproduce(
 
     Returns:
         The table. ``result["fedtgp", "practical"]`` is a cell with ``mean``, ``std``,
-        ``published`` and ``difference``; ``result.records()`` and ``result.frame()`` have all
-        cells.
+        ``published`` and ``difference``; ``result.frame()`` has all cells.
 
     Raises:
-        UsageError: A cell cannot be run, or its data or weights are missing; nothing has been
-            started.
+        UsageError: A cell cannot be run, or its data are missing; nothing has been started.
     """
-    found = find_study(study) if isinstance(study, str) else study
     change = Change(
-        scale=scale,
-        variant=variant,
-        only=tuple(only),
-        columns=tuple(columns),
+        scale,
+        variant,
         rounds=rounds,
         trials=trials,
+        only=tuple(only),
+        columns=tuple(columns),
         datasets=dict(datasets or {}),
         files={name: str(path) for name, path in (files or {}).items()},
         options=options,
     )
-    return run_study(
-        found,
-        change,
-        runs,
-        start=start,
-        skip_missing=skip_missing,
-        again=again,
-        at_once=at_once,
-        follow=follow,
-    )
+    found = find_study(study) if isinstance(study, str) else study
+    how: dict[str, Any] = {"start": start, "skip_missing": skip_missing, "again": again}
+    return run_study(found, change, runs, at_once=at_once, follow=follow, **how)

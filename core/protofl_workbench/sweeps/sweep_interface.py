@@ -37,32 +37,29 @@ def sweep(
 ) -> SweepResult:
     """Run a grid of options, or search it, as ``protofl sweep`` does.
 
-    Existing runs in the folder of runs are not repeated. Resume an interrupted sweep with
-    ``pf.sweep(resume=FOLDER)`` or ``protofl sweep --resume FOLDER``.
+    Existing runs in the folder of runs are not repeated.
 
     Args:
         method: A method or a recipe; None if they are an axis.
         grid: {option as for ``--grid``: values, or ``"LOW..HIGH[:log]"`` to search}.
         trials: Runs of each point, one for each seed; default: 1.
-        figure: Figure by which points are compared: ``best`` (default), ``final``, ``best-server``
-            or ``final-server`` accuracy, on validation samples if the runs have some.
+        figure: Accuracy by which points are compared: ``best`` (default), ``final``,
+            ``best-server`` or ``final-server``, on validation samples if the runs have some.
         search: ``tpe`` to let Optuna choose points; None to run all points.
         budget: Number of points of a search.
         out: Folder of the sweep; default: ``runs/sweeps/METHOD-MODELS-DATA-TIME``.
         runs: Folder of runs; default: ``runs``.
-        resume: Folder of a sweep to resume; allows only ``budget``, ``at_once``, ``follow``, and
-            ``set`` for options that need your consent.
+        resume: An interrupted sweep; allows only ``budget``, ``at_once``, ``follow`` and ``set``.
         most: Largest number of runs; default: 1,000.
-        at_once: Number of parallel runs; None for one per core, 0 to run in this process, as
-            classes of this program require.
+        at_once: Number of parallel runs; None: one per core, 0: in this process (for classes).
         config: A TOML or JSON file with options of the runs; arguments override it.
         set: Options of plugins as for ``--set``.
         follow: Called with every event of the runs (`protofl_workbench.batch.batch_events`).
         **options: Further options of all runs, as for `protofl.run`.
 
     Returns:
-        The points, best first: ``result.best.point``, and ``result.records()`` and
-        ``result.frame()`` with a line for each run. Failed runs do not stop others.
+        The points, best first (``result.best.point``); ``result.frame()`` has a line for each run.
+        Failed runs do not stop others.
 
     Raises:
         UsageError: A run cannot be done, or the folder is in use; nothing has been started.
@@ -72,33 +69,45 @@ def sweep(
         >>> found.best.point  # doctest: +SKIP
         {'tau': '100'}
     """
-    own: dict[str, Any] = {"figure": figure, "search": search, "budget": budget}
+    own: dict[str, Any] = {"figure": figure, "search": search, "most": most, "config": config}
     typed = {"method": method, "trials": trials, **options}
     if resume is not None:
-        others = {**typed, **own, "grid": grid, "out": out, "runs": runs, "most": most}
-        check_resume_options(
-            {k: v for k, v in {**others, "config": config}.items() if k != "budget"}
-        )
-        said = [f"{key}={value}" for key, value in (set or {}).items()]
-        return sweep_execution.resume_sweep(
-            Path(resume).expanduser(), said=said, budget=budget, at_once=at_once, follow=follow
-        )[1]
-    found, named, _ = requested_sweep(
-        {**typed, "set": set},
-        _texts(grid or {}),
-        config=config,
-        runs=runs,
-        most=most,
-        **own,
-    )
+        check_resume_options({**typed, **own, "grid": grid, "out": out, "runs": runs})
+        return _resumed(resume, set or {}, budget, at_once, follow)
+    typed = {**typed, "set": set}
+    found, named, _ = requested_sweep(typed, _texts(grid or {}), runs=runs, budget=budget, **own)
+    return _started(found, named, out, at_once, follow)
+
+
+def _resumed(
+    folder: str | Path,
+    consent: Mapping[str, Any],
+    budget: int | None,
+    at_once: int | None,
+    follow: events.Follow,
+) -> SweepResult:
+    said = [f"{key}={value}" for key, value in consent.items()]
+    return sweep_execution.resume_sweep(
+        Path(folder).expanduser(), said=said, budget=budget, at_once=at_once, follow=follow
+    )[1]
+
+
+def _started(
+    sweep: Sweep,
+    named: NamedOptions,
+    out: str | Path | None,
+    at_once: int | None,
+    follow: events.Follow,
+) -> SweepResult:
+    """Run a sweep with the classes and arrays of this program."""
     if named.extra and at_once is None:
         at_once = 0
     with ExitStack() as until:
         for offer in named.offers:
             until.enter_context(offer.open())
-        folder = Path(out) if out is not None else sweep_execution.new_folder(found)
+        folder = Path(out) if out is not None else sweep_execution.new_folder(sweep)
         return sweep_execution.start_sweep(
-            found, folder.expanduser(), at_once=at_once, follow=follow
+            sweep, folder.expanduser(), at_once=at_once, follow=follow
         )
 
 

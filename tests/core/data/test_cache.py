@@ -16,6 +16,7 @@ import torch
 
 from protofl.data import cache
 from protofl.data.dataset import Dataset
+from protofl.data.download import files_key
 from protofl.errors import ProtoflError, UsageError
 
 
@@ -312,18 +313,18 @@ def test_files_key_follows_path_size_time_and_options(tmp_path):
     file = tmp_path / "My Data (2).npz"
     file.write_bytes(b"1")
     os.utime(file, ns=(0, 1))
-    key = cache.files_key("npz", file, [file])
+    key = files_key("npz", file, [file])
     assert key.startswith("npz-my-data-2-") and cache.cache_file(key, tmp_path)
-    assert key == cache.files_key("npz", file, [file])
-    assert key != cache.files_key("npz", file, [file], 32)
+    assert key == files_key("npz", file, [file])
+    assert key != files_key("npz", file, [file], 32)
     os.utime(file, ns=(0, 2))
-    later = cache.files_key("npz", file, [file])
+    later = files_key("npz", file, [file])
     file.write_bytes(b"2")
     os.utime(file, ns=(0, 2))
-    assert later != cache.files_key("npz", file, [file]), "another content of equal size and time"
+    assert later != files_key("npz", file, [file]), "another content of equal size and time"
     file.write_bytes(b"12")
     os.utime(file, ns=(0, 2))
-    assert len({key, later, cache.files_key("npz", file, [file])}) == 3
+    assert len({key, later, files_key("npz", file, [file])}) == 3
     strange = tmp_path / "数据.npz"
     strange.touch()
-    assert cache.cache_file(cache.files_key("npz", strange, [strange]), tmp_path)
+    assert cache.cache_file(files_key("npz", strange, [strange]), tmp_path)

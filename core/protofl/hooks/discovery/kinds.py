@@ -8,10 +8,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from protofl.errors import UsageError, function_location, unknown
+from protofl.errors import UsageError, unknown
 from protofl.hooks.hookspecs import method, resources, rounds
 from protofl.hooks.hookspecs import resources as execution
 from protofl.hooks.hookspecs.markers import HOOKSPEC_VERSION, parse_version, serves
@@ -183,7 +184,8 @@ def check_class(kind: str, name: str, plugin: Any) -> None:  # noqa: ANN401 - it
 
 def _check_hook(kind: str, label: str, attribute: str, function: Any) -> None:  # noqa: ANN401
     specs, marks = spec_hooks(kind), getattr(function, "protofl_impl", None)
-    place = function_location(function)
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    place = f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code else "an unknown place"
     if marks is None:
         if attribute in specs:
             raise UsageError(

@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from importlib.metadata import EntryPoint
 from typing import Any
 
-from protofl.errors import Blocked, Clash, ProtoflError, UsageError, error_location, unknown
+from protofl.errors import Blocked, Clash, ProtoflError, UsageError, unknown
 from protofl.hooks.discovery.kinds import (
     KINDS,
     LOADERS,
@@ -19,7 +19,7 @@ from protofl.hooks.discovery.kinds import (
     hooks_of,
 )
 from protofl.system.consent import check_recorded
-from protofl.system.sources import fingerprint, load
+from protofl.system.sources import error_location, fingerprint, load
 
 ARRAYS_PLACE = "protofl.hooks.discovery.arrays_plugin:Arrays"
 """The data set plugin for arrays of a program."""
