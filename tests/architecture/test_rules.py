@@ -168,30 +168,34 @@ def test_an_earlier_name_works_and_says_where_it_is_now(space):
             assert getattr(protofl, name) is getattr(getattr(protofl, space), name)
 
 
-def test_type_checkers_see_the_same_names():
+def names_for_type_checkers(path):
+    """{name: module} of the imports under ``if TYPE_CHECKING``."""
     (block,) = (
         node
-        for node in tree(PACKAGES["protofl"] / "__init__.py").body
+        for node in tree(path).body
         if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
     )
-    seen = {
-        alias.name: node.module
-        for node in block.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
+    imported = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: node.module for node in imported for alias in node.names}
+
+
+def test_type_checkers_see_the_same_names():
     homes = dict(protofl._HOME) | {"functional": "protofl", "events": "protofl.federation"}
     homes |= {"plots": "protofl_workbench", "backends": "protofl.federation"}
-    homes |= {"models": "protofl.federation"}
-    homes |= {"datasets": "protofl.data"}
-    assert seen == homes
+    homes |= {"models": "protofl.federation", "datasets": "protofl.data"}
+    assert names_for_type_checkers(PACKAGES["protofl"] / "__init__.py") == homes
 
 
 def test_the_functional_names():
     from protofl import functional
 
+    homes = {name: f"protofl.functional.{file}" for name, file in functional._HOME.items()}
+    assert names_for_type_checkers(Path(functional.__file__)) == homes
+    assert sorted(homes) == functional.__all__
     for name in functional.__all__:
         assert inspect.getdoc(getattr(functional, name)), name
+    with pytest.raises(AttributeError, match="no_such_name"):
+        functional.no_such_name  # noqa: B018
 
 
 def public(body, outer=""):

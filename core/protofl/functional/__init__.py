@@ -63,71 +63,100 @@ Start with ``prototypes.py``.
 
 from __future__ import annotations
 
-from protofl.functional.accuracy import accuracy_by_class, accuracy_over_clients
-from protofl.functional.anchors import (
-    anchor_alignment,
-    anchor_calibration,
-    anchor_contrast,
-    anchor_terms,
-)
-from protofl.functional.coding import (
-    dequantise_int8,
-    index_type,
-    largest_entries,
-    quantise_int8,
-    round_to_half,
-    with_entries,
-)
-from protofl.functional.compression import truncated_svd
-from protofl.functional.distances import prototype_alignment, prototype_distance
-from protofl.functional.distillation import (
-    ensemble_logits,
-    entropy_reduction,
-    filter_by_prototype,
-    kl_divergence,
-    variance_weights,
-)
-from protofl.functional.etf import arcface_loss, simplex_etf
-from protofl.functional.generators import diversity_loss, ensemble_loss
-from protofl.functional.hostile import alie_rows, alie_z
-from protofl.functional.kernels import centroid_distance, mmd_rbf
-from protofl.functional.margins import (
-    class_margins,
-    largest_margins,
-    margin_contrastive_loss,
-    margin_contrastive_rows,
-    margin_penalty,
-    mean_margin,
-    mean_nearest_margin,
-    nearest_margin,
-    pair_margin,
-)
-from protofl.functional.prototypes import aggregate_prototypes, class_means, ema
-from protofl.functional.robust import (
-    coordinate_median,
-    cosine_filter,
-    geometric_median,
-    minority,
-    multi_krum,
-    trimmed_mean,
-)
-from protofl.functional.scores import (
-    area_under_curve,
-    balanced_accuracy,
-    calibration_counts,
-    calibration_error,
-    confusion_counts,
-    macro_f1,
-    ranked_pairs,
-    recall_by_class,
-)
-from protofl.functional.similarity import client_similarity
-from protofl.functional.spreads import (
-    distances_by_client,
-    inter_class_distances,
-    intra_class_distances,
-)
-from protofl.functional.trainable import train_prototypes, train_prototypes_by_autograd
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from protofl.functional.accuracy import accuracy_by_class, accuracy_over_clients
+    from protofl.functional.anchors import (
+        anchor_alignment,
+        anchor_calibration,
+        anchor_contrast,
+        anchor_terms,
+    )
+    from protofl.functional.coding import (
+        dequantise_int8,
+        index_type,
+        largest_entries,
+        quantise_int8,
+        round_to_half,
+        with_entries,
+    )
+    from protofl.functional.compression import truncated_svd
+    from protofl.functional.distances import prototype_alignment, prototype_distance
+    from protofl.functional.distillation import (
+        ensemble_logits,
+        entropy_reduction,
+        filter_by_prototype,
+        kl_divergence,
+        variance_weights,
+    )
+    from protofl.functional.etf import arcface_loss, simplex_etf
+    from protofl.functional.generators import diversity_loss, ensemble_loss
+    from protofl.functional.hostile import alie_rows, alie_z
+    from protofl.functional.kernels import centroid_distance, mmd_rbf
+    from protofl.functional.margins import (
+        class_margins,
+        largest_margins,
+        margin_contrastive_loss,
+        margin_contrastive_rows,
+        margin_penalty,
+        mean_margin,
+        mean_nearest_margin,
+        nearest_margin,
+        pair_margin,
+    )
+    from protofl.functional.prototypes import aggregate_prototypes, class_means, ema
+    from protofl.functional.robust import (
+        coordinate_median,
+        cosine_filter,
+        geometric_median,
+        minority,
+        multi_krum,
+        trimmed_mean,
+    )
+    from protofl.functional.scores import (
+        area_under_curve,
+        balanced_accuracy,
+        calibration_counts,
+        calibration_error,
+        confusion_counts,
+        macro_f1,
+        ranked_pairs,
+        recall_by_class,
+    )
+    from protofl.functional.similarity import client_similarity
+    from protofl.functional.spreads import (
+        distances_by_client,
+        inter_class_distances,
+        intra_class_distances,
+    )
+    from protofl.functional.trainable import train_prototypes, train_prototypes_by_autograd
+
+_NAMES = {
+    "accuracy": "accuracy_by_class accuracy_over_clients",
+    "anchors": "anchor_alignment anchor_calibration anchor_contrast anchor_terms",
+    "coding": "dequantise_int8 index_type largest_entries quantise_int8 round_to_half with_entries",
+    "compression": "truncated_svd",
+    "distances": "prototype_alignment prototype_distance",
+    "distillation": "ensemble_logits entropy_reduction filter_by_prototype kl_divergence"
+    " variance_weights",
+    "etf": "arcface_loss simplex_etf",
+    "generators": "diversity_loss ensemble_loss",
+    "hostile": "alie_rows alie_z",
+    "kernels": "centroid_distance mmd_rbf",
+    "margins": "class_margins largest_margins margin_contrastive_loss margin_contrastive_rows"
+    " margin_penalty mean_margin mean_nearest_margin nearest_margin pair_margin",
+    "prototypes": "aggregate_prototypes class_means ema",
+    "robust": "coordinate_median cosine_filter geometric_median minority multi_krum trimmed_mean",
+    "scores": "area_under_curve balanced_accuracy calibration_counts calibration_error"
+    " confusion_counts macro_f1 ranked_pairs recall_by_class",
+    "similarity": "client_similarity",
+    "spreads": "distances_by_client inter_class_distances intra_class_distances",
+    "trainable": "train_prototypes train_prototypes_by_autograd",
+}
+"""{file: its public names}; a file is loaded when a name of it is first used."""
+_HOME = {name: file for file, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "accuracy_by_class",
@@ -191,3 +220,15 @@ __all__ = [
     "variance_weights",
     "with_entries",
 ]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - functions of many types
+    if name not in _HOME:
+        raise AttributeError(f"module 'protofl.functional' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"protofl.functional.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__
