@@ -54,7 +54,7 @@ def result_rows(result: Result, plan: Plan) -> tuple[list[str], list[list[str]]]
     metrics = {k: k.replace("_", " ", 1) for k in summary["mean"] if k not in {*labels, *UNSHOWN}}
     if len(trials) == 1:
         rows = [[label, f"{summary[key]:.2%}"] for key, label in labels.items()]
-        of = count(summary["rounds"], "round")
+        of = count(summary.get("rounds_done", summary["rounds"]), "round")
         for row, key in zip(rows, labels, strict=True):
             if key in ROUNDS:
                 row[1] += f" after {summary[ROUNDS[key]] + 1} of {of}"

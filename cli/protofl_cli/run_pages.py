@@ -39,8 +39,10 @@ def page_rows(run: Run) -> list[tuple[str, str]]:
 
 
 def _rounds(run: Run) -> str:
-    asked = run.config["rounds"] * run.config["trials"]
+    asked, patience = run.asked, run.config.get("patience", 0)
     each = f" ({run.config['rounds']} of each trial)" if run.config["trials"] > 1 else ""
+    if patience:
+        each = f" (at most {run.config['rounds']} of each trial, --patience {patience})"
     when = f", the last at {run.rows[-1].time or '?'}" if run.rows else ""
     return f"{run.rounds_done:,} of {asked:,}{each}{when}"
 

@@ -92,6 +92,8 @@ def list_runs(
     if dropped:
         render.text(f"hidden for lack of space: {', '.join(dropped)} (see --json)", "dim")
     words = f"{count(len(found), 'run')} in {folder}"
+    if any(told.trials > 1 for _, told, _ in found):
+        words += "; rounds: trials × rounds of each"
     render.line(f"{words}; details: protofl runs show IDENTITY", "dim")
 
 
@@ -115,6 +117,10 @@ SHARED = ("method", "models", "data", "split", "state")
 
 def _row(path: Path, told: IndexEntry, state: str) -> dict[str, str]:
     asked = told.rounds * told.trials
+    whole, part = f"{told.rounds}", f"{told.done}/{told.rounds}"
+    if told.trials > 1:
+        whole = f"{told.trials} × {told.rounds}"
+        part = f"{told.done} of {whole}"
     seeds = f"s{told.seed}" if told.trials < 2 else f"s{told.seed}…{told.seed + told.trials - 1}"
     return {
         "folder": str(path),
@@ -122,7 +128,7 @@ def _row(path: Path, told: IndexEntry, state: str) -> dict[str, str]:
         "models": told.models,
         "data": _short(told.dataset),
         "split": told.partition,
-        "rounds": f"{told.done}" if told.done == asked else f"{told.done}/{asked}",
+        "rounds": whole if told.done == asked else part,
         "best": _share(told.best),
         "final": _share(told.final),
         "state": state,

@@ -167,6 +167,12 @@ def check_participation(plan: Plan) -> None:
             f"{least} participants",
             do="lower it, or raise --participation",
         )
+    if settings.patience and settings.fine_tune:
+        raise UsageError(
+            f"--patience {settings.patience}: unseen clients are fine-tuned after the last round, "
+            "which is not known in advance",
+            do="take --fine-tune 0, or leave --patience out",
+        )
     if settings.min_clients == 0 and settings.eval_clients == "participants":
         raise UsageError(
             "--min-clients 0 with --eval-clients participants: a round may have nobody to evaluate",

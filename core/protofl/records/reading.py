@@ -6,9 +6,7 @@ its record. So a half-written last line is ignored, and anything else that is un
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,9 +23,8 @@ from protofl.records.layout import (
     is_run,
     no_run,
 )
-from protofl.records.result import Weights, is_best, read_weights, summarise
-from protofl.records.row import Row, problem_of
-from protofl.system.files.atomic import regular_file
+from protofl.records.result import Weights, is_best, is_exhausted, read_weights, summarise
+from protofl.records.row import Row, read_rows
 from protofl.system.files.checksums import Damaged, read_json
 from protofl.system.files.lock import LOCK, is_held
 
@@ -141,7 +138,8 @@ class Reading:
         partition = self.partition
         if partition is None:
             return None
-        about = {key: self.config[key] for key in ("rounds", "clients", "eval_clients")}
+        keys = ("rounds", "clients", "eval_clients", "patience")
+        about = {key: self.config[key] for key in keys if self.config.get(key)}
         splits = [partition, *partition.get("trials", ())]
 
         def majority(trial: int, clients: Sequence[int] | None = None) -> float:
@@ -156,13 +154,28 @@ class Reading:
         The manifest says so. In a copy without ``checkpoint/`` the summary must exist.
         """
         if self.only_trials is not None:
-            return len(self.rows) == self.only_rounds * len(self.only_trials)
+            return len(self.rows) == self.asked
         manifest = self.folder / MANIFEST
         if manifest.is_file():
             values = _table(manifest)
             if "checks" in values:  # manifests of protofl 0.1.0 have neither key
                 return values.get("finished") is True
         return bool(_table_or_none(self.folder / SUMMARY))
+
+    def asked_of(self, trial: int, rounds: int | None = None) -> int:
+        """Return how many of ``rounds``, by default the run's, a trial has at its end."""
+        rounds = int(self.config["rounds"]) if rounds is None else rounds
+        patience = self.config.get("patience", 0)
+        if type(patience) is int and patience > 0:
+            own = [row for row in self.rows if row.trial == trial]
+            if is_exhausted(own, patience):
+                return min(len(own), rounds)
+        return rounds
+
+    @property
+    def asked(self) -> int:
+        """The number of rounds that all trials have at the end of the run."""
+        return sum(map(self.asked_of, range(self.config["trials"])))
 
     @property
     def going_on(self) -> bool:
@@ -201,7 +214,7 @@ class Reading:
     @property
     def lost(self) -> str:
         """A line about rounds that are missing from a finished run's record; empty for none."""
-        asked = self.config["rounds"] * self.config["trials"]
+        asked = self.asked
         if not self.finished or len(self.rows) >= asked:
             return ""
         return (
@@ -238,38 +251,6 @@ class Reading:
 
 _COUNTS = ("rounds", "trials", "clients")
 _NEEDED = {"method": str, **dict.fromkeys(_COUNTS, int), "seed": int}
-
-
-def read_rows(file: Path) -> list[Row]:
-    """Read the complete lines of a record; an empty list if the file does not exist.
-
-    Raises:
-        Damaged: A line is invalid; the error names file and line.
-    """
-    try:
-        lines = regular_file(file).read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise Damaged(f"{file} can't be read: {error.strerror or error}") from None
-    rows = [_row(file, number, line) for number, line in enumerate(lines[:-1], 1)]
-    if lines[-1]:  # without an end of line: half written, or a copy that lost it
-        with suppress(Damaged):
-            rows.append(_row(file, len(lines), lines[-1]))
-    return rows
-
-
-def _row(file: Path, number: int, line: bytes) -> Row:
-    try:
-        row = json.loads(line)
-        problem = problem_of(row)
-        if not problem:
-            return Row(dict(row))
-    except (ValueError, RecursionError):
-        problem = "it is no JSON"
-    except (TypeError, KeyError):
-        problem = "it has no trial and round"
-    raise Damaged(f"{file}, line {number}, is damaged: {problem}")
 
 
 def _table_or_none(file: Path) -> dict[str, Any] | None:

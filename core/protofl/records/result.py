@@ -147,6 +147,23 @@ def is_best(row: Row, rows: Sequence[Row]) -> bool:
     return accuracy is not None and all(other is None or other < accuracy for other in before)
 
 
+def is_exhausted(rows: Sequence[Row], patience: int) -> bool:
+    """Return True if the best round of a trial is ``patience`` rounds old (``--patience``).
+
+    The best round is that of `is_best`.
+
+    Args:
+        rows: The trial's lines so far.
+        patience: Rounds, or 0 for a trial that never ends early.
+    """
+    best, at = -1.0, 0
+    for row in rows:
+        accuracy = row.get("validation_accuracy", row.test_accuracy)
+        if accuracy is not None and accuracy > best:
+            best, at = accuracy, row.round
+    return bool(rows and rows[-1].evaluated) and 0 < patience <= rows[-1].round - at
+
+
 def recorded_accuracies(rows: Sequence[Row]) -> dict[int, dict[int, float]]:
     """Return the accuracy of every client in the last recorded evaluation, by trial.
 
@@ -186,11 +203,12 @@ def summarise(
             of some of the clients where they are named.
         about: What else it says of the run.
     """
-    trials = []
+    trials, patience = [], about.get("patience", 0)
     for trial in sorted({row.trial for row in rows}):
         own = [r for r in rows if r.trial == trial and r.test_accuracy is not None]
         best = max(own, key=lambda r: (r.test_accuracy, -r.round))
-        last = [row for row in rows if row.trial == trial][-1]
+        *_, last = done = [row for row in rows if row.trial == trial]
+        ended = "patience" if is_exhausted(done, patience) else "rounds"
         trials.append(
             {
                 "trial": trial,
@@ -206,6 +224,7 @@ def summarise(
                 **_best_and_final(own, "honest", lambda row: row.honest_accuracy),
                 **({"malicious": own[-1].malicious} if own[-1].malicious else {}),
                 **_final_figures(own),
+                **({"ended": ended, "rounds_done": len(done)} if patience else {}),
                 **({"virtual_seconds": last.virtual["elapsed"]} if last.virtual else {}),
             }
         )

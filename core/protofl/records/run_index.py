@@ -141,8 +141,7 @@ def _progress(reading: Reading) -> dict[str, Any]:
     def number(value: Any) -> float | None:  # noqa: ANN401 - whatever a file holds
         return None if value is None else float(value)
 
-    config, summary = reading.config, reading.summary
-    asked = config["rounds"] * config["trials"]
+    asked, summary = reading.asked, reading.summary
     lines = 0
     with suppress(OSError):
         lines = regular_file(reading.folder / METRICS).read_bytes().count(b"\n")

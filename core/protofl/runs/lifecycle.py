@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
@@ -25,7 +24,13 @@ from protofl.federation.resolution import parts_of
 from protofl.hooks.views.snapshots import pack_server
 from protofl.records.failure import record_divergence
 from protofl.records.layout import check_free, check_resumable, fresh_folder
-from protofl.records.result import Result, is_best, recorded_accuracies, summarise
+from protofl.records.result import (
+    Result,
+    is_best,
+    is_exhausted,
+    recorded_accuracies,
+    summarise,
+)
 from protofl.records.row import Row
 from protofl.records.run_folder import RunFolder
 from protofl.runs.configuration import (
@@ -221,20 +226,25 @@ class _Lifecycle:
 
     def _remaining(self) -> Iterator[tuple[int, int]]:
         """Yield each unfinished trial and the round at which it continues."""
-        done = Counter(row.trial for row in self.folder.rows)
-        for trial in range(self.plan.settings.trials):
-            if done[trial] < self.plan.settings.rounds:
-                yield trial, done[trial]
+        settings = self.plan.settings
+        for trial in range(settings.trials):
+            done = [row for row in self.folder.rows if row.trial == trial]
+            if len(done) < settings.rounds and not is_exhausted(done, settings.patience):
+                yield trial, len(done)
 
     def _trial(self, federation: Federation, first: int) -> None:
         settings = self.plan.settings
         trained: set[int] = set()
+        done = [row for row in self.folder.rows if row.trial == federation.trial]
         for number in range(first, settings.rounds):
             last = number + 1 == settings.rounds
             with self.profile.round(number, last=last):
                 self.progress(events.RoundStarted(federation.trial, number))
                 row, clients = federation.round(number)
                 trained |= {*clients}
+                done.append(row)
+                ended = is_exhausted(done, settings.patience)
+                last |= ended
                 every, best = settings.checkpoint_every, settings.keep == "best"
                 best = best and is_best(row, self.folder.rows)
                 if every and ((number + 1) % every == 0 or last or best):
@@ -243,6 +253,11 @@ class _Lifecycle:
                 else:
                     self.folder.add(row)
                 self.progress(events.RoundDone(self.folder.rows[-1]))
+            if ended:
+                age = f"{settings.patience} rounds old (--patience {settings.patience})"
+                name = f"trial {federation.trial + 1}" if settings.trials > 1 else "the run"
+                self._note(f"{name} ends after round {number + 1}: its best round is {age}")
+                break
 
     def _commit(self, federation: Federation, row: Row, trained: set[int], *, best: bool) -> None:
         """Commit a round, with all clients that trained since the last commit."""
@@ -262,6 +277,7 @@ class _Lifecycle:
             "rounds": plan.settings.rounds,
             "clients": plan.info.num_clients,
             "eval_clients": plan.settings.eval_clients,
+            **({"patience": patience} if (patience := plan.settings.patience) else {}),
         }
         summary = summarise(self.folder.rows, plan.majority_accuracy, about)
         self.folder.finish(summary)

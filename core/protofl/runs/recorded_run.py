@@ -51,7 +51,7 @@ class Run(Reading):
     """A recorded run in ``folder``; ``only_trials`` and ``only_rounds`` select rows (`Reading`)."""
 
     def __repr__(self) -> str:
-        done, asked = self.rounds_done, self.config["rounds"] * self.config["trials"]
+        done, asked = self.rounds_done, self.asked
         about = f"{self.name}, {self.config['models']}, {self.config['dataset']}"
         return f"<Run {self.folder}: {about}, {done} of {asked} rounds>"
 

@@ -241,7 +241,7 @@ def _has(run: Run, trial: int, rounds: int) -> bool:
     Behind it clients that never train are fine-tuned, where there are any.
     """
     rows = run.rows_of(trial)[:rounds]
-    whole = [row.round for row in rows] == [*range(rounds)]
+    whole = [row.round for row in rows] == [*range(run.asked_of(trial, rounds))]
     tuned = bool(run.config.get("fine_tune"))
     return whole and bool(rows[-1].evaluated) and ("fine_tuned_accuracy" in rows[-1]) == tuned
 

@@ -154,7 +154,7 @@ def finished_trials(groups: Iterable[Group], rounds: int | None, notes: list[str
 
 
 def _asked(trial: Trial) -> int:
-    return trial.rounds or int(trial.run.config["rounds"])
+    return trial.run.asked_of(trial.number, trial.rounds)
 
 
 def _one_per_pair(group: Group, notes: list[str]) -> Group:

@@ -194,8 +194,7 @@ def progress(run: Run) -> str:
     """Return how far an unfinished run is: ``unfinished: 3 of 6 rounds``; empty if finished."""
     if (state := run.state) == FINISHED:
         return ""
-    asked = run.config["rounds"] * run.config["trials"]
-    return f"{state}: {run.rounds_done:,} of {count(asked, 'round')}"
+    return f"{state}: {run.rounds_done:,} of {count(run.asked, 'round')}"
 
 
 def divergence(run: Run) -> str:
@@ -214,7 +213,7 @@ def state_notes(runs: Iterable[Run]) -> list[str]:
     """Return a line for each run that lacks rounds or has diverged."""
     found = []
     for run in runs:
-        short = run.rounds_done < run.config["rounds"] * run.config["trials"]
+        short = run.rounds_done < run.asked
         state = ", ".join(filter(None, (progress(run) * short, divergence(run))))
         found += [f"{run.folder}: {state}"] if state else []
     return found

@@ -150,8 +150,9 @@ def _planned(
 ) -> PlannedRun:
     load, rounds = workload(plan), plan.settings.rounds * plan.settings.trials
     error = missing.get(cell.key)
-    known = None if error else finished_run(cell, folder) or unfinished_run(cell.request(), folder)
-    finished = 0 if known is None else min(known.rounds_done, rounds)
+    whole = None if error else finished_run(cell, folder)
+    known = None if error else whole or unfinished_run(cell.request(), folder)
+    finished = rounds if whole else 0 if known is None else min(known.rounds_done, rounds)
     ended = finished < rounds and known and repeated_failure(known.folder, plan.device.type)
     seconds = None
     if measure and finished < rounds and not ended:

@@ -11,7 +11,8 @@ from runtime_toys import train
 
 import protofl as pf
 from protofl.records.layout import runs_below
-from protofl.records.reading import Reading, read_rows
+from protofl.records.reading import Reading
+from protofl.records.row import read_rows
 from protofl.records.run_index import entry_of
 from protofl.system.files.lock import LOCK, folder_lock, is_held
 

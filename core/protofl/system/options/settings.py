@@ -108,6 +108,10 @@ class Settings(Strict):
         100, "Rounds T", affects="extent", usual="the data set's, otherwise 100", resume=True,
         recipe=True, sweep=True, step_time=False, common=True, ge=1, le=10_000_000
     )
+    patience: int = federation(
+        0, "End a trial when its best round is N rounds old (0: never)", affects="digits",
+        metavar="N", sweep=False, step_time=False, ge=0
+    )
     generator: str = federation(
         "tiny-style", "The image generator of the server, for methods that need one",
         metavar="NAME[:PATH]", chooses="generator"
@@ -129,12 +133,10 @@ class Settings(Strict):
     )
     momentum: float = training(0.0, "Momentum of SGD", step_time=False, common=True, ge=0, lt=1)
     weight_decay: float | None = training(
-        None, "Weight decay", usual="the optimiser's own, mostly 0", step_time=False, common=True,
-        ge=0
+        None, "Weight decay", usual="the optimiser's, mostly 0", step_time=False, common=True, ge=0
     )
     clip: float = training(
-        0.0, "Clip the gradient norm of the model, and of each further module, to this value (0: "
-        "off)", ge=0
+        0.0, "Clip the gradient norm of the model, and of each further module (0: off)", ge=0
     )
     feature_dim: int = training(
         512, "Feature width K", usual="the group's, mostly 512", common=True, ge=1
@@ -264,9 +266,7 @@ class Settings(Strict):
     metrics: Names = names(
         [], "Metrics to record of the scores of test samples", chooses="metric", common=True
     )
-    observe: Sights = names(
-        [], "Observations to record: prototypes, features of test samples, images"
-    )
+    observe: Sights = names([], "Observations: prototypes, features of test samples, images")
     observe_every: int = record(
         1, "Record observations every N rounds, and in the last round", ge=1
     )
