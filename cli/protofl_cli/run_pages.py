@@ -22,7 +22,8 @@ def page_rows(run: Run) -> list[tuple[str, str]]:
         seeds += f" … {config['seed'] + config['trials'] - 1}, {config['trials']} trials"
     rows = [("folder", shown_path(run.folder)), ("identity", run.identity or "not recorded")]
     if config.get("recipe"):
-        rows.append(("recipe", "{name} of {distribution} {version}".format(**config["recipe"])))
+        recipe = {"distribution": "?", "version": "?", "name": "?"} | config["recipe"]
+        rows.append(("recipe", "{name} of {distribution} {version}".format(**recipe)))
     rows += [("method", config["method"]), ("seed", seeds), ("rounds", _rounds(run))]
     rows += [(f"{'options' if n == 0 else ''}", line) for n, line in enumerate(_options(run))]
     rows += _data_rows(run)
@@ -32,6 +33,8 @@ def page_rows(run: Run) -> list[tuple[str, str]]:
         rows += [(key, ", ".join(facts))] * bool(facts)  # protofl 0.1 did not record the machine
     if run.rows:
         rows += _cost_rows(run)
+    if run.problem:
+        rows.append(("damaged", run.problem))
     if why := run.why_it_ended:
         rows.append(("ended", why))
     rows.append(("resume" if not run.finished else "repeat", _command(run)))

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+from written_records import seal
 
 from protofl.errors import Diverged
 from protofl.records.failure import record_divergence
@@ -26,11 +27,9 @@ def done(tmp_path_factory, data_dir):
     for seed in (0, 1):
         pf.run("local", out=folder / f"local-{seed}", seed=seed, **given)
     pf.run("fedproto", out=folder / "proto", **given)
-    manifest = folder / "proto/checkpoint/manifest.json"
-    values = json.loads(manifest.read_text())
-    del values["finished"]
-    manifest.write_text(json.dumps(values))
     lines = (folder / "proto/metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "proto/metrics.jsonl").write_bytes(lines[0])
+    seal(folder / "proto", finished=None)
     (folder / "proto/metrics.jsonl").write_bytes(lines[0] + lines[1][:40])
     return folder
 

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from written_records import CONFIG, LINE, seal
 
 from protofl.records.monitor import Monitor
 from protofl.system.files.atomic import atomic_replacement, write_json
@@ -16,25 +17,18 @@ from protofl_cli.run_lines import BLOCKS, curve
 
 
 def row(trial, round, accuracy, **more):
-    return {
-        "trial": trial,
-        "round": round,
-        "test_accuracy": accuracy,
-        "upload_bytes": 1_500_000,
-        "download_bytes": 500_000,
-        "seconds": {"total": 30.0},
-        **more,
-    }
+    own = {"trial": trial, "round": round, "test_accuracy": accuracy}
+    own |= {"upload_bytes": 1_500_000, "download_bytes": 500_000, "seconds": {"total": 30.0}}
+    return LINE | own | more
 
 
 def write(folder: Path, rows, rounds=10, trials=1, finished=False):
     """A run's folder, as far as it is looked at."""
     (folder / "checkpoint").mkdir(parents=True, exist_ok=True)
-    config = {"method": "fedproto", "rounds": rounds, "trials": trials, "clients": 3, "seed": 0}
-    write_json(folder / "config.json", config)
+    write_json(folder / "config.json", CONFIG | {"rounds": rounds, "trials": trials})
     with atomic_replacement(folder / "metrics.jsonl") as part:
         part.write_text("".join(json.dumps(r) + "\n" for r in rows))
-    write_json(folder / "checkpoint/manifest.json", {"checks": {}, "finished": finished})
+    seal(folder, finished=finished)
     return folder
 
 

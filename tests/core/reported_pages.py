@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from html.parser import HTMLParser
+
+from written_records import seal
 
 VOID = {"meta", "link", "img", "br", "input"}
 
@@ -75,8 +76,7 @@ def unfinished(folder, rows):
     """Make of a finished run's folder one whose record has come so far."""
     (folder / "metrics.jsonl").write_text(rows)
     (folder / "summary.json").unlink()
-    manifest = json.loads((folder / "checkpoint/manifest.json").read_text())
-    (folder / "checkpoint/manifest.json").write_text(json.dumps(manifest | {"finished": False}))
+    seal(folder, finished=False)
 
 
 def read(text):

@@ -373,7 +373,7 @@ def test_runs_that_cannot_be_replayed(tmp_path, toys):
         *(({"answered": each}, unknown) for each in lists),
         ({"participants": 9}, unknown),
         ({"answered": "x"}, "metrics.jsonl, line 1, is damaged: answered is 'x'"),
-        ({"answered": [True]}, "metrics.jsonl, line 1, is damaged: answered is .True"),
+        ({"answered": [True]}, "metrics.jsonl, line 1, is damaged: answered.0 is True"),
         ({"absent": [1]}, "metrics.jsonl, line 1, is damaged: absent is .1"),
     ):
         row = json.loads(lines[0]) | damaged

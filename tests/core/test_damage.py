@@ -17,6 +17,7 @@ from runtime_toys import install, train, without_times
 from slowness import quick
 
 import protofl as pf
+from protofl.records.run_index import runs_in
 from protofl.runs import configuration as config
 from protofl.system.files.lock import folder_lock
 
@@ -263,6 +264,46 @@ def test_damage_of_a_finished_run(tmp_path, folders, part, kind):
     shutil.copytree(folders.finished, out)
     DAMAGES[kind](out / part, folders)
     resumed(folders, out)
+
+
+@pytest.mark.parametrize("part", ["client-*-r3.*", "client-*-r1.*", "server-t0-r3.*", "kept-*"])
+def test_a_flipped_bit_in_the_weights_of_a_finished_run(tmp_path, folders, part):
+    """Its last round is trained again, or the round that was kept is lost."""
+    out, told = tmp_path / "run", []
+    shutil.copytree(folders.finished, out)
+    file = min((out / "checkpoint").glob(part))
+    flipped(0.5)(file, folders)
+    result = train(None, out, resume=True, progress=told.append)
+    assert without_times(result.record) == without_times(folders.whole.record)
+    notes = [event.text for event in told if isinstance(event, pf.events.Note)]
+    (note,) = [text for text in notes if f"{file.name} is " in text]
+    again = part.endswith("r3.*")
+    assert ("continues from round 2" in note) == again
+    assert ("best-t0 is lost" in note) != again
+    assert (pf.events.RoundStarted(0, 3) in told) == again
+    if again:
+        assert files_of(out) == files_of(folders.finished)
+
+
+def test_edited_accuracies_are_not_believed(tmp_path, folders, monkeypatch):
+    """A record that `--resume` refuses is refused, or shown with a warning, everywhere."""
+    monkeypatch.setattr("protofl_workbench.plots.svg", lambda *_, **__: "<svg></svg>")
+    out, words = tmp_path / "runs" / "a", "metrics.jsonl is damaged: its content was changed"
+    shutil.copytree(folders.finished, out)
+    shutil.copytree(folders.other, tmp_path / "runs" / "b")
+    file = out / "metrics.jsonl"
+    row = json.loads(file.read_text().splitlines()[0])
+    right = str(row["test_accuracy"])
+    file.write_text(file.read_text().replace(right, "0.9" + "9" * (len(right) - 3)))
+    for ask in (pf.compare, pf.plots.curve, lambda run: train(None, run, resume=True)):
+        with pytest.raises(pf.UsageError, match=words):
+            ask(out)
+    assert pf.load_run(out).state == "damaged"
+    assert f"{words}: do not trust" in pf.report(out)
+    assert f"skipping a run: {file.parent}/{words}." in pf.report(tmp_path / "runs")
+    assert any(words in note for note in pf.compare(tmp_path / "runs").notes)
+    (entry,) = [e for path, e in runs_in(tmp_path / "runs").items() if path == out]
+    assert words in entry.problem
 
 
 @pytest.mark.parametrize("at", ["cut", "finished"])

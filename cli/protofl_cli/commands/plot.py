@@ -163,10 +163,11 @@ def plot(
     target_file = _target(kind, out, force)
     with render.waiting("drawing"):
         from protofl_workbench import plots
-        from protofl_workbench.comparing.run_groups import runs_in, state_notes
+        from protofl_workbench.comparing.run_groups import runs_in, sound_runs, state_notes
 
-        own = [run for folder in runs for run in runs_in(folder)]
-        notes = state_notes(own)
+        damaged: list[str] = []
+        own = sound_runs((run for folder in runs for run in runs_in(folder)), damaged)
+        notes = damaged + state_notes(own)
         made = _draw(kind, own, options, group_by or (), label or (), _width(width), font, notes)
         plots.save(made, target_file)
     render.line(f"picture: {target_file}")

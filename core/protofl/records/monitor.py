@@ -11,7 +11,7 @@ from protofl.errors import UsageError
 from protofl.records.layout import METRICS, runs_below
 from protofl.records.reading import DAMAGED, DIVERGED, FINISHED, GOING_ON, UNFINISHED, Reading
 from protofl.records.row import Row
-from protofl.records.run_index import STRANGE, Index, IndexEntry
+from protofl.records.run_index import Index, IndexEntry
 from protofl.system.files.lock import LOCK, is_held
 from protofl.system.files.tables import read_table
 
@@ -94,7 +94,7 @@ class Monitor:
         state = GOING_ON if held else FINISHED if entry.finished else broken
         try:
             found = _follow(reading, entry, state)
-        except (UsageError, *STRANGE):  # since it was told of, or in what isn't told
+        except UsageError:  # damaged since the index has read it
             return RunStatus(path, entry, DAMAGED)
         if not held:
             self._ended[path] = (entry, found)
@@ -131,7 +131,7 @@ def _follow(reading: Reading, entry: IndexEntry, state: str) -> RunStatus:
 
 def _left(reading: Reading, rows: Sequence[Row], entry: IndexEntry) -> float | None:
     """Estimate the seconds left from the last rounds and the time since the last one ended."""
-    recent: list[float] = [row.seconds["total"] for row in rows[-RECENT:] if "seconds" in row]
+    recent: list[float] = [row.seconds["total"] for row in rows[-RECENT:]]
     if not recent:
         return None
     to_go = (entry.rounds * entry.trials - len(rows)) * sum(recent) / len(recent)

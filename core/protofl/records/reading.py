@@ -23,9 +23,11 @@ from protofl.records.layout import (
     is_run,
     no_run,
 )
+from protofl.records.record_files import read_rows, table_of, table_or_none
 from protofl.records.result import Weights, is_best, is_exhausted, read_weights, summarise
-from protofl.records.row import Row, read_rows
-from protofl.system.files.checksums import Damaged, read_json
+from protofl.records.row import Row
+from protofl.system.files.checksums import Check, Damaged, read_json
+from protofl.system.files.commit import manifest_values
 from protofl.system.files.lock import LOCK, is_held
 
 FINISHED, UNFINISHED, GOING_ON, DAMAGED = "finished", "unfinished", "going on", "damaged"
@@ -81,13 +83,7 @@ class Reading:
         Raises:
             Damaged: The file is unreadable, or a required value is missing.
         """
-        values = _table(self.folder / CONFIG)
-        for key, kind in _NEEDED.items():
-            if not isinstance(values.get(key), kind) or (key in _COUNTS and values[key] < 1):
-                raise Damaged(
-                    f"{self.folder / CONFIG} doesn't say what the run was: {key} is "
-                    f"{values.get(key, 'missing')}"
-                )
+        values = table_of(self.folder / CONFIG, "Config")
         if (own := self.only_trials) is not None:
             values |= {"seed": values["seed"] + own.start, "trials": len(own)}
             values |= {"rounds": self.only_rounds}
@@ -113,7 +109,7 @@ class Reading:
         Raises:
             Damaged: The file is unreadable.
         """
-        record = _table_or_none(self.folder / PARTITION)
+        record = table_or_none(self.folder / PARTITION, "Partition")
         if record is None or self.only_trials is None or self.config.get("hold_split"):
             return record
         splits = [record, *record.get("trials", ())]
@@ -134,7 +130,7 @@ class Reading:
         if not self.finished:
             return None
         if self.only_trials is None:
-            return _table_or_none(self.folder / SUMMARY)
+            return table_or_none(self.folder / SUMMARY, "Summary")
         partition = self.partition
         if partition is None:
             return None
@@ -157,16 +153,15 @@ class Reading:
             return len(self.rows) == self.asked
         manifest = self.folder / MANIFEST
         if manifest.is_file():
-            values = _table(manifest)
+            values = table_of(manifest)
             if "checks" in values:  # manifests of protofl 0.1.0 have neither key
                 return values.get("finished") is True
-        return bool(_table_or_none(self.folder / SUMMARY))
+        return bool(table_or_none(self.folder / SUMMARY))
 
     def asked_of(self, trial: int, rounds: int | None = None) -> int:
         """Return how many of ``rounds``, by default the run's, a trial has at its end."""
         rounds = int(self.config["rounds"]) if rounds is None else rounds
-        patience = self.config.get("patience", 0)
-        if type(patience) is int and patience > 0:
+        if patience := self.config.get("patience", 0):
             own = [row for row in self.rows if row.trial == trial]
             if is_exhausted(own, patience):
                 return min(len(own), rounds)
@@ -186,19 +181,21 @@ class Reading:
     def state(self) -> str:
         """``finished``, ``going on``, ``unfinished``, ``diverged`` or ``damaged``.
 
-        A diverged run is unfinished because its training ended in NaN. A damaged run is finished,
-        but rounds are missing.
+        A diverged run is unfinished because its training ended in NaN. A damaged run has a
+        `problem`, or files that cannot be read.
         """
         if self.only_trials is not None:
             return FINISHED if self.finished else Reading(self.folder).state
         if self.going_on:
             return GOING_ON
-        if not self.finished:
-            return DIVERGED if self.failure else UNFINISHED
         try:
-            return DAMAGED if self.lost else FINISHED
+            if self.problem:
+                return DAMAGED
         except Damaged:
             return DAMAGED
+        if not self.finished:
+            return DIVERGED if self.failure else UNFINISHED
+        return FINISHED
 
     @cached_property
     def failure(self) -> dict[str, Any] | None:
@@ -221,6 +218,37 @@ class Reading:
             f"{self.folder / METRICS}, line {len(self.rows) + 1}, is missing: the run is finished, "
             f"and had {asked:,} rounds"
         )
+
+    @cached_property
+    def problem(self) -> str:
+        """A line about lost rounds or changed lines of the record; empty for none."""
+        if self.only_trials is not None:
+            return Reading(self.folder).problem
+        if self.lost:
+            return self.lost
+        manifest, found = self.folder / MANIFEST, ""
+        for _ in range(2):  # a run that resumes replaces the manifest before the record
+            if not manifest.is_file() or "checks" not in table_of(manifest):
+                return ""  # a copy without its checkpoint, or of an early version
+            try:
+                check = Check.of_values(manifest_values(manifest)["record"][1:])
+                check.require((self.folder / METRICS).resolve(), grows=True)
+                return ""
+            except Damaged as problem:
+                found = problem.what
+            except (KeyError, TypeError, ValueError):
+                found = f"{manifest} is damaged: it does not say how long the record is"
+        return found
+
+    def require_sound(self) -> None:
+        """Read all files that figures come from.
+
+        Raises:
+            Damaged: One is unreadable, or the record was changed since the run wrote it.
+        """
+        _ = self.config, self.rows, self.partition, self.summary
+        if self.problem and not self.lost:
+            raise Damaged(self.problem, do="restore the file: its figures are not those of the run")
 
     def weights(self, which: str, trial: int, clients: Collection[int]) -> Weights:
         """Read the weights that the run kept of a round.
@@ -247,27 +275,6 @@ class Reading:
                 do=f"a run of {self.only_rounds} rounds has it",
             )
         return kept
-
-
-_COUNTS = ("rounds", "trials", "clients")
-_NEEDED = {"method": str, **dict.fromkeys(_COUNTS, int), "seed": int}
-
-
-def _table_or_none(file: Path) -> dict[str, Any] | None:
-    """Read a JSON file; None if it is missing or empty."""
-    try:
-        if not file.stat().st_size:
-            return None
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise Damaged(f"{file} can't be read: {error.strerror or error}") from None
-    return _table(file)
-
-
-def _table(file: Path) -> dict[str, Any]:
-    """Read a JSON file, which may be a link."""
-    return read_json(file.resolve() if file.is_symlink() else file)
 
 
 def _majority(split: Mapping[str, Any], clients: Sequence[int] | None) -> float:

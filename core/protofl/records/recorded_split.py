@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from protofl.errors import UsageError
-from protofl.system.files.checksums import Damaged
 
 if TYPE_CHECKING:
     from protofl.data.split import Split
@@ -54,30 +53,25 @@ class RecordedSplit:
             again: Makes the split again, from the data.
 
         Raises:
-            UsageError: The record has no such trial, or is damaged.
+            UsageError: The record has no such trial.
         """
-        try:
-            trials = {int(one["trial"]): one for one in (record, *record.get("trials", ()))}
-            if trial not in trials:
-                known = ", ".join(map(str, trials))
-                raise UsageError(f"{file} has no trial {trial}", f"it has: {known}")
-            own = trials[trial]
-            tests = np.array(own["test_counts"], dtype=np.int64)
-            if tests.shape != (len(own["train_counts"]), len(own["classes"])):
-                raise ValueError
-            return cls(
-                classes=tuple(map(str, own["classes"])),
-                train_counts=np.array(own["train_counts"], dtype=np.int64),
-                test_counts=tests,
-                validation_counts=np.array(own.get("validation_counts", 0 * tests), dtype=np.int64),
-                public_samples=own["public_samples"],
-                global_test_samples=own["global_test_samples"],
-                hash=str(own["hash"]),
-                file=file,
-                _again=again,
-            )
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-            raise Damaged(f"{file} is not what a run writes") from None
+        trials = {one["trial"]: one for one in (record, *record.get("trials", ()))}
+        if trial not in trials:
+            known = ", ".join(map(str, trials))
+            raise UsageError(f"{file} has no trial {trial}", f"it has: {known}")
+        own = trials[trial]
+        tests = np.array(own["test_counts"], dtype=np.int64)
+        return cls(
+            classes=tuple(own["classes"]),
+            train_counts=np.array(own["train_counts"], dtype=np.int64),
+            test_counts=tests,
+            validation_counts=np.array(own.get("validation_counts", 0 * tests), dtype=np.int64),
+            public_samples=own.get("public_samples", 0),
+            global_test_samples=own.get("global_test_samples", 0),
+            hash=own["hash"],
+            file=file,
+            _again=again,
+        )
 
     def train(self, client: int) -> np.ndarray:
         """Return the rows [n] of the data that a client trained on, int64.

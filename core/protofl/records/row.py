@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from protofl.errors import UsageError
-from protofl.system.files.atomic import regular_file
-from protofl.system.files.checksums import Damaged
 from protofl.system.files.tables import flat
 
 if TYPE_CHECKING:
@@ -129,20 +124,6 @@ class Row(Mapping[str, Any]):
         return len(self.line)
 
 
-def problem_of(line: Mapping[str, Any]) -> str:
-    """Return the problem of a line that a run cannot have written; empty for none."""
-    if type(line["trial"]) is not int or type(line["round"]) is not int:
-        return "trial or round is not a number"
-    answered, absent = line.get("answered") or [], line.get("absent", {})
-    if not isinstance(answered, list) or not all(type(client) is int for client in answered):
-        return f"answered is {answered!r}, expected a list of client numbers"
-    if not isinstance(absent, dict) or not all(
-        client.isdecimal() and isinstance(reason, str) for client, reason in absent.items()
-    ):
-        return f"absent is {absent!r}, expected {{client number: reason}}"
-    return ""
-
-
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
     """Return a record as columns.
 
@@ -191,35 +172,3 @@ def _column(values: list[Any]) -> np.ndarray:
     column = np.empty(len(values), dtype=object)
     column[:] = values
     return column
-
-
-def read_rows(file: Path) -> list[Row]:
-    """Read the complete lines of a record; an empty list if the file does not exist.
-
-    Raises:
-        Damaged: A line is invalid; the error names file and line.
-    """
-    try:
-        lines = regular_file(file).read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise Damaged(f"{file} can't be read: {error.strerror or error}") from None
-    rows = [_row(file, number, line) for number, line in enumerate(lines[:-1], 1)]
-    if lines[-1]:  # without an end of line: half written, or a copy that lost it
-        with suppress(Damaged):
-            rows.append(_row(file, len(lines), lines[-1]))
-    return rows
-
-
-def _row(file: Path, number: int, line: bytes) -> Row:
-    try:
-        row = json.loads(line)
-        problem = problem_of(row)
-        if not problem:
-            return Row(dict(row))
-    except (ValueError, RecursionError):
-        problem = "it is no JSON"
-    except (TypeError, KeyError):
-        problem = "it has no trial and round"
-    raise Damaged(f"{file}, line {number}, is damaged: {problem}")

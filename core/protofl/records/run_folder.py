@@ -127,14 +127,13 @@ class RunFolder:
         """
         folder = cls(path.expanduser().absolute())
 
-        def needs_checkpoint(values: Mapping[str, Any]) -> bool:
+        def read_record(values: Mapping[str, Any]) -> None:
             folder._record.read(values.get("record"))
             folder.finished = bool(values.get("finished")) and not extend
-            return not folder.finished
 
         try:
             check_plain(folder.path, OWN)
-            folder._manifest.read(needs_checkpoint, back=back)
+            folder._manifest.read(read_record, back=back)
             if not folder._manifest.values and not folder._record.is_empty:
                 raise Damaged(f"{folder._checkpoint / 'manifest.json'} is missing")
         except Damaged as problem:

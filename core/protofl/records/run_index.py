@@ -21,9 +21,10 @@ from protofl.errors import UsageError, unknown
 from protofl.records.layout import CONFIG, MANIFEST, METRICS, SUMMARY, is_run, runs_below
 from protofl.records.reading import Reading
 from protofl.system.files.atomic import regular_file
+from protofl.system.files.checksums import parse_json
 
 INDEX = ".protofl-runs.json"
-_FORMAT = 1
+_FORMAT = 2
 
 Stamps = list[list[int]]
 """Time, size and inode of some files, to detect changes."""
@@ -113,58 +114,49 @@ def entry_of(path: Path) -> IndexEntry:
         return IndexEntry(**about, **_progress(reading))
     except UsageError as error:
         problem = error.what
-    except STRANGE:
-        problem = f"{path}: {'its record' if about else CONFIG} is not what a run writes"
     return IndexEntry(**about, problem=problem, time=_time(path / CONFIG))
-
-
-STRANGE = (AttributeError, IndexError, KeyError, TypeError, ValueError)
-"""Errors of reading a table that somebody has edited."""
 
 
 def _about(config: Mapping[str, Any]) -> dict[str, Any]:
     keys = ("method", "clients", "seed", "trials", "rounds")
     return {
-        "identity": str(config.get("identity", "")),
-        "name": str((config.get("recipe") or {}).get("name") or config["method"]),
-        "models": str(config.get("models", "?")),
-        "dataset": str(config.get("dataset", "?")),
-        "digest": str((config.get("data") or {}).get("digest", "")),
-        "partition": str(config.get("partition", "?")),
+        "identity": config.get("identity", ""),
+        "name": (config.get("recipe") or {}).get("name") or config["method"],
+        "models": config["models"],
+        "dataset": config["dataset"],
+        "digest": (config.get("data") or {}).get("digest", ""),
+        "partition": config["partition"],
         **{key: config[key] for key in keys},
     }
 
 
 def _progress(reading: Reading) -> dict[str, Any]:
     """Return the progress of a run; for a finished one from its summary, which is shorter."""
-
-    def number(value: Any) -> float | None:  # noqa: ANN401 - whatever a file holds
-        return None if value is None else float(value)
-
     asked, summary = reading.asked, reading.summary
     lines = 0
     with suppress(OSError):
         lines = regular_file(reading.folder / METRICS).read_bytes().count(b"\n")
     if summary is not None and lines >= asked:
-        mean = summary.get("mean", {})
+        mean = summary["mean"]
         return {
             "done": asked,
             "finished": True,
-            "best": number(mean.get("best_test_accuracy")),
-            "final": number(mean.get("final_test_accuracy")),
+            "best": mean.get("best_test_accuracy"),
+            "final": mean.get("final_test_accuracy"),
             "time": _time(reading.folder / SUMMARY),
+            "problem": reading.problem,
         }
     scored: dict[int, list[tuple[int, float]]] = {}
     for row in reading.rows:
         if (accuracy := row.test_accuracy) is not None:
-            scored.setdefault(row.trial, []).append((row.round, float(accuracy)))
+            scored.setdefault(row.trial, []).append((row.round, accuracy))
     best = [max(accuracy for _, accuracy in own) for own in scored.values()]
     final = [max(own)[1] for own in scored.values()]
     file = reading.folder / METRICS
     return {
         "done": len(reading.rows),
         "finished": reading.finished,
-        "problem": reading.lost,
+        "problem": reading.problem,
         "best": sum(best) / len(best) if best else None,
         "final": sum(final) / len(final) if final else None,
         "time": _time(file if reading.rows else reading.folder / CONFIG),
@@ -190,14 +182,24 @@ def _stamps(path: Path) -> Stamps:
 
 def _read(file: Path) -> dict[str, tuple[Stamps, IndexEntry]]:
     try:
-        values = json.loads(regular_file(file).read_text(encoding="utf-8"))
+        values = parse_json(regular_file(file).read_bytes())
         if values["format"] != _FORMAT:
             return {}
         return {
-            name: (stamps, IndexEntry(**told)) for name, (stamps, told) in values["runs"].items()
+            name: (stamps, _checked(IndexEntry(**told)))
+            for name, (stamps, told) in values["runs"].items()
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
+
+
+def _checked(entry: IndexEntry) -> IndexEntry:
+    """Return an entry of the index; raises `TypeError` if somebody has changed a type."""
+    usual = asdict(IndexEntry()) | {"best": 0.0, "final": 0.0}
+    for key, value in asdict(entry).items():
+        if type(value) is not type(usual[key]) and not (value is None and key in ("best", "final")):
+            raise TypeError(key)
+    return entry
 
 
 def _write(file: Path, runs: Mapping[str, tuple[Stamps, IndexEntry]]) -> None:

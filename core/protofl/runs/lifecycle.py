@@ -127,7 +127,7 @@ def _take_up(folder: RunFolder, recorded: dict[str, Any], plan: Plan, progress: 
     lines = describe_changes(recorded, plan) if folder.commit and not folder.finished else []
     if damage := folder.settle():
         row = f"round {folder.commit.round}" if folder.commit else "the beginning"
-        lines.append(f"{damage}; the run continues from {row}")
+        lines.append(damage if folder.finished else f"{damage}; the run continues from {row}")
     if asks_for_more(recorded, plan):
         folder.extend({**recorded, **{key: getattr(plan.settings, key) for key in EXTENDED}})
     for line in lines:

@@ -107,12 +107,14 @@ class RequestedRun:
 
     def candidates(self, runs: Path) -> list[Run]:
         """Return the runs that are this run, with any trials and rounds; the longest first."""
-        found = [load_run(path) for path, told in runs_in(runs).items() if self._may_be(told)]
+        found = [load_run(p) for p, told in runs_in(runs).items() if self._may_be(p, told)]
         return sorted(filter(self._is_same, found), key=lambda run: -run.rounds_done)
 
-    def _may_be(self, told: IndexEntry) -> bool:
-        """Return True if an index entry may be of this run."""
+    def _may_be(self, folder: Path, told: IndexEntry) -> bool:
+        """Return True if an index entry may be of this run; report why a damaged one is not."""
         if told.problem:
+            if told.identity in self._identities:
+                self.note(f"{folder} is not reused: {told.problem}")
             return False
         if told.identity:
             return told.identity in self._identities

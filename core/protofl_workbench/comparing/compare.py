@@ -79,7 +79,7 @@ def compare(
     _check(target, confidence, rounds)
     notes: list[str] = []
     if unpaired:
-        groups = finished_trials(grouped(runs, by, settings=not by), rounds, notes)
+        groups = finished_trials(grouped(runs, by, settings=not by, notes=notes), rounds, notes)
         settings = [Setting("all runs", tuple(groups))]
     else:
         settings = settings_of(runs, by, rounds, notes)

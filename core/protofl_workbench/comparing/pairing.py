@@ -54,7 +54,7 @@ def settings_of(
             have different splits.
     """
     found: dict[str, dict[str, list[Run]]] = {}
-    for label, own in runs_by_label(runs).items():
+    for label, own in runs_by_label(runs, notes).items():
         for run in own:
             found.setdefault(data_key(run), {}).setdefault(label, []).append(run)
     firsts = [next(iter(labelled.values()))[0] for labelled in found.values()]

@@ -13,7 +13,7 @@ from protofl.records.layout import runs_below
 from protofl.records.reading import FINISHED
 from protofl.records.result import Result
 from protofl.runs.recorded_run import Run, load_run
-from protofl.system.files.checksums import read_json
+from protofl.system.files.checksums import Damaged, read_json
 from protofl.system.files.tables import flat
 from protofl.system.formatting import count
 from protofl.system.options.table import EXTENT
@@ -48,19 +48,23 @@ class Group:
         return list({id(trial.run): trial.run for trial in self.trials}.values())
 
 
-def runs_by_label(runs: Runs) -> dict[str, list[Run]]:
+def runs_by_label(runs: Runs, notes: list[str] | None = None) -> dict[str, list[Run]]:
     """Open runs by their labels; runs without labels are under an empty label.
 
     Each run is opened once. A folder that is not a run stands for all runs below it.
 
+    Args:
+        runs: Runs or their folders, or a mapping of labels to them.
+        notes: See `sound_runs`.
+
     Raises:
-        UsageError: A folder has no run, or there is no run at all.
+        UsageError: A folder has no run, there is no run at all, or a run is damaged.
     """
     labelled = runs if isinstance(runs, Mapping) else {"": runs}
     found: dict[str, list[Run]] = {}
     for label, own in labelled.items():
         each = [own] if isinstance(own, (Run, Result, str, Path)) else own
-        every = [run for one in each for run in runs_in(one)]
+        every = sound_runs((run for one in each for run in runs_in(one)), notes)
         # Parts of one folder with fewer trials or rounds are different runs.
         once = {(r.folder.absolute(), *(r.config.get(key) for key in EXTENT)): r for r in every}
         found[str(label)] = list(once.values())
@@ -82,7 +86,31 @@ def runs_in(given: RunLike) -> list[Run]:
     folder = given.folder if isinstance(given, Result) else given
     path = Path(folder).expanduser()
     below = list(runs_below(path)) or _runs_of_sweep(path)
-    return [load_run(path) for path in below] or [load_run(folder)]
+    return [Run.of(path) for path in below] or [load_run(folder)]
+
+
+def sound_runs(runs: Iterable[Run], notes: list[str] | None = None) -> list[Run]:
+    """Return the runs without damaged ones.
+
+    Args:
+        runs: The runs.
+        notes: Takes a line for each damaged run; None to refuse damaged runs.
+
+    Raises:
+        Damaged: A run is damaged, and there are no notes or no other runs.
+    """
+    found, damaged = list[Run](), list[Damaged]()
+    for run in runs:
+        try:
+            run.require_sound()
+            found.append(run)
+        except Damaged as problem:
+            damaged.append(problem)
+    if damaged and (notes is None or not found):
+        raise damaged[0]
+    if notes is not None:
+        notes += [f"skipping a run: {problem.what}" for problem in damaged]
+    return found
 
 
 def run_in(given: RunLike) -> Run:
@@ -109,7 +137,13 @@ def _runs_of_sweep(folder: Path) -> list[Path]:
     return [folder / place for place in dict.fromkeys(found) if place]
 
 
-def grouped(runs: Runs, by: str | Sequence[str] = (), *, settings: bool = True) -> list[Group]:
+def grouped(
+    runs: Runs,
+    by: str | Sequence[str] = (),
+    *,
+    settings: bool = True,
+    notes: list[str] | None = None,
+) -> list[Group]:
     """Group the trials of runs, in the order in which the runs are given.
 
     Args:
@@ -117,6 +151,7 @@ def grouped(runs: Runs, by: str | Sequence[str] = (), *, settings: bool = True) 
         by: Options to group by (``method``, ``lr``, ``options.fedtgp.tau``), or ``run`` for one
             group per run; by default all options that differ.
         settings: True to put runs on other data into other groups and to name the data in labels.
+        notes: See `sound_runs`.
 
     Returns:
         The groups with unique labels: the method, and other options that differ.
@@ -124,7 +159,7 @@ def grouped(runs: Runs, by: str | Sequence[str] = (), *, settings: bool = True) 
     Raises:
         UsageError: There is no run, or no run has an option of `by`.
     """
-    labelled = runs_by_label(runs)
+    labelled = runs_by_label(runs, notes)
     if "" not in labelled:
         return [
             Group(label, tuple(trial for run in own for trial in trials_of(run)))

@@ -45,7 +45,13 @@ from protofl_workbench.reporting.run_page import cost_pictures, run_state
 from protofl_workbench.reporting.run_pictures import Pictures
 
 
-def comparison_page(runs: Sequence[Run], drawings: Drawings, foot: str, baseline: str = "") -> Page:
+def comparison_page(
+    runs: Sequence[Run],
+    drawings: Drawings,
+    foot: str,
+    baseline: str = "",
+    damaged: Sequence[str] = (),
+) -> Page:
     """Return the page of several runs.
 
     Args:
@@ -53,11 +59,12 @@ def comparison_page(runs: Sequence[Run], drawings: Drawings, foot: str, baseline
         drawings: The figures of the page.
         foot: Last line.
         baseline: The baseline of differences; empty for the default one.
+        damaged: A line for each run that is left out because its files are damaged.
 
     Raises:
         UsageError: No group has the name of the baseline.
     """
-    notes: list[str] = []
+    notes = [*damaged]
     records = _records(runs, notes)
     settings = _by_setting(records)
     if baseline and records:
@@ -84,7 +91,7 @@ def comparison_page(runs: Sequence[Run], drawings: Drawings, foot: str, baseline
         _title(runs),
         f"protofl · {count(len(runs), 'run')}",
         _lead(runs, records, settings),
-        _state(runs),
+        ", ".join(filter(None, (_state(runs), f"{len(damaged)} damaged" * bool(damaged)))),
         _facts(runs, records, settings),
         [section for section in sections if section],
         foot,

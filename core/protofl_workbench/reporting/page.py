@@ -15,7 +15,7 @@ from protofl.errors import UsageError
 from protofl.records.result import Result
 from protofl.runs.recorded_run import Run
 from protofl.system.version import __version__
-from protofl_workbench.comparing.run_groups import RunLike, runs_in
+from protofl_workbench.comparing.run_groups import RunLike, runs_in, sound_runs
 from protofl_workbench.comparing.text_formats import write_output
 from protofl_workbench.reporting.comparison_page import comparison_page
 from protofl_workbench.reporting.inline_svg import Drawings
@@ -90,7 +90,9 @@ def _page(
         raise UsageError("no run is given", do="give the folder of a run, or a folder of runs")
     if len(found) == 1:
         return run_page(next(iter(found.values())), drawings, foot)
-    return comparison_page([*found.values()], drawings, foot, baseline)
+    notes: list[str] = []
+    sound = sound_runs(found.values(), notes)
+    return comparison_page(sound, drawings, foot, baseline, notes)
 
 
 def _html(page: Page, drawings: Drawings) -> str:

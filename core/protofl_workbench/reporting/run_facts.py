@@ -165,7 +165,7 @@ def versions_table(run: Run) -> Table:
     ]
     if data := c.get("data", {}):
         shape = shape_text(data.get("shape", ()))
-        rows.append(("data", f"{number(data['samples'])} samples of {shape}"))
+        rows.append(("data", f"{number(data.get('samples', 0))} samples of {shape}"))
         rows.append(("data, SHA-256", str(data["digest"])))
     rows += [("device", str(c["device"])), ("engine", str(c["engine"]))]
     return Table("Versions", ("part", "version"), rows, folded=True, words=frozenset({1}))

@@ -81,7 +81,8 @@ def run_page(run: Run, drawings: Drawings, foot: str) -> Page:
         options_section(run.config),
         repeat,
     ]
-    page.lead, page.facts = summary_sentence(record), list(key_facts(record))
+    warning = f"{run.problem}: do not trust the figures below. " if run.problem else ""
+    page.lead, page.facts = warning + summary_sentence(record), list(key_facts(record))
     page.sections = [section for section in sections if section]
     return page
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from protofl.errors import UsageError
-from protofl.runs.recorded_run import load_run
+from protofl.runs.recorded_run import Run
+from protofl_workbench.comparing.run_groups import sound_runs
 from protofl_workbench.reporting.comparison_page import comparison_page
 from protofl_workbench.reporting.inline_svg import Drawings
 from protofl_workbench.reporting.number_formats import count, integer, sentence
@@ -28,7 +29,8 @@ def study_page(result: StudyResult, drawings: Drawings, foot: str, baseline: str
         baseline: The baseline of differences; empty for the default one.
     """
     folders = dict.fromkeys(e.folder for e in result.entries.values() if e.folder is not None)
-    runs = [load_run(folder) for folder in folders]
+    notes: list[str] = []
+    runs = sound_runs(map(Run.of, folders), notes)
     page = Page("", "", "", "", [], [], foot)
     if runs:
         page = comparison_page(runs, drawings, foot, baseline)
@@ -44,7 +46,7 @@ def study_page(result: StudyResult, drawings: Drawings, foot: str, baseline: str
     ]
     title = "Comparison with the published figures" if result.has_published else "Table"
     first = Section(title, [_table(result), *_pictures(result, drawings)])
-    first.parts += [f"{note}." for note in result.notes]
+    first.parts += [f"{note}." for note in (*result.notes, *notes)]
     page.sections.insert(0, first)
     return page
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from runtime_toys import install, train
+from written_records import CONFIG, LINE
 
 CLASSES = ["nought", "one", "two"]
 
@@ -14,7 +15,7 @@ def row(trial, number, accuracies, *, seconds=2.0, extra=None):
     """A line of a record: clients of ten test samples each."""
     values = list(accuracies)
     mean = sum(values) / len(values)
-    return {
+    return LINE | {
         "trial": trial,
         "round": number,
         "test_accuracy": mean,
@@ -50,7 +51,7 @@ def write(tmp_path):
             for number, round in enumerate(rounds)
         ]
         options = config.pop("options", {})
-        held = {
+        held = CONFIG | {
             "method": method, "models": "cnn4", "dataset": "digits", "subset": 1.0,
             "partition": "dirichlet", "clients": len(trials[0][0]), "participation": 1.0,
             "rounds": max(map(len, trials)), "trials": len(trials), "seed": seed, "lr": 0.01,

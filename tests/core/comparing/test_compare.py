@@ -369,8 +369,10 @@ def test_a_line_that_no_run_writes(two, old, new, draw):
     lines[3] = lines[3].replace(old, new)
     file.write_text("\n".join([*lines, ""]))
     with pytest.raises(pf.UsageError) as error:
-        draw(two)
+        draw(two[0] if draw is pf.compare else two)
     assert f"{file}, line 4," in error.value.what
+    (note,) = [note for note in pf.compare(two).notes if "line 4," in note]
+    assert note.startswith(f"skipping a run: {file}")
 
 
 def test_a_partition_that_no_run_writes(two):
@@ -378,7 +380,7 @@ def test_a_partition_that_no_run_writes(two):
     for content in ('{"trial": 0}', '{"trial": []}', file.read_text().replace('"nought", ', "")):
         file.write_text(content)
         with pytest.raises(pf.UsageError) as error:
-            pf.compare(two)
+            pf.compare(two[1])
         assert str(file) in error.value.what
 
 

@@ -8,11 +8,12 @@ import threading
 
 import pytest
 from runtime_toys import train
+from written_records import CONFIG
 
 import protofl as pf
 from protofl.records.layout import runs_below
 from protofl.records.reading import Reading
-from protofl.records.row import read_rows
+from protofl.records.record_files import read_rows
 from protofl.records.run_index import entry_of
 from protofl.system.files.lock import LOCK, folder_lock, is_held
 
@@ -42,17 +43,50 @@ def test_a_record_cut_at_any_byte_has_its_whole_lines(made, tmp_path):
         assert len(read_rows(file)) == sum(end <= length for end in ends), length
 
 
+def changed(values, key, value):
+    """A JSON value with another value under a key with dots; ... to leave the key out."""
+    first, _, rest = key.partition(".")
+    if rest:
+        return {**values, first: changed(values[first], rest, value)}
+    left = {k: v for k, v in values.items() if k != first}
+    return left if value is ... else {**left, first: value}
+
+
+LINES = {
+    "trial": ["0", -1, True, ...],
+    "round": [[0], 0.5, ...],
+    "test_accuracy": ["x", float("inf"), 10**400, [1], True],
+    "client_accuracies": [[0.5], {"a": 0.5}, {"0": None}],
+    "loss_terms.ce": ["x", {}],
+    "extra": [None, ...],
+    "metrics": [{"f1": 0.5}, {"f1": {"all": [[float("inf")]]}}],
+    "measures": [{"margins": 10**400}],
+    "seconds": [{}, None, "1"],
+    "seconds.train": ["1", -1],
+    "participants": [None, 1.5, ...],
+    "answered": [[True], "x"],
+    "absent": [{"2": 7}, ["left"]],
+    "virtual": [7],
+    "time": [7, "\ud800"],
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [(key, value) for key, values in LINES.items() for value in values]
+)
+def test_a_line_of_another_form_is_named(copy, key, value):
+    line = json.loads((copy / "metrics.jsonl").read_text().splitlines()[1])
+    text = json.dumps(changed(line, key, value)).replace("Infinity", "1e999")
+    test_a_damaged_line_is_named(copy, text.encode(), f"({key}|half a character)")
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (b"{", "it is no JSON"),
-        (b"\x00\x00\x00", "it is no JSON"),
-        (b"[1]", "no trial and round"),
-        (b'{"round": 1}', "no trial and round"),
-        (b'{"trial": 0, "round": "1"}', "is not a number"),
-        (b'{"trial": 0, "round": 1, "answered": [true]}', "answered is .*True"),
-        (b'{"trial": 0, "round": 1, "absent": {"2": 7}}', "absent is .*7"),
-        (b'{"trial": 0, "round": 1, "absent": ["left"]}', "absent is .*left"),
+        (b"{", "not JSON"),
+        (b"\x00\x00\x00", "not JSON"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b"[1]", "it is .1."),
     ],
 )
 def test_a_damaged_line_is_named(copy, line, said):
@@ -74,9 +108,10 @@ def test_a_damaged_table_is_named(copy, name, text):
 
 
 def test_a_configuration_of_no_run_is_refused(copy):
-    (copy / "config.json").write_text(json.dumps({"method": "fedproto", "rounds": "many"}))
-    with pytest.raises(pf.UsageError, match=r"config\.json .*rounds is many"):
-        pf.load_run(copy)
+    for key, value in (("rounds", "many"), ("rounds", 0), ("options", None), ("plugins", [7])):
+        (copy / "config.json").write_text(json.dumps(CONFIG | {key: value}))
+        with pytest.raises(pf.UsageError, match=rf"config\.json is damaged: {key}.* is "):
+            pf.load_run(copy)
 
 
 def test_what_is_no_run_is_said_with_the_runs_that_are_near(made, tmp_path):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from runtime_toys import GIVEN, train, without_times
 from torch.nn.functional import cross_entropy
+from written_records import seal
 
 import protofl as pf
 from protofl.federation import events
@@ -466,6 +467,9 @@ def test_clients_that_a_machine_lost(runs, log):
     lines = (first.folder / "metrics.jsonl").read_text().splitlines()
     lines[0] = json.dumps({**json.loads(lines[0]), "absent": {"3": "failed"}})
     (first.folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    assert find(ask(), runs, log) is None
+    assert log.said("metrics.jsonl is damaged: its content was changed")
+    seal(first.folder)
     assert find(ask(), runs, log) is None and log.said("clients were lost in it")
     assert find(ask(on_lost_client="skip"), runs)
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 from reported_pages import read
+from written_records import write_rows
 
 from protofl_workbench.reporting.inline_svg import in_the_dark
 from protofl_workbench.reporting.page import report
@@ -133,7 +134,7 @@ def test_names_in_a_folder_stay_words(copy):
         row["loss_terms"][HOSTILE] = 1.0
         row["absent"] = {"0": HOSTILE}
         row["seconds"][HOSTILE] = 1.0
-    (copy / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(copy, rows)
 
     text = report([copy, copy.parent / "copy"])
     page = read(text)

@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 from reported_pages import facts_of, read, tables_of, unfinished
+from written_records import write_rows
 
 import protofl as pf
 from protofl.system.files.lock import folder_lock
@@ -151,7 +152,7 @@ def test_a_run_without_a_round_has_its_configuration(copy):
 def test_unseen_clients_are_not_missing_in_the_evaluation(copy, undrawn):
     lines = (copy / "metrics.jsonl").read_text().splitlines()
     rows = [json.loads(line) | {"unseen": [1], "evaluated": 3} for line in lines]
-    (copy / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(copy, rows)
     page = read(report(copy))
     assert "1 client is unseen: never trained" in page.text
     assert "The last evaluation was over" not in page.text
@@ -175,7 +176,7 @@ def test_what_cannot_be_read_is_named(copy, tmp_path):
 def test_of_many_rounds_some_are_told(copy):
     row = json.loads((copy / "metrics.jsonl").read_text().splitlines()[-1])
     rows = [row | {"trial": 0, "round": n, "test_accuracy": n / 1000} for n in range(400)]
-    (copy / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    write_rows(copy, rows)
     text = report(copy)
     _, told = tables_of(read(text))["Test accuracy: the numbers"]
     assert len(told) <= 61 and told[0][0] == "1" and told[-1][0] == "400"

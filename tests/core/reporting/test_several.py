@@ -10,6 +10,7 @@ import shutil
 import numpy as np
 import pytest
 from reported_pages import facts_of, read, tables_of, unfinished
+from written_records import write_rows
 
 import protofl as pf
 from protofl_workbench.reporting.page import report
@@ -180,7 +181,7 @@ def test_who_diverged_is_named(runs, tmp_path, undrawn):
     for row in rows:
         if row["trial"] == 1 and row["round"]:
             row["train_loss"] = None
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "proto", rows)
     page = read(report(tmp_path))
     assert "1 of 2 diverged" in page.all("header")[0].words
     assert "fedproto diverged in round 2 (1 of 2 trials)." in page.text

@@ -167,6 +167,28 @@ def check_plain_name(name: str) -> str:
     return name
 
 
+def parse_json(text: bytes | str) -> Any:  # noqa: ANN401 - JSON
+    """Parse JSON that others may have written, in UTF-8.
+
+    Raises:
+        ValueError: The text is not JSON, is nested too deeply, or has half a surrogate pair.
+    """
+    text = text.decode() if isinstance(text, bytes) else text
+    try:
+        values = json.loads(text, parse_constant=_not_json)
+        if "\\ud" in text.lower():
+            json.dumps(values, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ValueError("it has half a character") from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return values
+
+
+def _not_json(word: str) -> None:
+    raise ValueError(f"{word} is not JSON")
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Read a table that `protofl.system.files.atomic.write_json` wrote.
 
@@ -175,10 +197,10 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     check_plain_file(path)
     try:
-        values = json.loads(regular_file(path).read_text(encoding="utf-8"))
+        values = parse_json(regular_file(path).read_bytes())
     except OSError as error:
         raise _unreadable(path, error) from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         line = f" in line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise Damaged(f"{path} is damaged: invalid JSON{line}") from None
     if not isinstance(values, dict):
@@ -216,8 +238,8 @@ def read_lines(path: Path, check: Check) -> list[Any]:
     """
     check.require(path, grows=True)
     with open(path, "rb") as file:
-        text = file.read(check.size).decode("utf-8")
-    return [json.loads(line) for line in text.splitlines()]
+        lines = file.read(check.size).splitlines()
+    return [parse_json(line) for line in lines]
 
 
 def truncate(path: Path, check: Check) -> None:

@@ -112,14 +112,7 @@ class Generation:
         Raises:
             Damaged: One of them was changed since it was written.
         """
-        values = read_json(file)
-        if "checks" not in values:
-            raise Damaged(
-                f"{file} has no checksums, so damage can't be detected",
-                "an early version of protofl wrote it",
-            )
-        if values.pop("crc32", None) != _crc(values):
-            raise Damaged(f"{file} is damaged: its content was changed")
+        values = manifest_values(file)
         try:
             checks = values.pop("checks").items()
             files = {check_plain_name(name): Check.of_values(check) for name, check in checks}
@@ -197,6 +190,23 @@ class Generation:
         for name, check in (*self.files.items(), *self.numbered.values()):
             if name not in kept:
                 check.require(folder / name, grows=name == self.values["journal"])
+
+
+def manifest_values(file: Path) -> dict[str, Any]:
+    """Read a manifest, without the files that it names.
+
+    Raises:
+        Damaged: It was changed since it was written.
+    """
+    values = read_json(file)
+    if "checks" not in values:
+        raise Damaged(
+            f"{file} has no checksums, so damage can't be detected",
+            "an early version of protofl wrote it",
+        )
+    if values.pop("crc32", None) != _crc(values):
+        raise Damaged(f"{file} is damaged: its content was changed")
+    return values
 
 
 def file_names(values: Mapping[str, Any]) -> set[str]:

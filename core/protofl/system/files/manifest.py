@@ -51,12 +51,11 @@ class Manifest:
         """{number: file} of the numbered files that count."""
         return {number: name for number, (name, _) in self._now.numbered.items()}
 
-    def read(self, also: Callable[[Mapping[str, Any]], bool], *, back: bool = False) -> None:
+    def read(self, also: Callable[[Mapping[str, Any]], None], *, back: bool = False) -> None:
         """Find the last undamaged commit, without changing the disk.
 
         Args:
-            also: Called with a commit's values. Checks files of the commit in other folders, and
-                returns True if the files in this folder are needed.
+            also: Called with a commit's values to check files of the commit in other folders.
             back: True to use the previous commit instead of the last.
 
         Raises:
@@ -68,9 +67,9 @@ class Manifest:
         for file in (self._file, self._before)[back:]:
             try:
                 generation = Generation.read(file)
-                if also(generation.values):
-                    generation.require(self._folder)
-                    self.lost = generation.read_kept(self._folder)
+                also(generation.values)
+                generation.require(self._folder)
+                self.lost = generation.read_kept(self._folder)
             except Damaged as problem:
                 found.append(problem)
                 continue
