@@ -12,7 +12,6 @@ from protofl.errors import RunFailure, UsageError, error_context
 from protofl.federation.client_arrivals import first_rounds, participants, unseen_clients
 from protofl.federation.plan import Plan
 from protofl.records.layout import METRICS
-from protofl.records.reading import Reading
 from protofl.records.row import Row
 from protofl.system.files.tables import finite
 from protofl.system.machine import time_limit
@@ -95,6 +94,8 @@ def recorded_clients(plan: Plan) -> Recorded:
     folder, clients = plan.settings.participants_from, plan.info.num_clients
     if folder is None:
         return {}
+    from protofl.records.reading import Reading  # a run that chooses by itself does without
+
     where = f"--participants-from {folder}"
     try:
         run = Reading.of(folder)

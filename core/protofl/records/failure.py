@@ -9,7 +9,6 @@ from pathlib import Path
 
 from protofl.errors import Diverged
 from protofl.records.layout import FAILURE, is_run
-from protofl.records.reading import Reading
 from protofl.system.files.atomic import write_json
 from protofl.system.machine import machine_facts
 from protofl.system.version import versions
@@ -41,6 +40,8 @@ class Failure:
 
 def read_failure(folder: Path) -> Failure | None:
     """Return the failure of a run; None if it did not diverge or has continued since."""
+    from protofl.records.reading import Reading  # most runs do not diverge
+
     try:
         found = Reading(folder).failure
         return None if found is None else Failure(**found)
@@ -75,6 +76,8 @@ def record_divergence(folder: Path, device: str) -> Iterator[None]:
     try:
         yield
     except Diverged as error:
+        from protofl.records.reading import Reading
+
         with suppress(OSError):
             if is_run(folder):  # it has begun: nothing is left in a folder of the user's
                 done = len(Reading(folder).rows)
