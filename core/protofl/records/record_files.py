@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from protofl.records.row import Row
-from protofl.system.files.atomic import regular_file
-from protofl.system.files.checksums import Damaged, parse_json, read_json
+from protofl.system.files.atomic import parse_json, regular_file
+from protofl.system.files.checksums import Damaged, read_json
 
 
 def read_rows(file: Path) -> list[Row]:

@@ -20,8 +20,7 @@ from typing import Any
 from protofl.errors import UsageError, unknown
 from protofl.records.layout import CONFIG, MANIFEST, METRICS, SUMMARY, is_run, runs_below
 from protofl.records.reading import Reading
-from protofl.system.files.atomic import regular_file
-from protofl.system.files.checksums import parse_json
+from protofl.system.files.atomic import parse_json, regular_file
 
 INDEX = ".protofl-runs.json"
 _FORMAT = 2

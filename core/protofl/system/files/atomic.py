@@ -113,6 +113,28 @@ def write_file(path: Path, content: str | bytes) -> None:
         os.fsync(file.fileno())
 
 
+def parse_json(text: bytes | str) -> Any:  # noqa: ANN401 - JSON
+    """Parse JSON that others may have written, in UTF-8.
+
+    Raises:
+        ValueError: The text is not JSON, is nested too deeply, or has half a surrogate pair.
+    """
+    text = text.decode() if isinstance(text, bytes) else text
+    try:
+        values = json.loads(text, parse_constant=_not_json)
+        if "\\ud" in text.lower():
+            json.dumps(values, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ValueError("it has half a character") from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return values
+
+
+def _not_json(word: str) -> None:
+    raise ValueError(f"{word} is not JSON")
+
+
 def json_text(path: Path, values: Any, indent: int | None = None) -> str:  # noqa: ANN401 - any JSON
     """Return the text of a JSON value for a file.
 

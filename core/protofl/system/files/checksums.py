@@ -20,6 +20,7 @@ from protofl.system.files.atomic import (
     atomic_replacement,
     file_errors,
     json_text,
+    parse_json,
     regular_file,
 )
 
@@ -165,28 +166,6 @@ def check_plain_name(name: str) -> str:
     if name in ("", ".", "..") or any(sign in name for sign in "/\\:\0"):
         raise Damaged(f"the name {name!r} leads out of the folder")
     return name
-
-
-def parse_json(text: bytes | str) -> Any:  # noqa: ANN401 - JSON
-    """Parse JSON that others may have written, in UTF-8.
-
-    Raises:
-        ValueError: The text is not JSON, is nested too deeply, or has half a surrogate pair.
-    """
-    text = text.decode() if isinstance(text, bytes) else text
-    try:
-        values = json.loads(text, parse_constant=_not_json)
-        if "\\ud" in text.lower():
-            json.dumps(values, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise ValueError("it has half a character") from None
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    return values
-
-
-def _not_json(word: str) -> None:
-    raise ValueError(f"{word} is not JSON")
 
 
 def read_json(path: Path) -> dict[str, Any]:
