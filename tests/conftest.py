@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import os
+import pathlib
 import signal
 import sys
 
@@ -46,6 +47,26 @@ def _read_once():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(importlib.metadata, "entry_points", entry_points)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _without_links(tmp_path_factory):
+    """Skip a test that makes a symbolic link where the system or the user may not."""
+    place = tmp_path_factory.mktemp("links")
+    try:
+        (place / "link").symlink_to(place)
+    except OSError:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pathlib.Path, "symlink_to", _no_link)
+            yield
+    else:
+        yield
+
+
+def _no_link(*args):
+    if sys._getframe(1).f_globals["__name__"].startswith("_pytest."):
+        raise OSError("no symbolic links")
+    pytest.skip("no symbolic links")
 
 
 @pytest.fixture(scope="session", autouse=True)

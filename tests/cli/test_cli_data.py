@@ -70,8 +70,8 @@ def test_partition_show_of_many_classes(cli, tmp_path):
     [
         (["--partition", "dirichlett"], "did you mean 'dirichlet'"),
         (["--set", "beta=1"], "--set partition.KEY=VALUE"),
-        (["--set", "partition.betta=1"], "did you mean 'beta'"),
-        (["--set", "partition.beta=0"], "beta"),
+        (["--partition", "dirichlet", "--set", "partition.betta=1"], "did you mean 'beta'"),
+        (["--set", "partition.beta=1"], "known: classes_per_client"),
         (["--clients", "2000"], "2000 clients"),
         (["--out", "picture.jpg"], ".png"),
         (["--out", "nowhere/picture.png"], "cannot be written"),

@@ -36,7 +36,7 @@ def test_a_run(cli, digits, tmp_path):
     result = cli("run", "fedsa", *digits, "--out", "r")
     assert result.exit_code == 0, result.output
     before, after = result.output.split("round 1/2: accuracy")
-    for words in ("ce + align + mcl + calibration", "server_train", "dirichlet", "1,797 images"):
+    for words in ("ce + align + mcl + calibration", "server_train", "pathological", "1,797 images"):
         assert words in before
     assert "images of 8 px are brought to 28 px" in before
     assert "round 2/2: accuracy" in after

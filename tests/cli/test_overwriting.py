@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 import pytest
@@ -66,25 +67,28 @@ def test_no_command_replaces_a_pipe(cli, tmp_path, words):
     assert pipe.is_fifo()
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def small_disk():
-    """A limit of 600 bytes for each file, as on a full disk."""
+    """Limit each file to 600 bytes, as on a full disk; not for pytest's own output."""
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (600, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_no_part_of_a_plugin_is_left_on_a_full_disk(cli, tmp_path, small_disk):
-    found = cli("new-plugin", "my-method", "--out", tmp_path / "new")
+def test_no_part_of_a_plugin_is_left_on_a_full_disk(cli, tmp_path):
+    with small_disk():
+        found = cli("new-plugin", "my-method", "--out", tmp_path / "new")
     assert found.exit_code == 2 and "cannot be written" in found.stderr
     assert not [*(tmp_path / "new").iterdir()]
 
 
 @pytest.mark.parametrize("name", ["recipe.toml", "recipe.json"])
-def test_no_part_of_a_table_is_left_on_a_full_disk(tmp_path, small_disk, name):
-    with pytest.raises(pf.UsageError, match=r"be written: .*too large"):
+def test_no_part_of_a_table_is_left_on_a_full_disk(tmp_path, name):
+    with small_disk(), pytest.raises(pf.UsageError, match=r"be written: .*too large"):
         write_table(tmp_path / name, {"description": "x" * 900}, "--save-recipe")
     assert not [*tmp_path.iterdir()]
 

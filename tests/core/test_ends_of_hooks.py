@@ -20,6 +20,7 @@ from protofl.system.machine import time_limit
 
 QUICK = {"models": "cnn4", "clients": 3, "rounds": 3, "batch_size": 64, "feature_dim": 16}
 LIMIT = 100
+alarm = pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="no alarm signal here")
 
 
 def ends():
@@ -151,6 +152,7 @@ def test_sys_exit_where_clients_train_together(fails):
 @pytest.mark.parametrize(
     ("hook", "what"), [*((hook, hangs) for hook in PLACES), ("upload_payload", sleeps)]
 )
+@alarm
 def test_a_hook_that_never_returns(fails, hook, what):
     said = fails(method(hook, what), job_limit=LIMIT)
     assert said.startswith(f"{PLACES[hook]}: no end after 100 s (--job-limit) in process ")
@@ -159,6 +161,7 @@ def test_a_hook_that_never_returns(fails, hook, what):
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
+@alarm
 def test_a_hook_that_never_returns_where_clients_train_together(fails):
     """The engine tries again by itself what an error ended."""
     said = fails(method("local_loss", hangs), engine="vmapped", job_limit=LIMIT)
@@ -215,6 +218,7 @@ def test_a_plugin_that_ends_the_program_before_a_run(tmp_path):
         pf.run(Ends, models="cnn4", out=tmp_path / "r")
 
 
+@alarm
 def test_within_its_limit_nothing_happens():
     with time_limit(5, "it"):
         pass
@@ -222,6 +226,7 @@ def test_within_its_limit_nothing_happens():
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
+@alarm
 def test_who_has_set_the_alarm_clock_keeps_it():
     seen = []
     before = signal.signal(signal.SIGALRM, lambda *_: seen.append(1))
@@ -234,6 +239,7 @@ def test_who_has_set_the_alarm_clock_keeps_it():
         signal.signal(signal.SIGALRM, before)
 
 
+@alarm
 def test_another_thread_can_not_be_interrupted():
     ended = threading.Event()
 
@@ -248,6 +254,7 @@ def test_another_thread_can_not_be_interrupted():
     assert ended.is_set()
 
 
+@alarm
 def test_what_goes_on_all_the_same_is_interrupted_again():
     """An engine, say, that repeats in another way what failed."""
     start = time.monotonic()
@@ -260,6 +267,7 @@ def test_what_goes_on_all_the_same_is_interrupted_again():
     assert time.monotonic() - start < 8
 
 
+@alarm
 def test_what_no_hook_names_is_named_by_its_job():
     with pytest.raises(Late, match=r"train of client 3: no end after 0\.05 s") as caught:
         with time_limit(0.05, "train of client 3"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import tempfile
 from pathlib import Path
 
@@ -86,6 +85,7 @@ def test_by_default_a_hostile_upload_stops_the_run(what):
 
 def test_a_form_of_much_costs_nothing():
     """It is refused by its form, before memory is taken for what it claims."""
+    resource = pytest.importorskip("resource")
     what = "a form of 4 GB"
     found = federation(ALL[what][0], on_bad_upload="skip", **options_of(what))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -28,7 +28,7 @@ LONG = 60
 def show(
     dataset: Annotated[str, option("--dataset", "NAME[:PATH]", "Data set.")] = "digits",
     partition: Annotated[
-        str | None, option("--partition", "NAME", "Partitioner (default: dirichlet)")
+        str | None, option("--partition", "NAME", "Partitioner (default: the data set's)")
     ] = None,
     clients: Annotated[
         int | None,
@@ -142,8 +142,10 @@ def _make(
     registry = Registry.of(named)
     dataset = choose(registry, "dataset", named["dataset"], options["dataset"])
     usual = default_values() | getattr(dataset.plugin, "defaults", {})
-    name = named.get("partition") or usual["partition"]
-    partitioner = choose(registry, "partitioner", name, options["partition"])
+    name, own = named.get("partition"), options["partition"]
+    if not name:
+        name, own = usual["partition"], usual.get("options", {}).get("partition", {}) | own
+    partitioner = choose(registry, "partitioner", name, own)
     folder = (data_dir or default_data_dir()).expanduser().absolute()
     data = load_data(dataset, folder, lambda line: render.line(line, "dim"))
     bound, counting = (

@@ -264,7 +264,14 @@ def _dataset(name: str, found: Any) -> None:  # noqa: ANN401 - a plugin
     defaults = getattr(found, "defaults", {})
     rows = [("use it as", f"--dataset {word}")]
     if defaults:
-        words = [f"--{k.replace('_', '-')} {value_text(v)}" for k, v in defaults.items()]
+        further = dict(defaults)
+        options = further.pop("options", {})
+        words = [f"--{k.replace('_', '-')} {value_text(v)}" for k, v in further.items()]
+        words += [
+            f"--set {owner}.{name}={value_text(value)}"
+            for owner, values in options.items()
+            for name, value in values.items()
+        ]
         rows.append(("run defaults", " ".join(words)))
     render.pairs(rows)
     render.text()

@@ -120,10 +120,14 @@ def _with_defaults(
     width = getattr(choices["model-group"].plugin, "feature_dim", None)
     defaults: dict[str, Any] = {} if width is None else {"feature_dim": width}
     defaults |= getattr(choices["dataset"].plugin, "defaults", {})
+    of_plugins = defaults.pop("options", {})
     asked = composition.members[composition.main].call("run_defaults") or {}
     check_names(asked, f"option in run_defaults of {composition.main}:")
-    defaults |= asked
-    return build({**defaults, **given})
+    options = dict(given.get("options", {}))
+    for owner, values in of_plugins.items():
+        if not {"lr_schedule" if owner == "schedule" else owner} & {*asked, *given}:
+            options[owner] = {**values, **options.get(owner, {})}
+    return build({**defaults, **asked, **given, "options": options})
 
 
 def _further(registry: Registry, settings: Settings, composition: Composition) -> list[str]:

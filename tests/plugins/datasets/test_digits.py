@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import protofl as pf
+from protofl.federation.resolution import resolve
 from protofl_plugins.datasets.digits import Digits
 
 
@@ -25,7 +26,28 @@ def test_digits_are_scikit_learns_in_256_shades(tmp_path):
     assert images.classes == list("0123456789")
     assert (images.num_train, images.split, images.note) == (1797, None, "")
     assert Digits().cache_key(config=pf.Config(), data_dir=tmp_path) == "digits"
-    assert Digits.defaults
+
+
+@pytest.mark.parametrize(
+    ("given", "partitioner", "over"),
+    [
+        ({}, {"classes_per_client": 4}, 2),
+        (
+            {"options": {"partition": {"classes_per_client": 3}, "schedule": {"over": 9}}},
+            {"classes_per_client": 3},
+            9,
+        ),
+        ({"partition": "pathological", "lr_schedule": "cosine"}, {}, None),
+        ({"partition": "dirichlet", "lr_schedule": "constant"}, {}, None),
+    ],
+    ids=["none", "some", "the same plugins by name", "others"],
+)
+def test_options_of_their_defaults_belong_to_the_plugins_of_their_defaults(
+    given, partitioner, over
+):
+    found = resolve({"method": "fedproto", "models": "cnn4", **given}).settings
+    assert found.options.get("partition", {}) == partitioner
+    assert found.options.get("schedule", {}).get("over") == over
 
 
 @pytest.mark.slow

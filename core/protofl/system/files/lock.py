@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -102,6 +102,10 @@ def waiting_lock(file: Path, wait: Callable[[], None] | None = None) -> Iterator
     finally:
         try:
             if lock.is_locked:
+                file.unlink(missing_ok=True)
+        except PermissionError:  # Windows keeps an open file, and so the next holder's as well
+            lock.release()
+            with suppress(PermissionError):
                 file.unlink(missing_ok=True)
         finally:
             lock.release()
