@@ -114,7 +114,7 @@ def composition_rows(plan: Plan, folder: RunFolder) -> list[tuple[str, str]]:
     rows += _arrivals(plan)
     rows.append(("seed", f"{s.seed}{trials}"))
     workers = ""
-    if s.backend != "local":
+    if s.backend not in ("local", "auto"):
         workers = f" with {count(s.workers, 'worker')}" if s.workers else ", a worker per core"
     where = f"{s.device}, engine {s.engine}, backend {s.backend}{workers}"
     if s.client_store == "disk":

@@ -74,7 +74,8 @@ def resolve(
     own = settings.options | training_options(vars(settings))
     settings = settings.model_copy(update={"options": own})
     settings = _placed(settings, choices["engine"], device, registry.extra)
-    choices |= _chosen(registry, settings, "backend")
+    usual = {"backend": "process"} if settings.backend == "auto" else {}
+    choices |= _chosen(registry, settings.model_copy(update=usual), "backend")
     choices |= choose_several(registry, vars(settings), composition.members)
     if said is not None:
         for owner, part in parts_of(composition, choices).items():
@@ -159,7 +160,9 @@ def parts_of(composition: Composition, choices: Mapping[str, Choice]) -> dict[st
 def _placed(
     settings: Settings, engine: Choice, device: torch.device, objects: Iterable[tuple[str, str]]
 ) -> Settings:
-    """Resolve ``auto`` for device and backend, and make the data folder absolute.
+    """Resolve ``auto`` for the device, and make the data folder absolute.
+
+    The backend stays ``auto`` where the work decides (`protofl.runs.backend_choice`).
 
     Args:
         settings: The settings.
@@ -173,7 +176,8 @@ def _placed(
     if backend == "auto":
         alone = device.type != "cpu" or len(usable_cores()) == 1 or "train_group" in engine.hooks
         here = alone or hidden or (labels and not settings.workers)
-        backend = "local" if here else "process"
+        said = settings.workers or "backend" in settings.options
+        backend = "local" if here else "process" if said else "auto"
     elif hidden and backend != "local":
         raise UsageError(
             f"backend {backend!r} can't see {', '.join(hidden)}, a class of this program alone",

@@ -16,9 +16,10 @@ CONFIG, METRICS, SUMMARY = "config.json", "metrics.jsonl", "summary.json"
 PARTITION, MANIFEST = "partition.json", "checkpoint/manifest.json"
 TRACKING = "tracking.json"
 FAILURE = "failure.json"
+SESSION = "session.json"
 
 FOLDERS = ("checkpoint/", "parked/", "profile/", "observed/", "uploads/")
-OWN = (CONFIG, METRICS, SUMMARY, PARTITION, TRACKING, FAILURE, *FOLDERS)
+OWN = (CONFIG, METRICS, SUMMARY, PARTITION, TRACKING, FAILURE, SESSION, *FOLDERS)
 """Files and folders that a run writes into its folder."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
@@ -133,3 +134,10 @@ def check_same_files(recorded: Mapping[str, Any], plan: Plan) -> None:
             f"{name} is not the file with which the run began",
             do="restore it, or start a new run",
         )
+
+
+def folder_words(plan: Plan) -> list[str]:
+    """Return the words of a run folder's name: method, models, data and seed."""
+    s = plan.settings
+    data, _, file = s.dataset.partition(":")
+    return [s.recipe.get("name", s.method), s.models, data, Path(file).stem, f"s{s.seed}"]

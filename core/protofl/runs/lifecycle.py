@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from protofl.data.batches import LEAST
@@ -23,7 +22,7 @@ from protofl.federation.plan import Plan
 from protofl.federation.resolution import parts_of
 from protofl.hooks.views.snapshots import pack_server
 from protofl.records.failure import record_divergence
-from protofl.records.layout import check_free, check_resumable, fresh_folder
+from protofl.records.layout import SESSION, check_free, check_resumable, fresh_folder
 from protofl.records.result import (
     Result,
     is_best,
@@ -38,6 +37,7 @@ from protofl.runs.configuration import (
     check_same_files,
     config_of,
     describe_changes,
+    folder_words,
 )
 from protofl.runs.dry_step.dry_run import count_flops, dry_step
 from protofl.runs.recipes import typed_in, write_recipe
@@ -86,7 +86,10 @@ def _start(
         folder = RunFolder.reopen(out)
         recorded = folder.config()
         check_recorded(recorded, str(folder.path / "config.json"))
-        given = resumed_options(recorded, given, note)
+        from protofl.runs.backend_choice import recorded_backend
+
+        own = recorded_backend(folder.path, given, note)
+        given = resumed_options(recorded, own | given, note)
     elif out is not None:
         check_free(out.expanduser().absolute())
     home = folder.path if recorded else request.home
@@ -146,18 +149,26 @@ class _Lifecycle:
     idle: Idle | None
     until: ExitStack
     accuracies: dict[int, dict[int, float]] = field(default_factory=dict)
+    _tried: list[Row] = field(default_factory=list)
 
     def train(self) -> None:
         """Train all trials that are not finished; the profile is written even after a failure."""
         plan, sums = self.plan, self.profile.sums
-        participation = Participation(plan)
-        backend = plan.choices["backend"]
-        pool: Pool = backend.call(
+        participation, learned = Participation(plan), None
+        if plan.settings.backend == "auto":  # the dry step measures the work first
+            learned = self._before_the_first_round()
+            from protofl.runs.backend_choice import choose_backend
+
+            # The workers of a session start once for all its runs.
+            tried = self._tried if self.idle is None else []
+            choose_backend(plan, self.folder.rows, tried, self._note)
+        pool: Pool = plan.choices["backend"].call(
             "open_pool", plan=plan, workers=plan.settings.workers, idle=self.idle
         )
         try:
             with temporary_folder(self.folder.parked) as parked, closing(pool):
-                learned = self._before_the_first_round()
+                learned = self._before_the_first_round() if learned is None else learned
+                write_json(self.folder.path / SESSION, {"backend": plan.settings.backend})
                 federation = Federation(
                     plan,
                     pool,
@@ -195,7 +206,7 @@ class _Lifecycle:
         if plan.settings.dry_step and begins:
             self.progress(events.DryStepStarted())
             with sums.span("dry step", "start"):
-                learned = dry_step(plan, self._note)
+                learned = dry_step(plan, self._note, self._tried.append)
         report_size(plan, learned, self._note)
         if path := self.request.save_recipe:
             parts = parts_of(plan.composition, plan.choices)
@@ -281,15 +292,9 @@ class _Lifecycle:
         }
         summary = summarise(self.folder.rows, plan.majority_accuracy, about)
         self.folder.finish(summary)
+        (self.folder.path / SESSION).unlink(missing_ok=True)  # where it ran is not its result
         found = self.profile.summary() if self.profile.on else None
         accuracies = recorded_accuracies(self.folder.rows) | self.accuracies
         result = Result(self.folder.rows, summary, accuracies, self.folder.path, found)
         self.progress(events.Finished(result, self.plan))
         return result
-
-
-def folder_words(plan: Plan) -> list[str]:
-    """Return the words of a run folder's name: method, models, data and seed."""
-    s = plan.settings
-    data, _, file = s.dataset.partition(":")
-    return [s.recipe.get("name", s.method), s.models, data, Path(file).stem, f"s{s.seed}"]

@@ -17,7 +17,7 @@ from protofl.records.failure import Failure, repeated_failure
 from protofl.records.layout import name_of
 from protofl.records.row import Row
 from protofl.records.run_index import IndexEntry, runs_in
-from protofl.runs.configuration import config_of
+from protofl.runs.configuration import config_of, folder_words
 from protofl.runs.dry_step.dry_run import dry_step
 from protofl.runs.identity import (
     RECORDING,
@@ -27,7 +27,7 @@ from protofl.runs.identity import (
     identity_of,
     not_recorded,
 )
-from protofl.runs.lifecycle import folder_words, start
+from protofl.runs.lifecycle import start
 from protofl.runs.recorded_run import Run, load_run
 from protofl.runs.request import Request
 from protofl.system.files.atomic import unused_path

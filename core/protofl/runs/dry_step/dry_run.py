@@ -45,12 +45,17 @@ class _DryHost(Host):
         return reply
 
 
-def dry_step(plan: Plan, note: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
+def dry_step(
+    plan: Plan,
+    note: Callable[[str], None] = lambda line: None,
+    measured: Callable[[Row], None] = lambda row: None,
+) -> dict[str, Any]:
     """Run two rounds of two clients with one batch each; leave no trace.
 
     Args:
         plan: The run.
         note: Takes lines about what is allowed and hurts.
+        measured: Takes the line of the second round.
 
     Returns:
         What clients send, as the gate of uploads keeps it.
@@ -76,6 +81,7 @@ def dry_step(plan: Plan, note: Callable[[str], None] = lambda line: None) -> dic
         raise without_key(missing_keys.evaluation, plan)
     for words in watching.notes.values():
         note(words)
+    measured(line)
     return learned
 
 
