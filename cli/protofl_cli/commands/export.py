@@ -26,10 +26,10 @@ def export(
     force: Force = False,
     debug: Debug = False,
 ) -> None:
-    """Export a client: preparation of samples, model and inference of the method in one file.
+    r"""Export a client: preparation of samples, model and inference of the method in one file.
 
     .onnx and .pt2 files map raw samples of the data set to class scores. .safetensors files have
-    the weights and the client's download. ONNX needs: pip install 'protofl[onnx]'
+    the weights and the client's download. ONNX needs: pip install 'protofl\[onnx]'
     """
     target = checked("FILE", out, force=force)
     with render.waiting("exporting"):

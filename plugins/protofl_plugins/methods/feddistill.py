@@ -14,9 +14,9 @@ Outputs are collected in train mode before each step. A class that no other clie
 nothing; one that nobody has sent in a round keeps its last mean (``absent``). Inference is by the
 client's own head.
 
-The code that produced published figures averages the scores before the softmax and takes
-s(F̂_i^y) in the loss (``average``), and leaves the own part in (``exclude_own``). A version of it
-passes averaged logits where the loss expects probabilities and ends in NaN; that is not offered.
+The code that produced the figures of FedTGP and FedKTL averages the scores before the softmax
+(``average``), takes their mean squared difference as ℓ of the second term (``loss``), and leaves
+the own part in (``exclude_own``). Since April 2024 it has the cross-entropy with s(F̂_i^y).
 """
 
 from __future__ import annotations
@@ -44,6 +44,9 @@ class FedDistill(DropsLastBatch):
             "average": pf.Deviation(
                 "Alg. 1, line 6", "softmax", "logits", "F is normalised; the code averages scores"
             ),
+            "loss": pf.Deviation(
+                "Alg. 1, line 5", "ce", "mse", "the code takes the mean squared difference"
+            ),
             "absent": pf.Deviation(
                 "Alg. 1, line 12",
                 "keep",
@@ -60,13 +63,16 @@ class FedDistill(DropsLastBatch):
         average: Literal["softmax", "logits"] = pf.Field(
             None, description="average the softmax of the scores, or the scores themselves"
         )
+        loss: Literal["ce", "mse"] = pf.Field(
+            None, description="ℓ of the distillation: cross-entropy, or mean squared difference"
+        )
         absent: Literal["keep", "forget"] = pf.Field(
             None, description="F^c of a class that no client of the round has: the last, or none"
         )
 
     terms = {
         "ce": "ℓ(s(h(f(x))), y), cross-entropy",
-        "distill": "γ·ℓ(s(h(f(x))), F̂^y), cross-entropy with the others' mean output",
+        "distill": "γ·ℓ(s(h(f(x))), F̂^y), difference from the others' mean output",
     }
     uploads = {
         "class_logits": "F_i^c of the client's classes: mean outputs, which reveal what its model "
@@ -92,11 +98,12 @@ class FedDistill(DropsLastBatch):
 
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.Given:
-        """F̂_i as a table C×C of probabilities, with the mask of known classes."""
+        """F̂_i as a table C×C, of probabilities for the cross-entropy, and the known classes."""
         if "class_logits" not in client.received:
             return {}
         table, known = client.received.table("class_logits", client.num_classes)
-        targets = table if client.config.average == "softmax" else table.softmax(1)
+        scores = client.config.average == "logits" and client.config.loss == "ce"
+        targets = table.softmax(1) if scores else table
         return {"targets": targets, "known": known}
 
     @pf.hookimpl
@@ -107,7 +114,12 @@ class FedDistill(DropsLastBatch):
         terms = {"ce": cross_entropy(output.logits, batch.y)}
         if given:
             targets, known = given["targets"][batch.y], given["known"][batch.y]
-            rows = cross_entropy(output.logits, targets, reduction="none")
+            if client.config.loss == "ce":
+                rows = cross_entropy(output.logits, targets, reduction="none")
+            else:
+                soft = client.config.average == "softmax"
+                F = output.logits.softmax(1) if soft else output.logits
+                rows = (F - targets).square().mean(1)
             terms["distill"] = client.config.gamma * (rows * known).mean()
         return terms
 

@@ -15,8 +15,8 @@ FedTGP's FedGen has a = 1, b = d = 0; the original's code adds the terms of b an
 (for EMNIST b = 1) that decay by 0.98 a round. Each step of the server draws one mini-batch of
 labels. h and G are sent from round 0, as the algorithm has it. Inference is by the head.
 
-The code of FedTGP's comparison trains G each round on a copy that it doesn't keep, so that clients
-only ever see the untrained one: not offered (``epochs=0`` amounts to it).
+The code of FedTGP's comparison (since August 2023) trains G each round on a copy that it doesn't
+keep, so clients only ever see the untrained one: ``epochs=0`` of ``variant=official``.
 
 At η_G = 0.1 generated features are some hundred times longer than real ones, and grow. With a
 learning rate of 0.05 clients' heads diverge, with 0.01 one did after some tens of rounds
@@ -74,6 +74,9 @@ class FedGen(SharedHead, DropsLastBatch):
         """Options."""
 
         deviations = {
+            "epochs": pf.Deviation(
+                "the server's steps", 100, 0, "the code trains a copy of G and never keeps it"
+            ),
             "shares": pf.Deviation(
                 "the server's loss", "class", "client", "the code weights heads by n_i/n alone"
             ),
@@ -91,7 +94,7 @@ class FedGen(SharedHead, DropsLastBatch):
         eta_g: float = pf.Field(
             0.1, gt=0, description="η_G, learning rate of G by Adam; with --lr above 0.01 take less"
         )
-        epochs: int = pf.Field(100, ge=0, description="steps of G a round; 0 leaves it untrained")
+        epochs: int = pf.Field(None, ge=0, description="steps of G a round; 0 leaves it untrained")
         ensemble: Literal["logits", "losses"] = pf.Field(
             "logits",
             description="G lowers the loss of the heads' weighted mean logits, or the weighted "

@@ -23,8 +23,9 @@ def softmax(row):
     return [p / sum(powers) for p in powers]
 
 
+@pytest.mark.parametrize("loss", ["ce", "mse"])
 @pytest.mark.parametrize("average", ["softmax", "logits"])
-def test_loss_is_algorithm_1_line_5(average):
+def test_loss_is_algorithm_1_line_5(average, loss):
     batch, output = batch_of(7, 4, 3)
     draw = torch.Generator().manual_seed(2)
     table = torch.randn(4, 4, generator=draw, dtype=torch.float64)
@@ -33,7 +34,7 @@ def test_loss_is_algorithm_1_line_5(average):
     known = torch.tensor([True, True, False, True])
     batch.y[:4] = torch.arange(4)
     payload = pf.class_rows(known, class_logits=table)
-    config = FedDistill.Config(gamma=0.7, average=average)
+    config = FedDistill.Config(gamma=0.7, average=average, loss=loss)
     view = client(config, received=payload, num_classes=4)
     given = FedDistill().before_training(view)
     terms = FedDistill().local_loss(view, batch, output, given)
@@ -41,7 +42,11 @@ def test_loss_is_algorithm_1_line_5(average):
     for row, y in zip(output.logits.tolist(), batch.y.tolist(), strict=True):
         p = softmax(row)
         ce -= math.log(p[y]) / 7
-        if known[y]:
+        if known[y] and loss == "mse":
+            own = p if average == "softmax" else row
+            pairs = zip(own, table[y].tolist(), strict=True)
+            distill += 0.7 * sum((a - b) ** 2 for a, b in pairs) / 4 / 7
+        elif known[y]:
             target = table[y].tolist() if average == "softmax" else softmax(table[y].tolist())
             distill -= 0.7 * sum(t * math.log(q) for t, q in zip(target, p, strict=True)) / 7
     assert terms["ce"].item() == pytest.approx(ce, rel=1e-12)
