@@ -26,7 +26,6 @@ from torch import Tensor
 
 from protofl.data import columns
 from protofl.data.dataset import Dataset
-from protofl.data.npz import read_npz
 from protofl.data.spec import SampleSpec
 from protofl.errors import ProtoflError, UsageError
 from protofl.system.files.lock import cache_lock
@@ -119,6 +118,8 @@ def import_npz(name: str, file: str | Path, data_dir: Path) -> Dataset:
     Raises:
         UsageError: The file doesn't hold a data set, or ``data_dir`` can't be written.
     """
+    from protofl.data.npz import read_npz
+
     path = cache_file(name, data_dir)
     data = read_npz(file)
     test = len(data.y) - data.num_train

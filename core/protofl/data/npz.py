@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from protofl.data.arrays import dataset_from_arrays
 from protofl.data.columns import from_arrays
 from protofl.data.dataset import Dataset
-from protofl.data.spec import Kind, SampleSpec
+from protofl.data.spec import Kind
 from protofl.errors import UsageError
 from protofl.system.files.atomic import LARGEST_DATA, regular_file
 
-__all__ = ["options_like", "read_npz"]
+__all__ = ["read_npz"]
 
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
 
@@ -75,15 +74,6 @@ def read_npz(
         standardise=standardise,
         columns=columns,
     )
-
-
-def options_like(sample: SampleSpec) -> dict[str, Any]:
-    """Options of `read_npz` under which a file holds such samples."""
-    if sample.kind == "image":
-        return {}
-    if sample.kind != "tokens":
-        return {"kind": sample.kind}
-    return {"kind": "tokens", "vocabulary": sample.vocabulary, "padding": sample.padding}
 
 
 def _read_arrays(path: Path) -> tuple[dict[str, np.ndarray], list[str]]:

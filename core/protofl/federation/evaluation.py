@@ -10,7 +10,6 @@ from torch import Tensor
 
 from protofl.errors import RunFailure, error_context
 from protofl.federation.jobs import Evaluate
-from protofl.federation.observer import test_features
 from protofl.federation.plan import Plan
 from protofl.hooks.plugin.composition import Composition
 from protofl.hooks.plugin.members import Choice
@@ -21,6 +20,10 @@ from protofl.system.device import autocast
 from protofl.system.files.tables import finite, rounded
 from protofl.system.profile.host_profile import HostProfile
 from protofl.system.progress import Counter
+from protofl.system.randomness import random_stream
+
+FEATURES, LABELS = "(features)", "(labels)"
+"""Keys of features and labels among the counts of metrics, which have no such names."""
 
 
 def counted(metrics: Sequence[Choice], scores: Tensor, labels: Tensor) -> Payload:
@@ -226,3 +229,48 @@ def score(
     record.forget_scratch()
     counts = (len(samples) for samples in scored.values())
     return dict(zip(scored, zip(correct.tolist(), counts, strict=True), strict=True)), found
+
+
+@torch.no_grad()
+def test_features(plan: Plan, record: ClientRecord, most: int) -> Payload:
+    """Return features of some of a client's test samples, the same in every round.
+
+    Args:
+        plan: The run.
+        record: The client, in evaluation, with what it would download next.
+        most: Samples at most; which they are is drawn by the trial's seed and the client.
+
+    Returns:
+        ``(features)`` [n, K] float32 and ``(labels)`` [n].
+    """
+    drawn = random_stream(record.seed, "observed-samples", record.id)
+    rows = torch.randperm(len(record.test), generator=drawn)[:most].sort().values
+    chosen = record.test.at(rows.to(record.test.y.device))
+    found = [torch.zeros(0, plan.info.feature_dim)]
+    for x in chosen.chunks(record.architecture.eval_batch):
+        with autocast(plan.settings.precision, plan.device):
+            found.append(record.model.features(x).float().cpu())
+    return Payload({FEATURES: torch.cat(found[1:] or found), LABELS: chosen.y.cpu()})
+
+
+class NoObserver:
+    """Observer of a run without `--observe`: it records nothing."""
+
+    def samples(self, round: int) -> int:
+        """Return how many test samples of a client have their features recorded after a round."""
+        return 0
+
+    def take_features(self, client: int, counts: Payload) -> None:
+        """Take a client's features out of the counts of its evaluation."""
+
+    def see(self, round: int, uploads: Mapping[int, Payload], knowledge: Payload) -> None:
+        """Take the uploads and the knowledge of a round, after the server's step.
+
+        Args:
+            round: The round.
+            uploads: What the gate has let in.
+            knowledge: What the server knows now.
+        """
+
+    def keep(self, trial: int, round: int) -> None:
+        """Write the observations of a round, before the round counts."""

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from protofl.federation import events, jobs
-from protofl.federation.evaluation import figures_of
-from protofl.federation.observer import NoObserver
+from protofl.federation.evaluation import NoObserver, figures_of
 from protofl.federation.participation import Participation
 from protofl.federation.plan import Plan
 from protofl.federation.round_totals import Totals

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from protofl.data import cache
 from protofl.data.dataset import Dataset
 from protofl.data.generators import ImageSource
-from protofl.data.npz import options_like
 from protofl.data.partition import kept_split, make_split
 from protofl.data.spec import PLURAL, AsStored, Kind, Preparation, SampleSpec, in_words, pixels_for
 from protofl.data.split import Split
@@ -135,7 +135,7 @@ def public_data(
         return 0, None
     if not wanted.startswith("npz:"):
         raise UsageError(f"--public {wanted!r}: expected a number, npz:PATH or none")
-    choice = choose(registry, "dataset", wanted, options_like(data.sample))
+    choice = choose(registry, "dataset", wanted, _options_like(data.sample))
     loaded = load_data(choice, settings.data_dir, report)
     if not loaded.sample.is_like(data.sample):
         raise UsageError(f"--public {wanted} holds {loaded.sample}, the data set {data.sample}")
@@ -286,3 +286,12 @@ def _check_phases(composition: Composition, info: RunInfo) -> None:
                 lacks="phase",
                 name=own[0].name,
             )
+
+
+def _options_like(sample: SampleSpec) -> dict[str, Any]:
+    """Return the options of `read_npz` for a file of such samples."""
+    if sample.kind == "image":
+        return {}
+    if sample.kind != "tokens":
+        return {"kind": sample.kind}
+    return {"kind": "tokens", "vocabulary": sample.vocabulary, "padding": sample.padding}

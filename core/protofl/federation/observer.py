@@ -2,70 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from protofl.federation.evaluation import FEATURES, LABELS, NoObserver
 from protofl.federation.observation_limits import NAMED, SERVER_KEYS, is_observed
 from protofl.federation.plan import Plan
-from protofl.hooks.views.records import ClientRecord
 from protofl.hooks.wire.payload import Payload
 from protofl.records.observed import OBSERVED, UPLOADS
-from protofl.records.row import Row
-from protofl.system.device import autocast
 from protofl.system.files.series import Round, Series
-from protofl.system.randomness import random_stream
-
-FEATURES, LABELS = "(features)", "(labels)"
-"""Keys of features and labels among the counts of metrics, which have no such names."""
-
-
-@torch.no_grad()
-def test_features(plan: Plan, record: ClientRecord, most: int) -> Payload:
-    """Return features of some of a client's test samples, the same in every round.
-
-    Args:
-        plan: The run.
-        record: The client, in evaluation, with what it would download next.
-        most: Samples at most; which they are is drawn by the trial's seed and the client.
-
-    Returns:
-        ``(features)`` [n, K] float32 and ``(labels)`` [n].
-    """
-    drawn = random_stream(record.seed, "observed-samples", record.id)
-    rows = torch.randperm(len(record.test), generator=drawn)[:most].sort().values
-    chosen = record.test.at(rows.to(record.test.y.device))
-    found = [torch.zeros(0, plan.info.feature_dim)]
-    for x in chosen.chunks(record.architecture.eval_batch):
-        with autocast(plan.settings.precision, plan.device):
-            found.append(record.model.features(x).float().cpu())
-    return Payload({FEATURES: torch.cat(found[1:] or found), LABELS: chosen.y.cpu()})
-
-
-class NoObserver:
-    """Observer of a run without `--observe`: it records nothing."""
-
-    def samples(self, round: int) -> int:
-        """Return how many test samples of a client have their features recorded after a round."""
-        return 0
-
-    def take_features(self, client: int, counts: Payload) -> None:
-        """Take a client's features out of the counts of its evaluation."""
-
-    def see(self, round: int, uploads: Mapping[int, Payload], knowledge: Payload) -> None:
-        """Take the uploads and the knowledge of a round, after the server's step.
-
-        Args:
-            round: The round.
-            uploads: What the gate has let in.
-            knowledge: What the server knows now.
-        """
-
-    def keep(self, trial: int, round: int) -> None:
-        """Write the observations of a round, before the round counts."""
 
 
 class Observer(NoObserver):
@@ -172,23 +121,6 @@ class Observer(NoObserver):
             )
         self._full = True
         return False
-
-
-def observer_of(
-    plan: Plan, folder: Path, rows: Iterable[Row], note: Callable[[str], None]
-) -> NoObserver:
-    """Return the observer of a run.
-
-    Args:
-        plan: The run.
-        folder: Its folder.
-        rows: The lines of its record.
-        note: Takes a line for the user.
-    """
-    settings = plan.settings
-    if not (settings.observe or settings.record_uploads):
-        return NoObserver()
-    return Observer(plan, folder, {(row.trial, row.round) for row in rows}, note)
 
 
 def _rows_of_clients(uploads: Mapping[int, Payload]) -> dict[str, Tensor]:

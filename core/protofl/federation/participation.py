@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from protofl.errors import RunFailure, UsageError
 from protofl.federation.client_selection import (
@@ -15,9 +15,10 @@ from protofl.federation.client_selection import (
 )
 from protofl.federation.jobs import TrainReply
 from protofl.federation.plan import Plan
-from protofl.federation.virtual_clock import Clock
-from protofl.federation.world import Moment, World
 from protofl.records.row import Row
+
+if TYPE_CHECKING:
+    from protofl.federation.virtual_clock import Clock
 
 
 class Participation:
@@ -38,7 +39,11 @@ class Participation:
         """The clients that there are in a round."""
         self._check_recorded()
         self._selection = Selection(plan)
-        self._clock = Clock(plan) if "world" in plan.choices and not plan.dry else None
+        self._clock: Clock | None = None
+        if "world" in plan.choices and not plan.dry:
+            from protofl.federation.virtual_clock import Clock
+
+            self._clock = Clock(plan)
 
     @property
     def leaves_out(self) -> bool:
@@ -70,7 +75,7 @@ class Participation:
         if self._clock is None:
             return self._selection.choose(round, count, there) if recorded is None else recorded
         if recorded is not None:
-            self._clock.ask(Moment(self._clock.elapsed), len(recorded), limited=False)
+            self._clock.ask(self._clock.now, len(recorded), limited=False)
             return recorded
         moment = self._clock.wait(max(1, settings.min_clients), there)
         asked = self._selection.choose(
@@ -201,6 +206,8 @@ def check_participation(plan: Plan) -> None:
         selection.start(0)
         selection.choose(0, least, members.at(0))
     if settings.world is not None:
+        from protofl.federation.world import World
+
         World(plan).device(0)
 
 

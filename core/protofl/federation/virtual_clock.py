@@ -92,6 +92,11 @@ class Clock:
         for row in rows:
             self.elapsed = row.virtual["elapsed"]
 
+    @property
+    def now(self) -> Moment:
+        """The end of the last round, with all clients available."""
+        return Moment(self.elapsed)
+
     # --- a round ----------------------------------------------------------------------------------
 
     def wait(self, least: int, among: np.ndarray | None = None) -> Moment:

@@ -15,8 +15,6 @@ from protofl.federation.events import Progress
 from protofl.federation.federation import Federation
 from protofl.federation.jobs import Pool
 from protofl.federation.measures import check_measures
-from protofl.federation.observation_limits import check_observing, report_size
-from protofl.federation.observer import observer_of
 from protofl.federation.participation import Participation, check_participation
 from protofl.federation.plan import Plan
 from protofl.federation.resolution import parts_of
@@ -36,13 +34,11 @@ from protofl.runs.configuration import (
     check_same_data,
     check_same_files,
     config_of,
-    describe_changes,
     folder_words,
 )
 from protofl.runs.dry_step.dry_run import count_flops, dry_step
 from protofl.runs.recipes import typed_in, write_recipe
 from protofl.runs.request import Request
-from protofl.runs.resumption import asks_for_more, resumed_options, with_more
 from protofl.runs.tracking import TrackedProgress, check_trackers
 from protofl.system.consent import check_recorded
 from protofl.system.device import deterministic_kernels
@@ -50,7 +46,6 @@ from protofl.system.files.atomic import disk_errors, temporary_folder, write_jso
 from protofl.system.files.lock import folder_lock
 from protofl.system.files.tables import rounded
 from protofl.system.machine import Idle
-from protofl.system.options.table import EXTENDED
 from protofl.system.profile.run_profile import RunProfile
 
 
@@ -81,6 +76,8 @@ def _start(
     note = lambda line: progress(events.Note(line))  # noqa: E731
     recorded: dict[str, Any] = {}
     if request.resume and out:
+        from protofl.runs import resumption
+
         check_resumable(out.expanduser())
         until.enter_context(folder_lock(out.expanduser().absolute(), "--resume --out"))
         folder = RunFolder.reopen(out)
@@ -89,7 +86,7 @@ def _start(
         from protofl.runs.backend_choice import recorded_backend
 
         own = recorded_backend(folder.path, given, note)
-        given = resumed_options(recorded, own | given, note)
+        given = resumption.resumed_options(recorded, own | given, note)
     elif out is not None:
         check_free(out.expanduser().absolute())
     home = folder.path if recorded else request.home
@@ -97,15 +94,17 @@ def _start(
     plan.split(0)  # data that can't be split this way are found before there is a folder
     check_measures(plan)
     check_participation(plan)
-    check_observing(plan)
+    if observes(plan):
+        from protofl.federation.observation_limits import check_observing
+
+        check_observing(plan)
     check_trackers(plan)
     if (line := plan.check_initial_weights()) and not recorded:
         progress(events.Note(line))
     if recorded:
         check_same_data(recorded, plan)
         check_same_files(recorded, plan)
-        folder = with_more(folder, recorded, plan)
-        _take_up(folder, recorded, plan, progress)
+        folder = resumption.take_up(folder, recorded, plan, note)
     else:
         folder = RunFolder(out or fresh_folder(*folder_words(plan)))
     progress(events.Planned(plan, folder))
@@ -125,16 +124,9 @@ def _start(
     return life.conclude()
 
 
-def _take_up(folder: RunFolder, recorded: dict[str, Any], plan: Plan, progress: Progress) -> None:
-    """Remove rounds that do not count from the run folder, and report what has changed."""
-    lines = describe_changes(recorded, plan) if folder.commit and not folder.finished else []
-    if damage := folder.settle():
-        row = f"round {folder.commit.round}" if folder.commit else "the beginning"
-        lines.append(damage if folder.finished else f"{damage}; the run continues from {row}")
-    if asks_for_more(recorded, plan):
-        folder.extend({**recorded, **{key: getattr(plan.settings, key) for key in EXTENDED}})
-    for line in lines:
-        progress(events.Note(line))
+def observes(plan: Plan) -> bool:
+    """Return True if the run records observations or uploads."""
+    return bool(plan.settings.observe or plan.settings.record_uploads)
 
 
 @dataclass
@@ -178,9 +170,11 @@ class _Lifecycle:
                     participation=participation,
                 )
                 federation.learned = learned
-                federation.observer = observer_of(
-                    plan, self.folder.path, self.folder.rows, self._note
-                )
+                if observes(plan):
+                    from protofl.federation.observer import Observer
+
+                    done = {(row.trial, row.round) for row in self.folder.rows}
+                    federation.observer = Observer(plan, self.folder.path, done, self._note)
                 if "flops" in plan.settings.measure:
                     federation.flops = count_flops(plan)
                 for trial, first in self._remaining():
@@ -207,7 +201,10 @@ class _Lifecycle:
             self.progress(events.DryStepStarted())
             with sums.span("dry step", "start"):
                 learned = dry_step(plan, self._note, self._tried.append)
-        report_size(plan, learned, self._note)
+        if observes(plan):
+            from protofl.federation.observation_limits import report_size
+
+            report_size(plan, learned, self._note)
         if path := self.request.save_recipe:
             parts = parts_of(plan.composition, plan.choices)
             write_recipe(path, typed_in(plan.settings, parts, self.request.options))

@@ -10,6 +10,7 @@ from typing import Any
 from protofl.errors import UsageError
 from protofl.federation.plan import Plan
 from protofl.records.run_folder import RunFolder
+from protofl.runs.configuration import describe_changes
 from protofl.runs.dry_step.dry_run import dry_step
 from protofl.system.consent import is_data_folder
 from protofl.system.files.atomic import default_data_dir
@@ -90,6 +91,32 @@ def _as_recorded(key: str, value: Any) -> str:  # noqa: ANN401 - options are of 
 
 
 _ANEW = "begin another run: --config RUN/config.json with the number wanted"
+
+
+def take_up(
+    folder: RunFolder, recorded: dict[str, Any], plan: Plan, note: Callable[[str], None]
+) -> RunFolder:
+    """Return the run folder without rounds that do not count; report what has changed.
+
+    Args:
+        folder: The folder as it was opened.
+        recorded: The content of ``config.json``.
+        plan: The run that is asked for.
+        note: Takes lines for the user.
+
+    Raises:
+        UsageError: The run has more rounds or trials, or cannot have more.
+    """
+    folder = with_more(folder, recorded, plan)
+    lines = describe_changes(recorded, plan) if folder.commit and not folder.finished else []
+    if damage := folder.settle():
+        row = f"round {folder.commit.round}" if folder.commit else "the beginning"
+        lines.append(damage if folder.finished else f"{damage}; the run continues from {row}")
+    if asks_for_more(recorded, plan):
+        folder.extend({**recorded, **{key: getattr(plan.settings, key) for key in EXTENDED}})
+    for line in lines:
+        note(line)
+    return folder
 
 
 def with_more(folder: RunFolder, recorded: Mapping[str, Any], plan: Plan) -> RunFolder:

@@ -21,7 +21,6 @@ from protofl.hooks.models.flops import ClientFlops, flop_counter
 from protofl.hooks.plugin.members import choose
 from protofl.records.row import Row
 from protofl.runs.dry_step.hook_checks import HookChecks
-from protofl.runs.dry_step.refusals import explained, without_key, without_term
 from protofl.runs.dry_step.state_checks import MissingKeys
 
 
@@ -73,11 +72,15 @@ def dry_step(
             line, learned = two_dry_rounds(host)
         watching.conclude()
     except ProtoflError as error:
+        from protofl.runs.dry_step.refusals import explained
+
         raise explained(error, plan, host.down, host.up, missing_keys.reader) from error
     missing = [term for term in plan.composition.terms if term.label not in line.loss_terms]
-    if missing:
-        raise without_term(missing[0], missing_keys.training, plan)
-    if missing_keys.evaluation:
+    if missing or missing_keys.evaluation:
+        from protofl.runs.dry_step.refusals import without_key, without_term
+
+        if missing:
+            raise without_term(missing[0], missing_keys.training, plan)
         raise without_key(missing_keys.evaluation, plan)
     for words in watching.notes.values():
         note(words)
