@@ -56,20 +56,21 @@ def export(scorer: Scorer, plan: Plan, path: Path) -> Path:
                 scorer, (x,), dynamic_shapes={"x": {0: batch}}, strict=False
             )
             if path.suffix == ".pt2":
-                content = io.BytesIO()
-                torch.export.save(program, content, extra_files=about)
-                write_file(path, content.getvalue())
-                return path
-            found = torch.onnx.export(
-                program, input_names=["samples"], output_names=["scores"], verbose=False
-            )
+                file = io.BytesIO()
+                torch.export.save(program, file, extra_files=about)
+                content = file.getvalue()
+            else:
+                found = torch.onnx.export(
+                    program, input_names=["samples"], output_names=["scores"], verbose=False
+                )
+                assert found is not None
+                found.model.metadata_props.update(about)
+                content = found.model_proto.SerializeToString()
     except Exception as error:  # torch has an error for each thing that cannot be traced
         line = str(error).strip().splitlines()[0]
         raise UsageError(
             f"{plan.settings.method}: its inference cannot be exported: {line}",
             do="use FILE.safetensors, or Run.predict; --debug shows the whole traceback",
         ) from error
-    assert found is not None
-    found.model.metadata_props.update(about)
-    write_file(path, found.model_proto.SerializeToString())
+    write_file(path, content)
     return path

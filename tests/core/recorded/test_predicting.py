@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 
 import numpy as np
@@ -11,6 +12,7 @@ from safetensors import safe_open
 from typer.testing import CliRunner
 
 import protofl as pf
+from protofl.runs import client_export
 
 
 @pytest.fixture
@@ -55,6 +57,15 @@ def test_safetensors_has_weights_download_and_classes(run, tmp_path):
         known = run.knowledge()["prototypes"]
         assert torch.equal(file.get_tensor("received/prototypes"), known)
     assert {"weights/model.head.weight", "received/classes"} <= names
+
+
+def test_a_full_disk_is_not_a_matter_of_the_method(run, tmp_path, monkeypatch):
+    def full(path, content):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(client_export, "write_file", full)
+    with pytest.raises(OSError, match="No space left"):
+        run.export(1, tmp_path / "a.pt2")
 
 
 def test_a_torch_export_scores_alike(run, tmp_path):
