@@ -1,4 +1,4 @@
-"""The very splits of the papers: the draws of their published generator, in its order.
+"""The splits of the published generator: its draws, in its order, and its 75/25 cut.
 
 The code of FedTGP and FedKTL (Zhang et al., 2024) splits every data set once, for all methods and
 trials. Its generator (``dataset_utils.py``, as in PFLlib) draws from NumPy's legacy stream with
@@ -15,9 +15,9 @@ again here:
     runs of neighbours hold the same classes. All but the last draw their number of samples between
     n/10 and n, for n samples an owner; the last takes the rest, more than the others by far.
 
-Which clients hold the same *rows* too depends on the order of the data: it is as published where
-training samples, then test samples are in torchvision's order. The 75/25 split of each client is
-this library's, and another one in every trial.
+Then the same stream cuts each client's rows 75/25, as scikit-learn's `train_test_split` does; all
+trials share this cut, too. The *rows* are as published where training samples, then test samples
+are in torchvision's order.
 
 `dirichlet` and `pathological` draw such splits anew for every seed. They differ in what they are
 spared: there no client gets a sample of nearly every class, no class is dropped, and the owners of
@@ -57,6 +57,9 @@ class Published:
             description="k of pathological; none: a tenth of the classes, at least 2 "
             "(2/10/10/20 of 10/100/102/200)",
         )
+        least: int = pf.Field(
+            40, ge=1, description="samples of the smallest client of practical, at least"
+        )
         seed: int = pf.Field(
             1, ge=0, lt=2**32, description="of the split, whatever the run's; published: 1"
         )
@@ -71,18 +74,18 @@ class Published:
         generator: np.random.Generator,
         config: Config,
         notes: list[str],
-    ) -> list[np.ndarray]:
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Draw as the published generator; ``generator``, the run's own, is not used."""
         if len(labels) < 2 * num_clients:
             raise pf.UsageError(
                 f"published: {len(labels)} samples are too few for {num_clients} clients",
                 do=f"use at most {len(labels) // 2} clients",
             )
-        least = min(40, len(labels) // num_clients // 2)
+        least = min(config.least, len(labels) // num_clients // 2)
         stream = np.random.RandomState(config.seed)
         rows = [np.flatnonzero(labels == c) for c in range(num_classes)]
         if config.setting == "practical":
-            return _practical(rows, num_clients, config.beta, least, stream)
+            return _cut(_practical(rows, num_clients, config.beta, least, stream), stream)
         k = config.classes_per_client or max(2, round(num_classes / 10))
         parts = _pathological(rows, num_clients, k, least, stream)
         dealt = sum(len(part) for part in parts)
@@ -91,7 +94,19 @@ class Published:
                 f"published: no client has the {len(labels) - dealt} samples of the last classes, "
                 "as in the published generator"
             )
-        return parts
+        return _cut(parts, stream)
+
+
+def _cut(
+    parts: list[np.ndarray], stream: np.random.RandomState
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Cut each client's rows into training and test rows, the test rows first in a permutation."""
+    cut = []
+    for part in parts:
+        shuffled = part[stream.permutation(len(part))]
+        tests = len(part) - int(0.75 * len(part))
+        cut.append((shuffled[tests:], shuffled[:tests]))
+    return cut
 
 
 def _practical(

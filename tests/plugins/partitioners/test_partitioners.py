@@ -12,7 +12,7 @@ from protofl.system.options.plugin_options import parse_config
 from protofl_plugins.partitioners.dirichlet import Dirichlet, _draw_classes, _move_to_small
 from protofl_plugins.partitioners.iid import IID
 from protofl_plugins.partitioners.pathological import Pathological
-from protofl_plugins.partitioners.published import Published
+from protofl_plugins.partitioners.published import Published, _pathological, _practical
 from protofl_plugins.partitioners.shards import Shards
 
 ALL = [Pathological, Dirichlet, Shards, IID]
@@ -543,7 +543,7 @@ def published(sizes, num_clients, setting, notes=None, **options):
     stream = np.random.default_rng(0)
     told = [] if notes is None else notes
     parts = Published().partition(labels, len(sizes), num_clients, 14, stream, config, told)
-    return table(parts, labels, len(sizes))
+    return table([np.concatenate(part) for part in parts], labels, len(sizes))
 
 
 def slow_practical(sizes, num_clients, least, seed):
@@ -583,6 +583,31 @@ def test_published_practical_draws_until_all_have_enough():
     assert (published(sizes, 8, "practical", seed=3) == expected).all()
 
 
+@pytest.mark.parametrize("setting", ["practical", "pathological"])
+def test_the_published_cut_is_scikit_learns_on_the_same_stream(setting):
+    from sklearn.model_selection import train_test_split
+
+    labels = np.repeat(np.arange(10), 700)
+    rows = [np.flatnonzero(labels == c) for c in range(10)]
+    stream = np.random.RandomState(1)
+    if setting == "practical":
+        whole = _practical(rows, 20, 0.1, 40, stream)
+    else:
+        whole = _pathological(rows, 20, 2, 40, stream)
+    slow = [train_test_split(part, train_size=0.75, random_state=stream) for part in whole]
+    config = Published.Config(setting=setting)
+    parts = Published().partition(labels, 10, 20, 14, np.random.default_rng(5), config, [])
+    for (train, test), (train_slow, test_slow) in zip(parts, slow, strict=True):
+        assert train.tolist() == train_slow.tolist() and test.tolist() == test_slow.tolist()
+
+
+def test_published_practical_of_fedsa_takes_the_first_draw():
+    sizes = [300, 200, 250, 220, 260]
+    first, tries = slow_practical(sizes, 8, 1, seed=3)
+    assert tries == 1 and (published(sizes, 8, "practical", seed=3, least=1) == first).all()
+    assert (published(sizes, 8, "practical", seed=3) != first).any()
+
+
 def test_published_practical_gives_up_with_words():
     labels = balanced(2000, 10)
     message = refusal(Published, labels, 10, 50, setting="practical", beta=0.01)
@@ -613,7 +638,8 @@ def test_published_splits_do_not_follow_the_seed_of_the_run():
     labels = balanced(12_000, 10)
     for setting in ("practical", "pathological"):
         first, other = (split(Published, labels, 10, 8, s, setting=setting) for s in (3, 4))
-        assert all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+        for parts in zip(first, other, strict=True):
+            assert all(np.array_equal(a, b) for a, b in zip(*parts, strict=True))
         one, two = (published([1200] * 10, 8, setting, seed=seed) for seed in (1, 2))
         assert (one != two).any()
 
