@@ -105,6 +105,7 @@ def composition_rows(plan: Plan, folder: RunFolder) -> list[tuple[str, str]]:
             ),
         )
     )
+    rows += _set_by(plan)
     if "world" in plan.choices:
         rows.append(("world", _world(plan)))
     trials = f", {s.trials} trials" if s.trials > 1 else ""
@@ -124,6 +125,22 @@ def composition_rows(plan: Plan, folder: RunFolder) -> list[tuple[str, str]]:
         rows.append(("tracked by", ", ".join(tracker.name for tracker in plan.trackers)))
     rows.append(("run folder", shown_path(folder.path)))
     return rows
+
+
+def _set_by(plan: Plan) -> list[tuple[str, str]]:
+    """Return the values that are not the general defaults, by who set them beside the user."""
+    from protofl.system.options.table import OPTIONS, default_values, flag_of
+
+    usual, found = default_values(), dict[str, list[str]]()
+    for name, who in plan.set_by.items():
+        owner, dot, key = name.partition(".")
+        value = plan.settings.options.get(owner, {}).get(key) if dot else vars(plan.settings)[name]
+        plain = isinstance(value, (str, int, float))
+        shown = dot or (value != usual.get(name, value) and OPTIONS[name].affects != "nothing")
+        if who != "user" and plain and shown:
+            flag = name if dot else flag_of(name)[2:]
+            found.setdefault(who, []).append(f"{flag} {value_text(value)}")
+    return [(f"set by {who}", ", ".join(values)) for who, values in found.items()]
 
 
 def _asked(plan: Plan) -> str:

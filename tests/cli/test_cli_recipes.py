@@ -45,6 +45,7 @@ def test_save_and_run_again(cli, tiny, tmp_path):
     again = cli("run", "--config", "mine.toml", *tiny, "--out", "b")
     assert again.exit_code == 0, again.output
     one, two = (json.loads((tmp_path / name / "config.json").read_text()) for name in "ab")
+    assert one.pop("set_by") and two.pop("set_by")["use"] == "file mine.toml"
     assert one == two
     refused = cli("run", "local", *tiny, "--save-recipe", "mine.toml")
     assert refused.exit_code == 2 and "exists already" in refused.stderr

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,6 +60,7 @@ class Plan:
         notes: Lines to print before the start.
         dry: Whether this is the dry step's: every phase has one epoch, all clients take part, no
             time passes, and the gate learns what is sent.
+        set_by: {option: who set it}, see `Resolution`, or ``file NAME`` or ``recipe NAME``.
     """
 
     settings: Settings
@@ -75,6 +76,7 @@ class Plan:
     device: torch.device
     notes: list[str]
     dry: bool = False
+    set_by: dict[str, str] = field(default_factory=dict)
 
     # --- making one ---------------------------------------------------------------------------
 
@@ -138,6 +140,7 @@ class Plan:
             preparation=preparation,
             device=found.device,
             notes=[*inputs.about(data, given), *read_as, *notes],
+            set_by={"clients": f"data set {choices['dataset'].name}"} | found.set_by,
         )
 
     @cached_property

@@ -36,6 +36,8 @@ class Resolution:
         choices: The other plugins, by kind; metrics and trackers, of which there may be several,
             by ``metric/NAME``.
         device: Where the run computes.
+        set_by: {option: who set it}: ``models``, ``data set`` or ``method`` with the name, or
+            ``user``. Options of a schedule have a name with a dot.
     """
 
     settings: Settings
@@ -43,6 +45,7 @@ class Resolution:
     composition: Composition
     choices: dict[str, Choice]
     device: torch.device
+    set_by: dict[str, str]
 
 
 def resolve(
@@ -68,7 +71,7 @@ def resolve(
     registry = registry or Registry.of(vars(settings), extra)
     composition = _composed(registry, settings)
     choices = _chosen(registry, settings, "dataset", "models")
-    settings = _with_defaults(given, composition, choices)
+    settings, set_by = _with_defaults(given, composition, choices)
     device = device_of(settings.device)
     choices |= _chosen(registry, settings, *_further(registry, settings, composition))
     own = settings.options | training_options(vars(settings))
@@ -80,7 +83,7 @@ def resolve(
     if said is not None:
         for owner, part in parts_of(composition, choices).items():
             check_consent(part.config, owner, said.get(owner, ()), home)
-    return Resolution(settings, registry, composition, choices, device)
+    return Resolution(settings, registry, composition, choices, device, set_by)
 
 
 def _composed(registry: Registry, settings: Settings) -> Composition:
@@ -116,10 +119,12 @@ def _chosen(registry: Registry, settings: Settings, *options: str) -> dict[str, 
 
 def _with_defaults(
     given: Mapping[str, Any], composition: Composition, choices: Mapping[str, Choice]
-) -> Settings:
-    """Return the given options, with defaults of the method, the data set and the models."""
+) -> tuple[Settings, dict[str, str]]:
+    """Return the given options with defaults of method, data set and models, and who set each."""
     width = getattr(choices["model-group"].plugin, "feature_dim", None)
     defaults: dict[str, Any] = {} if width is None else {"feature_dim": width}
+    set_by = dict.fromkeys(defaults, f"models {choices['model-group'].name}")
+    data = f"data set {choices['dataset'].name}"
     defaults |= getattr(choices["dataset"].plugin, "defaults", {})
     of_plugins = defaults.pop("options", {})
     asked = composition.members[composition.main].call("run_defaults") or {}
@@ -128,7 +133,11 @@ def _with_defaults(
     for owner, values in of_plugins.items():
         if not {"lr_schedule" if owner == "schedule" else owner} & {*asked, *given}:
             options[owner] = {**values, **options.get(owner, {})}
-    return build({**defaults, **asked, **given, "options": options})
+            own = given.get("options", {}).get(owner, {})
+            set_by |= {f"{owner}.{key}": data for key in values if key not in own}
+    set_by |= dict.fromkeys([key for key in defaults if key not in set_by], data)
+    set_by |= dict.fromkeys(asked, f"method {composition.main}") | dict.fromkeys(given, "user")
+    return build({**defaults, **asked, **given, "options": options}), set_by
 
 
 def _further(registry: Registry, settings: Settings, composition: Composition) -> list[str]:

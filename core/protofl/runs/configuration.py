@@ -15,7 +15,7 @@ from protofl.hooks.plugin.members import Choice
 from protofl.runs.identity import defaults_of, file_digests, identity_of
 from protofl.system.files.tables import differences
 from protofl.system.machine import machine_facts, recorded_facts
-from protofl.system.options.table import OPTIONS, UNRECORDED, untracked
+from protofl.system.options.table import OPTIONS, UNRECORDED, default_values, untracked
 from protofl.system.sources import UNKNOWN, fingerprint
 from protofl.system.version import versions
 
@@ -35,10 +35,14 @@ def config_of(plan: Plan, *, tried: bool = False) -> dict[str, Any]:
     for key in ("recipe", "classes"):
         if not values[key]:
             del values[key]
+    usual = default_values()
+    others = {k for k in values if k in usual and values[k] != usual[k]}
+    set_by = {k: who for k, who in plan.set_by.items() if k in others or "." in k}
     unrecorded = {OPTIONS[name].chooses for name in UNRECORDED}
     used: list[Choice] = [*plan.composition.members.values()]
     used += [one for one in plan.choices.values() if one.kind not in unrecorded]
     about = {
+        "set_by": {name: set_by[name] for name in sorted(set_by)},
         "plugins": [_recorded(plan.registry.find(c.kind, c.name), c.plugin) for c in used],
         "versions": versions(),
         "machine": machine_facts(),
@@ -58,6 +62,12 @@ def config_of(plan: Plan, *, tried: bool = False) -> dict[str, Any]:
     }
     values |= about
     return values | {"identity": identity_of(values, defaults_of(plan))}
+
+
+def sources_in(recorded: Mapping[str, Any]) -> dict[str, str]:
+    """Return {option: who set it} of a ``config.json``; empty in those of version 0.1.0."""
+    found = recorded.get("set_by")
+    return {k: str(who) for k, who in found.items()} if isinstance(found, dict) else {}
 
 
 def _recorded(plugin: Plugin, loaded: type) -> dict[str, str]:

@@ -21,13 +21,7 @@ from protofl.federation.resolution import parts_of
 from protofl.hooks.views.snapshots import pack_server
 from protofl.records.failure import record_divergence
 from protofl.records.layout import SESSION, check_free, check_resumable, fresh_folder
-from protofl.records.result import (
-    Result,
-    is_best,
-    is_exhausted,
-    recorded_accuracies,
-    summarise,
-)
+from protofl.records.result import Result, is_best, is_exhausted, recorded_accuracies, summarise
 from protofl.records.row import Row
 from protofl.records.run_folder import RunFolder
 from protofl.runs.configuration import (
@@ -35,6 +29,7 @@ from protofl.runs.configuration import (
     check_same_files,
     config_of,
     folder_words,
+    sources_in,
 )
 from protofl.runs.dry_step.dry_run import count_flops, dry_step
 from protofl.runs.recipes import typed_in, write_recipe
@@ -85,12 +80,13 @@ def _start(
         check_recorded(recorded, str(folder.path / "config.json"))
         from protofl.runs.backend_choice import recorded_backend
 
-        own = recorded_backend(folder.path, given, note)
-        given = resumption.resumed_options(recorded, own | given, note)
+        given = recorded_backend(folder.path, given, note) | given
+        given = resumption.resumed_options(recorded, given, note)
     elif out is not None:
         check_free(out.expanduser().absolute())
     home = folder.path if recorded else request.home
     plan = plan or Plan.make(given, request.extra, note, said=request.said, home=home)
+    plan.set_by |= sources_in(recorded) if recorded else request.set_by
     plan.split(0)  # data that can't be split this way are found before there is a folder
     check_measures(plan)
     check_participation(plan)
@@ -151,8 +147,7 @@ class _Lifecycle:
             learned = self._before_the_first_round()
             from protofl.runs.backend_choice import choose_backend
 
-            # The workers of a session start once for all its runs.
-            tried = self._tried if self.idle is None else []
+            tried = self._tried if self.idle is None else []  # a session keeps its workers
             choose_backend(plan, self.folder.rows, tried, self._note)
         pool: Pool = plan.choices["backend"].call(
             "open_pool", plan=plan, workers=plan.settings.workers, idle=self.idle

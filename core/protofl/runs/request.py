@@ -9,6 +9,7 @@ from typing import Any
 
 from protofl.errors import UsageError
 from protofl.hooks.discovery.registry import Registry
+from protofl.runs.configuration import sources_in
 from protofl.runs.recipes import check_needs, named_in, of_method, read_needs, with_recipe
 from protofl.system.consent import allow_folder, check_output, is_data_folder, is_inside
 from protofl.system.files.tables import check_new_table, read_table
@@ -33,6 +34,7 @@ class Request:
         save_recipe: Where to write the options as a recipe, if anywhere.
         said: {plugin: its options that stand on the command line or among the arguments}; what only
             the user may allow has to be there.
+        set_by: {option: ``file NAME`` or ``recipe NAME``} of options that the user did not type.
         quiet: Whether a ``--config`` file asks for the last table only.
         extra: Plugin classes that are not installed, {(kind, name): class}.
         home: The folder of the file that holds options, in which it may name output folders.
@@ -43,6 +45,7 @@ class Request:
     resume: bool = False
     save_recipe: Path | None = None
     said: dict[str, dict[str, Any]] = field(default_factory=dict)
+    set_by: dict[str, str] = field(default_factory=dict)
     quiet: bool = False
     extra: dict[tuple[str, str], type] = field(default_factory=dict)
     home: Path = Path()
@@ -92,12 +95,12 @@ def read_request(
         request.options = parse_options(typed)
         request.said = request.options.get("options", {})
         return request
-    below, needs = dict[str, Any](), dict[str, str]()
+    below, needs, recorded = dict[str, Any](), dict[str, str](), dict[str, str]()
     if config is not None:
         table = config
         if not isinstance(table, Mapping):
             table = read_table(Path(table), "--config", "options")
-        below, needs = options_in(table), read_needs(table)
+        below, needs, recorded = options_in(table), read_needs(table), sources_in(table)
         _take_outputs(below, typed, where, request, recorded="versions" in table)
     below = dict(named(below))
     owner = str(typed.get("method") or below.get("method") or "")
@@ -109,6 +112,11 @@ def read_request(
         used = {(k, name) for k, name in named_in(merged) & named_in(below) if name in needs}
         check_needs(where, needs, used)
     request.options = with_recipe(merged)
+    if not isinstance(config, Mapping):
+        request.set_by = dict.fromkeys(below, f"file {Path(str(config)).name}") | recorded
+    name = request.options.get("recipe", {}).get("name", "")
+    request.set_by |= dict.fromkeys(request.options.keys() - merged.keys(), f"recipe {name}")
+    request.set_by = {key: who for key, who in request.set_by.items() if key not in above}
     request.said = of_method({**request.options, "options": above.get("options", {})})["options"]
     return request
 
