@@ -98,8 +98,7 @@ class Plan:
             extra: Plugin classes that are not installed, {(kind, name): class}.
             report: Takes a line when something takes long (a download).
             registry: Used with its extra and blocked plugins, instead of a new registry.
-            said: {plugin: its options that the user gave, not a file}; None where that is all.
-            home: The folder of the file that gave the others; outputs in it need no consent.
+            said, home: See `resolve`.
             data: Data to use instead of loading the data set.
 
         Raises:
@@ -140,7 +139,7 @@ class Plan:
             preparation=preparation,
             device=found.device,
             notes=[*inputs.about(data, given), *read_as, *notes],
-            set_by={"clients": f"data set {choices['dataset'].name}"} | found.set_by,
+            set_by=found.set_by,
         )
 
     @cached_property

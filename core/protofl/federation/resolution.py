@@ -123,8 +123,8 @@ def _with_defaults(
     """Return the given options with defaults of method, data set and models, and who set each."""
     width = getattr(choices["model-group"].plugin, "feature_dim", None)
     defaults: dict[str, Any] = {} if width is None else {"feature_dim": width}
-    set_by = dict.fromkeys(defaults, f"models {choices['model-group'].name}")
     data = f"data set {choices['dataset'].name}"
+    set_by = dict.fromkeys(defaults, f"models {choices['model-group'].name}") | {"clients": data}
     defaults |= getattr(choices["dataset"].plugin, "defaults", {})
     of_plugins = defaults.pop("options", {})
     asked = composition.members[composition.main].call("run_defaults") or {}

@@ -112,13 +112,30 @@ def read_request(
         used = {(k, name) for k, name in named_in(merged) & named_in(below) if name in needs}
         check_needs(where, needs, used)
     request.options = with_recipe(merged)
-    if not isinstance(config, Mapping):
-        request.set_by = dict.fromkeys(below, f"file {Path(str(config)).name}") | recorded
-    name = request.options.get("recipe", {}).get("name", "")
-    request.set_by |= dict.fromkeys(request.options.keys() - merged.keys(), f"recipe {name}")
-    request.set_by = {key: who for key, who in request.set_by.items() if key not in above}
+    name = f"file {Path(where.removeprefix('--config ')).name}"
+    file = {} if isinstance(config, Mapping) else dict.fromkeys(below, name)
+    request.set_by = _sources(file | recorded, request.options, merged, above)
     request.said = of_method({**request.options, "options": above.get("options", {})})["options"]
     return request
+
+
+def _sources(
+    file: Mapping[str, str],
+    options: Mapping[str, Any],
+    merged: Mapping[str, Any],
+    above: Mapping[str, Any],
+) -> dict[str, str]:
+    """Return {option: who set it} of the options that the user did not type.
+
+    Args:
+        file: Those of a file.
+        options: All options, with those of a recipe.
+        merged: The options without those of the recipe.
+        above: The typed options.
+    """
+    name = options.get("recipe", {}).get("name", "")
+    found = {**file, **dict.fromkeys(options.keys() - merged.keys(), f"recipe {name}")}
+    return {key: who for key, who in found.items() if key not in above}
 
 
 def _take_outputs(
