@@ -98,7 +98,8 @@ class Plan:
             extra: Plugin classes that are not installed, {(kind, name): class}.
             report: Takes a line when something takes long (a download).
             registry: Used with its extra and blocked plugins, instead of a new registry.
-            said, home: See `resolve`.
+            said: See `resolve`.
+            home: See `resolve`.
             data: Data to use instead of loading the data set.
 
         Raises:
@@ -108,27 +109,26 @@ class Plan:
         # 1. The options, and the plugins that they choose.
         found = resolve(given, extra, registry, said, home)
         settings, composition, choices = found.settings, found.composition, found.choices
-        registry = found.registry
         # 2. The data, the public data, and what they become for the models.
         choices, data, read_as = inputs.load_for_group(
-            choices, registry, settings.data_dir, report, data
+            choices, found.registry, settings.data_dir, report, data
         )
         public, own_public = inputs.public_data(
-            settings, composition, data, registry, report, given="public" in given
+            settings, composition, data, found.registry, report, given="public" in given
         )
         count = partial(choices["partitioner"].call, "count_clients")
         clients = number_of_clients(data, given.get("clients"), settings.clients, count)
         settings = settings.model_copy(update={"clients": clients, "public": public})
         preparation, notes = inputs.preparation_for(
-            data.sample, choices["model-group"], registry, augment=settings.augment
+            data.sample, choices["model-group"], found.registry, augment=settings.augment
         )
         # 3. What hooks may know of the run; what they ask of it; options that depend on it.
         generator = choices.get("generator")
-        info = run_info(settings, choices, data, preparation, own_public, registry)
+        info = run_info(settings, choices, data, preparation, own_public, found.registry)
         settle(composition, settings, info)
         return cls(
             settings=resolved(settings, composition, choices),
-            registry=registry,
+            registry=found.registry,
             composition=composition,
             choices=choices,
             data=data,

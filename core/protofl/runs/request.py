@@ -96,8 +96,7 @@ def read_request(
         request.said = request.options.get("options", {})
         return request
     below, needs, recorded = dict[str, Any](), dict[str, str](), dict[str, str]()
-    if config is not None:
-        table = config
+    if (table := config) is not None:
         if not isinstance(table, Mapping):
             table = read_table(Path(table), "--config", "options")
         below, needs, recorded = options_in(table), read_needs(table), sources_in(table)
@@ -112,9 +111,9 @@ def read_request(
         used = {(k, name) for k, name in named_in(merged) & named_in(below) if name in needs}
         check_needs(where, needs, used)
     request.options = with_recipe(merged)
-    name = f"file {Path(where.removeprefix('--config ')).name}"
-    file = {} if isinstance(config, Mapping) else dict.fromkeys(below, name)
-    request.set_by = _sources(file | recorded, request.options, merged, above)
+    source = f"file {Path(where.removeprefix('--config ')).name}"
+    file = dict.fromkeys([] if isinstance(config, Mapping) else below, source) | recorded
+    request.set_by = _sources(file, request.options, merged, above)
     request.said = of_method({**request.options, "options": above.get("options", {})})["options"]
     return request
 
