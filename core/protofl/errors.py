@@ -39,10 +39,9 @@ class ProtoflError(Exception):
     @staticmethod
     def to_values(error: Exception) -> dict[str, Any]:
         """Return any error as plain values for another process; see `from_values`."""
+        what, near, do = error_text(error), "", "--debug shows where"
         if isinstance(error, ProtoflError):
             what, near, do = error.what, error.near, error.do
-        else:
-            what, near, do = f"{type(error).__name__}: {error}", "", "--debug shows where"
         kinds = [kind.__name__ for kind in type(error).__mro__]
         return {
             "error": next((kind for kind in kinds if kind in CROSSING), kinds[0]),
@@ -211,19 +210,29 @@ def unknown(noun: str, name: str, known: Iterable[str], do: str = "") -> Unknown
     return error
 
 
-ENDS = (SystemExit, Overtime)
-"""Exceptions that end a hook besides its own errors: an exit of the program, a time limit."""
+def ends_hook(error: BaseException) -> bool:
+    """Return False for an interruption of the program, and for a generator that is closed."""
+    if isinstance(error, GeneratorExit):  # that of a closed generator has one frame
+        return error.__traceback__ is not None and error.__traceback__.tb_next is not None
+    return not isinstance(error, KeyboardInterrupt)
 
 
 def error_text(error: BaseException) -> str:
     """Describe an error of a hook."""
     if isinstance(error, SystemExit):
         return f"it called sys.exit({'' if error.code is None else repr(error.code)})"
-    if isinstance(error, Overtime):
+    text = said_by(error)
+    text = text if len(text) <= LONGEST else text[: LONGEST - 2].rstrip() + " …"
+    kind = "" if isinstance(error, Overtime) else f"{type(error).__name__}: "
+    return (kind + text).removesuffix(": ")
+
+
+def said_by(error: BaseException) -> str:
+    """Return the text of an exception, whose ``str`` may fail."""
+    try:
         return str(error)
-    text = str(error)
-    short = text if len(text) <= LONGEST else text[: LONGEST - 2].rstrip() + " …"
-    return f"{type(error).__name__}: {short}"
+    except BaseException:
+        return "(its text cannot be read)"
 
 
 LONGEST = 400
@@ -233,11 +242,11 @@ LONGEST = 400
 def memory_problem(error: BaseException) -> str:
     """Describe an error of Python or torch about missing memory; empty for other errors."""
     words = ("can't allocate memory", "out of memory", "not enough memory", "unable to allocate")
-    said = str(error).strip().partition("\n")[0][:200]
-    torch_s = isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
+    said = said_by(error).strip()
+    torch_s = isinstance(error, RuntimeError) and any(word in said.lower() for word in words)
     if isinstance(error, ProtoflError) or not (isinstance(error, MemoryError) or torch_s):
         return ""
-    return f"memory ran out ({said or type(error).__name__})"
+    return f"memory ran out ({said.splitlines()[0][:200] if said else type(error).__name__})"
 
 
 LESS_MEMORY = (
@@ -281,13 +290,11 @@ class error_context:
             if self._place not in error.what:
                 error.what = f"{self._place}: {error.what}"
                 error.place = error.place or self._place
-        elif isinstance(error, (Exception, *ENDS)):
-            place, do = plugin_location(error), "--debug shows where"
-            if place:
-                do = f"it was raised at {place}; --debug shows the way there"
+        elif error is not None and ends_hook(error):
+            place, said = plugin_location(error), memory_problem(error)
+            way = f"it was raised at {place}; --debug shows the way there"
+            do = LESS_MEMORY if said else way if place else "--debug shows where"
             kind = Late if isinstance(error, Overtime) else RunFailure
-            said = memory_problem(error)
-            do = LESS_MEMORY if said else do
             failure = kind(f"{self._place}: {said or error_text(error)}", do=do)
             failure.place = self._place
             raise failure from error

@@ -8,10 +8,12 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
+from runtime_toys import install, lines_of, make_plan, train
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
@@ -285,3 +287,182 @@ def test_an_error_below_an_engine_is_not_placed_in_the_engine():
             module["fail"]()
         found = plugin_location(caught.value).partition(":")[0]
         assert found == ("mine.py" if module is other else Path(__file__).name)
+
+
+# --- with --on-bad-upload skip and --on-lost-client skip ------------------------------------------
+
+
+class Bare(BaseException):
+    """An exception that `except Exception` does not catch."""
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise ValueError("no words")
+
+
+def raising(error):
+    def do(sent):
+        raise error
+
+    return do
+
+
+def with_prototypes(make):
+    def do(sent):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's, of layouts in beta
+            return {**sent, "prototypes": make()}
+
+    return do
+
+
+def with_key(key):
+    return lambda sent: {**sent, key: torch.ones(2)}
+
+
+UPLOADS = {
+    "sparse_coo tensor": with_prototypes(lambda: torch.eye(4, 6).to_sparse()),
+    "sparse_csr tensor": with_prototypes(lambda: torch.eye(4, 6).to_sparse_csr()),
+    "qint8": with_prototypes(lambda: torch.quantize_per_tensor(torch.ones(4), 1, 0, torch.qint8)),
+    "meta tensor": with_prototypes(lambda: torch.ones(4, 6, device="meta")),
+    "_mkldnn tensor": with_prototypes(lambda: torch.ones(4, 6).to_mkldnn()),
+    "nested tensor": with_prototypes(lambda: torch.nested.nested_tensor([torch.ones(2)] * 2)),
+    "the str 'x'": with_prototypes(lambda: "x"),
+    "a bytes": with_prototypes(lambda: b"x"),
+    "a list of 1": with_prototypes(lambda: [1.0]),
+    "numpy.ndarray": with_prototypes(lambda: torch.ones(3).numpy()),
+    "the float 1": with_prototypes(lambda: 1.0),
+    "a dict of 0": with_prototypes(dict),
+    "builtin_function": with_prototypes(lambda: print),
+    "returned 3 as": with_key(3),
+    "returned None as": with_key(None),
+    "returned (1,) as": with_key((1,)),
+    "returned b'a' as": with_key(b"a"),
+    r"returned '\ud800' as": with_key("\ud800"),
+    "returned nothing": lambda sent: None,
+    "4,611,686,018,427,387,968 bytes": with_prototypes(lambda: torch.ones(1).expand(2**60)),
+    "with 1e+30, larger than 1e+09": with_prototypes(lambda: torch.full((4, 6), 1e30)),
+    "with 3e+38, larger than 1e+09": with_prototypes(lambda: torch.full((4, 6), 3e38)),
+}
+"""{words of the note: an upload that is not plain tensors, or would overflow float32}."""
+
+FAILURES = {
+    r"ValueError: a\x1b[31mb": raising(ValueError("a\x1b[31mb")),
+    "GeneratorExit": raising(GeneratorExit()),
+    "Bare": raising(Bare()),
+    "Mute: (its text cannot be read)": raising(Mute()),
+    "it called sys.exit(3)": raising(SystemExit(3)),
+}
+"""{words of the note: how a hook of a client ends}."""
+
+
+def faulty(changes, hook="upload_payload"):
+    """A method in which client 2 does something else in a hook of round 1, 2, …."""
+
+    def change(client, found):
+        due = client.id == 2 and 1 <= client.round <= len(changes)
+        return changes[client.round - 1](found) if due else found
+
+    class Faulty(method("", None)):
+        uploads = {"prototypes": "means", "classes": "whose", "counts": "how many"}
+
+        @pf.hookimpl
+        def before_training(self, client):
+            return change(client, {}) if hook == "before_training" else {}
+
+        @pf.hookimpl
+        def local_loss(self, batch, output, given):
+            return {"ce": cross_entropy(output.logits, batch.y)}
+
+        @pf.hookimpl
+        def upload_payload(self, client):
+            sent = {**client.class_prototypes()}
+            return change(client, sent) if hook == "upload_payload" else sent
+
+    return Faulty
+
+
+@pytest.fixture
+def skips(tmp_path, monkeypatch):
+    """Trains with hooks that fail; returns the result and the notes about client 2."""
+    install(monkeypatch)
+
+    def run(plugin, rounds, **options):
+        told, skip = [], {"on_bad_upload": "skip", "on_lost_client": "skip"}
+        options = skip | options | {"rounds": rounds, "dry_step": True}
+        result = train(plugin, tmp_path / "r", progress=told.append, **options)
+        texts = [event.text for event in told if isinstance(event, pf.events.Note)]
+        return result, [text for text in texts if "client 2" in text]
+
+    return run
+
+
+def test_uploads_that_are_no_plain_tensors_are_skipped_by_name(skips):
+    result, notes = skips(faulty([*UPLOADS.values()]), len(UPLOADS) + 2)
+    middle = result.record[1:-1]
+    assert [dict(row.absent) for row in middle] == [{"2": "skipped"}] * len(UPLOADS)
+    assert not result.record[0].absent and not result.record[-1].absent
+    for words, note in zip(UPLOADS, notes, strict=True):
+        assert words in note and "it is left out" in note
+
+
+@pytest.mark.parametrize("hook", ["upload_payload", "before_training"])
+@pytest.mark.parametrize("engine", ["eager", "vmapped"])
+def test_a_hook_that_fails_makes_its_client_absent(skips, hook, engine):
+    result, notes = skips(faulty([*FAILURES.values()], hook), len(FAILURES) + 2, engine=engine)
+    middle = result.record[1:-1]
+    assert [dict(row.absent) for row in middle] == [{"2": "failed"}] * len(FAILURES)
+    for number, (words, row, note) in enumerate(zip(FAILURES, middle, notes, strict=True), 1):
+        assert row.failures["2"].startswith(f"{hook}, client 2, round {number}: ")
+        assert row.failures["2"].endswith(words)
+        assert f"{row.failures['2']}; the round goes on without the client" == note
+    assert not result.record[-1].absent
+
+
+def test_a_client_that_failed_is_what_it_was_before(skips, tmp_path):
+    """As if it had not been asked: equal to a run that replays the other participants."""
+    result, _ = skips(faulty([raising(ValueError())]), 3)
+    again = train(
+        faulty([]), tmp_path / "again", rounds=3, participants_from=result.folder, dry_step=False
+    )
+    for key in ("test_accuracy", "loss_terms", "client_accuracies"):
+        assert [row[key] for row in again.record] == [row[key] for row in result.record]
+
+
+def test_a_wrapper_that_spoils_an_upload_is_named():
+    class Spoils:
+        @pf.hookimpl(wrapper=True)
+        def upload_payload(self, client):
+            sent = yield
+            return {**sent, "prototypes": "spoilt"} if client.round == 1 else sent
+
+    plan = make_plan("fedproto", wrappers={"spoils": Spoils}, rounds=2)
+    with pytest.raises(pf.RunFailure, match=r"spoils\.upload_payload returned 'prototypes' as the"):
+        lines_of(plan)
+    plan = make_plan(faulty([with_prototypes(list)]), wrappers={"top-k": None}, rounds=2)
+    with pytest.raises(
+        pf.RunFailure, match=r"main\.upload_payload returned 'prototypes' as a list"
+    ):
+        lines_of(plan)
+
+
+def test_what_a_hook_changes_for_all_is_restored_and_named(skips, tmp_path, capfd):
+    changes = {
+        "torch's default dtype to float64": lambda: torch.set_default_dtype(torch.float64),
+        "the recursion limit to 3333": lambda: sys.setrecursionlimit(3333),
+        "the current folder": lambda: os.chdir("/"),
+        "closed the standard output": lambda: os.close(1),
+    }
+
+    def after(do):
+        return lambda sent: (do(), sent)[1]
+
+    before = torch.get_default_dtype(), sys.getrecursionlimit(), os.getcwd()
+    result, notes = skips(faulty([after(do) for do in changes.values()]), len(changes) + 1)
+    assert not any(row.absent for row in result.record)
+    for words, note in zip(changes, notes, strict=True):
+        assert note.startswith("train of client 2 in round ") and words in note
+    assert (torch.get_default_dtype(), sys.getrecursionlimit(), os.getcwd()) == before
+    os.write(1, b"still open")
+    assert "still open" in capfd.readouterr().out

@@ -103,7 +103,7 @@ class ClientStore:
         After an error a client that is not live is what it was before the job. With ``undo`` it
         can be put back to that until its next job.
         """
-        self._forget_before(client)
+        self.forget_before(client)
         if undo:
             self._before[client] = self._as_it_is(client)
         record = self.record(client)
@@ -133,8 +133,16 @@ class ClientStore:
 
     # --- back to before a job -------------------------------------------------------------------
 
+    def forget_before(self, client: int) -> None:
+        """Forget the state to which `undo` would restore a client."""
+        before = self._before.pop(client, None)
+        if isinstance(before, Path):
+            before.unlink(missing_ok=True)
+
     def undo(self, client: int) -> None:
-        """Restore a client to its state before it was lent, which must be its last job."""
+        """Restore a client to its state before it was lent, if that was its last job."""
+        if client not in self._before:
+            return
         before = self._before.pop(client)
         self.drop(client)
         if isinstance(before, Path):
@@ -152,11 +160,6 @@ class ClientStore:
         before = self._file(client, "-before")  # whose file it is may remove it
         link_or_copy(kept, before)
         return before
-
-    def _forget_before(self, client: int) -> None:
-        before = self._before.pop(client, None)
-        if isinstance(before, Path):
-            before.unlink(missing_ok=True)
 
     def _file(self, client: int, mark: str = "") -> Path:
         return self._scratch.file(f"client-{client:05d}{mark}.safetensors")
@@ -179,7 +182,7 @@ class ClientStore:
 
     def drop(self, client: int) -> None:
         """Drop a client: it has its initial state again."""
-        self._forget_before(client)
+        self.forget_before(client)
         self._forget_file(client)
         self._kept.pop(client, None)
 

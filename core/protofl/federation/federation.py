@@ -211,7 +211,8 @@ class Federation:
             blobs = dict(self._server_side.downloads(lacking, totals))
             sizes = {client: len(blobs.get(client, b"")) for client in clients}
             idle = self._who.downloading(sizes, when)
-            undo = settings.on_bad_upload == "skip" or self._who.leaves_out
+            undo = "skip" in (settings.on_bad_upload, settings.on_lost_client)
+            undo = undo or self._who.leaves_out
             work = [
                 jobs.Train(
                     c,
@@ -283,7 +284,7 @@ class Federation:
                 found = self._stages.sound(job, reply, kind)
                 self._stages.done(stage, job.client, found, totals)
                 if isinstance(found, jobs.Absent):
-                    totals.leave_out(job.client, found.reason)
+                    totals.leave_out(job.client, found.reason, found.error)
                 else:
                     replies[job.client] = found
         return replies

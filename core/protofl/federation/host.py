@@ -18,11 +18,13 @@ from protofl.hooks.malicious import checked_labels
 from protofl.hooks.models.architecture import SplitModel, unset_model
 from protofl.hooks.plugin.members import Choice
 from protofl.hooks.transport.gates import DownloadGate, Read
+from protofl.hooks.transport.rules import printable
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.records import ClientRecord
-from protofl.hooks.wire.payload import Payload
+from protofl.hooks.wire.payload import BadUpload, Payload
 from protofl.system.device import compute_threads, deterministic_kernels
 from protofl.system.files.atomic import disk_errors
+from protofl.system.interpreter import unchanged_interpreter
 from protofl.system.machine import time_limit
 from protofl.system.profile.host_profile import HostProfile
 from protofl.system.profile.run_profile import Clock
@@ -126,8 +128,13 @@ class Host:
         start = time.perf_counter()
         self._profile.sample = isinstance(job, work.ClientJob) and job.sample
         limit, doing = self.plan.settings.job_limit, str(job)
-        with self._computing(doing), time_limit(limit, doing, go_on(job)):
-            reply = self._do(job)
+        with self._computing(doing), unchanged_interpreter(doing) as notes:
+            with time_limit(limit, doing, go_on(job)):
+                try:
+                    reply = self._do(job)
+                except RunFailure as error:
+                    reply = self._absent(job, error)
+        reply.notes += notes
         if self._profile.on and isinstance(job, work.ClientJob):
             reply.profile = self._profile.job_done(start)
         return reply
@@ -153,11 +160,39 @@ class Host:
         names = [self.plan.info.architecture_of(job.client).name for job in train]
         for places in chunks(engine, names):
             chosen = [train[place] for place in places]
-            limit = self.plan.settings.job_limit * len(chosen)
-            doing = " and ".join(map(str, chosen))
-            with self._computing(doing), time_limit(limit, doing, go_on(chosen[0])):
-                replies = carry_out(engine, [self._training(job) for job in chosen])
-            yield from zip(chosen, replies, strict=True)
+            yield from zip(chosen, self._train_together(engine, chosen), strict=True)
+
+    def _train_together(self, engine: Choice, jobs: list[work.Train]) -> Sequence[work.Reply]:
+        """Train several clients; if a hook fails and clients may be absent, one by one."""
+        limit, doing = self.plan.settings.job_limit * len(jobs), " and ".join(map(str, jobs))
+        for job in jobs:
+            self._store.forget_before(job.client)
+        with self._computing(doing), unchanged_interpreter(doing) as notes:
+            with time_limit(limit, doing, go_on(jobs[0])):
+                try:
+                    replies = carry_out(engine, [self._training(job) for job in jobs])
+                except RunFailure as error:
+                    if isinstance(error, Late) or not all(job.may_be_undone for job in jobs):
+                        raise
+                    replies = []
+        if not replies:
+            for job in jobs:
+                self._store.undo(job.client)
+            return [self.handle(job) for job in jobs]
+        replies[0].notes += notes
+        return replies
+
+    def _absent(self, job: work.Job, error: RunFailure) -> work.Absent:
+        """Return the reply for a client whose hook failed; raise the error if it may not fail."""
+        if not isinstance(job, work.Train) or self.plan.dry or isinstance(error, Late):
+            raise error
+        if isinstance(error, BadUpload) and self.plan.settings.on_bad_upload == "skip":
+            return work.Absent(reason="skipped", notes=[f"{error.what}: it is left out"])
+        if not job.may_fail:
+            raise error
+        self._store.undo(job.client)
+        notes = [f"{error.what}; the round goes on without the client"]
+        return work.Absent(error=printable(error.what), notes=notes)
 
     def broadcast(self, job: work.Job) -> None:
         """Do a job."""

@@ -158,7 +158,7 @@ class Workers:
                     raise HostFailure(failure.what, row, failure.do) from failure
                 return self._without(slot, failure, job, row)
             with self.lock:
-                if isinstance(job, Train):
+                if isinstance(job, Train) and getattr(reply, "reason", "") != "failed":
                     self._memory.trained(job)
                 elif isinstance(job, Undo):
                     self._memory.undone(job.client)

@@ -194,11 +194,13 @@ class Reply(Message):
     Attributes:
         seconds: Seconds that the job took, by stage.
         profile: What a profiled host recorded of the job, as JSON.
+        notes: Lines for the user.
         blob: Bytes that travel with the reply, such as an upload.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
     profile: str = ""
+    notes: list[str] = field(default_factory=list, kw_only=True)
 
 
 @dataclass
@@ -209,13 +211,11 @@ class TrainReply(Reply):
         samples: Samples seen.
         sums: Sums of the loss terms over these samples, by label.
         floats: Floats of the upload.
-        notes: Lines for the user.
     """
 
     samples: int = 0
     sums: dict[str, float] = field(default_factory=dict)
     floats: int = 0
-    notes: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -225,11 +225,11 @@ class Absent(Reply):
     Attributes:
         reason: ``failed``, or a word of the pool's own. What the run itself leaves out is
             ``skipped``, and in virtual time ``deadline``, ``late`` or ``left``.
-        notes: Lines for the user.
+        error: The error of the hook that failed.
     """
 
     reason: str = "failed"
-    notes: list[str] = field(default_factory=list)
+    error: str = ""
 
 
 @dataclass

@@ -15,13 +15,14 @@ from typing import Any
 import torch
 
 from protofl.data.batches import Samples, batch_bounds, training_batches
-from protofl.errors import ENDS, RunFailure, error_context
+from protofl.errors import RunFailure, error_context, error_text
 from protofl.federation.jobs import Evaluate, Reply, Train, TrainReply
 from protofl.federation.plan import Plan
 from protofl.federation.train_job import TrainJob
 from protofl.hooks.models.modules import parameter_groups
 from protofl.hooks.plugin.members import Choice
 from protofl.hooks.transport.gates import DownloadGate
+from protofl.hooks.transport.rules import check_size
 from protofl.hooks.views.batch import Batch, Output
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.records import ClientRecord
@@ -56,8 +57,10 @@ def carry_out(engine: Choice, trainings: Sequence[Training]) -> list[Reply]:
             same = [number for number, job in jobs.items() if job.phase.name == phase]
             try:
                 found = _trained(engine, [jobs[number] for number in same])
-            except (Exception, *ENDS) as error:
-                trainings[same[0]].throw(error)  # raises, with the client's name
+            except BaseException as error:
+                ended = isinstance(error, GeneratorExit)  # would close the generator
+                thrown = RunFailure(error_text(error)) if ended else error
+                trainings[same[0]].throw(thrown)  # raises, with the client's name
                 raise
             done.update(zip(same, found, strict=True))
     return [replies[number] for number in range(len(trainings))]
@@ -117,6 +120,7 @@ class Trainer:
             upload = self._profile.operators("upload")
             with upload, error_context(f"upload_payload, {place}"), torch.no_grad():
                 payload = Payload(plan.composition.call("upload_payload", client=client))
+                check_size(payload, plan.settings.upload_limit)
             with error_context(f"encode_upload, {place}"), torch.no_grad():
                 reply.floats, reply.blob = plan.composition.upload.pack(payload, client=client)
         record.end_work(keep_received=self._keeps_download)

@@ -31,6 +31,7 @@ class Totals:
         participants: Clients that take part, and answer.
         answered: Which, where these are not those that were drawn.
         absent: {client: why} of those that do not answer; no figure has them.
+        failures: {client: error of a hook} of absent clients that failed.
         samples: Samples seen in local training.
         sums: Sums of the loss terms over them.
         traffic: {client: floats and bytes of its downloads and uploads}.
@@ -49,6 +50,7 @@ class Totals:
     participants: int = 0
     answered: list[int] | None = None
     absent: dict[int, str] = field(default_factory=dict)
+    failures: dict[int, str] = field(default_factory=dict)
     samples: int = 0
     sums: dict[str, float] = field(default_factory=dict)
     traffic: dict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
@@ -67,9 +69,11 @@ class Totals:
         for stage, value in seconds.items():
             self.seconds[stage] += value
 
-    def leave_out(self, client: int, reason: str) -> None:
+    def leave_out(self, client: int, reason: str, error: str = "") -> None:
         """Mark a client as absent: it counts as if it had not been asked."""
         self.absent[client] = reason
+        if error:
+            self.failures[client] = error
         self.traffic.pop(client, None)
         self.trained.pop(client, None)
 
@@ -111,6 +115,7 @@ class Totals:
         each = {str(client): accuracy for client, accuracy in self.accuracy.items()}
         absent = {
             "absent": {str(client): reason for client, reason in sorted(self.absent.items())},
+            "failures": {str(client): line for client, line in sorted(self.failures.items())},
             "skipped_uploads": sorted(c for c, why in self.absent.items() if why == "skipped"),
         }
         honest = {c: score for c, score in self.scores.items() if c not in self.malicious}

@@ -92,6 +92,7 @@ class Row(Mapping[str, Any]):
     participants = Figure[int]()
     answered = Figure[Sequence[int] | None](None)
     absent = Figure[Mapping[str, str]](NOTHING)
+    failures = Figure[Mapping[str, str]](NOTHING)
     skipped_uploads = Figure[Sequence[int]](())
     malicious = Figure[Sequence[int]](())
     joined = Figure[Sequence[int]](())

@@ -61,6 +61,7 @@ class Line(_Form):
     participants: Count
     answered: list[Count] | None = None
     absent: dict[Client, str] = {}
+    failures: dict[Client, str] = {}
     skipped_uploads: list[Count] = []
     malicious: list[Count] = []
     joined: list[Count] = []

@@ -130,9 +130,11 @@ class Composition:
         makers = [self.members[name] for name in self.makers(hook)]
         merged = MergedProviders({m.name: m.call for m in makers if hook in m.hooks})
         manager.register(merged if hook in self.beside else one)
-        for member in self.wrappers:
-            if hook in member.hooks:
-                manager.register(HookWrapper(member.call))
+        around = [member for member in self.wrappers if hook in member.hooks]
+        if around:
+            manager.register(HookWrapper(" and ".join(self.makers(hook))))
+        for member in around:
+            manager.register(HookWrapper(member.name, member.call))
         caller: pluggy.HookCaller = getattr(manager.hook, hook)
         return caller
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from protofl.errors import RunFailure, UsageError, error_text, unknown
+from protofl.errors import Overtime, RunFailure, UsageError, ends_hook, error_text, unknown
 from protofl.hooks.discovery.kinds import hooks_of
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.plugin.loss import LossSource, checked_given
@@ -60,7 +60,9 @@ class Choice:
         """Call a hook (see `bound`); return None if the plugin does not implement it."""
         try:
             return self.bound(hook, **given)() if hook in self.hooks else None
-        except SystemExit as end:
+        except BaseException as end:
+            if isinstance(end, (Exception, Overtime)) or not ends_hook(end):
+                raise
             raise RunFailure(f"{self.kind}/{self.name}, {hook}: {error_text(end)}") from end
 
     def dump(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from protofl.errors import SentTwice, error_context
 from protofl.hooks.hookspecs.markers import hookimpl
+from protofl.hooks.transport.return_values import expect_returned
 from protofl.hooks.views.batch import Batch, Output
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.server import Server
@@ -98,20 +99,34 @@ Call = Callable[..., Any]
 
 
 class HookWrapper:
-    """A wrapper: its hooks see a client or server that is bound to it."""
+    """A wrapper: its hooks see a client or server that is bound to it.
 
-    def __init__(self, call: Call) -> None:
-        self._call = call
+    Args:
+        name: The wrapper, for errors; for the innermost the methods inside it.
+        call: Calls the wrapper's hooks; by default what is inside is only checked.
+    """
+
+    def __init__(self, name: str, call: Call | None = None) -> None:
+        self._name, self._call = name, call or _inside
 
     @hookimpl(wrapper=True)
     def upload_payload(self, client: Client) -> Generator[None, Any, Any]:
         """Call the wrapper's hook."""
-        return (yield from self._call("upload_payload", client=client))
+        return (yield from self._checked("upload_payload", client=client))
 
     @hookimpl(wrapper=True)
     def download_payload(self, server: Server, client_id: int) -> Generator[None, Any, Any]:
         """Call the wrapper's hook."""
-        return (yield from self._call("download_payload", server=server, client_id=client_id))
+        return (yield from self._checked("download_payload", server=server, client_id=client_id))
+
+    def _checked(self, hook: str, **given: Any) -> Generator[None, Any, Any]:  # noqa: ANN401
+        found = yield from self._call(hook, **given)
+        expect_returned(hook, self._name, found, given)
+        return found
+
+
+def _inside(hook: str, **given: Any) -> Generator[None, Any, Any]:  # noqa: ANN401
+    return (yield)
 
 
 class MergedProviders:

@@ -26,6 +26,12 @@ from protofl.hooks.views.server import Server
 from protofl.hooks.wire.payload import Payload
 from protofl.system.files.tensors import shown_name
 
+BOUND = 1e9
+"""Largest |x| of an upload by default: squares and sums over clients stay finite in float32.
+
+Uploads of the golden runs stay below 2.
+"""
+
 Read = Callable[[Payload], Payload]
 """Returns a download as hooks see it."""
 
@@ -105,7 +111,7 @@ class UploadGate:
     ) -> None:
         self._info, self._declared, self._dry = info, declared, dry
         self._known, self._limit = SpecTable(info, state), limits[0] * 2**20
-        bound = math.inf if dry else limits[1] or math.inf  # does not depend on the composition
+        bound = math.inf if dry else limits[1] or BOUND  # does not depend on the composition
         public = None if dry else info.public
         self._contents = ContentRules(info.num_classes, public, declared, codec, self._limit, bound)
         self._server = server

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import reprlib
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from protofl.errors import RunFailure, UsageError
 from protofl.hooks.views.run_info import Phase
+from protofl.hooks.wire.payload import BadUpload
 from protofl.system.files.tensors import TYPES
 
 PAYLOADS = ("upload_payload", "download_payload")
@@ -99,7 +101,7 @@ def expect_returned(hook: str, owner: str, found: Any, given: Mapping[str, Any])
     spec = RETURNED.get(hook)
     if spec is None or (found is None and hook not in NEEDED):
         return
-    wrong = UsageError if hook in BEFORE else RunFailure
+    wrong = BadUpload if hook == "upload_payload" else UsageError if hook in BEFORE else RunFailure
     near, do = f"expected {spec.expected}", f"return {spec.example}"
     if not isinstance(found, spec.kind) or isinstance(found, str):
         raise wrong(f"{who} returned {description(found)}", near, do)
@@ -107,7 +109,7 @@ def expect_returned(hook: str, owner: str, found: Any, given: Mapping[str, Any])
         return _expect_scores(who, found, (given["x"].shape[0], given["client"].num_classes))
     pairs: Any = found.items() if isinstance(found, Mapping) else enumerate(found)  # type: ignore[arg-type]
     for name, item in pairs:
-        if isinstance(found, Mapping) and not isinstance(name, str):
+        if isinstance(found, Mapping) and not _is_name(name):
             do = "names are strings"
         elif not (_is_number(item) if spec.item is float else isinstance(item, spec.item)):
             do = _conversion(name, item) if spec.item is Tensor else do
@@ -116,7 +118,7 @@ def expect_returned(hook: str, owner: str, found: Any, given: Mapping[str, Any])
             do = "write .to_dense(), .dequantize(), .float() or .long()"
         else:
             continue
-        raise wrong(f"{who} returned {name!r} as {description(item)}", near, do)
+        raise wrong(f"{who} returned {reprlib.repr(name)} as {description(item)}", near, do)
 
 
 def _conversion(name: str, value: Any) -> str:  # noqa: ANN401 - it may be anything
@@ -128,8 +130,14 @@ def _conversion(name: str, value: Any) -> str:  # noqa: ANN401 - it may be anyth
     return f"write {name}=torch.stack(…) of tensors, torch.tensor(…) of numbers"
 
 
+def _is_name(name: object) -> bool:
+    """Return True for a string that can be written as UTF-8."""
+    return isinstance(name, str) and not any("\ud800" <= sign <= "\udfff" for sign in name)
+
+
 def _is_sendable(tensor: Tensor) -> bool:
-    return tensor.layout is torch.strided and not tensor.is_meta and tensor.dtype in SENT
+    plain = tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_nested
+    return plain and tensor.dtype in SENT
 
 
 def _expect_scores(who: str, found: Tensor, shape: tuple[int, int]) -> None:
@@ -180,7 +188,10 @@ def description(value: Any) -> str:  # noqa: ANN401 - it may be anything
     if value is None:
         return "nothing"
     if isinstance(value, Tensor):
+        if value.is_nested:
+            return f"a nested tensor of {value.dtype}".replace("torch.", "")
         layout = "" if value.layout is torch.strided else f"{value.layout} "
+        layout = "meta " if value.is_meta else layout
         return f"a {layout}tensor of {value.dtype} {list(value.shape)}".replace("torch.", "")
     if hasattr(value, "dtype") and hasattr(value, "shape"):  # NumPy's, without asking for it
         return f"a {type(value).__module__}.{kind} of {value.dtype} {list(value.shape)}"

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, ValidationError
 from torch import Tensor
 
 from protofl.errors import Diverged, RunFailure, UsageError, unknown
-from protofl.hooks.wire.payload import Payload
+from protofl.hooks.wire.payload import BadUpload, Payload
 from protofl.system.files.tensors import shown, shown_name
 
 SAMPLES = 1 << 40
@@ -53,17 +53,33 @@ class Fault(Exception):
         super().__init__(self.words)
 
 
+def check_size(payload: Mapping[str, Tensor], limit: float) -> None:
+    """Check that an upload is not too large to be copied: an expanded tensor may claim any size.
+
+    Args:
+        payload: The upload.
+        limit: ``--upload-limit`` in MiB.
+
+    Raises:
+        BadUpload: It is larger.
+    """
+    size = sum(tensor.numel() * tensor.element_size() for tensor in payload.values())
+    if size > limit * 2**20:
+        raise BadUpload(f"the upload has {size:,} bytes", f"size: {RULES['size']}")
+
+
 def refused_upload(client: int, round: int, fault: Fault) -> RunFailure:
     """Return the error for an upload that stops the run."""
     skip = "leave such uploads out with --on-bad-upload skip"
     do = {
         "finite": f"lower --lr, or {skip}",
+        "bound": f"lower --lr, raise --upload-bound, or {skip}",
         "names": f"declare it in the method's uploads, or {skip}",
         "size": f"raise --upload-limit, or {skip}",
         "missing": f"declare it optional in the method's upload_rules, or {skip}",
         "shape": f"declare shapes that may vary in the method's upload_rules, or {skip}",
     }
-    kind = Diverged if fault.rule == "finite" else RunFailure
+    kind = Diverged if fault.rule in ("finite", "bound") else RunFailure
     what = f"client {client} sent {fault.words} in round {round}"
     return kind(what, fault.requirement, do.get(fault.rule, skip))
 
@@ -209,7 +225,8 @@ class ReplyValues(BaseModel):
     validation: Scores | None = None
     notes: list[str] = []
     profile: str = ""
-    reason: Literal["deadline", "failed", "left"] = "failed"
+    reason: Literal["deadline", "failed", "left", "skipped"] = "failed"
+    error: str = ""
 
 
 def check_reply(

@@ -20,6 +20,10 @@ from protofl.hooks.wire.vocabulary import find_key
 from protofl.system.files.tensors import tensor_bytes
 
 
+class BadUpload(RunFailure):
+    """A client's upload cannot be sent; with ``--on-bad-upload skip`` the client is left out."""
+
+
 class Payload(dict[str, Tensor]):
     """A flat mapping from the wire's names to tensors."""
 

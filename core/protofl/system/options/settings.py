@@ -250,7 +250,7 @@ class Settings(Strict):
         4096, "Largest upload in MiB", affects="method", recipe=False, gt=0
     )
     upload_bound: float = record(
-        0, "Largest absolute number in an upload (0: any finite number)", affects="method",
+        0, "Largest absolute number in an upload (0: 1e9)", affects="method",
         recipe=False, ge=0
     )
     on_lost_client: Literal["stop", "skip"] = record(
