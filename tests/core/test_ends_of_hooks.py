@@ -431,16 +431,21 @@ def test_a_client_that_failed_is_what_it_was_before(skips, tmp_path):
 
 
 def test_a_wrapper_that_spoils_an_upload_is_named():
+    class Passes:
+        @pf.hookimpl(wrapper=True)
+        def upload_payload(self, client):
+            return (yield)
+
     class Spoils:
         @pf.hookimpl(wrapper=True)
         def upload_payload(self, client):
             sent = yield
             return {**sent, "prototypes": "spoilt"} if client.round == 1 else sent
 
-    plan = make_plan("fedproto", wrappers={"spoils": Spoils}, rounds=2)
+    plan = make_plan("fedproto", wrappers={"passes": Passes, "spoils": Spoils}, rounds=2)
     with pytest.raises(pf.RunFailure, match=r"spoils\.upload_payload returned 'prototypes' as the"):
         lines_of(plan)
-    plan = make_plan(faulty([with_prototypes(list)]), wrappers={"top-k": None}, rounds=2)
+    plan = make_plan(faulty([with_prototypes(list)]), wrappers={"passes": Passes}, rounds=2)
     with pytest.raises(
         pf.RunFailure, match=r"main\.upload_payload returned 'prototypes' as a list"
     ):

@@ -254,7 +254,8 @@ class Settings(Strict):
         recipe=False, ge=0
     )
     on_lost_client: Literal["stop", "skip"] = record(
-        "stop", "What to do if the training of a client ends three workers", affects="nothing"
+        "stop", "What to do if a client's hook fails or its training ends three workers",
+        affects="nothing"
     )
     min_clients: int = record(
         1, "Minimum number of clients in a round if others are absent", affects="nothing", ge=0
