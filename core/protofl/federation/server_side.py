@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from protofl import functional
+from protofl.data.batches import Samples
 from protofl.errors import error_context
 from protofl.federation.evaluation import figures_of_server
 from protofl.federation.jobs import TrainReply
@@ -18,7 +20,6 @@ from protofl.federation.measures import measured
 from protofl.federation.plan import Plan
 from protofl.federation.round_totals import Totals
 from protofl.federation.stages import Stages
-from protofl.hooks.models.scoring import mean_accuracy, scores_of
 from protofl.hooks.transport.gates import UploadGate
 from protofl.hooks.transport.rules import (
     diverged,
@@ -231,3 +232,27 @@ def admit_uploads(
         stages.note(skipped_upload(client, number, fault))
         totals.leave_out(client, "skipped")
     return uploads
+
+
+CHUNK = 128
+"""Samples that are scored together; rounding depends on it, so it is fixed."""
+
+
+@torch.no_grad()
+def scores_of(model: nn.Module, samples: Samples) -> Tensor:
+    """Return a model's class scores [n, C] of one or more samples; sets eval mode."""
+    model.eval()
+    return torch.cat([model(x) for x in samples.chunks(CHUNK)])
+
+
+def accuracy(scores: Tensor, labels: Tensor) -> float:
+    """Return the share of samples whose class has the largest score."""
+    return float((scores.argmax(1) == labels).double().mean())
+
+
+def mean_accuracy(each: Mapping[str, Tensor], labels: Tensor, name: str) -> dict[str, float]:
+    """Return the mean `accuracy` of models as ``NAME``, and of several each as ``NAME.MODEL``."""
+    shares = {f"{name}.{model}": accuracy(scores, labels) for model, scores in each.items()}
+    if not shares:
+        return {}
+    return {name: sum(shares.values()) / len(shares), **(shares if len(shares) > 1 else {})}

@@ -67,22 +67,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from protofl.functional.accuracy import accuracy_by_class, accuracy_over_clients
     from protofl.functional.anchors import (
         anchor_alignment,
         anchor_calibration,
         anchor_contrast,
         anchor_terms,
     )
-    from protofl.functional.coding import (
+    from protofl.functional.compression import (
         dequantise_int8,
         index_type,
         largest_entries,
         quantise_int8,
         round_to_half,
+        truncated_svd,
         with_entries,
     )
-    from protofl.functional.compression import truncated_svd
     from protofl.functional.distances import prototype_alignment, prototype_distance
     from protofl.functional.distillation import (
         ensemble_logits,
@@ -93,7 +92,6 @@ if TYPE_CHECKING:
     )
     from protofl.functional.etf import arcface_loss, simplex_etf
     from protofl.functional.generators import diversity_loss, ensemble_loss
-    from protofl.functional.hostile import alie_rows, alie_z
     from protofl.functional.kernels import centroid_distance, mmd_rbf
     from protofl.functional.margins import (
         class_margins,
@@ -108,6 +106,8 @@ if TYPE_CHECKING:
     )
     from protofl.functional.prototypes import aggregate_prototypes, class_means, ema
     from protofl.functional.robust import (
+        alie_rows,
+        alie_z,
         coordinate_median,
         cosine_filter,
         geometric_median,
@@ -116,6 +116,8 @@ if TYPE_CHECKING:
         trimmed_mean,
     )
     from protofl.functional.scores import (
+        accuracy_by_class,
+        accuracy_over_clients,
         area_under_curve,
         balanced_accuracy,
         calibration_counts,
@@ -125,8 +127,8 @@ if TYPE_CHECKING:
         ranked_pairs,
         recall_by_class,
     )
-    from protofl.functional.similarity import client_similarity
     from protofl.functional.spreads import (
+        client_similarity,
         distances_by_client,
         inter_class_distances,
         intra_class_distances,
@@ -134,25 +136,23 @@ if TYPE_CHECKING:
     from protofl.functional.trainable import train_prototypes, train_prototypes_by_autograd
 
 _NAMES = {
-    "accuracy": "accuracy_by_class accuracy_over_clients",
     "anchors": "anchor_alignment anchor_calibration anchor_contrast anchor_terms",
-    "coding": "dequantise_int8 index_type largest_entries quantise_int8 round_to_half with_entries",
-    "compression": "truncated_svd",
+    "compression": "dequantise_int8 index_type largest_entries quantise_int8 round_to_half"
+    " truncated_svd with_entries",
     "distances": "prototype_alignment prototype_distance",
     "distillation": "ensemble_logits entropy_reduction filter_by_prototype kl_divergence"
     " variance_weights",
     "etf": "arcface_loss simplex_etf",
     "generators": "diversity_loss ensemble_loss",
-    "hostile": "alie_rows alie_z",
     "kernels": "centroid_distance mmd_rbf",
     "margins": "class_margins largest_margins margin_contrastive_loss margin_contrastive_rows"
     " margin_penalty mean_margin mean_nearest_margin nearest_margin pair_margin",
     "prototypes": "aggregate_prototypes class_means ema",
-    "robust": "coordinate_median cosine_filter geometric_median minority multi_krum trimmed_mean",
-    "scores": "area_under_curve balanced_accuracy calibration_counts calibration_error"
-    " confusion_counts macro_f1 ranked_pairs recall_by_class",
-    "similarity": "client_similarity",
-    "spreads": "distances_by_client inter_class_distances intra_class_distances",
+    "robust": "alie_rows alie_z coordinate_median cosine_filter geometric_median minority"
+    " multi_krum trimmed_mean",
+    "scores": "accuracy_by_class accuracy_over_clients area_under_curve balanced_accuracy"
+    " calibration_counts calibration_error confusion_counts macro_f1 ranked_pairs recall_by_class",
+    "spreads": "client_similarity distances_by_client inter_class_distances intra_class_distances",
     "trainable": "train_prototypes train_prototypes_by_autograd",
 }
 """{file: its public names}; a file is loaded when a name of it is first used."""

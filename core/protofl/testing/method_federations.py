@@ -10,7 +10,7 @@ from protofl.errors import Refused
 from protofl.federation.plan import Plan
 from protofl.testing import toy
 from protofl.testing.contract import expect
-from protofl.testing.dry_step_contract import Sound
+from protofl.testing.donors import Sound
 
 MIXED = toy.group(toy.CNN, toy.NORM)
 WITH_NORM = toy.group(toy.NORM)

@@ -13,7 +13,7 @@ import torch
 
 from protofl import functional
 from protofl.errors import TooLittle
-from protofl.functional.similarity import Similarity
+from protofl.functional.spreads import Similarity
 from protofl.records.observed import Features, Observed, Prototypes
 
 FEWEST = 4
