@@ -7,7 +7,8 @@ total of 10/100/102/200 classes" (and 2 of Fashion-MNIST's 10).
 Departures from the common implementation, which deals classes to runs of clients in order: there
 clients 0-3 hold the same classes, and 20 clients × 10 classes leave the last two of Flowers102's
 102 classes unused. Here the numbers of clients a class has differ by at most one, which clients
-they are is random, and every sample is given to somebody.
+they are is random, and every sample is given to somebody: where M·k is below the number of classes,
+k is raised, with a note.
 """
 
 from __future__ import annotations
@@ -46,7 +47,15 @@ class Pathological:
         class_sizes = np.bincount(labels, minlength=num_classes)
         present = np.flatnonzero(class_sizes)
         count = config.classes_per_client or min(len(present), max(2, round(num_classes / 10)))
-        _check(len(labels), class_sizes, num_clients, min_samples, count)
+        check_samples("pathological", len(labels), num_clients, min_samples)
+        check_classes("pathological", count, len(present))
+        least = -(-len(present) // num_clients)
+        if count < least:
+            notes.append(
+                f"pathological: {num_clients} clients have {least} classes each, as {count} would "
+                f"leave {len(present) - num_clients * count} of the {len(present)} classes unused"
+            )
+            count = least
 
         # 1. Clients in random order each take the classes with fewest owners, ties at random.
         owned = np.zeros((num_clients, len(present)), dtype=bool)
@@ -83,20 +92,3 @@ class Pathological:
                 f"the smallest {sizes.min()}: their classes have no more"
             )
         return np.split(np.argsort(owner, kind="stable"), np.cumsum(sizes)[:-1])
-
-
-def _check(
-    samples: int, class_sizes: np.ndarray, num_clients: int, min_samples: int, count: int
-) -> None:
-    classes = np.count_nonzero(class_sizes)
-    check_samples("pathological", samples, num_clients, min_samples)
-    check_classes("pathological", count, int(classes))
-    if num_clients * count < classes:
-        least = -(-classes // num_clients)
-        raise pf.UsageError(
-            f"pathological: {num_clients} clients × classes_per_client={count} leave "
-            f"{classes - num_clients * count} of the {classes} classes unused",
-            f"the smallest value that works is classes_per_client={least}",
-            f"give --set partition.classes_per_client={least}, or "
-            f"at least {-(-classes // count)} clients",
-        )
