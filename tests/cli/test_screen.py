@@ -141,3 +141,30 @@ def test_a_quiet_screen_shows_nothing(screen, capsys):
     screen(events.StageStarted("train", 8, 200))
     assert (screen._bar.lines, screen._bar.printed, capsys.readouterr().out) == ([], [], "")
     assert not events.follows_steps(screen)
+
+
+@pytest.mark.parametrize("sign", ["\x1b[31m", "\x07", "\u202e", "\x9b"])
+def test_signs_that_a_terminal_obeys_are_shown_escaped(cli, tmp_path, sign):
+    """In names of folders, in messages of exceptions and in tables."""
+
+    escaped, name = repr(sign)[1:-1], f"a{sign}b"
+    folder = tmp_path / name
+    (folder / "run").mkdir(parents=True)
+    (folder / "run/config.json").write_text("{")
+    said = [cli(*words) for words in (
+        ("runs", "list", folder), ("runs", "show", folder / "run"), ("report", folder),
+        ("watch", folder, "--once"), ("run", name), ("compare", folder, "--baseline", name),
+        ("run", "local", "--resume", "--out", folder), (name,), ("show", name),
+    )]  # fmt: skip
+    for result in said:
+        assert escaped in result.output and sign not in result.output.replace("\r\n", "\n")
+
+
+def test_a_trace_shows_signs_escaped(capsys):
+    from protofl_cli import render
+
+    render.trace(ValueError("a\x1b[31mb"))
+    render.plain(["a\x1b[31mb"])
+    shown = capsys.readouterr()
+    assert r"a\x1b[31mb" in shown.err and r"a\x1b[31mb" in shown.out
+    assert "\x1b" not in shown.err + shown.out

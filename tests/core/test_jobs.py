@@ -30,7 +30,7 @@ JOBS = {
 }
 REPLIES = [
     pf.backends.Reply({"checkpoint": 0.5}, profile="{}"),
-    TrainReply({"train": 1.5}, "", 20, {"ce": 0.1 + 0.2}, 7, ["a note"], blob=b"up"),
+    TrainReply({"train": 1.5}, "", 20, {"ce": 0.1 + 0.2}, 7, notes=["a note"], blob=b"up"),
     EvaluateReply({"evaluate": 1.0}, correct=3, count=4),
 ]
 

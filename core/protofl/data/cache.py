@@ -29,7 +29,7 @@ from protofl.data.dataset import Dataset
 from protofl.data.spec import SampleSpec
 from protofl.errors import ProtoflError, UsageError
 from protofl.system.files.lock import cache_lock
-from protofl.system.formatting import size_text
+from protofl.system.formatting import size_text, visible
 
 __all__ = ["CacheEntry", "cache_file", "entries", "import_npz", "load", "to_stderr"]
 
@@ -72,7 +72,7 @@ class CacheEntry:
 
 def to_stderr(line: str) -> None:
     """Print a progress line to standard error."""
-    print(line, file=sys.stderr, flush=True)
+    print(visible(line), file=sys.stderr, flush=True)
 
 
 def load(

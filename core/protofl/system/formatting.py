@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 
@@ -26,3 +27,13 @@ def shape_text(shape: Iterable[int]) -> str:
 def shortened(text: str, length: int) -> str:
     """Return a text, cut to a length if it is longer."""
     return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def visible(text: str) -> str:
+    """Return a text with escapes for what a terminal would obey: control and direction signs."""
+    return _UNSEEN.sub(lambda found: repr(found[0])[1:-1], text)
