@@ -46,7 +46,7 @@ def test_json_is_one_list_of_objects(cli):
         for plugin in found
     )
     assert {plugin["status"] for plugin in found} == {"ok"}
-    assert {plugin["kind"] for plugin in found} <= set(KINDS)
+    assert {plugin["kind"] for plugin in found} <= {*KINDS, "defence"}
     fedsa = next(plugin for plugin in found if plugin["name"] == "fedsa")
     assert fedsa["distribution"] == "protofl" and "local_loss" in fedsa["hooks"]
 
@@ -55,6 +55,15 @@ def test_json_is_one_list_of_objects(cli):
 def test_kind(cli, kind):
     assert cli("list-plugins", "--kind", kind).exit_code == 0
     assert {plugin["kind"] for plugin in listed(cli, "--kind", kind)} <= {kind}
+
+
+def test_defences_are_not_listed_among_methods(cli):
+    methods, defences = (
+        {p["name"] for p in listed(cli, "--kind", k)} for k in ("method", "defence")
+    )
+    assert {"multi-krum", "trimmed-mean"} <= defences and "fedsa" in methods
+    assert not methods & defences
+    assert {*cli("list-plugins", "--names", "--kind", "defence").output.split()} == defences
 
 
 def test_unknown_kind(cli):

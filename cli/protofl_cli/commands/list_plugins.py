@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from protofl_cli import render
 from protofl_cli.options import Block, Debug, option
+
+if TYPE_CHECKING:
+    from protofl.hooks.discovery.kinds import Plugin
+    from protofl.hooks.discovery.registry import Registry
 
 
 def list_plugins(
@@ -18,7 +22,7 @@ def list_plugins(
         option(
             "--kind",
             "KIND",
-            "Only this kind: method, recipe, study, model-group, partitioner, dataset, "
+            "Only this kind: method, defence, recipe, study, model-group, partitioner, dataset, "
             "generator, wrapper, metric, selection, world, tracker, engine or backend.",
         ),
     ] = None,
@@ -42,38 +46,49 @@ def list_plugins(
     if names and json:
         raise UsageError("--names and --json exclude each other", do="leave one of them out")
     registry = Registry(block or ())
-    plugins = registry.plugins(kind)
-    if names:
+    plugins = registry.plugins("method" if kind == DEFENCE else kind)
+    if names and kind != DEFENCE:
         render.plain(dict.fromkeys(plugin.name for plugin in plugins))
         return
 
     # Output of imported plugins goes to standard error.
     with contextlib.redirect_stdout(sys.stderr):
-        statuses = [registry.status(plugin) for plugin in plugins]
+        found = [(plugin, *registry.status(plugin)) for plugin in plugins]
+    listed = [
+        (DEFENCE if status == "ok" and _is_defence(registry, plugin) else plugin.kind, *each)
+        for each in found
+        for plugin, status, _ in [each]
+    ]
+    if kind in ("method", DEFENCE):
+        listed = [each for each in listed if each[0] == kind]
+    listed.sort(key=lambda each: (each[1].kind != "method", each[0] == DEFENCE))
+    if names:
+        render.plain([plugin.name for _, plugin, *_ in listed])
+        return
     if json:
         from json import dumps
 
-        found = [
+        entries = [
             {
-                "kind": plugin.kind,
+                "kind": kind,
                 "name": plugin.name,
                 "version": plugin.version,
                 "distribution": plugin.distribution,
                 "hooks": hooks,
                 "status": status,
             }
-            for plugin, (status, hooks) in zip(plugins, statuses, strict=True)
+            for kind, plugin, status, hooks in listed
         ]
-        render.plain([dumps(found, indent=1)])
+        render.plain([dumps(entries, indent=1)])
         return
 
     rows = []
-    for plugin, (status, _) in zip(plugins, statuses, strict=True):
+    for shown, plugin, status, _ in listed:
         word, _, what = status.partition(": ")
         if word == "ok":
             what = summary(registry.load(plugin.kind, plugin.name))
         origin = f"{plugin.distribution} {plugin.version}"
-        rows.append((plugin.kind, plugin.name, what, origin, word))
+        rows.append((shown, plugin.name, what, origin, word))
     if rows:
         render.table(
             ("kind", "name", "description", "from", "status"),
@@ -85,6 +100,14 @@ def list_plugins(
         render.text(f"No {kind or 'plugin'} is installed.")
     if registry.block:
         render.text(f"Left out by --block or PROTOFL_BLOCK: {', '.join(registry.block)}", "dim")
+
+
+DEFENCE = "defence"
+"""The kind under which methods are listed that only provide hooks of others, for ``--use``."""
+
+
+def _is_defence(registry: Registry, plugin: Plugin) -> bool:
+    return plugin.kind == "method" and hasattr(registry.load("method", plugin.name), "donates")
 
 
 def summary(plugin: type) -> str:
