@@ -73,12 +73,13 @@ def resolve(
     choices = _chosen(registry, settings, "dataset", "models")
     settings, set_by = _with_defaults(given, composition, choices)
     device = device_of(settings.device)
+    if settings.engine == "auto" and device.type != "cuda":
+        settings = settings.model_copy(update={"engine": "eager"})
     choices |= _chosen(registry, settings, *_further(registry, settings, composition))
     own = settings.options | training_options(vars(settings))
     settings = settings.model_copy(update={"options": own})
     settings = _placed(settings, choices["engine"], device, registry.extra)
-    usual = {"backend": "process"} if settings.backend == "auto" else {}
-    choices |= _chosen(registry, settings.model_copy(update=usual), "backend")
+    choices |= _chosen(registry, settings, "backend")
     choices |= choose_several(registry, vars(settings), composition.members)
     if said is not None:
         for owner, part in parts_of(composition, choices).items():
@@ -111,10 +112,16 @@ def _composed(registry: Registry, settings: Settings) -> Composition:
 
 def _chosen(registry: Registry, settings: Settings, *options: str) -> dict[str, Choice]:
     """Return the plugins that options of `CHOOSING` name, by kind, with their own options."""
+    names = {o: getattr(settings, o) for o in options}
+    names |= {o: UNDECIDED[o] for o in names if names[o] == "auto" and o in UNDECIDED}
     return {
-        CHOOSING[o]: choose(registry, CHOOSING[o], getattr(settings, o), settings.options.get(o))
-        for o in options
+        CHOOSING[o]: choose(registry, CHOOSING[o], name, settings.options.get(o))
+        for o, name in names.items()
     }
+
+
+UNDECIDED = {"engine": "eager", "backend": "process"}
+"""Plugins until a run decides what ``auto`` means, in `protofl.runs`."""
 
 
 def _with_defaults(

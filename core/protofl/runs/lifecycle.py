@@ -86,6 +86,10 @@ def _start(
         check_free(out.expanduser().absolute())
     home = folder.path if recorded else request.home
     plan = plan or Plan.make(given, request.extra, note, said=request.said, home=home)
+    if plan.settings.engine == "auto":
+        from protofl.runs.engine_choice import choose_engine
+
+        choose_engine(plan, note)
     plan.set_by |= sources_in(recorded) if recorded else request.set_by
     plan.split(0)  # data that can't be split this way are found before there is a folder
     check_measures(plan)

@@ -200,7 +200,7 @@ class Settings(Strict):
         "auto", "Device: auto, cpu, cuda or cuda:N", metavar="DEVICE", resume=False, common=True
     )
     engine: str = machine(
-        "eager", "Training engine", affects="digits", metavar="NAME", chooses="engine", common=True
+        "eager", "Engine", affects="digits", metavar="NAME|auto", chooses="engine", common=True
     )
     backend: str = machine(
         "auto", "Place of hosts: auto, local, process or another installed backend", metavar="NAME",

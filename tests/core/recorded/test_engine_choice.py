@@ -1,0 +1,83 @@
+"""The engine of ``--engine auto``: compared with ``eager`` on the run's own first steps."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from runtime_toys import GIVEN, PARTS, make_plan
+
+import protofl as pf
+from protofl.federation.plan import Plan
+from protofl.runs import engine_choice
+from protofl.runs.engine_choice import Tried, choose_engine, refusal
+from protofl_plugins.engines.eager import Eager
+
+
+class Equal(Eager):
+    """An engine with the results of eager."""
+
+
+class Wrong(Eager):
+    """An engine that moves the weights."""
+
+    @pf.hookimpl
+    def train(self, job):
+        found = super().train(job)
+        with torch.no_grad():
+            job.model.head.bias += 0.1
+        return found
+
+
+class Failing(Eager):
+    """An engine that fails."""
+
+    @pf.hookimpl
+    def train(self, job):
+        raise ValueError("no graph\nand more")
+
+
+def chosen(engine, monkeypatch, faster=10.0, **options):
+    """The engine and the line about it; ``faster`` divides the measured seconds."""
+    original, notes = engine_choice._tried, []
+
+    def tried(plan, name):
+        found = original(plan, name)
+        return Tried(1.0 if name == "eager" else 1.0 / faster, found.weights)
+
+    monkeypatch.setattr(engine_choice, "_tried", tried)
+    given = GIVEN | {"method": "fedproto", "dry_step": True} | options
+    plan = Plan.make(given, PARTS | {("engine", "fast"): engine})
+    choose_engine(plan, notes.append, "fast")
+    assert plan.choices["engine"].name == plan.settings.engine
+    return plan.settings.engine, *notes
+
+
+def test_an_equal_and_faster_engine_is_taken(monkeypatch):
+    found = chosen(Equal, monkeypatch)
+    assert found == ("fast", "engine fast: equal to eager in the first steps, 10.0 times as fast")
+
+
+@pytest.mark.parametrize(
+    ("engine", "options", "why"),
+    [
+        (Wrong, {}, "weights differ by"),
+        (Failing, {}, "no graph"),
+        (Equal, {"faster": 0.5}, "took 2 s, and eager 1 s"),
+        (Equal, {"dry_step": False}, "nothing is compared"),
+    ],
+)
+def test_another_engine_is_not(monkeypatch, engine, options, why):
+    name, note = chosen(engine, monkeypatch, **options)
+    assert name == "eager" and why in note and "\n" not in note
+
+
+def test_the_tolerance():
+    one = torch.ones(3)
+    assert not refusal(Tried(2.0, [one]), Tried(1.0, [one + 1e-4]))
+    assert "0.01" in refusal(Tried(2.0, [one]), Tried(1.0, [one + 0.01]))
+    assert refusal(Tried(2.0, [one]), Tried(1.0, [one * torch.nan]))
+
+
+def test_a_cpu_has_eager():
+    plan = make_plan("local", engine="auto")
+    assert isinstance(plan, Plan) and plan.settings.engine == "eager"
