@@ -15,11 +15,14 @@ from pathlib import Path
 import pytest
 from runtime_toys import install, train, without_times
 from slowness import quick
+from typer.testing import CliRunner
 
 import protofl as pf
 from protofl.records.run_index import runs_in
 from protofl.runs import configuration as config
 from protofl.system.files.lock import folder_lock
+from protofl_cli.app import app
+from protofl_cli.commands import watch
 
 OPTIONS = {"rounds": 4, "participation": 0.5, "seed": 2}
 METHOD = "fedproto"
@@ -285,6 +288,20 @@ def test_a_flipped_bit_in_the_weights_of_a_finished_run(tmp_path, folders, part)
         assert files_of(out) == files_of(folders.finished)
 
 
+def test_a_run_that_ended_without_a_word_says_so(tmp_path, folders, monkeypatch):
+    """As one does in which a hook calls ``os._exit(0)``."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(watch, "GRACE", 0.0)
+    shutil.copytree(folders.cut, "runs/a")
+    words, told = "ended without a summary in round 4", []
+    for command in ("runs list", "runs show runs/a", "plot curve runs/a", "watch runs"):
+        result = CliRunner().invoke(app, command.split())
+        assert words in " ".join(result.output.split()), command
+    assert words in pf.report("runs/a")
+    train(None, "runs/a", resume=True, progress=told.append)
+    assert pf.events.Note(f"the run {words}") in told
+
+
 def test_edited_accuracies_are_not_believed(tmp_path, folders, monkeypatch):
     """A record that `--resume` refuses is refused, or shown with a warning, everywhere."""
     monkeypatch.setattr("protofl_workbench.plots.svg", lambda *_, **__: "<svg></svg>")
@@ -447,7 +464,7 @@ def notes_of_resuming(folders, out):
 def test_a_change_of_versions_is_told(tmp_path, folders, monkeypatch):
     now = config.versions()
     monkeypatch.setattr(config, "versions", lambda: now | {"python": "2.7"})
-    (line,) = notes_of_resuming(folders, tmp_path / "run")
+    line, _ = notes_of_resuming(folders, tmp_path / "run")
     assert line.startswith(f"python was {now['python']} when the run began and is 2.7 now: ")
 
 
@@ -455,7 +472,7 @@ def test_a_change_of_the_last_bits_is_told_in_one_line(tmp_path, folders, monkey
     versions, machine = config.versions(), config.machine_facts()
     monkeypatch.setattr(config, "versions", lambda: versions | {"torch": "9.9"})
     monkeypatch.setattr(config, "machine_facts", lambda: machine | {"instruction_set": "OTHER"})
-    (line,) = notes_of_resuming(folders, tmp_path / "run")
+    line, _ = notes_of_resuming(folders, tmp_path / "run")
     what, meaning = line.split(": ")
     torch, instructions = versions["torch"], machine["instruction_set"]
     assert what == f"torch was {torch} and is 9.9, instruction set was {instructions} and is OTHER"

@@ -47,7 +47,7 @@ def list_runs(
     trials; the best round is chosen on test samples.
     """
     from protofl.errors import UsageError
-    from protofl.records.reading import DAMAGED, FINISHED, Reading
+    from protofl.records.reading import DAMAGED, FINISHED, UNFINISHED, Reading
     from protofl.records.run_index import runs_in
 
     folder = folder or runs
@@ -86,6 +86,9 @@ def list_runs(
     for _, told, _ in found:
         if told.problem:
             render.line(told.problem, "red")
+    for path, _, state in found:
+        if state == UNFINISHED:
+            render.line(f"{path}: {Reading(path).interruption}", "yellow")
     if common:
         said = ", ".join(f"{key} {value}" for key, value in common.items())
         render.text(said if len(rows) == 1 else f"all: {said}", "dim")

@@ -25,7 +25,7 @@ from protofl.records.layout import (
 )
 from protofl.records.record_files import read_rows, table_of, table_or_none
 from protofl.records.result import Weights, is_best, is_exhausted, read_weights, summarise
-from protofl.records.row import Row
+from protofl.records.row import Row, round_after
 from protofl.system.files.checksums import Check, Damaged, read_json
 from protofl.system.files.commit import manifest_values
 from protofl.system.files.lock import LOCK, is_held
@@ -239,6 +239,14 @@ class Reading:
             except (KeyError, TypeError, ValueError):
                 found = f"{manifest} is damaged: it does not say how long the record is"
         return found
+
+    @property
+    def interruption(self) -> str:
+        """Where an unfinished run ended that no process continues; empty in other states."""
+        if self.state != UNFINISHED:
+            return ""
+        asked = self.asked_of(self.rows[-1].trial if self.rows else 0)
+        return f"ended without a summary in round {round_after(self.rows, asked)}"
 
     def require_sound(self) -> None:
         """Read all files that figures come from.

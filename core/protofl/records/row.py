@@ -125,6 +125,17 @@ class Row(Mapping[str, Any]):
         return len(self.line)
 
 
+def round_after(rows: Sequence[Row], asked: int) -> int:
+    """Return the number, from 1, of the round that follows the last line.
+
+    Args:
+        rows: Lines of a record.
+        asked: Rounds of the trial of the last line.
+    """
+    done = sum(row.trial == rows[-1].trial for row in rows)
+    return done + 1 if done < asked else 1
+
+
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
     """Return a record as columns.
 

@@ -92,8 +92,8 @@ class Run(Reading):
 
     @property
     def why_it_ended(self) -> str:
-        """The error of a run that diverged; empty for any other run."""
-        return str((self.failure or {}).get("what", ""))
+        """The error of a run that diverged, or where an unfinished run ended; else empty."""
+        return str((self.failure or {}).get("what", "")) or self.interruption
 
     @property
     def identity(self) -> str:

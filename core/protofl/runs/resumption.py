@@ -9,6 +9,7 @@ from typing import Any
 
 from protofl.errors import UsageError
 from protofl.federation.plan import Plan
+from protofl.records.row import round_after
 from protofl.records.run_folder import RunFolder
 from protofl.runs.configuration import describe_changes
 from protofl.runs.dry_step.dry_run import dry_step
@@ -107,11 +108,15 @@ def take_up(
     Raises:
         UsageError: The run has more rounds or trials, or cannot have more.
     """
+    was_cut = not folder.finished
     folder = with_more(folder, recorded, plan)
     lines = describe_changes(recorded, plan) if folder.commit and not folder.finished else []
     if damage := folder.settle():
         row = f"round {folder.commit.round}" if folder.commit else "the beginning"
         lines.append(damage if folder.finished else f"{damage}; the run continues from {row}")
+    elif was_cut:
+        number = round_after(folder.rows, recorded["rounds"])
+        lines.append(f"the run ended without a summary in round {number}")
     if asks_for_more(recorded, plan):
         folder.extend({**recorded, **{key: getattr(plan.settings, key) for key in EXTENDED}})
     for line in lines:

@@ -229,7 +229,8 @@ def progress(run: Run) -> str:
     """Return how far an unfinished run is: ``unfinished: 3 of 6 rounds``; empty if finished."""
     if (state := run.state) == FINISHED:
         return ""
-    return f"{state}: {run.rounds_done:,} of {count(run.asked, 'round')}"
+    ended = f", {run.interruption}" if run.interruption else ""
+    return f"{state}: {run.rounds_done:,} of {count(run.asked, 'round')}{ended}"
 
 
 def divergence(run: Run) -> str:
