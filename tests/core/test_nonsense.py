@@ -26,7 +26,7 @@ def said(**given):
         ({"lr": False}, "lr is false, expected a number"),
         ({"dataset": True}, "dataset is true, expected a number or a text"),
         ({"set": {"alpha": "true"}}, "alpha='true' is not possible"),
-        ({"set": {"partition.beta": True}}, "beta is true"),
+        ({"partition": "dirichlet", "set": {"partition.beta": True}}, "beta is true"),
         ({"public": "²"}, "--public '²': expected a number"),
         ({"checkpoint_every": "²"}, "--checkpoint-every ² is not possible"),
         ({"device": "vulkan"}, "--device vulkan: this torch can't compute there"),

@@ -40,8 +40,16 @@ def _check_name(path):
 
 
 def _check_proc(path):
-    if isinstance(path, str | os.PathLike) and os.fsdecode(path).startswith("/proc"):
+    if isinstance(path, str | os.PathLike) and os.fsdecode(path).startswith("/proc") and _ours():
         raise FileNotFoundError(errno.ENOENT, "no such file", os.fsdecode(path))
+
+
+def _ours():
+    """Return True if protofl or a test asks; libraries ask where ``sys.platform`` is Linux."""
+    frame = sys._getframe(3)
+    while frame.f_globals.get("__name__") == "pathlib":
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__")).startswith(OURS)
 
 
 def _opened(file, mode="r", *args, **kwargs):

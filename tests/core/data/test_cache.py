@@ -68,6 +68,7 @@ def test_a_split_whose_clients_all_lack_test_samples(tmp_path):
     assert [(len(a), len(b)) for a, b in images.split] == [(5, 0), (7, 0)]
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no /proc")
 def test_the_tensors_are_views_of_the_mapped_file(tmp_path):
     images = cache.load("toy", tmp_path, toy, quiet)
     where = images.x.data_ptr()
@@ -211,6 +212,7 @@ def _load_slowly(folder, results):
     results.put(cache.load("toy", folder, decode, quiet).digest)
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no forks")
 def test_two_processes_at_once_decode_once(tmp_path):
     context = multiprocessing.get_context("fork")
     results = context.SimpleQueue()

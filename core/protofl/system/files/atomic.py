@@ -24,6 +24,9 @@ LARGEST = 1 << 30
 LARGEST_DATA = 64 << 30
 """Bytes of a file of samples or weights, at most."""
 
+REPLACES_OPEN_FILES = hasattr(os, "fork")
+"""Whether a file can be replaced while it is open or mapped; not on Windows."""
+
 
 def regular_file(path: str | Path, most: int = LARGEST) -> Path:
     """Return the path of a file that can be read: a pipe would block, a device may never end.

@@ -114,7 +114,7 @@ def waiting_lock(file: Path, wait: Callable[[], None] | None = None) -> Iterator
 def is_held(lock: Path) -> bool:
     """Return True if a process uses a folder, as far as its lock file shows.
 
-    False on Windows and on file systems without locks. The file is only read: it may belong to
+    False on file systems without locks. With `fcntl` the file is only read, since it may belong to
     another user.
 
     Args:
@@ -122,9 +122,11 @@ def is_held(lock: Path) -> bool:
     """
     try:
         import fcntl
-
+    except ImportError:
+        return _is_taken(lock)
+    try:
         descriptor = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW)
-    except (ImportError, OSError):
+    except OSError:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -135,3 +137,16 @@ def is_held(lock: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+def _is_taken(lock: Path) -> bool:
+    """Return True if an existing lock file can't be locked, for Windows."""
+    if not lock.is_file():
+        return False
+    try:
+        with FileLock(lock, timeout=0):
+            return False
+    except Timeout:
+        return True
+    except OSError:
+        return False

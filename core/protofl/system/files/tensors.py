@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from protofl.errors import RunFailure
-from protofl.system.files.atomic import atomic_replacement
+from protofl.system.files.atomic import REPLACES_OPEN_FILES, atomic_replacement
 
 SIZES = {
     **dict.fromkeys(("F64", "I64", "U64", "C64"), 8),
@@ -202,7 +202,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Any) -> Non
 
 
 def read_tensors(path: Path) -> Packed:
-    """Read a file of `write_tensors`; the tensors are views of the mapped file.
+    """Read a file of `write_tensors`; the tensors are views of the mapped file where that is kept.
 
     Raises:
         RunFailure: The file is missing or damaged.
@@ -212,7 +212,10 @@ def read_tensors(path: Path) -> Packed:
             about = file.metadata()
             # The original order, because sums over tensors depend on it.
             names = json.loads(about["order"]) if "order" in about else file.keys()
-            return {name: file.get_tensor(name) for name in names}, json.loads(about["state"])
+            tensors = {name: file.get_tensor(name) for name in names}
+            if not REPLACES_OPEN_FILES:
+                tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+            return tensors, json.loads(about["state"])
     except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
         raise RunFailure(f"the checkpoint file {path} can't be read: {error}") from error
 
