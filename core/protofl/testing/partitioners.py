@@ -55,10 +55,10 @@ class PartitionerContract(Contract):
         choice: Choice | None = None,
         writable: bool = True,
     ) -> list[np.ndarray]:
-        """The partitioner's answer to classes of these sizes."""
+        """The partitioner's answer to classes of these sizes; training and test rows joined."""
         labels = labels_of(sizes)
         labels.setflags(write=writable)
-        found: list[np.ndarray] = (choice or self.choice()).call(
+        found = (choice or self.choice()).call(
             "partition",
             labels=labels,
             num_classes=len(sizes),
@@ -70,7 +70,7 @@ class PartitionerContract(Contract):
             columns={"client": np.arange(len(labels)) % clients},
         )
         expect(isinstance(found, list), f"partition returns a {type(found).__name__}, not a list")
-        return found
+        return [np.concatenate(part) if isinstance(part, tuple) else part for part in found]
 
     def taken(self) -> dict[str, tuple[list[int], int]]:
         """The cases that it does not refuse."""
