@@ -65,11 +65,6 @@ def build_client(
     return record
 
 
-def trains_groups(engine: Choice) -> bool:
-    """Return True if an engine trains several clients at once."""
-    return "train_group" in engine.hooks
-
-
 def chunks(engine: Choice, architectures: list[str]) -> list[list[int]]:
     """Return the positions of clients to train together.
 
@@ -152,7 +147,7 @@ class Host:
         """
         engine = self.plan.choices["engine"]
         train = [job for job in jobs if isinstance(job, work.Train)]
-        grouped = trains_groups(engine) and not (self._profile.on or self.plan.dry)
+        grouped = engine.trains_groups and not (self._profile.on or self.plan.dry)
         if not grouped or len(train) < len(jobs):
             for job in jobs:
                 yield job, self.handle(job)

@@ -190,7 +190,7 @@ def _placed(
     backend = settings.backend
     hidden = [label for label in labels if not settings.classes.get(label)]
     if backend == "auto":
-        alone = device.type != "cpu" or len(usable_cores()) == 1 or "train_group" in engine.hooks
+        alone = device.type != "cpu" or len(usable_cores()) == 1 or engine.trains_groups
         here = alone or hidden or (labels and not settings.workers)
         said = settings.workers or "backend" in settings.options
         backend = "local" if here else "process" if said else "auto"

@@ -161,7 +161,7 @@ def is_exhausted(rows: Sequence[Row], patience: int) -> bool:
         accuracy = row.get("validation_accuracy", row.test_accuracy)
         if accuracy is not None and accuracy > best:
             best, at = accuracy, row.round
-    return bool(rows and rows[-1].evaluated) and 0 < patience <= rows[-1].round - at
+    return bool(rows) and 0 < patience <= rows[-1].round - at and bool(rows[-1].evaluated)
 
 
 def recorded_accuracies(rows: Sequence[Row]) -> dict[int, dict[int, float]]:

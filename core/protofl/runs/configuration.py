@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
-from protofl.federation.host import trains_groups
 from protofl.federation.plan import Plan
 from protofl.hooks.discovery.kinds import Plugin
 from protofl.hooks.plugin.members import Choice
@@ -28,7 +27,7 @@ def config_of(plan: Plan, *, tried: bool = False) -> dict[str, Any]:
         tried: Whether there was a dry step, so that it is known what hooks ask for.
     """
     # Numbers that clients are trained together for depend on which host has them.
-    held = {"backend", "profile"} if trains_groups(plan.choices["engine"]) else set()
+    held = {"backend", "profile"} if plan.choices["engine"].trains_groups else set()
     settings = untracked(plan.settings)
     values: dict[str, Any] = json.loads(settings.model_dump_json(exclude={*UNRECORDED} - held))
     values["options"] = {k: v for k, v in values["options"].items() if k not in UNRECORDED}
@@ -62,12 +61,6 @@ def config_of(plan: Plan, *, tried: bool = False) -> dict[str, Any]:
     }
     values |= about
     return values | {"identity": identity_of(values, defaults_of(plan))}
-
-
-def sources_in(recorded: Mapping[str, Any]) -> dict[str, str]:
-    """Return {option: who set it} of a ``config.json``; empty in those of version 0.1.0."""
-    found = recorded.get("set_by")
-    return {k: str(who) for k, who in found.items()} if isinstance(found, dict) else {}
 
 
 def _recorded(plugin: Plugin, loaded: type) -> dict[str, str]:

@@ -29,11 +29,10 @@ from protofl.runs.configuration import (
     check_same_files,
     config_of,
     folder_words,
-    sources_in,
 )
 from protofl.runs.dry_step.dry_run import count_flops, dry_step
 from protofl.runs.recipes import typed_in, write_recipe
-from protofl.runs.request import Request
+from protofl.runs.request import Request, sources_in
 from protofl.runs.tracking import TrackedProgress, check_trackers
 from protofl.system.consent import check_recorded
 from protofl.system.device import deterministic_kernels
@@ -91,6 +90,7 @@ def _start(
 
         choose_engine(plan, note)
     plan.set_by |= sources_in(recorded) if recorded else request.set_by
+    plan.set_by = {name: who for name, who in plan.set_by.items() if who}
     plan.split(0)  # data that can't be split this way are found before there is a folder
     check_measures(plan)
     check_participation(plan)

@@ -9,7 +9,6 @@ from typing import Any
 
 from protofl.errors import UsageError
 from protofl.hooks.discovery.registry import Registry
-from protofl.runs.configuration import sources_in
 from protofl.runs.recipes import check_needs, named_in, of_method, read_needs, with_recipe
 from protofl.system.consent import allow_folder, check_output, is_data_folder, is_inside
 from protofl.system.files.tables import check_new_table, read_table
@@ -112,10 +111,18 @@ def read_request(
         check_needs(where, needs, used)
     request.options = with_recipe(merged)
     source = f"file {Path(where.removeprefix('--config ')).name}"
-    file = dict.fromkeys([] if isinstance(config, Mapping) else below, source) | recorded
+    file = dict.fromkeys([] if isinstance(config, Mapping) else below, source)
+    if recorded:  # what it does not name was the default
+        file = dict.fromkeys(below, "") | recorded
     request.set_by = _sources(file, request.options, merged, above)
     request.said = of_method({**request.options, "options": above.get("options", {})})["options"]
     return request
+
+
+def sources_in(recorded: Mapping[str, Any]) -> dict[str, str]:
+    """Return {option: who set it} of a ``config.json``; empty in those of version 0.1.0."""
+    found = recorded.get("set_by")
+    return {k: str(who) for k, who in found.items()} if isinstance(found, dict) else {}
 
 
 def _sources(

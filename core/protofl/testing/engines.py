@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from protofl.federation.host import chunks, trains_groups
+from protofl.federation.host import chunks
 from protofl.federation.plan import Plan
 from protofl.hooks.models.architecture import Architecture
 from protofl.testing import toy
@@ -128,7 +128,7 @@ class EngineContract(Contract):
     def test_groups(self) -> None:
         """An engine that trains several clients at once puts each of them into one group."""
         choice = self.choice()
-        if not trains_groups(choice):
+        if not choice.trains_groups:
             skip("it trains one client at a time")
         expect("choose_groups" in choice.hooks, "train_group needs choose_groups beside it")
         for names in (["a", "b", "a", "b", "c"], ["a"] * 7, ["a"], []):

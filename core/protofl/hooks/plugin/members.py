@@ -48,6 +48,11 @@ class Choice:
         """``NAME`` or ``NAME:ARGUMENT``."""
         return f"{self.name}:{self.argument}" if self.argument else self.name
 
+    @property
+    def trains_groups(self) -> bool:
+        """True if it is an engine that trains several clients at once."""
+        return "train_group" in self.hooks
+
     def bound(self, hook: str, **given: Any) -> Callable[[], Any]:  # noqa: ANN401
         """Return a hook with the arguments that it takes, its options among them."""
         function = getattr(self.instance, hook)
