@@ -110,11 +110,9 @@ def read_request(
         used = {(k, name) for k, name in named_in(merged) & named_in(below) if name in needs}
         check_needs(where, needs, used)
     request.options = with_recipe(merged)
-    source = f"file {Path(where.removeprefix('--config ')).name}"
-    file = dict.fromkeys([] if isinstance(config, Mapping) else below, source)
-    if recorded:  # what it does not name was the default
-        file = dict.fromkeys(below, "") | recorded
-    request.set_by = _sources(file, request.options, merged, above)
+    source = "" if recorded else f"file {Path(where.removeprefix('--config ')).name}"
+    file = {} if isinstance(config, Mapping) and not recorded else dict.fromkeys(below, source)
+    request.set_by = _sources(file | recorded, request.options, merged, above)
     request.said = of_method({**request.options, "options": above.get("options", {})})["options"]
     return request
 
@@ -134,7 +132,7 @@ def _sources(
     """Return {option: who set it} of the options that the user did not type.
 
     Args:
-        file: Those of a file.
+        file: Those of a file; empty for what was the default in a recorded run.
         options: All options, with those of a recipe.
         merged: The options without those of the recipe.
         above: The typed options.
