@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import traceback
 from pathlib import Path
 
@@ -185,3 +186,102 @@ def test_nonsense_ends_in_words(cli, data_dir, few, tmp_path, first, count, monk
         assert "Traceback" not in said and "internal error" not in said, where
         assert result.exit_code == 0 or "error:" in said, where
     assert children() <= before
+
+
+VALUES = ['"x"', "[1]", '{"a": 1}', "null", "1e999", "1" + "0" * 400, "true", "-1", "0.5", '""']
+VALUES += ['"\\ud800"', '"\\u001b[31m"', "[" * 300 + "]" * 300, "[" * 100_000, '"../../x"', "\0"]
+STUDY = {
+    "heading": '"T"', "rows": '[{label = "a", method = "local"}]',
+    "columns": '[{label = "c", set = {clients = 3}}]', "figure": '{read = "best"}',
+    "options": '{models = "cnn4"}', "scales": '{smoke = {rounds = 1}}',
+}  # fmt: skip
+READERS = (
+    "runs list runs",
+    "runs show runs/a",
+    "watch runs --once",
+    "report runs --out r.html --force",
+    "compare runs --unpaired",
+    "run --resume --out runs/a --backend local",
+)
+
+
+def places(value, path=()):
+    """The paths of all values in a JSON value."""
+    yield path
+    pairs = {dict: dict.items, list: lambda found: enumerate(found[:1])}
+    for key, inner in pairs.get(type(value), lambda _: ())(value):
+        yield from places(inner, (*path, key))
+
+
+def spoilt(value, stream):
+    """A JSON text in which one value is another one, or missing."""
+    path, mark = stream.choice([*places(value)]), "@" * 9
+    if not path:
+        return stream.choice(VALUES)
+    at = value
+    for key in path[:-1]:
+        at = at[key]
+    if stream.random() < 0.2:
+        del at[path[-1]]
+        return json.dumps(value)
+    at[path[-1]] = mark
+    return json.dumps(value).replace(f'"{mark}"', stream.choice(VALUES))
+
+
+def spoil(file, stream):
+    lines = file.read_text().splitlines() if file.suffix == ".jsonl" else [file.read_text()]
+    number = stream.randrange(len(lines))
+    lines[number] = spoilt(json.loads(lines[number]), stream)
+    file.write_text("\n".join(lines) + "\n", errors="surrogatepass")
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory, data_dir, few):
+    import protofl as pf
+
+    folder = tmp_path_factory.mktemp("recorded") / "runs"
+    given = {"dataset": few, "models": "cnn4", "clients": 3, "rounds": 2, "dry_step": False}
+    given |= {"data_dir": data_dir, "backend": "local", "progress": False, "feature_dim": 8}
+    for name, method in (("a", "fedproto"), ("b", "local")):
+        pf.run(method, out=folder / name, **given)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("first", "count"), [(0, 12), pytest.param(12, 988, marks=pytest.mark.slow)]
+)
+def test_spoilt_files_end_in_words(cli, recorded, tiny, tmp_path, monkeypatch, first, count):
+    """Records, studies, configurations and worlds: no traceback, and nothing written elsewhere."""
+    monkeypatch.setattr("protofl_workbench.plots.svg", lambda *_, **__: "<svg></svg>")
+    small, before = " ".join(tiny), {*tmp_path.iterdir()}
+    for number in range(first, first + count):
+        stream, folder = random.Random(f"file {number}"), tmp_path / str(number)
+        shutil.copytree(recorded, folder / "runs")
+        monkeypatch.chdir(folder)
+        part = stream.choice(["config.json", "metrics.jsonl", "summary.json", "partition.json"])
+        spoil(folder / "runs/a" / part, stream)
+        study = STUDY | {stream.choice([*STUDY]): stream.choice(VALUES)}
+        text = "".join(f"{key} = {value}\n" for key, value in study.items())
+        (folder / "s.toml").write_text(text, errors="surrogatepass")
+        (folder / "c.json").write_text(spoilt({"lr": 0.1, "set": {"x": 1}, "use": {}}, stream))
+        world = spoilt({"gflops": 1.0, "up": 1.0, "down": 1.0}, stream)
+        (folder / "w.jsonl").write_text(f"{world}\n")
+        other = stream.choice(
+            (
+                "reproduce s.toml --plan",
+                f"run local --config c.json {small} --quiet",
+                f"run local --world trace:w.jsonl {small} --quiet",
+                f"run local --participants-from runs/a {small}",
+            )
+        )
+        for command in (stream.choice(READERS), stream.choice(READERS), other):
+            result = cli(*command.split())
+            said = result.output + result.stderr
+            where = f"{number}: {part}, {command}\n{said[:2000]}"
+            if result.exception is not None and not isinstance(result.exception, SystemExit):
+                where += "".join(traceback.format_exception(result.exception))
+                pytest.fail(where)
+            assert "Traceback" not in said and "internal error" not in said, where
+            assert "\x1b" not in said and result.exit_code in (0, 1, 2), where
+        shutil.rmtree(folder)
+        assert not {*tmp_path.iterdir()} - before  # all was written into the folder

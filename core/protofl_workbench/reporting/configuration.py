@@ -239,7 +239,7 @@ def _words(values: Mapping[str, Any]) -> Iterator[str]:
                 pair = f"{key.partition('/')[0]}/{one}" if name == "classes" else None
                 yield f"{flag} {shlex.quote(pair or f'{key}={option_value(one)}')}"
         elif isinstance(value, list) and not is_repeatable(name):
-            yield from [f"{flag} {shlex.quote(','.join(value))}"] if value else []
+            yield from [f"{flag} {shlex.quote(','.join(map(str, value)))}"] if value else []
         elif isinstance(value, list):
             yield from [f"{flag} {shlex.quote(option_value(one))}" for one in value]
         elif value == 0 and name in ("checkpoint_every", "public"):

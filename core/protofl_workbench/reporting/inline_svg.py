@@ -10,6 +10,8 @@ from itertools import count
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
+from protofl.system.formatting import visible
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -51,7 +53,7 @@ class Drawings:
         text = plots.svg(figure, outlines=False)
         if len(text) > LARGEST:
             return _pixels(figure)
-        root = ElementTree.fromstring(text)
+        root = ElementTree.fromstring(visible(text))  # XML has no control characters
         box = root.get("viewBox", "0 0 0 0")
         width = float(box.split()[2])
         root.attrib = {"viewBox": box, "focusable": "false"}

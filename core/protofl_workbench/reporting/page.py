@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from protofl.errors import UsageError
 from protofl.records.result import Result
 from protofl.runs.recorded_run import Run
+from protofl.system.formatting import visible
 from protofl.system.version import __version__
 from protofl_workbench.comparing.run_groups import RunLike, runs_in, sound_runs
 from protofl_workbench.comparing.text_formats import write_output
@@ -107,7 +108,7 @@ def _html(page: Page, drawings: Drawings) -> str:
     look = files("protofl_workbench.reporting") / "look"
     style, script = ((look / n).read_text(encoding="utf-8") for n in ("page.css", "page.js"))
     text = _template().render(page=page, drawings=drawings, style=style, script=script)
-    return text.lstrip()
+    return visible(text.lstrip())
 
 
 def _set_anchor(section: Section, taken: set[str]) -> None:
