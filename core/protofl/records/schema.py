@@ -148,6 +148,7 @@ class _Scored(_Form):
     best_test_accuracy: Number
     best_round: Count
     final_test_accuracy: Number
+    ended: str = "rounds"
 
 
 class Summary(_Form):
