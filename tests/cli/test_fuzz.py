@@ -248,7 +248,7 @@ def recorded(tmp_path_factory, data_dir, few):
 
 
 @pytest.mark.parametrize(
-    ("first", "count"), [(0, 12), pytest.param(12, 988, marks=pytest.mark.slow)]
+    ("first", "count"), [(0, 30), pytest.param(30, 970, marks=pytest.mark.slow)]
 )
 def test_spoilt_files_end_in_words(cli, recorded, tiny, tmp_path, monkeypatch, first, count):
     """Records, studies, configurations and worlds: no traceback, and nothing written elsewhere."""

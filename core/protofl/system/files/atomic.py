@@ -130,7 +130,7 @@ def parse_json(text: bytes | str) -> Any:  # noqa: ANN401 - JSON
     except UnicodeEncodeError:
         raise ValueError("it has half a character") from None
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError("tables in tables, too deep to read") from None
     return values
 
 

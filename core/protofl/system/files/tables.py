@@ -10,17 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
-from protofl.system.files.atomic import regular_file, write_file
+from protofl.system.files.atomic import parse_json, regular_file, write_file
 from protofl.system.files.checksums import Damaged, read_json
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Parse TOML into a mapping; raises ValueError if it is invalid."""
+    """Parse TOML into a mapping; raises ValueError if it is invalid or nested too deeply."""
     try:
         import tomllib
     except ModuleNotFoundError:  # Python 3.10
         import tomli as tomllib
-    values: dict[str, Any] = tomllib.loads(text)
+    try:
+        values: dict[str, Any] = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("tables in tables, too deep to read") from None
     return values
 
 
@@ -76,9 +79,7 @@ def read_table(path: Path, flag: str, noun: str) -> dict[str, Any]:
         raise UsageError(f"{flag} {path} can't be read: {error}") from None
     language = "JSON" if path.suffix == ".json" else "TOML"
     try:
-        values = json.loads(text) if language == "JSON" else parse_toml(text)
-    except RecursionError:
-        raise UsageError(f"{flag} {path}: tables in tables, too deep to read") from None
+        values = parse_json(text) if language == "JSON" else parse_toml(text)
     except ValueError as error:
         raise UsageError(f"{flag} {path} is not valid {language}: {error}") from None
     if not isinstance(values, dict):
