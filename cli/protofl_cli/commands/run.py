@@ -155,4 +155,7 @@ def _to_continue(folder: RunFolder | None, otherwise: str = "") -> str:
         trial = f" of trial {folder.commit.trial}" if folder.commit.trial else ""
         done = folder.commit.round + 1
         saved = f"{count(done, 'finished round')}{trial} {'is' if done == 1 else 'are'} saved"
-    return f"{saved}; resume with: protofl run --resume --out {shown_path(folder.path)}"
+    line = f"{saved}; resume with: protofl run --resume --out {shown_path(folder.path)}"
+    if folder.commit and (engine := folder.config()["engine"]) != "eager" and not otherwise:
+        line += f" (--engine eager, if engine {engine} is the cause)"
+    return line

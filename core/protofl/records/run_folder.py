@@ -76,6 +76,12 @@ class RunFolder:
         return self._record.rows
 
     @property
+    def engine(self) -> dict[str, str]:
+        """The engine of the last round as an option, if it is not that of ``config.json``."""
+        last = self.rows[-1] if self.rows else {}
+        return {"engine": str(last["engine"])} if "engine" in last else {}
+
+    @property
     def parked(self) -> Path:
         """A folder for files of clients between rounds; it does not outlive the process."""
         return self.path.expanduser().absolute() / "parked"

@@ -92,7 +92,11 @@ def describe_changes(recorded: Mapping[str, Any], plan: Plan) -> list[str]:
     before, after = (
         {name: value for name, value in facts.items() if name not in last_bits}
         | {"layout": values.get("layout")}
-        | {f"{p['kind']} {p['name']}": p["version"] for p in values.get("plugins", ())}
+        | {
+            f"{p['kind']} {p['name']}": p["version"]
+            for p in values.get("plugins", ())
+            if p["kind"] != "engine" or recorded.get("engine") == now["engine"]
+        }
         for facts, values in ((was, recorded), (is_now, now))
     )
     return lines + [

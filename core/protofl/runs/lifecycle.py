@@ -79,7 +79,7 @@ def _start(
         check_recorded(recorded, str(folder.path / "config.json"))
         from protofl.runs.backend_choice import recorded_backend
 
-        given = recorded_backend(folder.path, given, note) | given
+        given = recorded_backend(folder.path, given, note) | folder.engine | given
         given = resumption.resumed_options(recorded, given, note)
     elif out is not None:
         check_free(out.expanduser().absolute())
@@ -115,6 +115,8 @@ def _start(
     if profile.on:
         profile.sums.seconds["start"]["plan"] = time.perf_counter() - began
     life = _Lifecycle(plan, folder, progress, profile, request, idle, until)
+    if recorded.get("engine", plan.settings.engine) != plan.settings.engine:
+        life.other_engine["engine"] = plan.settings.engine
     if folder.finished:
         life.write_partition()
     else:
@@ -141,6 +143,7 @@ class _Lifecycle:
     idle: Idle | None
     until: ExitStack
     accuracies: dict[int, dict[int, float]] = field(default_factory=dict)
+    other_engine: dict[str, str] = field(default_factory=dict)
     _tried: list[Row] = field(default_factory=list)
 
     def train(self) -> None:
@@ -248,6 +251,7 @@ class _Lifecycle:
             with self.profile.round(number, last=last):
                 self.progress(events.RoundStarted(federation.trial, number))
                 row, clients = federation.round(number)
+                row = row.changed(**self.other_engine)
                 trained |= {*clients}
                 done.append(row)
                 ended = is_exhausted(done, settings.patience)

@@ -54,6 +54,12 @@ def resumed_options(
                 f"the run used the data folder {data_dir}; it uses {default_data_dir()} now "
                 f"(--data-dir {data_dir} uses the first one again)"
             )
+    if (engine := given.get("engine")) == "eager" != values.get("engine", engine):
+        note(
+            f"engine {values['engine']} until here, and eager from here on: last digits may differ"
+        )
+        own = {k: v for k, v in values["options"].items() if k != "engine"}
+        values |= {"engine": engine, "options": own}
     may_differ = RESUMABLE - (UNRECORDED & values.keys()) | {"options", *EXTENDED}
     for key, value in given.items():
         if key in may_differ or key not in values:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from runtime_toys import GIVEN, PARTS, make_plan
+from runtime_toys import GIVEN, PARTS, make_plan, train
 
 import protofl as pf
 from protofl.federation.plan import Plan
@@ -81,3 +81,24 @@ def test_the_tolerance():
 def test_a_cpu_has_eager():
     plan = make_plan("local", engine="auto")
     assert isinstance(plan, Plan) and plan.settings.engine == "eager"
+
+
+def test_a_run_goes_on_with_eager(tmp_path, toys):
+    def stop(event):
+        if isinstance(event, pf.events.RoundDone):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train("local", tmp_path / "run", engine="vmapped", set={"engine.group": 2}, progress=stop)
+    said = []
+    with pytest.raises(pf.UsageError, match="--engine captured differs"):
+        train(None, tmp_path / "run", resume=True, engine="captured")
+    given = {"resume": True, "progress": said.append}
+    found = train(None, tmp_path / "run", engine="eager", **given)
+    assert [row.get("engine") for row in found.record] == [None, "eager"]
+    notes = [event.text for event in said if isinstance(event, pf.events.Note)]
+    assert [note for note in notes if "engine vmapped until here, and eager" in note]
+    assert not [note for note in notes if "when the run began" in note]
+    longer = train(None, tmp_path / "run", rounds=3, **given)
+    assert [row.get("engine") for row in longer.record] == [None, "eager", "eager"]
+    assert pf.load_run(found.folder).config["engine"] == "vmapped"
