@@ -115,8 +115,6 @@ def _start(
     if profile.on:
         profile.sums.seconds["start"]["plan"] = time.perf_counter() - began
     life = _Lifecycle(plan, folder, progress, profile, request, idle, until)
-    if recorded.get("engine", plan.settings.engine) != plan.settings.engine:
-        life.other_engine["engine"] = plan.settings.engine
     if folder.finished:
         life.write_partition()
     else:
@@ -143,7 +141,6 @@ class _Lifecycle:
     idle: Idle | None
     until: ExitStack
     accuracies: dict[int, dict[int, float]] = field(default_factory=dict)
-    other_engine: dict[str, str] = field(default_factory=dict)
     _tried: list[Row] = field(default_factory=list)
 
     def train(self) -> None:
@@ -246,12 +243,14 @@ class _Lifecycle:
         settings = self.plan.settings
         trained: set[int] = set()
         done = [row for row in self.folder.rows if row.trial == federation.trial]
+        engine = {"engine": settings.engine}
+        other = {} if engine.items() <= self.folder.config().items() else engine
         for number in range(first, settings.rounds):
             last = number + 1 == settings.rounds
             with self.profile.round(number, last=last):
                 self.progress(events.RoundStarted(federation.trial, number))
                 row, clients = federation.round(number)
-                row = row.changed(**self.other_engine)
+                row = row.changed(**other)
                 trained |= {*clients}
                 done.append(row)
                 ended = is_exhausted(done, settings.patience)

@@ -95,7 +95,9 @@ def test_fine_tuning_needs_a_last_round(tmp_path):
         train("local", tmp_path / "run", **STILL, unseen=0.25)
 
 
-def test_a_record_with_another_patience_is_read(tmp_path, made):
-    run = Reading.of(made.folder)
-    run.config["patience"] = "soon"
-    assert run.asked == 6
+def test_a_record_with_a_text_as_patience_is_damaged(tmp_path):
+    folder = train("local", tmp_path / "run", **STILL).folder
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace('"patience": 2', '"patience": "soon"'))
+    with pytest.raises(pf.UsageError, match="patience is 'soon'"):
+        Reading.of(folder).config  # noqa: B018
