@@ -132,8 +132,10 @@ def _with_defaults(
     defaults: dict[str, Any] = {} if width is None else {"feature_dim": width}
     data = f"data set {choices['dataset'].name}"
     set_by = dict.fromkeys(defaults, f"models {choices['model-group'].name}") | {"clients": data}
-    defaults |= getattr(choices["dataset"].plugin, "defaults", {})
-    of_plugins = defaults.pop("options", {})
+    of_data = dict(getattr(choices["dataset"].plugin, "defaults", {}))
+    of_plugins = of_data.pop("options", {})
+    defaults |= of_data
+    set_by |= dict.fromkeys(of_data, data)
     asked = composition.members[composition.main].call("run_defaults") or {}
     check_names(asked, f"option in run_defaults of {composition.main}:")
     options = dict(given.get("options", {}))
@@ -142,7 +144,6 @@ def _with_defaults(
             options[owner] = {**values, **options.get(owner, {})}
             own = given.get("options", {}).get(owner, {})
             set_by |= {f"{owner}.{key}": data for key in values if key not in own}
-    set_by |= dict.fromkeys([key for key in defaults if key not in set_by], data)
     set_by |= dict.fromkeys(asked, f"method {composition.main}") | dict.fromkeys(given, "user")
     return build({**defaults, **asked, **given, "options": options}), set_by
 

@@ -45,7 +45,9 @@ def test_digits_are_scikit_learns_in_256_shades(tmp_path):
 def test_options_of_their_defaults_belong_to_the_plugins_of_their_defaults(
     given, partitioner, over
 ):
-    found = resolve({"method": "fedproto", "models": "cnn4", **given}).settings
+    resolution = resolve({"method": "fedproto", "models": "htfe8", **given})
+    assert resolution.set_by["feature_dim"] == "data set digits"  # not the group's
+    found = resolution.settings
     assert found.options.get("partition", {}) == partitioner
     assert found.options.get("schedule", {}).get("over") == over
 
