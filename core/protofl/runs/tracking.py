@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from protofl.errors import ProtoflError, error_text
+from protofl.errors import ProtoflError, RunFailure, error_text
 from protofl.federation import events
 from protofl.federation.events import Event, Progress
 from protofl.federation.plan import Plan
@@ -116,7 +116,9 @@ class TrackerThread(threading.Thread):
             self._say(f"{words}; {RESUME_TRACKING}")
 
     def _words(self, error: BaseException) -> str:
-        return f"tracker {self.tracker.name}: {' '.join(error_text(error).split())[:300]}"
+        ended = isinstance(error, RunFailure) and error.__cause__
+        words = error_text(ended or error)
+        return f"tracker {self.tracker.name}: {' '.join(words.split())[:300]}"
 
 
 def check_trackers(plan: Plan) -> None:
