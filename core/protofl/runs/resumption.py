@@ -124,7 +124,11 @@ def take_up(
         number = round_after(folder.rows, recorded["rounds"])
         lines.append(f"the run ended without a summary in round {number}")
     if asks_for_more(recorded, plan):
-        folder.extend({**recorded, **{key: getattr(plan.settings, key) for key in EXTENDED}})
+        now = {key: getattr(plan.settings, key) for key in EXTENDED}
+        if "set_by" in recorded:
+            changed = dict.fromkeys((key for key in now if now[key] != recorded[key]), "user")
+            now["set_by"] = dict(sorted({**recorded["set_by"], **changed}.items()))
+        folder.extend({**recorded, **now})
     for line in lines:
         note(line)
     return folder
