@@ -49,6 +49,9 @@ class FedKD(Mutual):
         """Options, with the paper's symbols."""
 
         deviations = MutualConfig.deviations | {
+            "T_end": pf.Deviation(
+                "appendix A of FedTGP", 0.95, 0.98, "the scripts of the code end at 0.98"
+            ),
             "svd": pf.Deviation(
                 "g_i", "update", "weights", "the code compresses θ_a itself, a kernel at a time"
             ),
@@ -61,7 +64,7 @@ class FedKD(Mutual):
             "each matrix, 1 all of them",
         )
         T_end: float = pf.Field(
-            0.95, ge=0, le=1, description="energy threshold in the last round; linear between"
+            None, ge=0, le=1, description="energy threshold in the last round; linear between"
         )
         svd: Literal["update", "weights"] = pf.Field(
             None,
