@@ -144,7 +144,8 @@ def of_another_run(file, folders):
     root = next(p for p in file.parents if (p / "partition.json").exists())
     other = folders.other / file.relative_to(root)
     kind = file.name.split("-")[0]
-    found = other if other.exists() else min(other.parent.glob(f"{kind}*"))
+    like = sorted(other.parent.glob(f"{kind}*")) or [folders.other / "config.json"]
+    found = other if other.exists() else like[0]  # a finished run has no session.json
     shutil.copyfile(found, file)
 
 
