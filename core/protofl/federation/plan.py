@@ -23,7 +23,7 @@ from protofl.data.spec import Preparation
 from protofl.data.split import Split, majority_correct
 from protofl.federation import inputs
 from protofl.federation.inputs import run_info, settle
-from protofl.federation.resolution import Extra, resolve, resolved
+from protofl.federation.resolution import Extra, Resolution, resolve, resolved
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.models.architecture import Architecture, SplitModel
 from protofl.hooks.models.flops import cost
@@ -116,8 +116,7 @@ class Plan:
         public, own_public = inputs.public_data(
             settings, composition, data, found.registry, report, given="public" in given
         )
-        count = partial(choices["partitioner"].call, "count_clients")
-        clients = number_of_clients(data, given.get("clients"), settings.clients, count)
+        clients = _count_clients(found, data, given.get("clients"))
         settings = settings.model_copy(update={"clients": clients, "public": public})
         preparation, notes = inputs.preparation_for(
             data.sample, choices["model-group"], found.registry, augment=settings.augment
@@ -263,3 +262,12 @@ class Plan:
         if len(info.architectures) == 1:
             return 1.0
         return cost(architecture, info.sample, info.num_classes, info.feature_dim)
+
+
+def _count_clients(found: Resolution, data: Dataset, given: int | None) -> int:
+    """Return M, and note in ``set_by`` if the partitioner counted it."""
+    partitioner, usual = found.choices["partitioner"], found.settings.clients
+    clients = number_of_clients(data, given, usual, partial(partitioner.call, "count_clients"))
+    if data.split is None and clients != usual:
+        found.set_by["clients"] = f"partition {partitioner.name}"
+    return clients

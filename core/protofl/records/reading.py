@@ -243,7 +243,7 @@ class Reading:
 
     @property
     def interruption(self) -> str:
-        """Where an unfinished run ended that no process continues; empty in other states."""
+        """A line about an unfinished run that no process continues; empty for other runs."""
         if self.state != UNFINISHED:
             return ""
         asked = self.asked_of(self.rows[-1].trial if self.rows else 0)

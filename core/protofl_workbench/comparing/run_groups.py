@@ -58,7 +58,7 @@ def runs_by_label(runs: Runs, notes: list[str] | None = None) -> dict[str, list[
         notes: See `sound_runs`.
 
     Raises:
-        UsageError: A folder has no run, there is no run at all, or a run is damaged.
+        UsageError: A folder has no run, none of them has one, or a run is damaged.
     """
     labelled = runs if isinstance(runs, Mapping) else {"": runs}
     found: dict[str, list[Run]] = {}
@@ -97,7 +97,7 @@ def sound_runs(runs: Iterable[Run], notes: list[str] | None = None) -> list[Run]
         notes: Takes a line for each damaged run; None to refuse damaged runs.
 
     Raises:
-        Damaged: A run is damaged, and there are no notes or no other runs.
+        Damaged: A run is damaged, and ``notes`` is None or no other run is left.
     """
     found, damaged = list[Run](), list[Damaged]()
     for run in runs:

@@ -11,6 +11,7 @@ import torch
 import protofl as pf
 from protofl.data import cache
 from protofl.data.partition import make_split, number_of_clients
+from protofl.federation.plan import Plan
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.plugin.members import choose
 
@@ -150,3 +151,14 @@ def test_a_split_of_numpy_rows_or_masks():
     ]
     data.split = [(torch.tensor([0.5]), torch.tensor([1]))]
     assert data.faults() == ["rows of the split are not integers"]
+
+
+def test_the_partitioner_sets_the_number_of_clients(tmp_path):
+    x = np.arange(80.0, dtype=np.float32).reshape(40, 2)
+    who = np.repeat(["ann", "bob", "cid", "dan"], 10)
+    np.savez(tmp_path / "own.npz", x_train=x, y_train=np.arange(40) % 2, person=who)
+    given = {"method": "local", "models": "mlp", "partition": "column:person"}
+    plan = Plan.make(
+        {**given, "dataset": f"npz:{tmp_path / 'own.npz'}", "data_dir": tmp_path / "data"}
+    )
+    assert (plan.settings.clients, plan.set_by["clients"]) == (4, "partition column")

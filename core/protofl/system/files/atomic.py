@@ -25,7 +25,7 @@ LARGEST_DATA = 64 << 30
 """Bytes of a file of samples or weights, at most."""
 
 REPLACES_OPEN_FILES = hasattr(os, "fork")
-"""Whether a file can be replaced while it is open or mapped; not on Windows."""
+"""True if a file can be replaced while it is open or mapped; not on Windows."""
 
 
 def regular_file(path: str | Path, most: int = LARGEST) -> Path:
