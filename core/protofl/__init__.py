@@ -41,12 +41,11 @@ if TYPE_CHECKING:
     from protofl.data import datasets
     from protofl.errors import ProtoflError, RunFailure, UsageError
     from protofl.federation import backends, events, models
-    from protofl.hooks.hookspecs.markers import HOOKSPEC_VERSION, hookimpl
+    from protofl.hooks.hookspecs import HOOKSPEC_VERSION, hookimpl
     from protofl.hooks.views.batch import Batch, Given, Output, Terms, per_step
     from protofl.hooks.views.client import Client, Learner
-    from protofl.hooks.views.run_info import Phase, RunInfo
+    from protofl.hooks.views.run_info import Phase, RunInfo, TrackedRun
     from protofl.hooks.views.server import Server
-    from protofl.hooks.views.tracked_run import TrackedRun
     from protofl.hooks.wire.payload import Payload, Uploads, class_rows, stack_rows
     from protofl.records.result import Result, read_weights
     from protofl.runs.python_api import Session, run
@@ -64,13 +63,12 @@ if TYPE_CHECKING:
 
 _NAMES = {
     # plugins, and what their hooks see, exchange and build
-    "protofl.hooks.hookspecs.markers": "hookimpl HOOKSPEC_VERSION",
+    "protofl.hooks.hookspecs": "hookimpl HOOKSPEC_VERSION",
     "protofl.system.options.plugin_options": "Config VariantConfig Deviation Field",
     "protofl.hooks.views.client": "Client Learner",
     "protofl.hooks.views.server": "Server",
     "protofl.hooks.views.batch": "Batch Output Given Terms per_step",
-    "protofl.hooks.views.run_info": "Phase RunInfo",
-    "protofl.hooks.views.tracked_run": "TrackedRun",
+    "protofl.hooks.views.run_info": "Phase RunInfo TrackedRun",
     "protofl.hooks.wire.payload": "Payload Uploads class_rows stack_rows",
     "protofl.system.randomness": "random_stream numpy_stream",
     # runs

@@ -113,7 +113,7 @@ TYPES = (
     "protofl.system.options.settings.Settings",
     "protofl.hooks.plugin.members.Choice",
     "protofl.hooks.discovery.registry.Registry",
-    "protofl.hooks.models.schedules.Schedule",
+    "protofl.hooks.models.optimisers.Schedule",
     "protofl.runs.scorer.Scorer",
     "protofl.records.observed.Observed",
     "protofl.records.observed.Prototypes",

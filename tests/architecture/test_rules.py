@@ -118,7 +118,7 @@ def test_plugin_managers_live_in_one_file():
             assert path.name == "composition.py", text_of(path)
     assert found == {
         "core/protofl/hooks/plugin/composition.py",
-        "core/protofl/hooks/hookspecs/markers.py",
+        "core/protofl/hooks/hookspecs/__init__.py",
     }
 
 

@@ -11,7 +11,7 @@ import protofl as pf
 from protofl.hooks.hookspecs.method import LIFECYCLE_HOOKS, ROUND_HOOKS
 from protofl.runs.dry_step.dry_run import dry_step
 from protofl.testing import toy
-from protofl.testing.toy_methods import Prototypes
+from protofl.testing.toy_plugins import Prototypes
 
 
 @dataclass

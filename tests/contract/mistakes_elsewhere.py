@@ -7,7 +7,7 @@ from author_mistakes import add
 from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
-from protofl.testing.toy_methods import Prototypes
+from protofl.testing.toy_plugins import Prototypes
 
 # --- the server -----------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import torch
 from author_mistakes import add
 from torch.nn.functional import cross_entropy
 
-from protofl.testing.toy_methods import Prototypes
+from protofl.testing.toy_plugins import Prototypes
 
 
 def sound_upload(client):

@@ -11,7 +11,7 @@ from author_mistakes import everything, in_a_cell
 import protofl as pf
 from protofl.runs.dry_step.dry_run import dry_step
 from protofl.testing import toy
-from protofl.testing.toy_methods import Prototypes
+from protofl.testing.toy_plugins import Prototypes
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/fix-a-method.md"
 

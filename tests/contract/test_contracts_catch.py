@@ -25,7 +25,7 @@ from protofl.testing import (
     run_checks,
 )
 from protofl.testing import toy as toyfed
-from protofl.testing.toy_methods import Prototypes
+from protofl.testing.toy_plugins import Prototypes
 
 
 def failures(contract, plugin, only):

@@ -8,7 +8,7 @@ from protofl.data.generators import Outline, to_channels, to_size
 from protofl.errors import UsageError
 from protofl.federation.inputs import image_source
 from protofl.federation.plan import Plan
-from protofl.hooks.hookspecs.markers import hookimpl
+from protofl.hooks.hookspecs import hookimpl
 from protofl.hooks.plugin.members import Choice
 from protofl.runs.configuration import config_of
 

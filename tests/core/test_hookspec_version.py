@@ -8,7 +8,7 @@ import protofl as pf
 from protofl.hooks.discovery import kinds
 from protofl.hooks.discovery.kinds import Plugin, check_version, spec_hooks
 from protofl.hooks.discovery.registry import Registry
-from protofl.hooks.hookspecs.markers import parse_version, serves
+from protofl.hooks.hookspecs import parse_version, serves
 
 # A change here needs another HOOKSPEC_VERSION: something added a MINOR, anything else a MAJOR.
 HOOKS = {

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import lr_scheduler
 
 import protofl as pf
-from protofl.hooks.models.schedules import SCHEDULES, schedule_of
+from protofl.hooks.models.optimisers import SCHEDULES, schedule_of
 
 ROUNDS = 12
 THEIRS = {

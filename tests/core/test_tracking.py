@@ -14,7 +14,7 @@ from runtime_toys import GIVEN, install, train, without_times
 import protofl as pf
 from protofl.federation import events
 from protofl.federation.plan import Plan
-from protofl.hooks.views.tracked_run import TrackedRun
+from protofl.hooks.views.run_info import TrackedRun
 from protofl.runs.plugin_names import named_request
 from protofl.testing.trackers import line
 from protofl_workbench.batch.batch_events import BatchRun

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import protofl as pf
 from protofl.system import consent
 from protofl_cli.app import app
-from protofl_workbench.replaying.changed_options import own_plan
+from protofl_workbench.replaying.replayed_server import own_plan
 
 CODE = """
 from pathlib import Path

@@ -21,7 +21,7 @@ from protofl.federation.jobs import StartTrial, Train
 from protofl.hooks.discovery.kinds import KINDS, hooks_of
 from protofl.hooks.discovery.registry import Registry
 from protofl.testing import MethodContract, WrapperContract, checks_of, run_checks, toy
-from protofl.testing.toy_methods import Prototypes
+from protofl.testing.toy_plugins import Prototypes
 from protofl_cli.app import app
 
 GUIDES = sorted(p.stem for p in (DOCS / "how-to/plugins").glob("*.md") if p.stem != "index")

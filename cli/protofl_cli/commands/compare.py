@@ -133,7 +133,7 @@ def compare(
     elif out is None:
         render.plain([found.text(kind).rstrip("\n")])
     else:
-        from protofl_workbench.comparing.text_formats import write_output
+        from protofl_workbench.comparing.figure_table import write_output
 
         write_output(out, found.text(kind))
         render.line(f"comparison: {out}")

@@ -113,7 +113,7 @@ def show(
             render.text(f"  note: {note}", "yellow")
     _show_table(data, train, test)
     from protofl_workbench import plots
-    from protofl_workbench.plots.split_chart import split_figure
+    from protofl_workbench.plots.client_charts import split_figure
 
     title = " · ".join([*words, f"seed {seed}"])
     plots.save(split_figure(train + test, data.classes, title), target)

@@ -125,7 +125,7 @@ def reproduce(
         raise UsageError(
             "no study is given", "expected PAPER/NAME or FILE.toml", "see: protofl reproduce --list"
         )
-    from protofl_workbench.comparing.text_formats import write_output
+    from protofl_workbench.comparing.figure_table import write_output
     from protofl_workbench.studies.cells import cells_of
     from protofl_workbench.studies.finding import find_study
     from protofl_workbench.studies.study_texts import PAGE, PICTURES, as_text, format_of

@@ -27,7 +27,7 @@ from protofl.federation.resolution import Extra, Resolution, resolve, resolved
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.models.architecture import Architecture, SplitModel
 from protofl.hooks.models.flops import cost
-from protofl.hooks.models.schedules import Schedule, schedule_of
+from protofl.hooks.models.optimisers import Schedule, schedule_of
 from protofl.hooks.plugin.composition import Composition
 from protofl.hooks.plugin.members import Choice, plugins_of_kinds
 from protofl.hooks.views.run_info import RunInfo

@@ -179,7 +179,7 @@ def _placed(
 ) -> Settings:
     """Resolve ``auto`` for the device, and make the data folder absolute.
 
-    The backend stays ``auto`` where the work decides (`protofl.runs.backend_choice`).
+    The backend stays ``auto`` where the work decides (`protofl.runs.automatic_choices`).
 
     Args:
         settings: The settings.

@@ -77,7 +77,7 @@ def _start(
         folder = RunFolder.reopen(out)
         recorded = folder.config()
         check_recorded(recorded, str(folder.path / "config.json"))
-        from protofl.runs.backend_choice import recorded_backend
+        from protofl.runs.automatic_choices import recorded_backend
 
         given = recorded_backend(folder.path, given, note) | folder.engine | given
         given = resumption.resumed_options(recorded, given, note)
@@ -86,7 +86,7 @@ def _start(
     home = folder.path if recorded else request.home
     plan = plan or Plan.make(given, request.extra, note, said=request.said, home=home)
     if plan.settings.engine == "auto":
-        from protofl.runs.engine_choice import choose_engine
+        from protofl.runs.automatic_choices import choose_engine
 
         choose_engine(plan, note)
     plan.set_by |= sources_in(recorded) if recorded else request.set_by
@@ -149,7 +149,7 @@ class _Lifecycle:
         participation, learned = Participation(plan), None
         if plan.settings.backend == "auto":  # the dry step measures the work first
             learned = self._before_the_first_round()
-            from protofl.runs.backend_choice import choose_backend
+            from protofl.runs.automatic_choices import choose_backend
 
             tried = self._tried if self.idle is None else []  # a session keeps its workers
             choose_backend(plan, self.folder.rows, tried, self._note)

@@ -285,7 +285,7 @@ class Run(Reading):
             UsageError: The ending is another, the method's inference cannot be exported, or see
                 `model`.
         """
-        from protofl.runs.client_export import export
+        from protofl.runs.scorer import export
 
         return export(self.scorer(client, which, trial), self.plan, Path(path).expanduser())
 

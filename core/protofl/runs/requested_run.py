@@ -76,7 +76,7 @@ class RequestedRun:
         note = lambda line: progress(events.Note(line))  # noqa: E731
         plan = Plan.make(request.options, request.extra, note, said=request.said, home=request.home)
         if plan.settings.engine == "auto":
-            from protofl.runs.engine_choice import choose_engine
+            from protofl.runs.automatic_choices import choose_engine
 
             choose_engine(plan, note)
         return cls(request, plan, config_of(plan), progress)

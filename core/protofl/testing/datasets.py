@@ -14,7 +14,7 @@ from protofl.federation.inputs import load_data
 from protofl.runs.dry_step.dry_run import dry_step
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, refusal, skip
-from protofl.testing.toy_methods import Prototypes
+from protofl.testing.toy_plugins import Prototypes
 
 MOST_SIDE = 256
 """Sides above are not run, only decoded."""

@@ -16,7 +16,7 @@ from protofl.hooks.hookspecs.method import ROUND_HOOKS
 from protofl.runs.dry_step.dry_run import dry_step
 from protofl.testing import toy
 from protofl.testing.contract import Contract, NotReached, expect, skip
-from protofl.testing.toy_methods import Prototypes
+from protofl.testing.toy_plugins import Prototypes
 
 
 def methods_to_run(registry: Registry, distribution: str = "") -> list[str]:

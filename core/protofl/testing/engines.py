@@ -25,7 +25,7 @@ from protofl.testing.equality import (
     ragged_images,
 )
 from protofl.testing.methods import MethodContract
-from protofl.testing.toy_methods import Prototypes, Weights
+from protofl.testing.toy_plugins import Prototypes, Weights
 
 
 class EngineContract(Contract):

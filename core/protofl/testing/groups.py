@@ -15,7 +15,7 @@ from protofl.runs.dry_step.dry_run import dry_step
 from protofl.system.randomness import global_stream
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, refusal
-from protofl.testing.toy_methods import Prototypes, Weights
+from protofl.testing.toy_plugins import Prototypes, Weights
 
 CLASSES = 5
 

@@ -30,15 +30,15 @@ from protofl.testing.toy_data import dataset as dataset
 from protofl.testing.toy_data import make_data as make_data
 from protofl.testing.toy_data import make_images as make_images
 from protofl.testing.toy_data import random_batch as random_batch
-from protofl.testing.toy_models import CNN as CNN
-from protofl.testing.toy_models import EMBEDDING as EMBEDDING
-from protofl.testing.toy_models import NORM as NORM
-from protofl.testing.toy_models import PIXELS as PIXELS
-from protofl.testing.toy_models import TWO_LAYERS as TWO_LAYERS
-from protofl.testing.toy_models import Extractor as Extractor
-from protofl.testing.toy_models import Head as Head
-from protofl.testing.toy_models import architecture as architecture
-from protofl.testing.toy_models import group as group
+from protofl.testing.toy_plugins import CNN as CNN
+from protofl.testing.toy_plugins import EMBEDDING as EMBEDDING
+from protofl.testing.toy_plugins import NORM as NORM
+from protofl.testing.toy_plugins import PIXELS as PIXELS
+from protofl.testing.toy_plugins import TWO_LAYERS as TWO_LAYERS
+from protofl.testing.toy_plugins import Extractor as Extractor
+from protofl.testing.toy_plugins import Head as Head
+from protofl.testing.toy_plugins import architecture as architecture
+from protofl.testing.toy_plugins import group as group
 
 
 def make_plan(

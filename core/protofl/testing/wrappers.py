@@ -16,7 +16,7 @@ from protofl.testing import toy
 from protofl.testing.codings import CodingChecks
 from protofl.testing.contract import expect, skip
 from protofl.testing.method_federations import expect_finite
-from protofl.testing.toy_methods import Prototypes, Weights
+from protofl.testing.toy_plugins import Prototypes, Weights
 
 
 class Silent:

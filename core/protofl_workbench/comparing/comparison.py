@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING, Any
 from protofl.errors import unknown
 from protofl.records.row import frame_of
 from protofl.system.files.tables import finite
-from protofl_workbench.comparing.figure_table import Difference, FigureTable, GroupFigure
-from protofl_workbench.comparing.text_formats import csv_text, json_text, tex, tex_table
+from protofl_workbench.comparing.figure_table import (
+    NONE,
+    Difference,
+    FigureTable,
+    GroupFigure,
+    csv_text,
+    json_text,
+    number,
+    tex,
+    tex_table,
+)
 from protofl_workbench.comparing.trial_figures import ROUNDS
 
 if TYPE_CHECKING:
@@ -19,8 +28,6 @@ if TYPE_CHECKING:
 
 COLUMNS = 4
 """Figures in one table."""
-
-NONE = "–"
 
 
 @dataclass(frozen=True)
@@ -187,26 +194,6 @@ def _differences(table: FigureTable, paired: bool, where: str) -> Sheet:
     heads += ["Holm"] * several + ["better / worse"] * paired
     title = f"{where}{table.title}: difference to {table.baseline}"
     return Sheet(title, tuple(heads), tuple(rows))
-
-
-def number(value: float, share: bool, like: float | None = None) -> str:
-    """Format a figure: a share in % with two decimals, other numbers by their size.
-
-    Args:
-        value: The figure.
-        share: True if the figure is a share.
-        like: A number next to it that sets the decimals; by default the figure itself.
-    """
-    if math.isnan(value):
-        return NONE
-    if share:
-        return f"{value * 100:.2f}"
-    size = abs(value if like is None else like)
-    if not size and not value:
-        return "0"
-    if size >= 1e5:
-        return f"{value:.2e}"
-    return f"{value:.{1 if size >= 100 else 2 if size >= 1 else 4}f}"
 
 
 def _spread(row: GroupFigure, table: FigureTable) -> str:

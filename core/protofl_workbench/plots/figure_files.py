@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from protofl.errors import UsageError
-from protofl_workbench.comparing.text_formats import write_output
+from protofl_workbench.comparing.figure_table import write_output
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

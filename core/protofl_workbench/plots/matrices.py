@@ -108,7 +108,7 @@ def split(run: RunLike, trial: int = 0) -> Figure:
     Raises:
         UsageError: The run has no such trial.
     """
-    from protofl_workbench.plots.split_chart import split_figure
+    from protofl_workbench.plots.client_charts import split_figure
 
     own = run_in(run)
     held = own.split(trial)

@@ -20,8 +20,13 @@ from protofl.runs.configuration import check_same_data
 from protofl.system.files.series import Series
 from protofl.system.machine import machine_facts, recorded_facts
 from protofl.system.version import versions
-from protofl_workbench.replaying.changed_options import changes_of, own_plan
-from protofl_workbench.replaying.replayed_server import ReplayedRound, ReplayedServer, is_same
+from protofl_workbench.replaying.replayed_server import (
+    ReplayedRound,
+    ReplayedServer,
+    changes_of,
+    is_same,
+    own_plan,
+)
 
 
 class RecordedUploads:

@@ -24,7 +24,7 @@ from protofl.federation.host import Host
 from protofl.federation.plan import Plan
 from protofl.federation.train_job import TrainJob
 from protofl.hooks.discovery.registry import Registry
-from protofl.hooks.hookspecs.markers import hookimpl
+from protofl.hooks.hookspecs import hookimpl
 from protofl.hooks.models.flops import training_flops
 from protofl.hooks.plugin.members import Choice, choose
 from protofl.hooks.views.batch import Output

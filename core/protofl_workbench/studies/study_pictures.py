@@ -12,10 +12,10 @@ from protofl.errors import UsageError
 from protofl.runs.recorded_run import load_run
 from protofl_workbench import plots
 from protofl_workbench.plots.bar_charts import bar_chart
+from protofl_workbench.plots.client_charts import split_figure
 from protofl_workbench.plots.curves import Curve, curve_chart
 from protofl_workbench.plots.figure_files import save
 from protofl_workbench.plots.image_grids import own_images, rounds_with_images
-from protofl_workbench.plots.split_chart import split_figure
 from protofl_workbench.studies.study import Figure as Read
 from protofl_workbench.studies.study import OfImages
 from protofl_workbench.studies.study_figures import figure_title, unit_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from protofl.errors import UsageError
-from protofl_workbench.comparing.text_formats import csv_text, json_text, tex, tex_table
+from protofl_workbench.comparing.figure_table import csv_text, json_text, tex, tex_table
 from protofl_workbench.studies.study import EMPTY
 from protofl_workbench.studies.study_result import Entry, StudyResult
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import protofl as pf
-from protofl_workbench.plots.split_chart import split_figure
+from protofl_workbench.plots.client_charts import split_figure
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_the_legend_has_round_numbers_in_reach(largest, numbers):
 def test_importing_does_not_load_matplotlib_and_drawing_not_pyplot():
     code = (
         "import sys, numpy as np\n"
-        "from protofl_workbench.plots.split_chart import split_figure\n"
+        "from protofl_workbench.plots.client_charts import split_figure\n"
         "assert 'matplotlib' not in sys.modules\n"
         "split_figure(np.ones((2, 2), int), ['a', 'b'], 't')\n"
         "assert 'matplotlib.pyplot' not in sys.modules\n"

@@ -10,15 +10,15 @@ from runtime_toys import GIVEN, train, without_times
 import protofl as pf
 from protofl.federation.plan import Plan
 from protofl.records.row import Row
-from protofl.runs import backend_choice
-from protofl.runs.backend_choice import choose_backend, recorded_backend
+from protofl.runs import automatic_choices
+from protofl.runs.automatic_choices import choose_backend, recorded_backend
 
 pytestmark = pytest.mark.usefixtures("toys", "two_cores")
 
 
 @pytest.fixture
 def two_cores(monkeypatch):
-    for module in (backend_choice, __import__("protofl.federation.resolution", fromlist=["x"])):
+    for module in (automatic_choices, __import__("protofl.federation.resolution", fromlist=["x"])):
         monkeypatch.setattr(module, "usable_cores", lambda: [0, 1])
 
 

@@ -8,8 +8,8 @@ from runtime_toys import GIVEN, PARTS, make_plan, train
 
 import protofl as pf
 from protofl.federation.plan import Plan
-from protofl.runs import engine_choice
-from protofl.runs.engine_choice import Tried, choose_engine, refusal
+from protofl.runs import automatic_choices
+from protofl.runs.automatic_choices import Tried, choose_engine, refusal
 from protofl_plugins.engines.eager import Eager
 
 
@@ -38,13 +38,13 @@ class Failing(Eager):
 
 def chosen(engine, monkeypatch, faster=10.0, **options):
     """The engine and the line about it; ``faster`` divides the measured seconds."""
-    original, notes = engine_choice._tried, []
+    original, notes = automatic_choices._tried, []
 
     def tried(plan, name):
         found = original(plan, name)
         return Tried(1.0 if name == "eager" else 1.0 / faster, found.weights)
 
-    monkeypatch.setattr(engine_choice, "_tried", tried)
+    monkeypatch.setattr(automatic_choices, "_tried", tried)
     given = GIVEN | {"method": "fedproto", "dry_step": True} | options
     plan = Plan.make(given, PARTS | {("engine", "fast"): engine})
     choose_engine(plan, notes.append, "fast")

@@ -12,7 +12,7 @@ from safetensors import safe_open
 from typer.testing import CliRunner
 
 import protofl as pf
-from protofl.runs import client_export
+from protofl.runs import scorer
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_a_full_disk_is_not_a_matter_of_the_method(run, tmp_path, monkeypatch):
     def full(path, content):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    monkeypatch.setattr(client_export, "write_file", full)
+    monkeypatch.setattr(scorer, "write_file", full)
     with pytest.raises(OSError, match="No space left"):
         run.export(1, tmp_path / "a.pt2")
 

@@ -12,7 +12,7 @@ import pytest
 import protofl as pf
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.plugin.members import choose
-from protofl.hooks.views.tracked_run import TrackedRun
+from protofl.hooks.views.run_info import TrackedRun
 from protofl.testing import TrackerContract, run_checks
 from protofl.testing.trackers import SUMMARY, line
 

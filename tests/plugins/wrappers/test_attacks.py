@@ -12,7 +12,7 @@ import torch
 import protofl as pf
 from protofl.hooks.views.client import Client
 from protofl.testing import toy as toyfed
-from protofl.testing.toy_methods import Prototypes
+from protofl.testing.toy_plugins import Prototypes
 from protofl_plugins.wrappers.noise_attack import NoiseAttack
 
 ATTACKS = ["sign-flip", "scaling", "noise-attack", "stale", "class-swap", "alie", "label-flip"]

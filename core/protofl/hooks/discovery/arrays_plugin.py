@@ -9,7 +9,7 @@ from typing import Any, Literal
 from protofl.data.dataset import Dataset
 from protofl.data.in_memory import ARRAYS, opened
 from protofl.errors import UsageError
-from protofl.hooks.hookspecs.markers import hookimpl
+from protofl.hooks.hookspecs import hookimpl
 from protofl.system.options.plugin_options import Config as PluginConfig
 from protofl.system.options.plugin_options import Field
 

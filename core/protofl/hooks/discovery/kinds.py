@@ -13,9 +13,15 @@ from types import MappingProxyType
 from typing import Any
 
 from protofl.errors import UsageError, unknown
-from protofl.hooks.hookspecs import method, resources, rounds
+from protofl.hooks.hookspecs import (
+    HOOKSPEC_VERSION,
+    method,
+    parse_version,
+    resources,
+    rounds,
+    serves,
+)
 from protofl.hooks.hookspecs import resources as execution
-from protofl.hooks.hookspecs.markers import HOOKSPEC_VERSION, parse_version, serves
 
 
 @dataclass(frozen=True)

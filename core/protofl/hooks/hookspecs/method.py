@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from protofl.hooks.hookspecs.markers import hookspec
+from protofl.hooks.hookspecs import hookspec
 
 if TYPE_CHECKING:
     from torch import Tensor

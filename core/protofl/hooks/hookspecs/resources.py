@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from protofl.hooks.hookspecs.markers import hookspec
+from protofl.hooks.hookspecs import hookspec
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from protofl.hooks.hookspecs.markers import hookspec
+from protofl.hooks.hookspecs import hookspec
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from protofl.hooks.views.tracked_run import TrackedRun
+    from protofl.hooks.views.run_info import TrackedRun
     from protofl.system.options.plugin_options import Config
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from protofl.errors import SentTwice, error_context
-from protofl.hooks.hookspecs.markers import hookimpl
+from protofl.hooks.hookspecs import hookimpl
 from protofl.hooks.transport.return_values import expect_returned
 from protofl.hooks.views.batch import Batch, Output
 from protofl.hooks.views.client import Client
