@@ -1,4 +1,4 @@
-"""The observer: records prototypes, features, images and uploads of a round."""
+"""Observations of a run (``--observe``): checks, and records of rounds within a size limit."""
 
 from __future__ import annotations
 
@@ -9,12 +9,51 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from protofl.errors import RunFailure, UsageError
 from protofl.federation.evaluation import FEATURES, LABELS, NoObserver
-from protofl.federation.observation_limits import NAMED, SERVER_KEYS, is_observed
 from protofl.federation.plan import Plan
 from protofl.hooks.wire.payload import Payload
 from protofl.records.observed import OBSERVED, UPLOADS
 from protofl.system.files.series import Round, Series
+from protofl.system.formatting import size_text
+
+SERVER_KEYS = ("prototypes", "global_prototypes")
+"""Keys of the server's prototypes; FedSA has global prototypes in addition to its anchors."""
+
+STARTS = {"prototypes": ("server/", "clients/"), "features": ("features",), "images": ("images",)}
+"""{kind of observation: prefixes of its tensors' names}."""
+
+NAMED = 96
+"""Overhead in bytes of each tensor in a file."""
+
+
+def is_observed(plan: Plan, round: int) -> bool:
+    """Return True if prototypes, features and images of a round are recorded."""
+    return bool(plan.settings.observe) and plan.is_due(round, plan.settings.observe_every)
+
+
+def check_observing(plan: Plan) -> None:
+    """Check that the methods of a run have what ``--observe`` asks for.
+
+    Raises:
+        UsageError: Its methods have nothing of what is asked for.
+    """
+    wanted, composition = plan.settings.observe, plan.composition
+    sent = composition.declarations("upload_payload")
+    given = composition.declarations("download_payload")
+    method = plan.settings.method
+    if "prototypes" in wanted and not sent.covers("prototypes"):
+        raise UsageError(
+            f"--observe prototypes: clients of {method} don't send prototypes",
+            f"they send: {', '.join(sent.names or ()) or 'nothing'}",
+            "observe features, or take a method that does",
+        )
+    if "images" in wanted and not given.covers("images"):
+        raise UsageError(
+            f"--observe images: the server of {method} makes no images",
+            f"clients get: {', '.join(given.names or ()) or 'nothing'}",
+            "leave it out, or take a method with an image generator (fedktl)",
+        )
 
 
 class Observer(NoObserver):
@@ -46,6 +85,7 @@ class Observer(NoObserver):
                     note(f"the uploads of round {round}{of} are not kept: {end}")
         self._left = plan.settings.observe_limit * 1e6 - self._observed.size - self._uploads.size
         self._full = False
+        self._expected: dict[str, int] = {}
         self._seen: dict[str, Tensor] = {}
         self._features: dict[int, tuple[Tensor, Tensor]] = {}
         self._sent: Mapping[int, Payload] | None = None
@@ -78,7 +118,11 @@ class Observer(NoObserver):
             self._seen |= {"images": as_bytes(images, *bounds), "images.classes": classes}
 
     def keep(self, trial: int, round: int) -> None:
-        """Write a file of observations, and one of uploads."""
+        """Write a file of observations, and one of uploads.
+
+        Raises:
+            RunFailure: Files of this size in all rounds are more than ``--observe-limit`` allows.
+        """
         if self._features:
             clients = sorted(self._features)
             rows, labels = zip(*(self._features[client] for client in clients), strict=True)
@@ -88,18 +132,45 @@ class Observer(NoObserver):
                 "features.labels": torch.cat(labels),
                 "features.clients": torch.cat(owners),
             }
-        info = self._plan.info
+        plan, rounds = self._plan, range(self._plan.settings.rounds)
         about = {
-            "architectures": [architecture.name for architecture in info.architectures],
-            "classes": info.num_classes,
+            "architectures": [architecture.name for architecture in plan.info.architectures],
+            "classes": plan.info.num_classes,
         }
+        uploads = {} if self._sent is None or trial in self._lost else self._sent
+        sent = {f"{c}/{k}": v for c, upload in uploads.items() for k, v in upload.items()}
+        sizes = {"uploads": _size(sent) * len(rounds)}
+        for what, start in STARTS.items():
+            every = plan.settings.eval_every if what == "features" else 1
+            due = sum(is_observed(plan, r) and plan.is_due(r, every) for r in rounds)
+            own = {name: t for name, t in self._seen.items() if name.startswith(start)}
+            sizes[what] = _size(own) * due
+        self._check_limit({what: size * plan.settings.trials for what, size in sizes.items()})
         if self._seen:
             self._add(self._observed, (trial, round), self._seen, about)
         if self._sent is not None and trial not in self._lost:
-            sent = {f"{c}/{k}": v for c, upload in self._sent.items() for k, v in upload.items()}
-            if not self._add(self._uploads, (trial, round), sent, {"clients": [*self._sent]}):
+            if not self._add(self._uploads, (trial, round), sent, {"clients": [*uploads]}):
                 self._lost.add(trial)
         self._seen, self._features, self._sent = {}, {}, None
+
+    def _check_limit(self, sizes: Mapping[str, int]) -> None:
+        """Report the expected size of new kinds of files; see `keep`."""
+        new = {what: size for what, size in sizes.items() if size and what not in self._expected}
+        if not new:
+            return
+        self._expected |= new
+        total, limit = sum(self._expected.values()), self._plan.settings.observe_limit
+        parts = ", ".join(f"{what} {size_text(size)}" for what, size in new.items())
+        if total > limit * 1e6:
+            raise RunFailure(
+                f"observations will use about {size_text(total)} ({parts}), and --observe-limit is "
+                f"{limit:g} MB",
+                "they are stored in the run folder",
+                # A tenth more, as sizes of later rounds may differ.
+                f"raise it (--observe-limit {int(total * 1.1 / 1e6) + 1}), or record less: fewer "
+                "rounds (--observe-every) or samples (--observe-samples), no --record-uploads",
+            )
+        self._note(f"observations will use about {size_text(total)} in the run folder ({parts})")
 
     def _add(
         self,
@@ -109,8 +180,7 @@ class Observer(NoObserver):
         about: Any,  # noqa: ANN401
     ) -> bool:
         """Write a file if it fits in the remaining space; return True if it did."""
-        size = sum(NAMED + tensor.numel() * tensor.element_size() for tensor in tensors.values())
-        if size <= self._left:
+        if _size(tensors) <= self._left:
             self._left -= series.add(place, tensors, about)
             return True
         if not self._full:
@@ -121,6 +191,11 @@ class Observer(NoObserver):
             )
         self._full = True
         return False
+
+
+def _size(tensors: Mapping[str, Tensor]) -> int:
+    """Return the bytes of a file of tensors."""
+    return sum(NAMED + tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
 def _rows_of_clients(uploads: Mapping[int, Payload]) -> dict[str, Tensor]:

@@ -164,6 +164,10 @@ class Plan:
 
     # --- what hosts and the loop read from it ---------------------------------------------------
 
+    def is_due(self, round: int, every: int) -> bool:
+        """Return True in every n-th round and in the last one."""
+        return (round + 1) % every == 0 or round + 1 == self.settings.rounds
+
     def seed(self, trial: int) -> int:
         """Return the seed of a trial: trial k of seed s equals a run with seed s + k."""
         return self.settings.seed + trial

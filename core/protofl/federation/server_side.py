@@ -16,9 +16,8 @@ from protofl.data.batches import Samples
 from protofl.errors import error_context
 from protofl.federation.evaluation import figures_of_server
 from protofl.federation.jobs import TrainReply
-from protofl.federation.measures import measured
 from protofl.federation.plan import Plan
-from protofl.federation.round_totals import Totals
+from protofl.federation.round_totals import Totals, measured
 from protofl.federation.stages import Stages
 from protofl.hooks.transport.gates import UploadGate
 from protofl.hooks.transport.rules import (
@@ -94,7 +93,7 @@ class ServerSide:
         """Start a round."""
         record, settings = self.record, self._plan.settings
         record.round, record.lr = number, settings.lr * self._plan.rate(number)
-        record.evaluates = number + 1 == settings.rounds or (number + 1) % settings.eval_every == 0
+        record.evaluates = self._plan.is_due(number, settings.eval_every)
 
     def downloads(
         self, clients: Iterable[int], totals: Totals, *, counted: bool = True

@@ -14,10 +14,10 @@ from protofl.federation import events
 from protofl.federation.events import Progress
 from protofl.federation.federation import Federation
 from protofl.federation.jobs import Pool
-from protofl.federation.measures import check_measures
 from protofl.federation.participation import Participation, check_participation
 from protofl.federation.plan import Plan
 from protofl.federation.resolution import parts_of
+from protofl.federation.round_totals import check_measures
 from protofl.hooks.views.snapshots import pack_server
 from protofl.records.failure import record_divergence
 from protofl.records.layout import SESSION, check_free, check_resumable, fresh_folder
@@ -95,7 +95,7 @@ def _start(
     check_measures(plan)
     check_participation(plan)
     if observes(plan):
-        from protofl.federation.observation_limits import check_observing
+        from protofl.federation.observer import check_observing
 
         check_observing(plan)
     check_trackers(plan)
@@ -200,10 +200,6 @@ class _Lifecycle:
             self.progress(events.DryStepStarted())
             with sums.span("dry step", "start"):
                 learned = dry_step(plan, self._note, self._tried.append)
-        if observes(plan):
-            from protofl.federation.observation_limits import report_size
-
-            report_size(plan, learned, self._note)
         if path := self.request.save_recipe:
             parts = parts_of(plan.composition, plan.choices)
             write_recipe(path, typed_in(plan.settings, parts, self.request.options))

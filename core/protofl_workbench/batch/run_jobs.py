@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 
 from protofl.errors import ProtoflError
 from protofl.federation import events as of_rounds
-from protofl.federation.measures import check_measures
 from protofl.federation.participation import check_participation
 from protofl.federation.plan import Plan
+from protofl.federation.round_totals import check_measures
 from protofl.records.row import Row
 from protofl.runs.dry_step.dry_run import dry_step
 from protofl.runs.request import Request

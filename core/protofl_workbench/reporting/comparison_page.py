@@ -23,7 +23,6 @@ from protofl_workbench.reporting.configuration import (
     shell_path,
 )
 from protofl_workbench.reporting.group_record import GroupRecord
-from protofl_workbench.reporting.inline_svg import Drawings
 from protofl_workbench.reporting.number_formats import (
     count,
     day,
@@ -33,7 +32,7 @@ from protofl_workbench.reporting.number_formats import (
     points,
     spread,
 )
-from protofl_workbench.reporting.page_parts import Command, Fact, Page, Part, Section
+from protofl_workbench.reporting.page_parts import Command, Drawings, Fact, Page, Part, Section
 from protofl_workbench.reporting.results_section import (
     BARS,
     best_groups,

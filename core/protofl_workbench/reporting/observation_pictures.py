@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from protofl.errors import TooLittle
 from protofl_workbench import plots
 from protofl_workbench.reporting.group_record import GroupRecord, Moments
-from protofl_workbench.reporting.inline_svg import Drawings
-from protofl_workbench.reporting.page_parts import Part, Picture, Section
+from protofl_workbench.reporting.page_parts import Drawings, Part, Picture, Section
 from protofl_workbench.reporting.picture_texts import curves_text
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from protofl.system.version import __version__
 from protofl_workbench.comparing.figure_table import write_output
 from protofl_workbench.comparing.run_groups import RunLike, runs_in, sound_runs
 from protofl_workbench.reporting.comparison_page import comparison_page
-from protofl_workbench.reporting.inline_svg import Drawings
 from protofl_workbench.reporting.number_formats import count, integer, sentence
 from protofl_workbench.reporting.page_parts import (
     Command,
+    Drawings,
     Fact,
     Page,
     Part,

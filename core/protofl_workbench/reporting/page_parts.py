@@ -1,9 +1,24 @@
-"""The parts of a page. The template knows only these parts, and nothing about runs."""
+"""The parts of a page, and matplotlib figures as parts of it, for light and dark backgrounds.
+
+The template knows only these parts, and nothing about runs.
+"""
 
 from __future__ import annotations
 
+import base64
+import colorsys
+import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+
+from protofl.system.formatting import visible
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -130,3 +145,120 @@ class Page:
     facts: list[Fact]
     sections: list[Section]
     foot: str
+
+
+LARGEST = 200_000
+"""Bytes of SVG above which a figure becomes pixels: many points take less space so."""
+
+WIDE = 300
+"""Points of width above which a figure scrolls on a phone, because it would be too small."""
+
+_COLOUR = re.compile(r"(?<!url\()#[0-9a-fA-F]{6}\b")
+_REFERENCE = re.compile(r"url\(#([^)]+)\)")
+_FONT = re.compile(r"font: ([^;]*?px) [^;]*")  # an older matplotlib
+_FAMILY = re.compile(r"font-family: [^;]*;? ?")
+
+
+class Drawings:
+    """The figures of one page: unique ids, and all colours in use."""
+
+    def __init__(self) -> None:
+        self._numbers = count()
+        self._colours: set[str] = set()
+
+    def inline(self, figure: Figure, *, scrolls: bool = True) -> str:
+        """Return a figure as an SVG element, or as the ``data:`` address of its pixels.
+
+        Ids and colours are changed in attributes only, so any text of the figure stays as it is.
+
+        Args:
+            figure: The figure. Hatches are removed: they would be most of the text, and on a screen
+                colours are enough.
+            scrolls: True to keep a wide figure readable on phones by scrolling.
+        """
+        from matplotlib.patches import Patch
+
+        from protofl_workbench import plots
+
+        for patch in figure.findobj(Patch):
+            patch.set_hatch("")
+        text = plots.svg(figure, outlines=False)
+        if len(text) > LARGEST:
+            return _pixels(figure)
+        root = ElementTree.fromstring(visible(text))  # XML has no control characters
+        box = root.get("viewBox", "0 0 0 0")
+        width = float(box.split()[2])
+        root.attrib = {"viewBox": box, "focusable": "false"}
+        if scrolls and width > WIDE:
+            root.attrib |= {"class": "spread", "style": f"min-width: {0.85 * width:.0f}px"}
+        for parent in [*root.iter()]:
+            for child in [*parent]:
+                if _name(child.tag) in ("metadata", "style"):
+                    parent.remove(child)
+        self._rewrite(root)
+        return ElementTree.tostring(root, encoding="unicode")
+
+    def _rewrite(self, root: ElementTree.Element) -> None:
+        """Make ids unique on the page, replace colours by variables, and remove fonts."""
+        mark = f"f{next(self._numbers)}-"
+        values = [value for element in root.iter() for value in element.attrib.values()]
+        used = {name for value in values for name in _REFERENCE.findall(value)}
+        used |= {value[1:] for value in values if re.fullmatch(r"#[^#\s]+", value)}
+        for element in root.iter():
+            element.tag = _name(element.tag)
+            if element.tag not in ("text", "tspan"):
+                element.text = element.tail = None  # line breaks
+            given, element.attrib = element.attrib, {}
+            for key, value in given.items():
+                key = _name(key)
+                if key == "id":
+                    if value in used:
+                        element.set(key, mark + value)
+                    continue
+                if key == "href":
+                    value = re.sub(r"^#", f"#{mark}", value)
+                elif key != "class":
+                    value = _REFERENCE.sub(rf"url(#{mark}\1)", value)
+                    value = _COLOUR.sub(self._variable, value)
+                if key == "style":
+                    value = _FAMILY.sub("", _FONT.sub(r"font-size: \1", value))
+                element.set(key, value)
+
+    def _variable(self, match: re.Match[str]) -> str:
+        colour = match[0].lower()
+        self._colours.add(colour)
+        return f"var(--x{colour[1:]})"
+
+    @property
+    def light(self) -> str:
+        """CSS of all colours as they were drawn."""
+        return "".join(f"--x{c[1:]}:{c};" for c in sorted(self._colours))
+
+    @property
+    def dark(self) -> str:
+        """CSS of all colours for a dark background."""
+        return "".join(f"--x{c[1:]}:{in_the_dark(c)};" for c in sorted(self._colours))
+
+
+def _name(name: str) -> str:
+    """Return a tag or attribute without its namespace."""
+    return name.rpartition("}")[2]
+
+
+def _pixels(figure: Figure) -> str:
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=160, metadata={"Software": None})
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def in_the_dark(colour: str) -> str:
+    """Return a colour for a dark background: greys are inverted, others become lighter.
+
+    Args:
+        colour: ``#rrggbb``.
+    """
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    hue, light, saturation = colorsys.rgb_to_hls(*parts)
+    light = 0.95 - 0.85 * light if saturation < 0.1 else max(light, 0.65)
+    found = colorsys.hls_to_rgb(hue, light, saturation)
+    return "#" + "".join(f"{round(255 * part):02x}" for part in found)

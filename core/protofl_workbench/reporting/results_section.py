@@ -12,7 +12,6 @@ from protofl_workbench.comparing.comparison import sheets
 from protofl_workbench.comparing.run_groups import divergence
 from protofl_workbench.plots.client_charts import BANDS
 from protofl_workbench.reporting.group_record import GroupRecord, Moments
-from protofl_workbench.reporting.inline_svg import Drawings
 from protofl_workbench.reporting.number_formats import (
     NONE,
     amount,
@@ -24,7 +23,7 @@ from protofl_workbench.reporting.number_formats import (
     sentence,
     spread,
 )
-from protofl_workbench.reporting.page_parts import Part, Picture, Section, Table
+from protofl_workbench.reporting.page_parts import Drawings, Part, Picture, Section, Table
 from protofl_workbench.reporting.picture_texts import bars_text
 from protofl_workbench.reporting.run_pictures import Pictures
 

@@ -12,10 +12,9 @@ from protofl_workbench.comparing.run_labels import data_name
 from protofl_workbench.comparing.trials import trials_of
 from protofl_workbench.reporting.configuration import commands, deviations_section, options_section
 from protofl_workbench.reporting.group_record import GroupRecord
-from protofl_workbench.reporting.inline_svg import Drawings
 from protofl_workbench.reporting.number_formats import NONE, integer, number, percent
 from protofl_workbench.reporting.observation_pictures import observed_section
-from protofl_workbench.reporting.page_parts import Page, Part, Picture, Section, Table
+from protofl_workbench.reporting.page_parts import Drawings, Page, Part, Picture, Section, Table
 from protofl_workbench.reporting.run_facts import (
     key_facts,
     remarks,

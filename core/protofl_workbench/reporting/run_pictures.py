@@ -16,7 +16,6 @@ from protofl_workbench.plots.client_charts import BANDS
 from protofl_workbench.plots.matrices import METRIC
 from protofl_workbench.reporting import picture_texts
 from protofl_workbench.reporting.group_record import GroupRecord
-from protofl_workbench.reporting.inline_svg import Drawings
 from protofl_workbench.reporting.number_formats import (
     NONE,
     amount,
@@ -25,7 +24,7 @@ from protofl_workbench.reporting.number_formats import (
     percent,
     spread,
 )
-from protofl_workbench.reporting.page_parts import Picture
+from protofl_workbench.reporting.page_parts import Drawings, Picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

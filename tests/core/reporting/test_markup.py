@@ -10,8 +10,8 @@ import pytest
 from reported_pages import read
 from written_records import write_rows
 
-from protofl_workbench.reporting.inline_svg import in_the_dark
 from protofl_workbench.reporting.page import report
+from protofl_workbench.reporting.page_parts import in_the_dark
 
 
 @pytest.fixture(scope="module", params=["page", "page_of_all"])
