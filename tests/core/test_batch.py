@@ -18,14 +18,23 @@ import protofl as pf
 from protofl.errors import Diverged, Refused
 from protofl.federation.plan import Plan
 from protofl_workbench.batch import batch_events as events
-from protofl_workbench.batch.batch_tasks import shared_cores, with_hosts
+from protofl_workbench.batch.batch_tasks import check_error, shared_cores, with_hosts
 from protofl_workbench.batch.estimate import pace, seconds_of, workload
-from protofl_workbench.batch.run_batch import Batch, run_batch
+from protofl_workbench.batch.run_batch import Batch
 
 
 @pytest.fixture(autouse=True)
 def toys(monkeypatch):
     install(monkeypatch)
+
+
+def run_batch(batch_runs, runs, at_once):
+    """Check runs, raise the first error, and execute them."""
+    with Batch(runs, at_once=at_once) as batch:
+        checked = batch.check_all(batch_runs)
+        if error := check_error(checked):
+            raise error
+        return batch.run_all(checked)
 
 
 def here(runs, all_wanted, follow=events.ignore):

@@ -11,7 +11,7 @@ import torch
 from runtime_toys import install, train
 
 import protofl as pf
-from protofl.records.observed import Features, Observed, Prototypes
+from protofl.records.observed import Observed, Prototypes
 from protofl.system.files.series import Series
 from protofl_workbench.plots import feature_space as figures
 from protofl_workbench.plots.matrices import SIMILARITIES as MEASURES
@@ -142,15 +142,6 @@ def test_similarity_puts_architectures_together(run):
             x, y = (np.array([clients[c][k] for k in shared]).ravel() for c in (one, other))
             wanted = np.corrcoef(x, y)[0, 1] if shared else None
             same([found[a, b]], [wanted])
-
-
-def test_spread_of_features():
-    rows = np.array([[0, 0], [0, 2], [6, 0], [6, 4]], np.float32)
-    where = {"trial": 0, "round": 0, "architectures": ["a"], "num_classes": 3}
-    seen = Features(**where, rows=rows, labels=np.array([0, 0, 2, 2]), clients=np.zeros(4, int))
-    intra, inter = figures.spread_of_features(seen)
-    same(intra, [1, None, 2])
-    same(inter, [math.hypot(6, 1), None, math.hypot(6, 1)])
 
 
 def test_the_plane_keeps_groups_and_is_repeatable():

@@ -217,7 +217,9 @@ class _WeightsFile(InitialWeights):
     def __init__(self, path: Path, info: RunInfo) -> None:
         super().__init__(path, info)
         tensors, about = self._read()
-        exported = {k.removeprefix(_EXPORTED): t for k, t in tensors.items() if _is_exported(k)}
+        exported = {
+            k.removeprefix(_EXPORTED): t for k, t in tensors.items() if k.startswith(_EXPORTED)
+        }
         self._architectures: dict[str, dict[str, Tensor]] = {}
         self._numbered: dict[int, dict[str, Tensor]] = {}
         names = [architecture.name for architecture in info.architectures]
@@ -293,7 +295,3 @@ class _WeightsFile(InitialWeights):
 
 
 _EXPORTED = "weights/model."
-
-
-def _is_exported(key: str) -> bool:
-    return key.startswith(_EXPORTED)

@@ -30,7 +30,6 @@ from protofl.runs.configuration import (
     config_of,
     folder_words,
 )
-from protofl.runs.dry_step.dry_run import count_flops, dry_step
 from protofl.runs.recipes import typed_in, write_recipe
 from protofl.runs.request import Request, sources_in
 from protofl.runs.tracking import TrackedProgress, check_trackers
@@ -175,6 +174,8 @@ class _Lifecycle:
                     done = {(row.trial, row.round) for row in self.folder.rows}
                     federation.observer = Observer(plan, self.folder.path, done, self._note)
                 if "flops" in plan.settings.measure:
+                    from protofl.runs.dry_step.dry_run import count_flops
+
                     federation.flops = count_flops(plan)
                 for trial, first in self._remaining():
                     with sums.span("waiting for hosts, and set-up", "start"):
@@ -197,6 +198,8 @@ class _Lifecycle:
         plan, sums, learned = self.plan, self.profile.sums, dict[str, Any]()
         begins = any(first == 0 for _, first in self._remaining())
         if plan.settings.dry_step and begins:
+            from protofl.runs.dry_step.dry_run import dry_step  # a resumed run does without
+
             self.progress(events.DryStepStarted())
             with sums.span("dry step", "start"):
                 learned = dry_step(plan, self._note, self._tried.append)

@@ -7,8 +7,7 @@
         checked = batch.check_all(batch_runs)            # plan and dry step of each, no training
         outcomes = batch.run_all(checked)            # in the same order
 
-``run_batch(batch_runs, Path("runs"))`` does both and raises the first error. With a `Source`
-instead of a list, `Batch.do` chooses the next run from the outcomes of earlier ones.
+With a `Source` instead of a list, `Batch.do` chooses the next run from earlier outcomes.
 
 Runs start through `protofl.runs.reuse` only: finished runs are not repeated, and interrupted runs
 are resumed. `run_all` does not raise errors of runs; they are in each `Outcome`.
@@ -38,7 +37,6 @@ from protofl_workbench.batch.batch_tasks import (
     RunChecks,
     RunExecution,
     Source,
-    check_error,
     shared_cores,
 )
 from protofl_workbench.batch.workers import GRACE, LocalWorker, ProcessWorker, WorkerMessage
@@ -195,31 +193,3 @@ class Batch:
         if ended is not None and message is not None:
             self._task.end(ended, message, self._follow)
         return True
-
-
-def run_batch(
-    batch_runs: Sequence[BatchRun],
-    runs: Path,
-    *,
-    at_once: int | None = None,
-    follow: events.Follow = events.ignore,
-) -> list[Outcome]:
-    """Check and execute runs.
-
-    Args:
-        batch_runs: The runs.
-        runs: The folder of runs.
-        at_once: See `Batch`.
-        follow: See `Batch`.
-
-    Returns:
-        The outcomes in the same order.
-
-    Raises:
-        UsageError: A run cannot be done; nothing has been trained.
-    """
-    with Batch(runs, at_once=at_once, follow=follow) as batch:
-        checked = batch.check_all(batch_runs)
-        if (wrong := check_error(checked)) is not None:
-            raise wrong
-        return batch.run_all(checked)

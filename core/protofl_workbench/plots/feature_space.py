@@ -14,7 +14,7 @@ import torch
 from protofl import functional
 from protofl.errors import TooLittle
 from protofl.functional.spreads import Similarity
-from protofl.records.observed import Features, Observed, Prototypes
+from protofl.records.observed import Observed, Prototypes
 
 FEWEST = 4
 """Smallest number of points for a t-SNE."""
@@ -155,23 +155,6 @@ def similarity(seen: Prototypes, kind: Similarity = "pearson") -> tuple[list[int
     count = len(seen.architectures)
     order = sorted(range(len(P)), key=lambda place: (seen.who[place] % count, seen.who[place]))
     return [seen.who[place] for place in order], found[np.ix_(order, order)]
-
-
-def spread_of_features(seen: Features) -> tuple[np.ndarray, np.ndarray]:
-    """Return distances of test features to their class means, and between these means.
-
-    The features of all clients are pooled, as in FedTGP's Fig. 6.
-
-    Args:
-        seen: Features of a round.
-
-    Returns:
-        Intra- and inter-class distances, both [C]; NaN for a class without samples.
-    """
-    rows, labels = torch.from_numpy(seen.rows), torch.from_numpy(seen.labels)
-    intra = functional.intra_class_distances(rows, labels, seen.num_classes)
-    means, counts = functional.class_means(rows, labels, seen.num_classes)
-    return intra.numpy(), functional.inter_class_distances(means, counts > 0).numpy()
 
 
 def in_the_plane(rows: np.ndarray, seed: int = 0, perplexity: float = 30.0) -> np.ndarray:

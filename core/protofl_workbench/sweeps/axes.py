@@ -166,7 +166,8 @@ def _located(axis: Axis, base: Request) -> Axis:
         )
     plain = option.replace("-", "_")
     method = str(base.options.get("method") or "")
-    own = _options_of(method, base) if method else {}
+    plugin = base.registry.load("method", method) if method else None
+    own = option_names(getattr(plugin, "Config", Config)) if method else {}
     is_run = plain in OPTIONS or plain in FLAGS
     if is_run and option in own:
         raise UsageError(
@@ -185,11 +186,6 @@ def _located(axis: Axis, base: Request) -> Axis:
         do = f"see: protofl show {method}, and protofl run --help"
         raise unknown(f"option of {method} or of a run in --grid:", option, known, do)
     return replace(axis, owner=method, option=option)
-
-
-def _options_of(method: str, base: Request) -> dict[str, str]:
-    """Return the options of the method by users' names."""
-    return option_names(getattr(base.registry.load("method", method), "Config", Config))
 
 
 def _axes() -> list[str]:

@@ -137,7 +137,7 @@ class Registry:
     def _of_kind(self, kind: str, blocked: bool = False) -> list[Plugin]:
         if kind not in self._found:
             self._found[kind] = self._scan(kind)
-        return [p for p in self._found[kind] if blocked or not self._is_blocked(p)]
+        return [p for p in self._found[kind] if blocked or _names(p).isdisjoint(self.block)]
 
     def _scan(self, kind: str) -> list[Plugin]:
         if kind not in KINDS:
@@ -187,9 +187,6 @@ class Registry:
         for wanted in map(str.strip, block):
             if wanted and wanted not in names:
                 raise unknown("plugin in --block", wanted, names, "see: protofl list-plugins")
-
-    def _is_blocked(self, plugin: Plugin) -> bool:
-        return not _names(plugin).isdisjoint(self.block)
 
 
 def _names(plugin: Plugin) -> set[str]:
