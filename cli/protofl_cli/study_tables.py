@@ -24,7 +24,7 @@ def show_result(result: StudyResult) -> None:
     render.text(result.study.heading, "bold")
     render.text("; ".join(result.facts), "dim")
     if any(entry.published for entry in result.entries.values()):
-        words = "in each cell: our figure, the published figure, and the difference"
+        words = f"in each cell: our figure, the {result.origin} figure, and the difference"
         render.text(words, "dim")
     render.text()
     room = render.console().width - max(map(len, labels)) - 1
@@ -42,8 +42,8 @@ def _cell(entry: Entry) -> str:
     if entry.state == "empty":
         return "–"
     ours, published, apart = lines_of(entry)
-    if entry.partial:  # on lines of its own, so that columns stay narrow
-        ours = f"{entry.figures}\n(" + entry.partial.replace(", ", ",\n") + ")"
+    if entry.remarks:  # on lines of its own, so that columns stay narrow
+        ours = f"{entry.figures}\n(" + entry.remarks.replace(", ", ",\n") + ")"
     return "\n".join(part for part in (ours or "·", published, apart) if part)
 
 

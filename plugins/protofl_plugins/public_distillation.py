@@ -31,10 +31,12 @@ class EpochsConfig(pf.Config):
     """Options of a method that trains for several epochs on public data.
 
     ``paper_epochs`` lists what ``epochs=paper`` stands for beside `PAPER_RUN`: options of the
-    subclass, and ``local_epochs``, which is the run's.
+    subclass, and ``local_epochs``, which is the run's. ``by_epochs`` lists further options:
+    {option: its value with ``epochs=one``, and with ``epochs=paper``}.
     """
 
     paper_epochs: ClassVar[dict[str, int]] = {}
+    by_epochs: ClassVar[dict[str, tuple[Any, Any]]] = {}
     epochs: Literal["one", "paper"] = pf.Field(
         "one",
         description="epochs of every phase: one each, or those of FedPKD's comparison, private "
@@ -47,8 +49,9 @@ class EpochsConfig(pf.Config):
         if not isinstance(data, dict):
             return data
         paper = data.get("epochs", "one") == "paper"
-        own = {k: v for k, v in cls.paper_epochs.items() if k in cls.model_fields}
-        return data | {k: v if paper else 1 for k, v in own.items() if data.get(k) is None}
+        epochs = {k: (1, v) for k, v in cls.paper_epochs.items() if k in cls.model_fields}
+        pairs = (epochs | cls.by_epochs).items()
+        return data | {k: v[paper] for k, v in pairs if data.get(k) is None}
 
 
 class PublicPhaseConfig(EpochsConfig):

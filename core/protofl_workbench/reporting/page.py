@@ -173,7 +173,7 @@ def study_page(result: StudyResult, drawings: Drawings, foot: str, baseline: str
         *_facts(done, len(cells)),
         *(fact for fact in page.facts if fact.label in ("Trials", "Time")),
     ]
-    title = "Comparison with the published figures" if result.has_published else "Table"
+    title = f"Comparison with the {result.origin} figures" if result.has_published else "Table"
     first = Section(title, [_table(result), *_pictures(result, drawings)])
     first.parts += [f"{note}." for note in (*result.notes, *notes)]
     page.sections.insert(0, first)
@@ -189,7 +189,7 @@ def _table(result: StudyResult) -> Table:
     ]
     caption = "Our figures"
     if result.has_published:
-        caption = "Our figure (· not run), the published figure, the difference"
+        caption = f"Our figure (· not run), the {result.origin} figure, the difference"
     names = {_name(e) for e in result.entries.values() if e.state != "empty"}
     caption += f": {names.pop()}" if len(names) == 1 else ""
     return Table(caption, columns, rows, frozenset(range(1, len(columns))))

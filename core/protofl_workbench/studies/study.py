@@ -108,6 +108,7 @@ class Figure(BaseModel):
         unit: ``%``, ``K``, ``M``, ``B``, ``MB``, ``MiB``, ``min`` or empty; None for the reader's
             default.
         words: Title; empty for the reader's default.
+        mark: A word of caution about our figure, in brackets after it: ``seed chosen to fit``.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -119,6 +120,7 @@ class Figure(BaseModel):
     error: bool = False
     unit: str | None = None
     words: str = ""
+    mark: str = ""
 
 
 USUAL = Figure()
@@ -181,6 +183,7 @@ class Study:
         rows: The rows by name.
         columns: The columns by name; a study without columns has one with an empty name.
         published: {(row, column): the figure as printed, `EMPTY` or `UNKNOWN`}.
+        derived: True if ``published`` is computed from other figures that the paper prints.
         scales: Smaller versions by name; ``paper`` changes nothing.
         variants: Readings of the paper other than its equations, by name.
         variant: The default variant; empty for the paper's equations.
@@ -204,6 +207,7 @@ class Study:
     figure: Figure = USUAL
     options: Values = field(default_factory=dict)
     published: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    derived: bool = False
     scales: Mapping[str, Scale] = field(default_factory=dict)
     variants: Mapping[str, Scale] = field(default_factory=dict)
     variant: str = ""

@@ -53,7 +53,7 @@ def _common(one: Sequence[str], two: Sequence[str]) -> int:
 
 TEXTS = ("title", "paper", "place", "kind", "variant")
 TABLES = ("options", "rows", "columns", "published", "scales", "variants", "constants", "files")
-KEYS = (*TEXTS, *TABLES, "extends", "figure", "chosen", "draw")
+KEYS = (*TEXTS, *TABLES, "extends", "figure", "chosen", "derived", "draw")
 
 PLAIN = {"a valid dictionary": "a table", "a valid integer": "an integer", "a valid": "a"}
 """{words of an error by pydantic: plain words}."""
@@ -102,6 +102,11 @@ class File:
         if key in self.values:
             return self.values[key]
         return self.below.first(key) if self.below else None
+
+    def joined(self, key: str) -> list[str]:
+        """Return a list of texts; those of the extended files come first."""
+        under = self.below.joined(key) if self.below else []
+        return [*under, *self.expect((key,), self.values.get(key, []), list[str])]
 
     def fail(self, path: tuple[str, ...], what: str, near: str = "", do: str = "") -> NoReturn:
         """Raise an error about a key with its file and line."""

@@ -168,7 +168,7 @@ def _bars(result: StudyResult) -> Figure:
                 own = _label(result, row, entry)
                 series.setdefault(own, {})[name] = (entry.mean, entry.std or 0.0)
             if (published := entry.published) is not None:
-                theirs = series.setdefault(f"{label}, published", {})
+                theirs = series.setdefault(f"{label}, {result.origin}", {})
                 theirs[name] = (published.mean, published.std or 0.0)
     figure = result.study.figure_of(result.rows[0], result.columns[0])
     return bar_chart(series, _with_unit(figure_title(figure), figure), width="page")

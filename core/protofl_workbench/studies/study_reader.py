@@ -48,8 +48,7 @@ def read_study(text: str, name: str, file: str, load: Load, origin: str = "") ->
         UsageError: The file is not a study; the error names file and line.
     """
     found = open_file(text, file, load)
-    study = _study(found, name)
-    return replace(study, origin=origin, text=text, source=found)
+    return replace(_study(found, name), origin=origin, text=text, source=found)
 
 
 def _study(file: File, name: str) -> Study:
@@ -81,7 +80,8 @@ def _study(file: File, name: str) -> Study:
         variants=variants,
         variant=variant,
         constants=file.expect(("constants",), file.merged("constants"), dict[str, float]),
-        chosen=tuple(file.expect(("chosen",), file.first("chosen") or [], list[str])),
+        chosen=tuple(file.joined("chosen")),
+        derived=file.expect(("derived",), file.values.get("derived", False), bool),
         draw=draw,
         of_images=of_images,
         files=file.expect(("files",), file.merged("files"), dict[str, str]),

@@ -94,8 +94,13 @@ class Entry:
 
     @property
     def ours(self) -> str:
-        """Our figure as text, with `partial` in brackets."""
-        return f"{self.figures} ({self.partial})" if self.partial else self.figures
+        """Our figure as text, with `remarks` in brackets."""
+        return f"{self.figures} ({self.remarks})" if self.remarks else self.figures
+
+    @property
+    def remarks(self) -> str:
+        """`partial`, and the figure's mark."""
+        return ", ".join(filter(None, (self.partial, self.figure.mark if self.values else "")))
 
     @property
     def figures(self) -> str:
@@ -147,6 +152,11 @@ class StudyResult:
         return any(entry.published for entry in self.entries.values())
 
     @property
+    def origin(self) -> str:
+        """Origin of the paper's figures: ``published``, or ``derived`` from published ones."""
+        return "derived" if self.study.derived else "published"
+
+    @property
     def title(self) -> str:
         """Heading of the study with `facts`."""
         return self.study.heading + (f" ({'; '.join(self.facts)})" if self.facts else "")
@@ -190,10 +200,12 @@ class StudyResult:
                 "rounds": entry.rounds,
                 "published": entry.published and entry.published.mean,
                 "published_std": entry.published and entry.published.std,
+                "derived": self.study.derived,
                 "difference": entry.difference,
                 "folder": entry.folder and str(entry.folder),
                 "why": entry.why,
                 "partial": entry.partial,
+                "mark": entry.figure.mark,
             }
             for entry in self.entries.values()
         ]

@@ -56,7 +56,7 @@ def markdown(result: StudyResult) -> str:
         for row in result.rows
     ]
     lines = [f"**{result.title}**", ""]
-    lines += ["ours / published / difference", ""] if result.has_published else []
+    lines += [f"ours / {result.origin} / difference", ""] if result.has_published else []
     lines += [_pipe(table), "|---" * len(table) + "|", *map(_pipe, rows)]
     lines += ["", *(f"- {note}" for note in result.notes)] if result.notes else []
     return "\n".join(lines) + "\n"
@@ -111,11 +111,11 @@ def latex(result: StudyResult) -> str:
         body.append(" & ".join([_tex(result.study.rows[row].label), *ours]) + r" \\")
         if any(entry.published for entry in entries):
             body.append(" & ".join(["", *map(_published, entries)]) + r" \\")
-    published_caption = " Grey: published, and the difference." if result.has_published else ""
+    grey = f" Grey: {result.origin}, and the difference." if result.has_published else ""
     lines = [
         r"% \usepackage{booktabs}, \usepackage{xcolor}",
         *tex_table(
-            f"{_tex(result.title)}.{published_caption}", f"l{'c' * len(columns)}", head, body
+            f"{_tex(result.title)}.{grey}", f"l{'c' * len(columns)}", head, body
         ),
     ]
     return "\n".join([*lines, *(f"% {note}" for note in result.notes)]) + "\n"

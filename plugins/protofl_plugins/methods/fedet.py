@@ -12,8 +12,9 @@ Learning", IJCAI 2022, Algorithm 1.
     w_g        1/M_g · Σ_i w_i over the round's clients of architecture g
 
 x are public samples, on the server alone. Var is over classes. On a sample where nobody dissents
-the λ term is 0. The layer that all share is here the classifier on the K features. SGD with
-momentum 0.9. The server's model persists; clients infer by their architecture's model.
+the λ term is 0. The layer that all share is here the classifier on the K features. The server
+trains by SGD with momentum 0.9; with ``epochs=paper`` by FedPKD's Adam at 0.001 ("for each client
+and server training", its section V.A). Its model persists; clients infer by their architecture's.
 """
 
 from __future__ import annotations
@@ -36,14 +37,20 @@ class FedET(D.TrainsServerModel, A.ModelPerArchitecture):
         """Options, with the paper's symbols."""
 
         paper_epochs = {"local_epochs": 10, "server_epochs": 10}
+        by_epochs = {"server_optimizer": ("sgd", "adam"), "server_lr": (5e-3, 1e-3)}
         lambda_: float = pf.Field(
             0.05, alias="lambda", ge=0, description="λ of the diversity term; 0 trains by ȳ alone"
         )
         server_model: str | None = pf.Field(
             None, description="the server's architecture. None: the group's (resnet56)"
         )
-        server_lr: float = pf.Field(5e-3, gt=0, description="learning rate of the server's SGD")
-        server_momentum: float = pf.Field(0.9, ge=0, lt=1, description="its momentum")
+        server_optimizer: Literal["sgd", "adam"] = pf.Field(
+            None, description="the server's optimiser. None: sgd, or adam with epochs=paper"
+        )
+        server_lr: float = pf.Field(
+            None, gt=0, description="its learning rate. None: 0.005, or 0.001 with epochs=paper"
+        )
+        server_momentum: float = pf.Field(0.9, ge=0, lt=1, description="momentum of its SGD")
         aggregate: Literal["weighted", "uniform"] = pf.Field(
             "uniform", description="weights n_i/n of w_g, or 1/M"
         )
@@ -104,7 +111,8 @@ class FedET(D.TrainsServerModel, A.ModelPerArchitecture):
             diversity = F.kl_divergence(logits[some], s_div[index][some]) * share
             return cross_entropy(logits, label[index]) + lambda_ * diversity
 
-        epochs, lr, momentum = config.server_epochs, config.server_lr, config.server_momentum
+        epochs, lr = config.server_epochs, config.server_lr
+        momentum = config.server_momentum if config.server_optimizer == "sgd" else None
         D.train_on_public(server, model, loss, epochs=epochs, lr=lr, momentum=momentum)
         known = pf.Payload()
         for name in dict.fromkeys(k.split("/")[0] for k in server.knowledge if "@" in k):

@@ -179,6 +179,21 @@ def test_ours_beside_the_published(result):
     assert result["a", "y"].ours == "–"
 
 
+def test_a_mark_stands_after_our_figure():
+    figure = Figure(mark="seed chosen to fit")
+    assert Entry("a", "x", "done", figure, (80.0,)).ours == "80.00 (seed chosen to fit)"
+    short = Entry("a", "x", "broken off", figure, (80.0,), partial="2 of 3 rounds, diverged")
+    assert short.ours == "80.00 (2 of 3 rounds, diverged, seed chosen to fit)"
+    assert Entry("a", "x", "not run", figure).ours == ""
+
+
+def test_derived_figures_are_not_called_published(result):
+    derived = replace(result, study=replace(result.study, derived=True))
+    assert "ours / derived / difference" in as_text(derived, "md")
+    assert "Grey: derived" in as_text(derived, "tex")
+    assert "ours / published / difference" in as_text(result, "md")
+
+
 def test_markdown(result):
     lines = as_text(result, "md").splitlines()
     assert lines[4] == "|  | Group 10 % | Group τ = 1 |"

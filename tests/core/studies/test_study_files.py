@@ -266,13 +266,35 @@ def test_an_unknown_study_is_told_with_near_ones():
     assert "'fedtgp/table-1'" in found.value.near
 
 
-def test_fedtgps_unshuffled_variant_is_the_official_one_without_shuffling():
-    study = find_study("fedtgp/table-10")
-    official, unshuffled = (cells_of(study, Change(variant=v)) for v in ("official", "unshuffled"))
-    assert len(official) == len(unshuffled) == 22
+@pytest.mark.parametrize("name", ["fedtgp/table-10", "fedktl/table-1", "fedsa/table-2"])
+def test_the_unshuffled_variant_is_the_official_one_without_shuffling(name):
+    study = find_study(name)
+    official, unshuffled = (
+        [c for c in cells_of(study, Change(variant=v)) if c.options]
+        for v in ("official", "unshuffled")
+    )
+    assert len(official) == len(unshuffled) == len(study.rows) * len(study.columns)
     for one, other in zip(official, unshuffled, strict=True):
         assert other.options == {**one.options, "shuffle": False}
         assert one.options.get("shuffle", True)
+
+
+def test_fedsas_variants_follow_its_own_code():
+    """Its generator asks for 1 sample a client; its FedDistill has the later loss."""
+    study = find_study("fedsa/table-2")
+    for variant in ("official", "unshuffled", "published-splits"):
+        for cell in cells_of(study, Change(variant=variant)):
+            assert cell.options["set"]["partition.least"] == 1, (variant, cell.name)
+    cells = cells_of(study, Change(variant="official", only=("feddistill",)))
+    assert all(cell.options["set"]["feddistill.loss"] == "ce" for cell in cells)
+
+
+def test_choices_of_an_extended_file_come_first(written):
+    chosen = 'chosen = ["of all tables"]'
+    path = written(f'chosen = ["of this one"]\nderived = true\n{TABLE}', f"{chosen}\n{BASE}")
+    study = study_of_file(path)
+    assert study.chosen == ("of all tables", "of this one")
+    assert study.derived
 
 
 def test_tables_are_listed_in_their_order():

@@ -41,9 +41,10 @@ def uploads_of(server, spread=1.0):
     return models, uploads
 
 
-@pytest.mark.parametrize("lambda_", [0.0, 0.4])
-def test_server_step(lambda_):
-    config = FedET.Config(**{"lambda": lambda_}, server_model="s", server_epochs=3, server_lr=0.05)
+@pytest.mark.parametrize(("lambda_", "kind"), [(0.0, "sgd"), (0.4, "sgd"), (0.4, "adam")])
+def test_server_step(lambda_, kind):
+    given = {"server_epochs": 3, "server_lr": 0.05, "server_optimizer": kind}
+    config = FedET.Config(**{"lambda": lambda_}, server_model="s", **given)
     server = DoubleServer(config, samples=24, clients=CLIENTS)
     server.knowledge.merge(FedET().setup_server(server))
     models, uploads = uploads_of(server)
@@ -74,7 +75,7 @@ def test_server_step(lambda_):
         return ce if s_div is None else ce + lambda_ * slow_kl(scores, s_div)
 
     orders = server.orders["shuffle"]
-    slow_training(model, orders, loss, lambda step: 0.05, kind="sgd", momentum=0.9)
+    slow_training(model, orders, loss, lambda step: 0.05, kind=kind, momentum=0.9)
     for ours, theirs in zip(server.modules["model"].parameters(), model.parameters(), strict=True):
         assert torch.allclose(ours, theirs, rtol=1e-8, atol=1e-10)
     # The layer goes to every architecture, and nothing else of the server's model does.
@@ -130,7 +131,10 @@ def test_epochs_and_refusals(data_dir):
     plan = Public("fedet", data_dir, {**SMALL, "epochs": "paper"}).plan
     assert plan.settings.local_epochs == 10
     check_the_papers_run("fedet", data_dir, SMALL)
-    assert plan.composition.configs["fedet"].server_epochs == 10
+    config = plan.composition.configs["fedet"]
+    assert (config.server_epochs, config.server_optimizer, config.server_lr) == (10, "adam", 1e-3)
+    config = FedET.Config(server_lr=0.01)
+    assert (config.server_epochs, config.server_optimizer, config.server_lr) == (1, "sgd", 0.01)
     for set, options, text in (
         (SMALL, {"public": 0}, "--public N"),
         ({"server_model": "resnet99"}, {}, "one of these works: cnn4, dense, normed"),
