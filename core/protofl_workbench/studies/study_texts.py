@@ -114,9 +114,7 @@ def latex(result: StudyResult) -> str:
     grey = f" Grey: {result.origin}, and the difference." if result.has_published else ""
     lines = [
         r"% \usepackage{booktabs}, \usepackage{xcolor}",
-        *tex_table(
-            f"{_tex(result.title)}.{grey}", f"l{'c' * len(columns)}", head, body
-        ),
+        *tex_table(f"{_tex(result.title)}.{grey}", f"l{'c' * len(columns)}", head, body),
     ]
     return "\n".join([*lines, *(f"% {note}" for note in result.notes)]) + "\n"
 
