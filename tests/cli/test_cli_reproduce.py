@@ -263,7 +263,7 @@ def test_pictures(done, cli, tmp_path, kind):
             ["fedktl/table-1", "--file", "stylegan=x.pkl"],
             "unknown file of fedktl/table-1 in --file",
         ),
-        (["fedtgp/table-1", "--out", "t.png"], "fedtgp/table-1 is a table"),
+        (["fedtgp/table-5", "--out", "t.png"], "fedtgp/table-5 is an account"),
         (
             ["fedtgp/table-1", "--no-run", "--dataset", "cifar10=npz:no.npz", "--only", "fml"],
             "",

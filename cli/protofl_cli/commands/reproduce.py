@@ -134,9 +134,9 @@ def reproduce(
     if out is not None:
         checked("--out", out, force=force)
     found = find_study(study)
-    if form in PICTURES and found.kind not in ("curves", "bars", "pictures"):
+    if form in PICTURES and found.kind == "account":
         raise UsageError(
-            f"--out {out}: {found.name} is a table",
+            f"--out {out}: {found.name} is an account without a picture",
             "expected .md, .csv, .tex, .json or .html",
             "choose another ending",
         )

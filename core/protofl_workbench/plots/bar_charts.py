@@ -85,7 +85,7 @@ def bar_chart(
         axes.errorbar(
             means, y, xerr=errors, fmt="none", ecolor=INK, elinewidth=0.7, capsize=1.5, capthick=0.7
         )
-        numbers += [(m + e, p, m) for m, e, p in zip(means, errors, y, strict=True)]
+        numbers += [(max(m + e, 0.0), p, m) for m, e, p in zip(means, errors, y, strict=True)]
     # Bars begin at zero, because readers compare their lengths; numbers need room on the right.
     left, right = axes.get_xlim()
     axes.set_xlim(min(left, 0.0), right + 0.12 * (right - min(left, 0.0)))

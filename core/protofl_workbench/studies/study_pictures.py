@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +30,7 @@ def draw(result: StudyResult, out: Path) -> list[Path]:
     """Write the pictures of a result.
 
     Args:
-        result: Result of a study of the kind ``curves``, ``bars`` or ``pictures``.
+        result: Result of a study of any kind but ``account``.
         out: The file. With several pictures, the name of the column or cell is added to each.
 
     Returns:
@@ -57,6 +58,9 @@ def figures_of(result: StudyResult) -> Iterator[tuple[str, Figure]]:
     """Yield the pictures of a result, with the names of their columns or cells."""
     if result.study.kind == "bars":
         yield "", _bars(result)
+    elif result.study.kind == "table":
+        if any(entry.difference is not None for entry in result.entries.values()):
+            yield "", _differences(result)
     elif result.study.kind == "curves":
         for column in result.columns:
             if any(result[row, column].curve for row in result.rows):
@@ -172,6 +176,19 @@ def _bars(result: StudyResult) -> Figure:
                 theirs[name] = (published.mean, published.std or 0.0)
     figure = result.study.figure_of(result.rows[0], result.columns[0])
     return bar_chart(series, _with_unit(figure_title(figure), figure), width="page")
+
+
+def _differences(result: StudyResult) -> Figure:
+    """Return bars of ours minus the published; whiskers are the standard deviations of both."""
+    series: dict[str, dict[str, tuple[float, float]]] = {}
+    for (row, column), entry in result.entries.items():
+        if entry.difference is None or entry.published is None:
+            continue
+        line = result.study.columns[column]
+        name = _with_unit(", ".join(filter(None, [line.group, line.label])), entry.figure)
+        spread = math.hypot(entry.std or 0.0, entry.published.std or 0.0)
+        series.setdefault(name, {})[_label(result, row, entry)] = (entry.difference, spread)
+    return bar_chart(series, f"ours − {result.origin}", width="page")
 
 
 def _split(result: StudyResult, entry: Entry) -> Figure:

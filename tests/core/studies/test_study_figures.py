@@ -12,6 +12,7 @@ import pytest
 
 from protofl.errors import UsageError
 from protofl.records.row import Row
+from protofl_workbench.studies import study_pictures
 from protofl_workbench.studies.formulas import check_formula, evaluate
 from protofl_workbench.studies.study import Figure, Line, Scale, Study, published_figure
 from protofl_workbench.studies.study_figures import figure_of
@@ -232,6 +233,19 @@ def test_what_a_cell_is_read_from_may_name_its_column():
     study = Study("s", "t", rows, {"1": Line("1", "class 1"), "x.y": Line("x.y", "")})
     assert study.figure_of("a", "1").of == "extra.by_class.1"
     assert study.figure_of("a", "x.y").of == "extra.by_class.x.y"
+
+
+def test_a_table_is_drawn_as_differences_to_the_published(result, tmp_path, monkeypatch):
+    drawn = {}
+    monkeypatch.setattr(study_pictures, "bar_chart", lambda series, title, **_: drawn | series)
+    ((name, found),) = study_pictures.figures_of(result)
+    monkeypatch.undo()
+    ours, theirs = 1.0, 0.2  # standard deviations of cell (a, x), which add up
+    spread = pytest.approx((ours**2 + theirs**2) ** 0.5)
+    assert name == ""
+    assert found == {"Group, 10 % (%)": {"A_1": (0.5, spread), "B": (pytest.approx(-0.04), 0.0)}}
+    (file,) = draw(result, tmp_path / "table.svg")
+    assert "ours − published" in file.read_text(encoding="utf-8")
 
 
 def test_bars_of_columns_that_are_called_alike_stay_apart(tmp_path):
