@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from protofl.system.formatting import visible
+from protofl_cli.standard_streams import encodes, shown
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,25 +35,25 @@ def console(*, stderr: bool = False) -> Console:
 def plain(lines: Iterable[str]) -> None:
     """Print lines without wrapping, for other programs."""
     for line in lines:
-        print(visible(line))
+        print(shown(line))
 
 
 def text(line: str = "", style: str = "") -> None:
     """Print a wrapped line or paragraph."""
-    console().print(visible(line), style=style or None)
+    console().print(shown(line), style=style or None)
 
 
 def line(content: str, style: str = "") -> None:
     """Print a line without wrapping."""
-    console().print(visible(content), style=style or None, soft_wrap=True)
+    console().print(shown(content), style=style or None, soft_wrap=True)
 
 
 def heading(title: str, aside: str = "") -> None:
     """Print a heading."""
     from rich.text import Text
 
-    aside = f"  {visible(aside)}" if aside else ""
-    console().print(Text(visible(title), style="bold") + Text(aside, style="dim"))
+    aside = f"  {shown(aside)}" if aside else ""
+    console().print(Text(shown(title), style="bold") + Text(aside, style="dim"))
 
 
 def pairs(rows: Iterable[tuple[str, str]]) -> None:
@@ -64,7 +64,7 @@ def pairs(rows: Iterable[tuple[str, str]]) -> None:
     grid.add_column(style="cyan", no_wrap=True)
     grid.add_column(overflow="fold")
     for name, value in rows:
-        grid.add_row(f"  {visible(name)}", _cell(value))
+        grid.add_row(f"  {shown(name)}", _cell(value))
     console().print(grid)
 
 
@@ -102,7 +102,7 @@ def table(
         made.add_row(*map(_cell, cells))
     screen = console()
     if title:
-        screen.print(visible(title), style="bold")
+        screen.print(shown(title), style="bold")
     screen.print(made)
     screen.print()
 
@@ -116,7 +116,7 @@ def _table(columns: Row, right: Iterable[str], keep: Iterable[str]) -> Table:
     )
     for number, column in enumerate(columns):
         made.add_column(
-            visible(column),
+            shown(column),
             justify="right" if column in set(right) else "left",
             no_wrap=column in {*keep},
             style="cyan" if number == 0 else "",
@@ -133,7 +133,7 @@ def _cell(value: str) -> Any:  # noqa: ANN401 - a string or rich's Text
     styles |= {"passed": "green", "failed": "bold red", "skipped": "yellow"}
     styles |= {"finished": "green", "going on": "cyan", "unfinished": "yellow", "damaged": "red"}
     styles |= {"diverged": "red"}
-    return Text(visible(value), style=styles.get(value, "")) if type(value) is str else value
+    return Text(shown(value), style=styles.get(value, "")) if type(value) is str else value
 
 
 def error(what: str, near: str = "", do: str = "") -> None:
@@ -142,7 +142,7 @@ def error(what: str, near: str = "", do: str = "") -> None:
 
     screen = console(stderr=True)
     parts = (what, near, *do.splitlines())
-    first, *others = (visible(" ".join(part.split())) for part in parts if part.strip())
+    first, *others = (shown(" ".join(part.split())) for part in parts if part.strip())
     screen.print(Text("error: ", style="bold red") + Text(first, style="red"), soft_wrap=True)
     for other in others:
         screen.print(f"       {other}", soft_wrap=True)
@@ -156,7 +156,7 @@ def trace(problem: BaseException) -> None:
 def passage(texts: Iterable[str]) -> None:
     """Print texts on standard error without wrapping."""
     for content in texts:
-        print(visible(content.rstrip("\n")), file=sys.stderr)
+        print(shown(content.rstrip("\n")), file=sys.stderr)
 
 
 @contextmanager
@@ -166,8 +166,12 @@ def waiting(words: str) -> Iterator[None]:
     if not screen.is_terminal:
         yield
         return
-    with screen.status(words):
+    with screen.status(words, spinner=_spinner()):
         yield
+
+
+def _spinner() -> str:
+    return "dots" if encodes("⠋") else "line"
 
 
 def is_live(screen: Console) -> bool:
@@ -203,7 +207,7 @@ class Bars:
             self._progress = self._start()
         if key not in self._tasks:
             self._tasks[key] = self._progress.add_task("", total=None, status="")
-        label, status, total = visible(label), visible(status), None if share is None else 1.0
+        label, status, total = shown(label), shown(status), None if share is None else 1.0
         self._progress.update(
             self._tasks[key], description=label, status=status, total=total, completed=share or 0.0
         )
@@ -216,7 +220,7 @@ class Bars:
     def line(self, content: str, style: str = "") -> None:
         """Print a line above the live lines."""
         target = self._progress.console if self._progress else self._console
-        target.print(visible(content), style=style or None, soft_wrap=True)
+        target.print(shown(content), style=style or None, soft_wrap=True)
 
     def stop(self) -> None:
         """Remove all live lines."""
@@ -229,7 +233,7 @@ class Bars:
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
         progress = Progress(
-            SpinnerColumn(),
+            SpinnerColumn(_spinner()),
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=16),
             TextColumn("{task.fields[status]}", markup=False),
@@ -264,7 +268,7 @@ def _drawn(made: Board, right: Iterable[str]) -> Any:  # noqa: ANN401 - somethin
     grid = _table(columns, right, [name for name in columns[1:] if name])
     for row in rows:
         grid.add_row(*map(_cell, row))
-    return Group(*([grid] if rows else []), Text(visible(below), style="dim"))
+    return Group(*([grid] if rows else []), Text(shown(below), style="dim"))
 
 
 class Live:

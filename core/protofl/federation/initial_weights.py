@@ -21,7 +21,7 @@ from protofl.records.result import kept_generation
 from protofl.system.files.atomic import LARGEST_DATA, regular_file
 from protofl.system.files.checksums import sha256_of
 from protofl.system.files.commit import Generation
-from protofl.system.files.tensors import read_tensors
+from protofl.system.files.tensors import opened_tensors, read_tensors
 
 PICKLES = (b"PK", b"\x80")
 """First bytes of a pickle, and of the archive in which ``torch.save`` writes one."""
@@ -235,7 +235,7 @@ class _WeightsFile(InitialWeights):
     def _read(self) -> tuple[dict[str, Tensor], Mapping[str, str]]:
         try:
             with safetensors.safe_open(regular_file(self.path, LARGEST_DATA), "pt") as file:
-                return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}
+                return opened_tensors(file, file.keys()), file.metadata() or {}
         except OSError as error:
             raise UsageError(
                 f"{self.where} can't be read: {error.strerror or error}",

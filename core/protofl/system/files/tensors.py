@@ -201,8 +201,17 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Any) -> Non
             file.write(flat.view(torch.uint8).numpy().data)
 
 
+def opened_tensors(file: Any, names: Sequence[str]) -> dict[str, Tensor]:  # noqa: ANN401
+    """Read tensors of a file of `safetensors.safe_open`: views of the mapped file.
+
+    They are copies where a mapped file can't be replaced.
+    """
+    tensors = {name: file.get_tensor(name) for name in names}
+    return tensors if REPLACES_OPEN_FILES else {n: t.clone() for n, t in tensors.items()}
+
+
 def read_tensors(path: Path) -> Packed:
-    """Read a file of `write_tensors`; the tensors are views of the mapped file where that is kept.
+    """Read a file of `write_tensors` (see `opened_tensors`).
 
     Raises:
         RunFailure: The file is missing or damaged.
@@ -212,10 +221,7 @@ def read_tensors(path: Path) -> Packed:
             about = file.metadata()
             # The original order, because sums over tensors depend on it.
             names = json.loads(about["order"]) if "order" in about else file.keys()
-            tensors = {name: file.get_tensor(name) for name in names}
-            if not REPLACES_OPEN_FILES:
-                tensors = {name: tensor.clone() for name, tensor in tensors.items()}
-            return tensors, json.loads(about["state"])
+            return opened_tensors(file, names), json.loads(about["state"])
     except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
         raise RunFailure(f"the checkpoint file {path} can't be read: {error}") from error
 
