@@ -52,60 +52,7 @@ def composition_rows(plan: Plan, folder: RunFolder) -> list[tuple[str, str]]:
         for name, config in composition.configs.items()
         if (words := _changed(config))
     ]
-    split = plan.split(0)
-    sizes = split.train_sizes
-    data = plan.data
-    words = f"{s.dataset}: {len(data.y):,} {data.sample}, {data.num_classes} classes"
-    rows.append(("data", words))
-    choice = plan.choices["partitioner"]
-    how = "of the data set" if split.partitioner == "own" else _called(choice.text, choice.config)
-    rows.append(
-        (
-            "split",
-            f"{how}: {info.num_clients} clients with {int(sizes.min()):,} … {int(sizes.max()):,} "
-            f"training samples, hash {split.hash[:12]}",
-        )
-    )
-    if split.public is not None:
-        rows.append(("public", f"{len(split.public):,} unlabelled samples"))
-    elif plan.public_data is not None:
-        rows.append(("public", f"{len(plan.public_data.y):,} unlabelled samples, {s.public}"))
-    names = [a.name for a in info.architectures]
-    group = s.models if names == [s.models] else f"{s.models}: {', '.join(names)}"
-    rows.append(("models", f"{group}; K = {info.feature_dim}, {info.sample}"))
-    optimizer = f"{s.optimizer} with lr {s.lr:g}" + (
-        f" ({_called(s.lr_schedule, plan.schedule)})" * plan.scheduled
-        + f", momentum {s.momentum:g}" * bool(s.momentum)
-        + f", weight decay {s.weight_decay or 0:g}" * bool(s.weight_decay)
-        + "".join(f", {k}={value_text(v)}" for k, v in s.options.get("optimizer", {}).items())
-        + f", clipped at {s.clip:g}" * bool(s.clip)
-    )
-    extras = [
-        word
-        for word, is_on in (
-            ("last batch dropped", s.drop_last),
-            ("batches not shuffled", not s.shuffle),
-            ("augmented", s.augment),
-            (s.precision, s.precision != "fp32"),
-        )
-        if is_on
-    ]
-    rows.append(
-        (
-            "training",
-            ", ".join(
-                [
-                    count(s.rounds, "round"),
-                    _asked(plan),
-                    count(s.local_epochs, "epoch"),
-                    f"batches of {s.batch_size}",
-                    optimizer,
-                    *extras,
-                ]
-            ),
-        )
-    )
-    rows += _set_by(plan)
+    rows += [*_data_rows(plan), *_training_rows(plan), *_set_by(plan)]
     if "world" in plan.choices:
         rows.append(("world", _world(plan)))
     trials = f", {s.trials} trials" if s.trials > 1 else ""
@@ -125,6 +72,53 @@ def composition_rows(plan: Plan, folder: RunFolder) -> list[tuple[str, str]]:
         rows.append(("tracked by", ", ".join(tracker.name for tracker in plan.trackers)))
     rows.append(("run folder", shown_path(folder.path)))
     return rows
+
+
+def _data_rows(plan: Plan) -> list[tuple[str, str]]:
+    """Return the data set, its split, and the public samples."""
+    s, split, data = plan.settings, plan.split(0), plan.data
+    sizes, choice = split.train_sizes, plan.choices["partitioner"]
+    how = "of the data set" if split.partitioner == "own" else _called(choice.text, choice.config)
+    rows = [
+        ("data", f"{s.dataset}: {len(data.y):,} {data.sample}, {data.num_classes} classes"),
+        (
+            "split",
+            f"{how}: {plan.info.num_clients} clients with {int(sizes.min()):,} … "
+            f"{int(sizes.max()):,} training samples, hash {split.hash[:12]}",
+        ),
+    ]
+    if split.public is not None:
+        rows.append(("public", f"{len(split.public):,} unlabelled samples"))
+    elif plan.public_data is not None:
+        rows.append(("public", f"{len(plan.public_data.y):,} unlabelled samples, {s.public}"))
+    return rows
+
+
+def _training_rows(plan: Plan) -> list[tuple[str, str]]:
+    """Return the models, and the options of training."""
+    s, info = plan.settings, plan.info
+    names = [a.name for a in info.architectures]
+    group = s.models if names == [s.models] else f"{s.models}: {', '.join(names)}"
+    optimizer = f"{s.optimizer} with lr {s.lr:g}" + (
+        f" ({_called(s.lr_schedule, plan.schedule)})" * plan.scheduled
+        + f", momentum {s.momentum:g}" * bool(s.momentum)
+        + f", weight decay {s.weight_decay or 0:g}" * bool(s.weight_decay)
+        + "".join(f", {k}={value_text(v)}" for k, v in s.options.get("optimizer", {}).items())
+        + f", clipped at {s.clip:g}" * bool(s.clip)
+    )
+    extras = {
+        "last batch dropped": s.drop_last,
+        "batches not shuffled": not s.shuffle,
+        "augmented": s.augment,
+        s.precision: s.precision != "fp32",
+    }
+    words = [count(s.rounds, "round"), _asked(plan), count(s.local_epochs, "epoch")]
+    words += [f"batches of {s.batch_size}", optimizer]
+    words += [word for word, is_on in extras.items() if is_on]
+    return [
+        ("models", f"{group}; K = {info.feature_dim}, {info.sample}"),
+        ("training", ", ".join(words)),
+    ]
 
 
 def _set_by(plan: Plan) -> list[tuple[str, str]]:

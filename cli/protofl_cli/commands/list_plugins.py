@@ -82,24 +82,25 @@ def list_plugins(
         render.plain([dumps(entries, indent=1)])
         return
 
+    _table(registry, [each[:3] for each in listed])
+    if not listed:
+        render.text(f"No {kind or 'plugin'} is installed.")
+    if registry.block:
+        render.text(f"Left out by --block or PROTOFL_BLOCK: {', '.join(registry.block)}", "dim")
+
+
+def _table(registry: Registry, listed: list[tuple[str, Plugin, str]]) -> None:
+    """Print a table of plugins, by kind, with the first line of their docstrings."""
     rows = []
-    for shown, plugin, status, _ in listed:
+    for shown, plugin, status in listed:
         word, _, what = status.partition(": ")
         if word == "ok":
             what = summary(registry.load(plugin.kind, plugin.name))
         origin = f"{plugin.distribution} {plugin.version}"
         rows.append((shown, plugin.name, what, origin, word))
     if rows:
-        render.table(
-            ("kind", "name", "description", "from", "status"),
-            rows,
-            keep=("name", "from"),
-            sections=True,
-        )
-    else:
-        render.text(f"No {kind or 'plugin'} is installed.")
-    if registry.block:
-        render.text(f"Left out by --block or PROTOFL_BLOCK: {', '.join(registry.block)}", "dim")
+        heads = ("kind", "name", "description", "from", "status")
+        render.table(heads, rows, keep=("name", "from"), sections=True)
 
 
 DEFENCE = "defence"

@@ -29,6 +29,7 @@ from protofl_cli.study_options import (
 if TYPE_CHECKING:
     from protofl_workbench.studies.cells import Change
     from protofl_workbench.studies.study import Study
+    from protofl_workbench.studies.study_result import StudyResult
 
 
 _how = partial(option, rich_help_panel="Runs")
@@ -125,10 +126,9 @@ def reproduce(
         raise UsageError(
             "no study is given", "expected PAPER/NAME or FILE.toml", "see: protofl reproduce --list"
         )
-    from protofl_workbench.comparing.figure_table import write_output
     from protofl_workbench.studies.cells import cells_of
     from protofl_workbench.studies.finding import find_study
-    from protofl_workbench.studies.study_texts import PAGE, PICTURES, as_text, format_of
+    from protofl_workbench.studies.study_texts import PICTURES, format_of
 
     form = format_of(out, format_)
     if out is not None:
@@ -158,7 +158,16 @@ def reproduce(
         return
     how = {"skip_missing": skip_missing, "again": again, "at_once": at_once}
     result = _done(found, change, runs, start=not no_run, **how)
+    _show(result, form, out)
+    if any(entry.state in ("failed", "broken off") for entry in result.entries.values()):
+        raise typer.Exit(1)
+
+
+def _show(result: StudyResult, form: str | None, out: Path | None) -> None:
+    """Print a result, and write it to a file."""
     from protofl_cli.study_tables import show_result
+    from protofl_workbench.comparing.figure_table import write_output
+    from protofl_workbench.studies.study_texts import PAGE, PICTURES, as_text
 
     if form in PICTURES and out is not None:
         from protofl_workbench.studies.study_pictures import draw
@@ -179,8 +188,6 @@ def reproduce(
         if out is not None:
             write_output(out, as_text(result, form or "md"))
             render.line(f"study: {out}", "dim")
-    if any(entry.state in ("failed", "broken off") for entry in result.entries.values()):
-        raise typer.Exit(1)
 
 
 def _list(study: str | None) -> None:

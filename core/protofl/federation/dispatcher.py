@@ -39,9 +39,7 @@ class JobQueue:
     ) -> None:
         self._hosts, self._left = hosts, list(jobs)
         self._busy: set[int] = set()
-        self._done: Queue[tuple[ClientJob, Reply] | Callable[[], None] | BaseException | None] = (
-            Queue()
-        )
+        self._done: Queue[_Done] = Queue()
         hosts.on_steps = lambda client, done: None
         if on_steps is not None:
             hosts.on_steps = lambda client, done: self._done.put(partial(on_steps, client, done))

@@ -22,10 +22,6 @@ from protofl.system.device import autocast
 from protofl.system.randomness import global_stream
 
 
-def _unprofiled(phase: str) -> None:
-    """Default of `TrainJob.lap`, for a run without profile."""
-
-
 @dataclass
 class TrainJob:
     """A phase of a client's local training, as an engine sees it.
@@ -68,7 +64,7 @@ class TrainJob:
     drawn: Callable[[], Iterator[tuple[Tensor, Tensor, Tensor]]]
     record: ClientRecord
     notes: list[str] = field(default_factory=list)
-    lap: Callable[[str], None] = _unprofiled
+    lap: Callable[[str], None] = lambda phase: None
     weight_decay: float | None = None
     optimizer_options: Mapping[str, Any] = field(default_factory=dict)
     scheduled: bool = False

@@ -136,15 +136,9 @@ def _progress(reading: Reading) -> dict[str, Any]:
     with suppress(OSError):
         lines = regular_file(reading.folder / METRICS).read_bytes().count(b"\n")
     if summary is not None and lines >= asked:
-        mean = summary["mean"]
-        return {
-            "done": asked,
-            "finished": True,
-            "best": mean.get("best_test_accuracy"),
-            "final": mean.get("final_test_accuracy"),
-            "time": _time(reading.folder / SUMMARY),
-            "problem": reading.problem,
-        }
+        found = {key: summary["mean"].get(f"{key}_test_accuracy") for key in ("best", "final")}
+        found |= {"done": asked, "finished": True, "time": _time(reading.folder / SUMMARY)}
+        return {**found, "problem": reading.problem}
     scored: dict[int, list[tuple[int, float]]] = {}
     for row in reading.rows:
         if (accuracy := row.test_accuracy) is not None:

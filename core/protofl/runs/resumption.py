@@ -12,7 +12,6 @@ from protofl.federation.plan import Plan
 from protofl.records.row import round_after
 from protofl.records.run_folder import RunFolder
 from protofl.runs.configuration import describe_changes
-from protofl.runs.dry_step.dry_run import dry_step
 from protofl.system.consent import is_data_folder
 from protofl.system.files.atomic import default_data_dir
 from protofl.system.options.parsing import (
@@ -199,6 +198,8 @@ def _check_independent(before: int, plan: Plan) -> None:
             f"with --set {horizon}=N from the beginning a run can go on",
             _ANEW,
         )
+    from protofl.runs.dry_step.dry_run import dry_step  # only for more rounds
+
     dry_step(plan)
     if "rounds" in plan.info.asked:
         raise UsageError(
@@ -227,6 +228,6 @@ def _check_kept(folder: RunFolder, done: Mapping[int, int], rounds: int) -> None
 def _is_other(folder: RunFolder, trial: int, rounds: int, plan: Plan) -> bool:
     """Return True if a trial's last round was evaluated and should not be, or reverse."""
     last = [row for row in folder.rows if row.trial == trial][-1]
-    wanted = rounds % plan.settings.eval_every == 0 or rounds == plan.settings.rounds
+    wanted = plan.is_due(rounds - 1, plan.settings.eval_every)
     tuned = bool(plan.settings.fine_tune) and rounds == plan.settings.rounds
     return bool(last.evaluated) != wanted or ("fine_tuned_accuracy" in last) != tuned

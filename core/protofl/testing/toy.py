@@ -248,7 +248,7 @@ def same(a: Any, b: Any) -> bool:  # noqa: ANN401 - nested values
 
 
 def _bits(tensor: Tensor) -> Tensor:
-    """A tensor's memory; there is no NumPy for some types."""
+    """Return the bytes of a tensor; NumPy lacks some of its types, such as bfloat16."""
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
 
 

@@ -21,19 +21,19 @@ def percent(share: float | None, digits: int = 1) -> str:
     return NONE if share is None or not math.isfinite(share) else f"{100 * share:.{digits}f}{WIDE}%"
 
 
-def points(share: float, digits: int = 1) -> str:
+def points(share: float) -> str:
     """Return a difference of shares in percentage points, with its sign."""
     if not math.isfinite(share):
         return NONE
-    sign = "−" if round(100 * share, digits) < 0 else "+"
-    return f"{sign}{abs(100 * share):.{digits}f}"
+    sign = "−" if round(100 * share, 1) < 0 else "+"
+    return f"{sign}{abs(100 * share):.1f}"
 
 
-def spread(mean: float | None, std: float | None, digits: int = 1) -> str:
+def spread(mean: float | None, std: float | None) -> str:
     """Return a mean with its deviation, if there is one: ``93.1 ± 0.4 %``."""
     if mean is None or std is None or not math.isfinite(mean + std):
-        return percent(mean, digits)
-    return f"{100 * mean:.{digits}f} ± {100 * std:.{digits}f}{WIDE}%"
+        return percent(mean)
+    return f"{100 * mean:.1f} ± {100 * std:.1f}{WIDE}%"
 
 
 def number(value: float | None, digits: int = 4) -> str:

@@ -21,7 +21,6 @@ from protofl.hooks.hookspecs import (
     rounds,
     serves,
 )
-from protofl.hooks.hookspecs import resources as execution
 
 
 @dataclass(frozen=True)
@@ -50,15 +49,12 @@ KINDS = {
     "selection": Kind("protofl.selections", rounds.SelectionSpec),
     "world": Kind("protofl.worlds", rounds.WorldSpec),
     "tracker": Kind("protofl.trackers", rounds.TrackerSpec),
-    "engine": Kind("protofl.engines", execution.EngineSpec),
-    "backend": Kind("protofl.backends", execution.BackendSpec),
+    "engine": Kind("protofl.engines", resources.EngineSpec),
+    "backend": Kind("protofl.backends", resources.BackendSpec),
 }
 
 LOADERS = "protofl.loaders"
 """The entry-point group of the loaders of recipes and studies, which are files."""
-
-COMPOSED = ("method", "wrapper")
-"""Kinds of which a run may have several plugins in its composition."""
 
 
 @dataclass(frozen=True)
