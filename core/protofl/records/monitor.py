@@ -129,11 +129,9 @@ def _follow(reading: Reading, entry: IndexEntry, state: str) -> RunStatus:
     )
 
 
-def _left(reading: Reading, rows: Sequence[Row], entry: IndexEntry) -> float | None:
+def _left(reading: Reading, rows: Sequence[Row], entry: IndexEntry) -> float:
     """Estimate the seconds left from the last rounds and the time since the last one ended."""
     recent: list[float] = [row.seconds["total"] for row in rows[-RECENT:]]
-    if not recent:
-        return None
     to_go = (entry.rounds * entry.trials - len(rows)) * sum(recent) / len(recent)
     since = time.time() - (reading.folder / METRICS).stat().st_mtime
     return max(0.0, to_go - max(0.0, since))

@@ -161,8 +161,7 @@ class Reading:
     def asked_of(self, trial: int, rounds: int | None = None) -> int:
         """Return how many of ``rounds``, by default the run's, a trial has at its end."""
         rounds = int(self.config["rounds"]) if rounds is None else rounds
-        patience = self.config.get("patience", 0)
-        if isinstance(patience, int) and patience > 0:
+        if patience := self.config.get("patience", 0):
             own = [row for row in self.rows if row.trial == trial]
             if is_exhausted(own, patience):
                 return min(len(own), rounds)

@@ -12,18 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from protofl.errors import UsageError, unknown
-from protofl.records.layout import METRICS
 from protofl.records.row import Row
 from protofl.runs.recorded_run import Run
-from protofl.system.files.checksums import Damaged
 from protofl.system.files.tables import flat
 from protofl.system.machine import recorded_facts
 from protofl_workbench.comparing.run_figures import COSTS, FIGURES, figure_named
 
 Floats = npt.NDArray[np.float64]
-
-DAMAGE = (TypeError, KeyError, AttributeError, ValueError, OverflowError)
-"""Errors of reading a line that lacks a value or has a value of another type."""
 
 
 @dataclass(frozen=True)
@@ -93,20 +88,8 @@ class Trial:
         return np.array(places, dtype=np.int64), np.array(values, dtype=np.float64)
 
     def each(self, read: Callable[[Row], Any]) -> list[Any]:
-        """Read a value from each line.
-
-        Raises:
-            Damaged: A line cannot be read; the error names file and line.
-        """
-        found = []
-        for row in self.rows:
-            try:
-                found.append(read(row))
-            except DAMAGE:
-                line = next(n for n, own in enumerate(self.run.rows, 1) if own is row)
-                file = self.run.folder / METRICS
-                raise Damaged(f"{file}, line {line}, is not a line that a run writes") from None
-        return found
+        """Read a value from each line."""
+        return [read(row) for row in self.rows]
 
     def has(self, name: str) -> bool:
         """Return True if any line has a figure."""

@@ -40,7 +40,7 @@ class Reader:
     """
 
     words: str
-    read: Callable[[Rows, Figure], float | None]
+    read: Callable[[Rows, Figure], float | None] = lambda rows, figure: None
     of: str = "test_accuracy"
     unit: str = "%"
     needs_target: bool = False
@@ -54,9 +54,7 @@ def series(rows: Rows, figure: Figure) -> list[tuple[int, float]]:
     of = figure.of or READERS[figure.read].of
     of = f"measures.architectures.{of}" if figure.read == "forward-flops" else of
     found = [(int(row.round), number_at(row, of)) for row in rows]
-    if figure.error:
-        return [(number, 1 - value) for number, value in found if value is not None]
-    return [(number, value) for number, value in found if value is not None]
+    return [(n, 1 - value if figure.error else value) for n, value in found if value is not None]
 
 
 def figure_of(rows: Iterable[Row], figure: Figure, rounds: int | None = None) -> list[float | None]:
@@ -140,10 +138,6 @@ def _until(cost: Callable[[Row], float]) -> Callable[[Rows, Figure], float | Non
     return read
 
 
-def _nothing(rows: Rows, figure: Figure) -> float | None:
-    return None
-
-
 _FLOATS, _BYTES = ("upload_floats", "download_floats"), ("upload_bytes", "download_bytes")
 
 READERS: dict[str, Reader] = {
@@ -189,7 +183,7 @@ READERS: dict[str, Reader] = {
     "seconds-to": Reader(
         "seconds to", _until(lambda row: row.seconds["total"]), unit="", needs_target=True
     ),
-    "classes": Reader("mean number of a client's classes", _nothing, unit="", trains=False),
-    "formula": Reader("by the formula of the row", _nothing, unit="", trains=False),
+    "classes": Reader("mean number of a client's classes", unit="", trains=False),
+    "formula": Reader("by the formula of the row", unit="", trains=False),
 }
 """Readers by their names in ``figure``."""
