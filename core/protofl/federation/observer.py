@@ -141,10 +141,11 @@ class Observer(NoObserver):
         sent = {f"{c}/{k}": v for c, upload in uploads.items() for k, v in upload.items()}
         sizes = {"uploads": _size(sent) * len(rounds)}
         for what, start in STARTS.items():
-            every = plan.settings.eval_every if what == "features" else 1
-            due = sum(is_observed(plan, r) and plan.is_due(r, every) for r in rounds)
             own = {name: t for name, t in self._seen.items() if name.startswith(start)}
-            sizes[what] = _size(own) * due
+            if own and what not in self._expected:
+                every = plan.settings.eval_every if what == "features" else 1
+                due = sum(is_observed(plan, r) and plan.is_due(r, every) for r in rounds)
+                sizes[what] = _size(own) * due
         self._check_limit({what: size * plan.settings.trials for what, size in sizes.items()})
         if self._seen:
             self._add(self._observed, (trial, round), self._seen, about)
