@@ -14,7 +14,7 @@ def test_partition_show(cli, data_dir, tmp_path, digits):
     result = cli("partition", "show", *words, "--out", out, "--data-dir", data_dir)
     assert result.exit_code == 0, result.output
     assert out.read_bytes().startswith(b"\x89PNG")
-    assert "1,797" in result.output and str(out) in "".join(result.output.split())
+    assert "1,797" in result.output and "".join(str(out).split()) in "".join(result.output.split())
 
     # It is the split that a run with the same options has.
     result_of_run = cli("run", "local", *digits, "--seed", 4, "--out", "run")

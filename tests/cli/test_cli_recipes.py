@@ -28,7 +28,7 @@ def test_a_recipe_may_bring_everything(cli, tiny, strangers, tmp_path):
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "stew.toml").write_text("method = 'local'\nmodels = 'cnn4'\nlr = 0.25\n")
-    options = " ".join(tiny).replace("--models cnn4", "").split()
+    options = tiny[2:]  # all but --models
     result = cli("run", "stew", *options, "--out", "r")
     assert result.exit_code == 0, result.output
     assert json.loads((tmp_path / "r/config.json").read_text())["lr"] == 0.25

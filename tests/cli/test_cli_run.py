@@ -125,7 +125,7 @@ def test_profile_prints_where_the_time_went(cli, tiny, tmp_path):
 
 
 def test_trials_have_mean_and_deviation(cli, tiny, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")  # a long name of the data would wrap the headings
+    monkeypatch.setenv("COLUMNS", "400")  # a long name of the data would wrap the headings
     result = cli("run", "local", *tiny, "--trials", 2, "--seed", 5)
     assert result.exit_code == 0, result.output
     assert "mean ± std" in result.output

@@ -61,7 +61,7 @@ TARGETS = {
 def test_no_command_replaces_a_pipe(cli, tmp_path, words):
     pipe = tmp_path / ("pipe.png" if words.startswith(("plot", "partition")) else "pipe.html")
     os.mkfifo(pipe)
-    found = cli(*words.format(pipe).split(), "--force")
+    found = cli(*(word.format(pipe) for word in words.split()), "--force")
     assert found.exit_code == 2, found.output
     assert "neither new nor a regular file" in " ".join(found.stderr.split())
     assert pipe.is_fifo()
