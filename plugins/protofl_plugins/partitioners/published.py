@@ -37,7 +37,7 @@ TRIES = 1000
 
 
 class Published:
-    """The splits of the papers, ``published:practical`` and ``published:pathological``."""
+    """Splits of the papers' generator: ``published:practical``, ``published:pathological``."""
 
     argument = "setting"
     check_argument = "practical"
