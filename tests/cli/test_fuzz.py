@@ -153,7 +153,7 @@ def children():
 
 
 @pytest.mark.parametrize(
-    ("first", "count"), [(0, 60), pytest.param(60, 1940, marks=pytest.mark.slow)]
+    ("first", "count"), [(0, 60), pytest.param(60, 440, marks=pytest.mark.slow)]
 )
 def test_nonsense_ends_in_words(cli, data_dir, few, tmp_path, first, count, monkeypatch):
     monkeypatch.setenv("PYTHONWARNINGS", "ignore")
