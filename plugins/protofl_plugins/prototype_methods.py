@@ -192,17 +192,8 @@ def guide_weight(given: float | None, distance: str) -> float:
     return given if given is not None else (10.0 if distance == "mse" else 0.1)
 
 
-class Guided(Collecting, SendsPrototypes):
-    """Prototypes come down, guide the features, and the nearest one decides (FedProto, FedTGP).
-
-    The method itself says what its prototypes are (``server_aggregate``, ``server_train``), and
-    adds `guide` to its loss.
-    """
-
-    @pf.hookimpl
-    def resolve(self, config: GuidedConfig) -> dict[str, Any]:
-        """λ, with the default that belongs to the distance."""
-        return {"lambda_": guide_weight(config.lambda_, config.distance)}
+class ReceivesPrototypes:
+    """A method whose server sends the prototypes that it knows."""
 
     @pf.hookimpl
     def download_payload(self, server: pf.Server, client_id: int) -> pf.Payload:
@@ -216,6 +207,19 @@ class Guided(Collecting, SendsPrototypes):
             return {}
         prototypes, known = received_prototypes(client)
         return {"prototypes": prototypes, "known": known}
+
+
+class Guided(ReceivesPrototypes, Collecting, SendsPrototypes):
+    """Prototypes come down, guide the features, and the nearest one decides (FedProto, FedTGP).
+
+    The method itself says what its prototypes are (``server_aggregate``, ``server_train``), and
+    adds `guide` to its loss.
+    """
+
+    @pf.hookimpl
+    def resolve(self, config: GuidedConfig) -> dict[str, Any]:
+        """λ, with the default that belongs to the distance."""
+        return {"lambda_": guide_weight(config.lambda_, config.distance)}
 
     @pf.hookimpl
     def inference(self, client: pf.Client, x: Tensor) -> Tensor:

@@ -21,6 +21,8 @@ in 0…C−1; ``known`` says which rows of ``prototypes`` are there, and the oth
 `margin_penalty`         what both add to the distances
 `anchor_alignment`       FedSA Eq. 5; `anchor_contrast` Eq. 7, `anchor_terms` both at once
 `anchor_calibration`     FedSA Eq. 8
+`orthogonality_loss`     FedORGP Eq. 3 to 5; `cosine_alignment` L_R of its Eq. 8
+`repelled_on_sphere`     prototypes as charges on the unit sphere: ProtoNorm
 `train_prototypes`       SGD on FedTGP Eq. 10; `train_prototypes_by_autograd` the plain one
 `simplex_etf`            the fixed classifier V: FedKTL section 3.3.2
 `arcface_loss`           FedKTL Eq. 1
@@ -50,8 +52,9 @@ in 0…C−1; ``known`` says which rows of ``prototypes`` are there, and the oth
 =======================  =====================================================================
 
 All but `simplex_etf`, `filter_by_prototype`, `truncated_svd`, `with_entries`, `dequantise_int8`,
-`geometric_median`, `client_similarity` and what trains may be part of a client's loss: they don't
-look at a tensor's value from Python, so a step can be compiled, captured or mapped over clients.
+`geometric_median`, `client_similarity`, `repelled_on_sphere` and what trains may be part of a
+client's loss: they don't look at a tensor's value from Python, so a step can be compiled, captured
+or mapped over clients.
 Only what trains writes to its arguments. Arguments are checked by shape and dtype, with a
 ``ValueError``; labels outside 0…C−1 are not looked for. Results have the arguments' promoted dtype;
 half precision is computed and returned in float32, except by `ema`, which keeps the dtype, and
@@ -73,6 +76,7 @@ if TYPE_CHECKING:
         anchor_contrast,
         anchor_terms,
     )
+    from protofl.functional.angles import cosine_alignment, orthogonality_loss, repelled_on_sphere
     from protofl.functional.compression import (
         dequantise_int8,
         index_type,
@@ -136,6 +140,7 @@ if TYPE_CHECKING:
     from protofl.functional.trainable import train_prototypes, train_prototypes_by_autograd
 
 _NAMES = {
+    "angles": "cosine_alignment orthogonality_loss repelled_on_sphere",
     "anchors": "anchor_alignment anchor_calibration anchor_contrast anchor_terms",
     "compression": "dequantise_int8 index_type largest_entries quantise_int8 round_to_half"
     " truncated_svd with_entries",
@@ -179,6 +184,7 @@ __all__ = [
     "client_similarity",
     "confusion_counts",
     "coordinate_median",
+    "cosine_alignment",
     "cosine_filter",
     "dequantise_int8",
     "distances_by_client",
@@ -205,12 +211,14 @@ __all__ = [
     "mmd_rbf",
     "multi_krum",
     "nearest_margin",
+    "orthogonality_loss",
     "pair_margin",
     "prototype_alignment",
     "prototype_distance",
     "quantise_int8",
     "ranked_pairs",
     "recall_by_class",
+    "repelled_on_sphere",
     "round_to_half",
     "simplex_etf",
     "train_prototypes",

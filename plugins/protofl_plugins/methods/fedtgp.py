@@ -19,10 +19,9 @@ No counts are sent. Inference: the class of the nearest of all C global prototyp
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import Literal
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
@@ -33,28 +32,39 @@ from protofl_plugins.prototype_methods import (
     guide,
     sent_rows,
 )
+from protofl_plugins.trained_prototypes import (
+    TrainedConfig,
+    TrainedPrototypes,
+    prototype_batches,
+    prototype_rows,
+    trained_weights,
+)
 
 
-class FedTGP(Guided):
+class FedTGP(TrainedPrototypes, Guided):
     """Global prototypes are trained on the server with an adaptive margin (Zhang et al., 2024)."""
 
-    class Config(GuidedConfig):
+    class Config(TrainedConfig, GuidedConfig):
         """Options, with the paper's symbols."""
 
-        deviations = GuidedConfig.deviations | {
-            "collect": pf.Deviation(
-                "Eq. 2, Alg. 1",
-                "eval",
-                "before",
-                "the code reads its last saved model, which is that of before the training",
-            ),
-            "margin": pf.Deviation(
-                "Eq. 9", "pair", "nearest", "the code takes each class's distance to the nearest"
-            ),
-            "send_initial": pf.Deviation(
-                "Alg. 1, line 3", True, False, "the code sends nothing down in round 0"
-            ),
-        }
+        deviations = (
+            GuidedConfig.deviations
+            | TrainedConfig.deviations
+            | {
+                "collect": pf.Deviation(
+                    "Eq. 2, Alg. 1",
+                    "eval",
+                    "before",
+                    "the code reads its last saved model, which is that of before the training",
+                ),
+                "margin": pf.Deviation(
+                    "Eq. 9",
+                    "pair",
+                    "nearest",
+                    "the code takes each class's distance to the nearest",
+                ),
+            }
+        )
         collect: Literal["eval", "before", "online"] = pf.Field(  # type: ignore[assignment]
             None,
             description="take prototypes in an evaluation pass after training or before it, or "
@@ -62,20 +72,12 @@ class FedTGP(Guided):
         )
         tau: float = pf.Field(100.0, gt=0, description="τ, the largest margin (Eq. 9)")
         S: int = pf.Field(100, ge=0, description="S, training epochs on the server; 0 trains none")
-        server_lr: float | None = pf.Field(
-            None, gt=0, description="learning rate of the server's SGD. None: the clients'"
-        )
-        server_batch_size: int | None = pf.Field(
-            None, ge=1, description="prototypes in a mini-batch of the server. None: the clients'"
-        )
         margin: Literal["pair", "nearest", "fixed", "none"] = pf.Field(
             None,
             description="δ: over all pairs (Eq. 9), to the nearest class, the fixed value delta "
             "(FM, Eq. 7), or none (SCL, Eq. 6)",
         )
         delta: float = pf.Field(1.0, gt=0, description="δ of margin=fixed (Eq. 7); value ours")
-        processor: bool = pf.Field(True, description="F; false trains the vectors alone (w/o F)")
-        send_initial: bool = pf.Field(None, description="send P̂ down in round 0 already")
 
     check_options = {"S": 5}  # server epochs, of which a hundred are the default
     terms = {
@@ -88,17 +90,6 @@ class FedTGP(Guided):
         "FM (Table 6)": "--set margin=fixed --set delta=…",
         "w/o F (Table 6)": "--set processor=false",
     }
-
-    @pf.hookimpl
-    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
-        """Trainable vectors from N(0, 1) and F, and their first prototypes."""
-        K = server.feature_dim
-        vectors = nn.Embedding(server.num_classes, K).to(server.device)
-        server.modules["vectors"] = vectors
-        if server.config.processor:
-            processor = nn.Sequential(nn.Linear(K, K), nn.ReLU(), nn.Linear(K, K))
-            server.modules["F"] = processor.to(server.device)
-        return self._payload(server) if server.config.send_initial else pf.Payload()
 
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.Given:
@@ -126,17 +117,15 @@ class FedTGP(Guided):
     @pf.hookimpl
     def server_train(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """δ(t) by Eq. 9, then P̂ by Eq. 10 (Alg. 1, lines 8 and 9)."""
-        vectors, processor = self._weights(server)
+        vectors, processor = trained_weights(server)
         anchored, labels = sent_rows(uploads, "prototypes", server.feature_dim)
         delta, config = self._margin(server, uploads), server.config  # Eq. 9
-        size, lr = config.server_batch_size or server.batch_size, config.server_lr or server.lr
-        generator, batches = server.generator("shuffle"), list[Tensor]()
-        for _ in server.epochs(config.S):
-            order = torch.randperm(len(labels), generator=generator)
-            batches += torch.split(order, size)
+        batches = prototype_batches(server, len(labels), config.S)
         # Eq. 10, whose gradient is computed in the function.
-        F.train_prototypes(vectors, processor, anchored, labels, delta, batches, lr)
-        return self._payload(server)
+        F.train_prototypes(
+            vectors, processor, anchored, labels, delta, batches, config.server_lr or server.lr
+        )
+        return prototype_rows(server)
 
     @staticmethod
     def _margin(server: pf.Server[Config], uploads: pf.Uploads) -> Tensor | float:
@@ -148,15 +137,3 @@ class FedTGP(Guided):
         Q, known = F.aggregate_prototypes(P, present, "uniform")
         margin = F.pair_margin if config.margin == "pair" else F.nearest_margin
         return margin(Q, known).clamp(max=config.tau)
-
-    @staticmethod
-    def _weights(server: pf.Server) -> tuple[Tensor, nn.Module | None]:
-        """e, C×K, and F."""
-        return cast(Tensor, server.modules["vectors"].weight), server.modules.get("F")
-
-    def _payload(self, server: pf.Server) -> pf.Payload:
-        """P̂ = F(e; θ_F) of all classes."""
-        vectors, processor = self._weights(server)
-        prototypes = vectors if processor is None else processor(vectors)
-        every = torch.ones(server.num_classes, dtype=torch.bool, device=server.device)
-        return pf.class_rows(every, prototypes=prototypes.detach())

@@ -1,0 +1,1 @@
+"""The tables of FedORGP (Guo et al., 2025)."""

@@ -1,0 +1,184 @@
+"""FedORGP against loops: Eq. 5 on the server, Eq. 8 on clients, prototypes without outliers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from slow_equations import affine, mean_cross_entropy, means_by_class, numbers
+
+import protofl as pf
+from protofl.hooks.views.client import Client
+from protofl.system.randomness import random_stream
+from protofl_plugins.methods.fedorgp import without_outliers
+
+CLASSES = {0: [0, 1, 3], 1: [2], 4: [1, 3, 0], 7: [0, 2, 3]}
+
+
+def approx(value):
+    return pytest.approx(value, rel=1e-9, abs=1e-12)
+
+
+def cosine(a, b):
+    dot = sum(x * y for x, y in zip(a, b, strict=True))
+    return dot / math.sqrt(sum(x * x for x in a) * sum(x * x for x in b))
+
+
+# --- Eq. 5 ----------------------------------------------------------------------------------------
+
+
+def slow_training(modules, payloads, *, adaptive, epochs, batch_size, lr=0.05):
+    """SGD on Eq. 5 by torch's optimiser, the sums of Eq. 3 and 4 one pair at a time."""
+    parameters = [p for m in modules.values() for p in m.parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=lr)
+    rows = [row for p in payloads.values() for row in p["prototypes"]]
+    labels = [int(c) for p in payloads.values() for c in p["classes"]]
+    shuffle, similar = random_stream(0, "fedorgp", "shuffle", 0, "server"), torch.cosine_similarity
+    for _ in range(epochs):
+        order = torch.randperm(len(labels), generator=shuffle).tolist()
+        for start in range(0, len(order), batch_size):
+            chosen = order[start : start + batch_size]
+            P, loss = modules["F"](modules["vectors"].weight), 0.0
+            for i in chosen:
+                own = 1 - similar(rows[i], P[labels[i]], dim=0)
+                others = [similar(rows[i], P[c], dim=0).abs() for c in range(4) if c != labels[i]]
+                if adaptive:
+                    own = own * (1 + torch.sigmoid((sum(others) / 3 - 0.3) / 0.5))
+                    others = [a * (1 + torch.sigmoid((a - 0.3) / 0.5)) for a in others]
+                loss = loss + (0.5 * own + 4 * sum(others) / 3) / len(chosen)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return modules["F"](modules["vectors"].weight).detach()
+
+
+@pytest.mark.parametrize("weights", ["equal", "adaptive"])
+@pytest.mark.parametrize(("epochs", "size"), [(1, 32), (3, 4)])
+def test_the_servers_training_is_sgd_on_eq_5(toy, rows, weights, epochs, size):
+    options = {"weights": weights, "epochs": epochs, "server_batch_size": size}
+    options |= {"lambda_s": 0.5, "gamma": 4}
+    payloads = {client: rows(classes, seed=client)[0] for client, classes in CLASSES.items()}
+    found, copy = (toy("fedorgp", set=options) for _ in range(2))
+    for one in (found, copy):
+        for module in one.server.modules["fedorgp"].values():
+            module.double()
+    found.server.round = 0
+    result = found.call("server_train", server=found.views()[1], uploads=payloads)
+    expected = slow_training(
+        copy.server.modules["fedorgp"],
+        payloads,
+        adaptive=weights == "adaptive",
+        epochs=epochs,
+        batch_size=size,
+    )
+    assert result["classes"].tolist() == [0, 1, 2, 3]
+    assert torch.allclose(result["prototypes"], expected, rtol=1e-9, atol=1e-11)
+
+
+# --- Eq. 8 ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("known", [[0, 1, 2, 3], [0, 3]])
+def test_local_loss_is_eq_8(toy, randn, rows, known):
+    found = toy("fedorgp", set={"lambda_c": 3.0})
+    payload, prototypes = rows(known, seed=3)
+    record = found.prepare(0, payload)
+    z, y = randn(6, 8, seed=2), [1, 1, 3, 0, 3, 3]
+    terms = found.terms(record, z, torch.tensor(y))
+    head = record.model.head
+    scores = affine(numbers(z), numbers(head.weight), numbers(head.bias))
+    assert terms.keys() == {"ce", "align"}
+    assert terms["ce"].item() == approx(mean_cross_entropy(scores, y))
+    apart = [1 - cosine(r, prototypes[c]) for r, c in zip(numbers(z), y, strict=True) if c in known]
+    assert terms["align"].item() == approx(3 * sum(apart) / 6)
+
+
+def test_prototypes_are_sent_from_round_0_or_after_it(toy):
+    first = toy("fedorgp").rounds(1)[0]
+    late = toy("fedorgp", set={"variant": "official"}).rounds(2)
+    assert first["download_floats"] == late[1]["download_floats"] == 4 * 4 * 8
+    assert first["loss_terms"].keys() == late[1]["loss_terms"].keys() == {"ce", "align"}
+    assert late[0]["download_bytes"] == 0
+    assert late[0]["loss_terms"].keys() == {"ce"}
+
+
+def test_the_own_head_decides(toy, rows):
+    found = toy("fedorgp")
+    record = found.prepare(0, rows([0, 1, 2, 3])[0], double=False)
+    record.model.eval()
+    x = record.test.inputs()
+    client = Client(record, "fedorgp")
+    assert torch.equal(found.call("inference", client=client, x=x), record.model(x))
+
+
+# --- Eq. 2 ----------------------------------------------------------------------------------------
+
+
+def slow_kept(rows):
+    """Which rows of one class the published code keeps, in plain numbers."""
+    centre = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+    away = [math.dist(r, centre) for r in rows]
+    near = [cosine(r, centre) for r in rows]
+
+    def variation(values):
+        m = sum(values) / len(values)
+        return math.sqrt(sum((v - m) ** 2 for v in values) / (len(values) - 1)) / abs(m)
+
+    def scaled(values):
+        return [(v - min(values)) / (max(values) - min(values) + 1e-8) for v in values]
+
+    factor = 1 - 0.3 * math.tanh(0.5 * (variation(away) / variation(near) - 1))
+    alpha = min(max(0.5 * min(max(factor, 0.4), 1.6), 0.1), 0.9)
+    scores = [
+        alpha * (1 - a) + (1 - alpha) * b for a, b in zip(scaled(away), scaled(near), strict=True)
+    ]
+    ordered = sorted(scores)
+
+    def quantile(q):
+        place = q * (len(rows) - 1)
+        low = int(place)
+        high = min(low + 1, len(rows) - 1)
+        return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+    reach = 1.5 * (quantile(0.75) - quantile(0.25))
+    return [quantile(0.25) - reach <= s <= quantile(0.75) + reach for s in scores]
+
+
+def test_outliers_are_those_of_the_loop(randn):
+    features, labels = 1 + 0.3 * randn(40, 6), torch.arange(40) % 3
+    features[[0, 9, 31]] *= -2  # far from their classes' means
+    labels[-2:] = 3  # a class of two samples, which are both kept
+    kept = without_outliers(features, labels)
+    assert not kept[[0, 9, 31]].any()
+    assert kept[-2:].all()
+    for label in range(3):
+        own = labels == label
+        assert kept[own].tolist() == slow_kept(numbers(features[own]))
+
+
+@pytest.mark.parametrize("outliers", ["keep", "drop"])
+def test_the_upload_is_the_mean_of_the_kept_samples_without_counts(toy, outliers):
+    found = toy("fedorgp", set={"outliers": outliers})
+    found.rounds(1)
+    fewer = 0
+    for number, blob in found.pool.uploads(0).items():
+        upload = pf.Payload.from_bytes(blob)
+        assert upload.keys() == {"prototypes", "classes"}
+        record = found.client(number)
+        record.model.eval()
+        with torch.no_grad():
+            z = record.model.features(record.train.inputs())
+        y = record.train.y
+        kept = without_outliers(z, y) if outliers == "drop" else torch.ones_like(y).bool()
+        fewer += int((~kept).sum())
+        slow = means_by_class(numbers(z[kept]), y[kept].tolist())
+        assert upload["classes"].tolist() == sorted(slow)
+        for row, c in zip(numbers(upload["prototypes"]), sorted(slow), strict=True):
+            assert row == pytest.approx(slow[c], rel=1e-4, abs=1e-6)
+    assert (fewer > 0) == (outliers == "drop")
+
+
+def test_official_sets_each_deviation(toy):
+    config = toy("fedorgp", set={"variant": "official"}).plan.composition.configs["fedorgp"]
+    assert (config.weights, config.outliers, config.send_initial) == ("adaptive", "drop", False)

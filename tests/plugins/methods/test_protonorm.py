@@ -1,0 +1,65 @@
+"""ProtoNorm against loops: the mean, its alignment and upscaling, and inference."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from slow_equations import aggregated, l2, mse, numbers
+
+from protofl import functional as F
+from protofl.hooks.views.client import Client
+from protofl.testing import toy as toyfed
+
+
+def test_align_is_the_distance_to_the_scaled_prototype(toy, randn, rows):
+    found = toy("protonorm", set={"lambda": 0.5, "scale": 3.0})
+    payload, prototypes = rows([0, 3], seed=1)
+    z, y = randn(6, 8, seed=2), [1, 1, 3, 0, 3, 3]
+    terms = found.terms(found.prepare(0, payload), z, torch.tensor(y))
+    pairs = [(r, prototypes[c]) for r, c in zip(numbers(z), y, strict=True) if c in prototypes]
+    slow = 0.5 * sum(mse(r, [3 * v for v in p]) for r, p in pairs) / 6
+    assert terms["align"].item() == pytest.approx(slow, rel=1e-9)
+
+
+@pytest.mark.parametrize("absent", ["keep", "forget"])
+@pytest.mark.parametrize("alignment", [True, False])
+def test_the_server_aligns_the_plain_mean(toy, rows, alignment, absent):
+    options = {"alignment": alignment, "absent": absent, "potential": "log", "steps": 30}
+    found = toy("protonorm", set=options)
+    first = {i: rows(classes, seed=i) for i, classes in {0: [0, 3], 2: [1, 3], 5: [0]}.items()}
+    slow = aggregated(
+        [{c: (row, 1) for c, row in by_class.items()} for _, by_class in first.values()], "uniform"
+    )
+    server = found.views()[1]
+    for uploads in (first, {1: rows([0], seed=9)}):
+        payloads = {client: payload for client, (payload, _) in uploads.items()}
+        result = found.call("server_aggregate", server=server, uploads=payloads)
+    last = rows([0], seed=9)[1]
+    mean = {**slow, **last} if absent == "keep" else last
+    expected, known = torch.zeros(4, 8, dtype=torch.float64), torch.zeros(4, dtype=torch.bool)
+    for c, row in mean.items():
+        expected[c], known[c] = torch.tensor(row, dtype=torch.float64), True
+    if alignment:
+        expected = F.repelled_on_sphere(expected, known, "log", 30)
+    assert result["classes"].tolist() == sorted(mean)
+    assert torch.allclose(result["prototypes"], expected[known], rtol=1e-9, atol=1e-12)
+
+
+def test_the_download_is_on_the_unit_sphere_and_decides(toy):
+    found = toy("protonorm", models=toyfed.group(toyfed.PIXELS, K=36))
+    lines = found.rounds(2)
+    assert lines[0]["download_bytes"] == 0
+    assert lines[1]["loss_terms"].keys() == {"ce", "align"}
+    sent = found.server.knowledge.select("prototypes")
+    assert torch.allclose(sent["prototypes"].norm(dim=1), torch.ones(4))
+    record = found.prepare(0, sent, double=False)
+    x = torch.randn(20, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+    scores = found.call("inference", client=Client(record, "protonorm"), x=x)
+    for image, chosen in zip(x, scores.argmax(1).tolist(), strict=True):
+        z = numbers(image.flatten())
+        assert chosen == min(range(4), key=lambda c: l2(z, numbers(sent["prototypes"])[c]))
+
+
+def test_official_sets_each_deviation(toy):
+    config = toy("protonorm", set={"variant": "official"}).plan.composition.configs["protonorm"]
+    assert (config.potential, config.absent) == ("log", "forget")
