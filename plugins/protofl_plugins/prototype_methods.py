@@ -209,7 +209,16 @@ class ReceivesPrototypes:
         return {"prototypes": prototypes, "known": known}
 
 
-class Guided(ReceivesPrototypes, Collecting, SendsPrototypes):
+class DecidesByPrototype:
+    """A method that predicts by the nearest global prototype."""
+
+    @pf.hookimpl
+    def inference(self, client: pf.Client, x: Tensor) -> Tensor:
+        """The nearest global prototype."""
+        return nearest_prototype(client, x)
+
+
+class Guided(ReceivesPrototypes, DecidesByPrototype, Collecting, SendsPrototypes):
     """Prototypes come down, guide the features, and the nearest one decides (FedProto, FedTGP).
 
     The method itself says what its prototypes are (``server_aggregate``, ``server_train``), and
@@ -220,11 +229,6 @@ class Guided(ReceivesPrototypes, Collecting, SendsPrototypes):
     def resolve(self, config: GuidedConfig) -> dict[str, Any]:
         """λ, with the default that belongs to the distance."""
         return {"lambda_": guide_weight(config.lambda_, config.distance)}
-
-    @pf.hookimpl
-    def inference(self, client: pf.Client, x: Tensor) -> Tensor:
-        """The nearest global prototype."""
-        return nearest_prototype(client, x)
 
 
 def guide(

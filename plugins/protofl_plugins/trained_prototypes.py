@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import protofl as pf
 
 
-class TrainedConfig(pf.VariantConfig):
+class Config(pf.VariantConfig):
     """Options of the server's training."""
 
     deviations = {
@@ -28,11 +28,11 @@ class TrainedConfig(pf.VariantConfig):
     send_initial: bool = pf.Field(None, description="send P̂ down in round 0 already")
 
 
-class TrainedPrototypes:
-    """A method with `TrainedConfig`."""
+class Trained:
+    """A method with `Config`."""
 
     @pf.hookimpl
-    def setup_server(self, server: pf.Server[TrainedConfig]) -> pf.Payload:
+    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
         """Trainable vectors from N(0, 1) and F, and their first prototypes."""
         K = server.feature_dim
         vectors = nn.Embedding(server.num_classes, K).to(server.device)
@@ -40,30 +40,30 @@ class TrainedPrototypes:
         if server.config.processor:
             processor = nn.Sequential(nn.Linear(K, K), nn.ReLU(), nn.Linear(K, K))
             server.modules["F"] = processor.to(server.device)
-        return prototype_rows(server) if server.config.send_initial else pf.Payload()
+        return payload(server) if server.config.send_initial else pf.Payload()
 
 
-def trained_weights(server: pf.Server) -> tuple[Tensor, nn.Module | None]:
+def weights(server: pf.Server) -> tuple[Tensor, nn.Module | None]:
     """Return e, C×K, and F."""
     return cast(Tensor, server.modules["vectors"].weight), server.modules.get("F")
 
 
-def trained_prototypes(server: pf.Server) -> Tensor:
+def prototypes(server: pf.Server) -> Tensor:
     """Return P̂ = F(e; θ_F), C×K, with its gradient."""
-    vectors, processor = trained_weights(server)
+    vectors, processor = weights(server)
     return vectors if processor is None else cast(Tensor, processor(vectors))
 
 
-def prototype_rows(server: pf.Server) -> pf.Payload:
+def payload(server: pf.Server) -> pf.Payload:
     """Return P̂ of all classes as a payload."""
     every = torch.ones(server.num_classes, dtype=torch.bool, device=server.device)
-    return pf.class_rows(every, prototypes=trained_prototypes(server).detach())
+    return pf.class_rows(every, prototypes=prototypes(server).detach())
 
 
-def prototype_batches(server: pf.Server[TrainedConfig], rows: int, epochs: int) -> list[Tensor]:
+def batches(server: pf.Server[Config], rows: int, epochs: int) -> list[Tensor]:
     """Return the rows of each of the server's mini-batches, over all epochs."""
     size = server.config.server_batch_size or server.batch_size
-    generator, batches = server.generator("shuffle"), list[Tensor]()
+    generator, found = server.generator("shuffle"), list[Tensor]()
     for _ in server.epochs(epochs):
-        batches += torch.split(torch.randperm(rows, generator=generator), size)
-    return batches
+        found += torch.split(torch.randperm(rows, generator=generator), size)
+    return found

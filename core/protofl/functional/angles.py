@@ -19,9 +19,6 @@ from protofl.functional._checks import (
 THRESHOLD, TEMPERATURE = 0.3, 0.5
 """Constants of the adaptive weights in FedORGP's published code."""
 
-Potential = Literal["coulomb", "log"]
-"""Energy of two points at distance d: 1/d, whose force is 1/d², or −log d, whose force is 1/d."""
-
 
 def cosine_alignment(features: Tensor, labels: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
     """The mean of 1 − cos(f, P^y) over samples: L_R of FedORGP Eq. 8.
@@ -98,7 +95,7 @@ def _adaptive(cosines: Tensor) -> Tensor:
 def repelled_on_sphere(
     prototypes: Tensor,
     known: Tensor,
-    potential: Potential = "coulomb",
+    potential: Literal["coulomb", "log"] = "coulomb",
     steps: int = 500,
     lr: float = 0.1,
     momentum: float = 0.9,
@@ -112,7 +109,8 @@ def repelled_on_sphere(
     Args:
         prototypes: [C, K]; a known row has to differ from 0.
         known: [C] bool; the others neither move nor repel.
-        potential: Coulomb's, of the Thomson problem, or the logarithm, of the published code.
+        potential: The energy of two points at distance d: 1/d, whose force is 1/d² (the Thomson
+            problem), or −log d, whose force is 1/d (the published code).
         steps: The most steps.
         lr: Their first rate.
         momentum: In 0…1.
@@ -147,7 +145,7 @@ def repelled_on_sphere(
     return moved
 
 
-def _repulsion(points: Tensor, potential: Potential) -> Tensor:
+def _repulsion(points: Tensor, potential: Literal["coulomb", "log"]) -> Tensor:
     """Σ_j (p_i − p_j)/‖p_i − p_j‖^a for every unit vector i, [n, K]: a = 3 (Coulomb) or 2."""
     squares = (2 - 2 * points @ points.T).clamp_min(1e-6)  # of the distances
     weights = squares ** (-1.5 if potential == "coulomb" else -1.0)

@@ -23,25 +23,18 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 
 import protofl as pf
 from protofl import functional as F
+from protofl_plugins import trained_prototypes as trained
 from protofl_plugins.prototype_methods import ReceivesPrototypes, SendsPrototypes, sent_rows
-from protofl_plugins.trained_prototypes import (
-    TrainedConfig,
-    TrainedPrototypes,
-    prototype_batches,
-    prototype_rows,
-    trained_prototypes,
-    trained_weights,
-)
 from protofl_plugins.variants import DropsLastBatch
 
 
-class FedORGP(TrainedPrototypes, ReceivesPrototypes, SendsPrototypes, DropsLastBatch):
+class FedORGP(trained.Trained, ReceivesPrototypes, SendsPrototypes, DropsLastBatch):
     """Global prototypes are trained on the server to be orthogonal (Guo et al., 2025)."""
 
-    class Config(TrainedConfig):
+    class Config(trained.Config):
         """Options, with the paper's symbols."""
 
-        deviations = TrainedConfig.deviations | {
+        deviations = trained.Config.deviations | {
             "weights": pf.Deviation(
                 "Eq. 3 and 4",
                 "equal",
@@ -102,13 +95,13 @@ class FedORGP(TrainedPrototypes, ReceivesPrototypes, SendsPrototypes, DropsLastB
         """SGD on L_OR (Eq. 5)."""
         config = server.config
         anchored, labels = sent_rows(uploads, "prototypes", server.feature_dim)
-        vectors, processor = trained_weights(server)
+        vectors, processor = trained.weights(server)
         weights = [vectors, *(processor.parameters() if processor is not None else ())]
-        for rows in prototype_batches(server, len(labels), config.epochs):
+        for rows in trained.batches(server, len(labels), config.epochs):
             loss = F.orthogonality_loss(
                 anchored[rows],
                 labels[rows],
-                trained_prototypes(server),
+                trained.prototypes(server),
                 config.lambda_s,
                 config.gamma,
                 adaptive=config.weights == "adaptive",
@@ -116,7 +109,7 @@ class FedORGP(TrainedPrototypes, ReceivesPrototypes, SendsPrototypes, DropsLastB
             gradients = torch.autograd.grad(loss, weights)
             with torch.no_grad():
                 torch._foreach_add_(weights, gradients, alpha=-(config.server_lr or server.lr))
-        return prototype_rows(server)
+        return trained.payload(server)
 
 
 def without_outliers(features: Tensor, labels: Tensor) -> Tensor:

@@ -26,30 +26,24 @@ from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl import functional as F
+from protofl_plugins import trained_prototypes as trained
 from protofl_plugins.prototype_methods import (
     Guided,
     GuidedConfig,
     guide,
     sent_rows,
 )
-from protofl_plugins.trained_prototypes import (
-    TrainedConfig,
-    TrainedPrototypes,
-    prototype_batches,
-    prototype_rows,
-    trained_weights,
-)
 
 
-class FedTGP(TrainedPrototypes, Guided):
+class FedTGP(trained.Trained, Guided):
     """Global prototypes are trained on the server with an adaptive margin (Zhang et al., 2024)."""
 
-    class Config(TrainedConfig, GuidedConfig):
+    class Config(trained.Config, GuidedConfig):
         """Options, with the paper's symbols."""
 
         deviations = (
             GuidedConfig.deviations
-            | TrainedConfig.deviations
+            | trained.Config.deviations
             | {
                 "collect": pf.Deviation(
                     "Eq. 2, Alg. 1",
@@ -117,15 +111,15 @@ class FedTGP(TrainedPrototypes, Guided):
     @pf.hookimpl
     def server_train(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """δ(t) by Eq. 9, then P̂ by Eq. 10 (Alg. 1, lines 8 and 9)."""
-        vectors, processor = trained_weights(server)
+        vectors, processor = trained.weights(server)
         anchored, labels = sent_rows(uploads, "prototypes", server.feature_dim)
         delta, config = self._margin(server, uploads), server.config  # Eq. 9
-        batches = prototype_batches(server, len(labels), config.S)
+        batches = trained.batches(server, len(labels), config.S)
         # Eq. 10, whose gradient is computed in the function.
         F.train_prototypes(
             vectors, processor, anchored, labels, delta, batches, config.server_lr or server.lr
         )
-        return prototype_rows(server)
+        return trained.payload(server)
 
     @staticmethod
     def _margin(server: pf.Server[Config], uploads: pf.Uploads) -> Tensor | float:

@@ -17,23 +17,22 @@ from __future__ import annotations
 
 from typing import Literal
 
-from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl import functional as F
 from protofl_plugins.prototype_methods import (
     Absent,
+    DecidesByPrototype,
     ReceivesPrototypes,
     SendsPrototypes,
     mean_prototypes,
-    nearest_prototype,
     with_absent,
 )
 from protofl_plugins.variants import DropsLastBatch
 
 
-class ProtoNorm(ReceivesPrototypes, SendsPrototypes, DropsLastBatch):
+class ProtoNorm(ReceivesPrototypes, DecidesByPrototype, SendsPrototypes, DropsLastBatch):
     """Global prototypes repel each other on the unit sphere, scaled up for clients (Lee, 2025)."""
 
     class Config(pf.VariantConfig):
@@ -101,8 +100,3 @@ class ProtoNorm(ReceivesPrototypes, SendsPrototypes, DropsLastBatch):
                 Q, known, config.potential, config.steps, config.rate, config.inertia
             )
         return pf.class_rows(known, prototypes=Q)
-
-    @pf.hookimpl
-    def inference(self, client: pf.Client, x: Tensor) -> Tensor:
-        """The nearest global prototype."""
-        return nearest_prototype(client, x)
