@@ -16,7 +16,7 @@ from pathlib import Path
 from site_api import api, members_of, types
 from site_commands import command_list, command_reference
 from site_hook_reference import hook_reference
-from site_plugins import method_table, plugin_reference, wire_table
+from site_plugins import method_table, option_table, plugin_reference, wire_table
 
 DOCS = Path(__file__).parents[1]
 MARK = re.compile(r"^<!-- generated: (\w+)([\w./ -]*?) -->$", re.MULTILINE)
@@ -38,6 +38,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "hooks": hook_reference,
     "members": members_of,
     "methods": method_table,
+    "options": option_table,
     "plugins": plugin_reference,
     "types": types,
     "wire": wire_table,

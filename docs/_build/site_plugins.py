@@ -137,6 +137,12 @@ def plugins_of_kind(kind: str) -> str:
     return "\n\n".join(parts)
 
 
+def option_table(method: str) -> str:
+    """Return the options of a method."""
+    rows = option_rows(own_plugins("method")[method], "")
+    return table(("option", "default", "range", "meaning"), rows)
+
+
 def option_rows(plugin: type, prefix: str) -> list[tuple[str, str, str, str]]:
     """The options of a plugin, as ``--set`` takes them."""
     config: type[Config] = getattr(plugin, "Config", Config)

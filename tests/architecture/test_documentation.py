@@ -48,6 +48,8 @@ def test_the_page_names_options_terms_and_uploads(name):
     assert page.startswith(f"# {name}\n")
     assert f"protofl run {name}" in page
     kinds = names_of(REGISTRY.load("method", name))
+    options = kinds.pop("option")
+    assert f"<!-- generated: options {name} -->" in page or not options
     missing = {kind: lacking(page, names) for kind, names in kinds.items()}
     assert not any(missing.values()), f"{path} lacks {missing}"
 
