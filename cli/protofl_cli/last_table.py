@@ -96,7 +96,8 @@ def run_rows(result: Result) -> list[tuple[str, str]]:
         )
     elif evaluated:  # a run that was finished before
         mean, std = evaluated[-1].client_test_accuracy, evaluated[-1].test_accuracy_std
-        rows.append(("over clients", f"mean {mean:.1%}, std {std:.1%}"))
+        if mean is not None and std is not None:
+            rows.append(("over clients", f"mean {mean:.1%}, std {std:.1%}"))
     # In round 0 many methods have no downloads yet.
     usual = [r for r in record if r.round > 0] or record
     for way in ("upload", "download"):

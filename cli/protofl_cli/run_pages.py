@@ -135,7 +135,9 @@ def accuracy_table(run: Run) -> tuple[list[str], list[list[str]]]:
                 f"{best.round + 1}",
                 f"{last.test_accuracy:.2%}",
                 "" if worst is None else f"{worst:.1%}",
-                f"{last.client_test_accuracy:.1%} ± {last.test_accuracy_std:.1%}",
+                ""
+                if last.client_test_accuracy is None or last.test_accuracy_std is None
+                else f"{last.client_test_accuracy:.1%} ± {last.test_accuracy_std:.1%}",
             ]
         else:
             cells += [""] * 5

@@ -175,3 +175,14 @@ def test_what_diverges_before_it_begins_leaves_nothing(tmp_path):
     with pytest.raises(Diverged), record_divergence(tmp_path, "cpu"):
         raise Diverged("NaN")
     assert not any(tmp_path.iterdir())
+
+
+def test_a_line_may_lack_the_deviation(cli, runs):
+    """As other programs write it; every figure beside the accuracy may be missing."""
+    file = runs / "proto/metrics.jsonl"
+    line = json.loads(file.read_text(encoding="utf-8").splitlines()[0])
+    file.write_text(json.dumps(line | {"test_accuracy_std": None}) + "\n", encoding="utf-8")
+    seal(runs / "proto", finished=None)
+    shown = cli("runs", "show", "proto")
+    assert shown.exit_code == 0, shown.output
+    assert f"{line['test_accuracy']:.2%}" in shown.output

@@ -6,7 +6,10 @@ import json
 import os
 import random
 import shutil
+import signal
+import sys
 import traceback
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -189,6 +192,7 @@ def test_nonsense_ends_in_words(cli, data_dir, few, tmp_path, first, count, monk
 
 
 VALUES = ['"x"', "[1]", '{"a": 1}', "null", "1e999", "1" + "0" * 400, "true", "-1", "0.5", '""']
+VALUES += ['"../payload.py:Evil"', '{"class": "../payload.py:Evil"}', '"../elsewhere"']
 VALUES += ['"\\ud800"', '"\\u001b[31m"', "[" * 300 + "]" * 300, "[" * 100_000, '"../../x"', "\0"]
 STUDY = {
     "heading": '"T"', "rows": '[{label = "a", method = "local"}]',
@@ -247,11 +251,78 @@ def recorded(tmp_path_factory, data_dir, few):
     return folder
 
 
+LIMIT = 30
+"""Seconds after which a command is said to hang; each takes a fraction of one."""
+
+
+@contextmanager
+def limited(words):
+    """Fail if the block does not end; systems without the alarm signal have no limit."""
+
+    def hangs(*_):
+        pytest.fail(f"no end after {LIMIT} s: {words}")
+
+    if not hasattr(signal, "SIGALRM"):
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, hangs)
+    signal.alarm(LIMIT)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+WATCHED = {"folders": None, "found": []}
+"""Folders in which a process may write, or None, and the paths elsewhere where it wrote."""
+
+
+def _audited(event, given):
+    if WATCHED["folders"] is None:
+        return
+    if event in ("os.mkdir", "os.remove", "os.rmdir"):
+        paths = given[:1]
+    elif event in ("os.rename", "os.link", "os.symlink"):
+        paths = given[:2]
+    elif event == "open" and isinstance(given[2], int) and given[2] & WRITES:
+        paths = given[:1]
+    else:
+        return
+    for path in paths:
+        if isinstance(path, str | bytes | os.PathLike):
+            whole = os.path.realpath(os.fsdecode(path))
+            if whole != os.devnull and not whole.startswith(WATCHED["folders"]):
+                WATCHED["found"].append(f"{event} {whole}")
+
+
+@pytest.fixture
+def writes(tmp_path, data_dir):
+    """The paths elsewhere than in the folders of the test where something was written."""
+    from matplotlib import font_manager, get_configdir  # they make folders of the user
+
+    assert font_manager.fontManager.ttflist and get_configdir()
+    if "hooked" not in WATCHED:
+        sys.addaudithook(_audited)
+        WATCHED["hooked"] = True
+    WATCHED["found"] = []
+    WATCHED["folders"] = tuple(os.path.realpath(f) + os.sep for f in (tmp_path, data_dir))
+    yield WATCHED["found"]
+    WATCHED["folders"] = None
+
+
 @pytest.mark.parametrize(
     ("first", "count"), [(0, 30), pytest.param(30, 970, marks=pytest.mark.slow)]
 )
-def test_spoilt_files_end_in_words(cli, recorded, tiny, tmp_path, monkeypatch, first, count):
-    """Records, studies, configurations and worlds: no traceback, and nothing written elsewhere."""
+def test_spoilt_files_end_in_words(
+    cli, recorded, tiny, tmp_path, monkeypatch, first, count, writes
+):
+    """Records, studies, configurations and worlds: each command ends, without a traceback.
+
+    Nothing is written elsewhere, and no program of a file is imported.
+    """
+    (tmp_path / "payload.py").write_text("open(__file__ + '.imported', 'w')\nclass Evil: pass\n")
     monkeypatch.setattr("protofl_workbench.plots.svg", lambda *_, **__: "<svg></svg>")
     small, before = " ".join(tiny), {*tmp_path.iterdir()}
     for number in range(first, first + count):
@@ -275,7 +346,8 @@ def test_spoilt_files_end_in_words(cli, recorded, tiny, tmp_path, monkeypatch, f
             )
         )
         for command in (stream.choice(READERS), stream.choice(READERS), other):
-            result = cli(*command.split())
+            with limited(f"{number}: {command}"):
+                result = cli(*command.split())
             said = result.output + result.stderr
             where = f"{number}: {part}, {command}\n{said[:2000]}"
             if result.exception is not None and not isinstance(result.exception, SystemExit):
@@ -285,3 +357,4 @@ def test_spoilt_files_end_in_words(cli, recorded, tiny, tmp_path, monkeypatch, f
             assert "\x1b" not in said and result.exit_code in (0, 1, 2), where
         shutil.rmtree(folder)
         assert not {*tmp_path.iterdir()} - before  # all was written into the folder
+        assert not writes, number
