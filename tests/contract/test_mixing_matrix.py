@@ -15,7 +15,7 @@ METHODS = methods_to_run(Registry(), "protofl")
 MAINS = METHODS[::2]
 """Main methods of the sample; the others are donors."""
 STEP = 5
-RARE = {"feddf": ("fedet",), "fedgh": ("fedktl",)}
+RARE = {"feddf": ("fedet",), "fedgh": ("fedktl",), "fedktl": ("fedsa",)}
 """Donors with an outcome that occurs in no other cell of the sample."""
 KINDS = {"key", "shape", "name", "module", "phase", "requirement"}
 
