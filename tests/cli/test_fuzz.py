@@ -313,7 +313,7 @@ def writes(tmp_path, data_dir):
 
 
 @pytest.mark.parametrize(
-    ("first", "count"), [(0, 30), pytest.param(30, 970, marks=pytest.mark.slow)]
+    ("first", "count"), [(0, 30), pytest.param(30, 270, marks=pytest.mark.slow)]
 )
 def test_spoilt_files_end_in_words(
     cli, recorded, tiny, tmp_path, monkeypatch, first, count, writes
