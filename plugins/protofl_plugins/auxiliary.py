@@ -71,6 +71,23 @@ class AuxiliaryModel:
         client.add_module("auxiliary", _built(client))
 
 
+class SharedAuxiliary(AuxiliaryModel):
+    """`AuxiliaryModel` of which the server sends the whole, and clients install it."""
+
+    downloads = {"auxiliary/*": "the average of the clients' auxiliary models"}
+
+    @pf.hookimpl
+    def download_payload(self, server: pf.Server, client_id: int) -> pf.Payload:
+        """θ_aux."""
+        return server.knowledge.select("auxiliary/*")
+
+    @pf.hookimpl
+    def receive(self, client: pf.Client) -> None:
+        """Install θ_aux."""
+        if client.received.under("auxiliary"):
+            pf.models.load_weights(client.module("auxiliary"), client.received, "auxiliary")
+
+
 def _built(side: pf.Server[AuxiliaryConfig] | pf.Client[AuxiliaryConfig]) -> pf.models.SplitModel:
     """The auxiliary model as it begins, the same on both sides."""
     return side.build(side.config.auxiliary, feature_dim=side.config.auxiliary_dim)

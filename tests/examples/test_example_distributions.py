@@ -19,7 +19,7 @@ from protofl_cli.app import app
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/pyproject.toml"))
 PROTOFL = [sys.executable, "-c", "from protofl_cli.app import main; main()"]
-LONGEST = {"proto-nce": 30, "fedrep": 60, "fedmrl": 60}
+LONGEST = {"proto-nce": 30, "fedrep": 60}
 """Lines of Python that each method may take."""
 
 
@@ -51,7 +51,7 @@ def commands(name):
 
 
 def test_they_say_how_to_use_them():
-    assert NAMES == [f"protofl-{name}" for name in ("fedmrl", "fedrep", "proto-nce", "widths")]
+    assert NAMES == [f"protofl-{name}" for name in ("fedrep", "proto-nce", "widths")]
     for name in NAMES:
         found = commands(name)
         assert found[0] == ["pip", "install", "."] and found[-1] == ["pytest", "tests"]
@@ -98,9 +98,6 @@ def test_the_readme_s_commands_in_this_process(words):
 @pytest.mark.parametrize(
     "words",
     [
-        pytest.param(
-            "fedmrl --models htcnn8 --set shared=cnn4/cnn4 --set d_1=4", marks=pytest.mark.slow
-        ),
         "fedrep --models cnn4 --set tau=1",
         "proto-nce --models cnn4",
         "fedproto --models widths5 --partition quantity",
@@ -129,7 +126,6 @@ def test_plugins_are_listed_with_their_distributions(installed, tmp_path):
 
     found = {(p["kind"], p["name"]): p for p in json.loads(done.stdout)}
     owners = {
-        ("method", "fedmrl"): "protofl-fedmrl",
         ("method", "fedrep"): "protofl-fedrep",
         ("method", "proto-nce"): "protofl-proto-nce",
         ("model-group", "widths5"): "protofl-widths",

@@ -40,6 +40,7 @@ RUNS: dict[str, tuple[str, Options]] = {
     "fedgen-official": ("fedgen", {"variant": "official", "epochs": 5, "eta_g": 0.01}),
     "fml": ("fml", {}),
     "fml-official": ("fml", {"variant": "official"}),
+    "fedmrl": ("fedmrl", {"auxiliary_dim": 4}),
     "fedkd": ("fedkd", {}),
     "fedkd-official": ("fedkd", {"variant": "official"}),
     "fedktl": ("fedktl", {"mu": 1}),

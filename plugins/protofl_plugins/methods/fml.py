@@ -19,10 +19,11 @@ from __future__ import annotations
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
+from protofl_plugins.auxiliary import SharedAuxiliary
 from protofl_plugins.mutual_learning import Mutual, MutualConfig, divergence
 
 
-class FML(Mutual):
+class FML(Mutual, SharedAuxiliary):
     """Clients learn mutually with a small shared model (Shen et al., 2020)."""
 
     class Config(MutualConfig):
@@ -52,18 +53,6 @@ class FML(Mutual):
         "auxiliary/*": "the auxiliary model after local training; gradients can be inverted from "
         "it. The client's own model stays private",
     }
-    downloads = {"auxiliary/*": "the average of the clients' auxiliary models"}
-
-    @pf.hookimpl
-    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
-        """θ_aux."""
-        return server.knowledge.select("auxiliary/*")
-
-    @pf.hookimpl
-    def receive(self, client: pf.Client[Config]) -> None:
-        """Install θ_aux."""
-        if client.received.under("auxiliary"):
-            pf.models.load_weights(client.module("auxiliary"), client.received, "auxiliary")
 
     @pf.hookimpl
     def local_loss(

@@ -1,0 +1,103 @@
+"""FedMRL: features of a small shared model and of the client's own are fused and nested.
+
+Yi et al., "Federated Model Heterogeneous Matryoshka Representation Learning", NeurIPS 2024.
+
+    R_i    [G^ex(x), F_i^ex(x)], features of the shared model G (d_1) and of the own model F_i (d_2)
+    R̃_i    P_i(R_i), the fused representation of d_2 numbers; P_i is linear and stays on the client
+    R̃_lc   its first d_1 numbers, coarse; R̃_hf all of them, fine
+    ℓ_i    m_G·ℓ(G^hd(R̃_lc), y) + m_F·ℓ(F_i^hd(R̃_hf), y)
+    G      Σ_i (n_i/n)·G_i
+
+One backward pass trains G_i, F_i and P_i. Inference: the client's own head on the fine
+representation.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import protofl as pf
+from protofl_plugins.auxiliary import AuxiliaryConfig, SharedAuxiliary
+
+
+class FedMRL(SharedAuxiliary):
+    """Features of a small shared model and the own one are fused and nested (Yi et al., 2024)."""
+
+    class Config(AuxiliaryConfig):
+        """Options, with the paper's symbols."""
+
+        auxiliary_dim: int | None = pf.Field(
+            128, ge=1, description="d_1, width of the shared model's features, at most K. None: K"
+        )
+        m_G: float = pf.Field(1.0, ge=0, description="m_G of the coarse term; 0: no nesting")
+        m_F: float = pf.Field(1.0, ge=0, description="m_F of the fine term; 0: G learns alone")
+
+    check_options = {"auxiliary_dim": 4}
+    terms = {"coarse": "m_G·ℓ(G^hd(R̃_lc), y)", "fine": "m_F·ℓ(F_i^hd(R̃_hf), y)"}
+    uploads = {
+        "auxiliary/*": "the shared model after local training; gradients can be inverted from it",
+        "samples": "n_i, the number of training samples",
+    }
+
+    @pf.hookimpl
+    def requires(self, run: pf.RunInfo, config: AuxiliaryConfig) -> list[str]:
+        """Require an architecture of G, and features that R̃_lc is a part of."""
+        reasons, K = super().requires(run, config), run.feature_dim
+        if (config.auxiliary_dim or K) > K:
+            reasons.append(
+                f"auxiliary_dim={config.auxiliary_dim} is wider than K = {K}; "
+                f"--set auxiliary_dim={K}"
+            )
+        return reasons
+
+    @pf.hookimpl
+    def setup_client(self, client: pf.Client[AuxiliaryConfig]) -> None:
+        """G_i and P_i."""
+        super().setup_client(client)
+        d_2 = client.feature_dim
+        client.add_module("P", nn.Linear((client.config.auxiliary_dim or d_2) + d_2, d_2))
+
+    @pf.hookimpl
+    def local_loss(
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output
+    ) -> pf.Terms:
+        """ℓ_i."""
+        config, y = client.config, batch.y
+        fine = fused(client, batch.x, output.features)  # R̃_hf
+        coarse = fine[:, : config.auxiliary_dim]  # R̃_lc
+        return {
+            "coarse": config.m_G * cross_entropy(shared(client).head(coarse), y),
+            "fine": config.m_F * cross_entropy(client.head(fine), y),
+        }
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
+        """G_i and n_i."""
+        weights = pf.models.pack_weights(client.module("auxiliary"), "auxiliary")
+        return pf.Payload(weights, samples=torch.tensor(client.num_samples))
+
+    @pf.hookimpl
+    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
+        """Σ_i (n_i/n)·G_i over the round's clients."""
+        samples = torch.stack([upload["samples"] for upload in uploads.values()])
+        return pf.models.average_weights([*uploads.values()], "auxiliary", samples)
+
+    @pf.hookimpl
+    def inference(self, client: pf.Client[Config], x: Tensor) -> Tensor:
+        """F_i^hd(R̃_hf)."""
+        return client.head(fused(client, x, client.features(x)))
+
+
+def shared(client: pf.Learner) -> pf.models.SplitModel:
+    """The client's G_i."""
+    return cast(pf.models.SplitModel, client.module("auxiliary"))
+
+
+def fused(client: pf.Learner, x: Tensor, own: Tensor) -> Tensor:
+    """R̃_i, B×d_2, of samples and the client's own features of them."""
+    features = torch.cat([shared(client).features(x), own], 1)  # R_i
+    return cast(Tensor, client.module("P")(features))
