@@ -157,7 +157,8 @@ def test_signs_that_a_terminal_obeys_are_shown_escaped(cli, tmp_path, sign):
         ("run", "local", "--resume", "--out", folder), (name,), ("show", name),
     )]  # fmt: skip
     for result in said:
-        assert escaped in result.output and sign not in result.output.replace("\r\n", "\n")
+        shown = result.output.replace("\r\n", "\n")  # A table folds a long path.
+        assert escaped in shown.replace("\n", "") and sign not in shown
 
 
 def test_a_trace_shows_signs_escaped(capsys):

@@ -36,6 +36,8 @@ PLACES = [
     TERM,
 ]
 HOOK_PLACES = PLACES[:-1]
+FITTING = {"fedmrl": {"auxiliary_dim": 4}}
+"""Options without which a method refuses the tiny nets."""
 
 
 class Mixer:
@@ -69,6 +71,8 @@ class Mixer:
         options = {"use": {hook: donor}} if option == "--use" else {}
         if option == "--add":
             options["add"] = [donor if place == TERM else f"{hook}={donor}"]
+        own, other = (FITTING.get(name.partition(".")[0], {}) for name in (main, donor))
+        options["set"] = own | {f"{donor.partition('.')[0]}.{key}": v for key, v in other.items()}
         for registry, found in zip(self.registries, (RUNS, ALIKE), strict=True):
             try:
                 given = {**self.given, **options, "method": main}

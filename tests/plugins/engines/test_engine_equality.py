@@ -40,7 +40,7 @@ def members_of(method):
 
 @pytest.mark.parametrize(("name", "method"), with_engines("vmapped", ENGINES))
 def test_all_methods_in_float64(name, method, double, tmp_path):
-    made = pair(ENGINES[name], method, tmp_path, members_of(method))
+    made = pair(ENGINES[name], method, tmp_path, members_of(method), lr=0.005)
     wanted, found = (Run(plan, start=1) for plan in made)
     assert not found.notes
     assert_equal_runs(found, wanted, 1e-9)
