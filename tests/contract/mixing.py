@@ -71,8 +71,8 @@ class Mixer:
         options = {"use": {hook: donor}} if option == "--use" else {}
         if option == "--add":
             options["add"] = [donor if place == TERM else f"{hook}={donor}"]
-        own, other = (FITTING.get(name.partition(".")[0], {}) for name in (main, donor))
-        options["set"] = own | {f"{donor.partition('.')[0]}.{key}": v for key, v in other.items()}
+        methods = {main, donor.partition(".")[0]}
+        options["options"] = {name: FITTING[name] for name in methods & FITTING.keys()}
         for registry, found in zip(self.registries, (RUNS, ALIKE), strict=True):
             try:
                 given = {**self.given, **options, "method": main}
