@@ -16,6 +16,7 @@ ENABLES = {
     "pandas": "Run.frame",
     "ray": "--backend ray",
     "browser": "tests of pages",
+    "timm": "--models timm:NAME",
     "tensorboard": "--track tensorboard",
     "mlflow": "--track mlflow",
     "wandb": "--track wandb",

@@ -20,7 +20,7 @@ ELSEWHERE = {
     "dataset": {"npz", "folder", "pfllib"},  # need files; their tests make them
     "generator": {"stable-diffusion"},  # needs a pipeline; its tests make one
     "backend": {"process", "ray"},  # start processes; see tests/plugins/backends
-    "model-group": LARGE,
+    "model-group": LARGE | {"timm"},  # an extra; see tests/plugins/models/test_pretrained.py
     "selection": {"list"},  # needs a file; its tests make one
     "world": {"trace"},
     "tracker": {"tensorboard", "mlflow", "wandb"},  # see tests/plugins/trackers

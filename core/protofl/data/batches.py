@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from protofl.data.spec import Preparation
+from protofl.data.spec import AsStored, Preparation
 from protofl.system.randomness import random_stream
 
 BLOCK = 512
@@ -50,6 +50,7 @@ class Samples:
     ) -> None:
         self._x, self._rows = x, rows.to(x.device)
         self._prepare, self._channels_last = prepare, channels_last
+        self._read = prepare
         labels = y if y is not None else torch.empty(0, dtype=torch.int64, device=x.device)
         self.y = labels[self._rows] if y is not None else labels
 
@@ -66,11 +67,19 @@ class Samples:
         part._x, part._rows = self._x, self._rows[index]
         part.y = self.y[index] if len(self.y) else self.y
         part._prepare, part._channels_last = self._prepare, self._channels_last
+        part._read = self._read
+        return part
+
+    def as_features(self, features: Tensor) -> Samples:
+        """Return these samples with features n×K′ in place of their inputs."""
+        part = self.at(slice(None))
+        part._x, part._read = features, AsStored()
+        part._rows = torch.arange(len(features), device=features.device)
         return part
 
     def inputs(self, index: Tensor | slice = slice(None)) -> Tensor:
-        """Return the prepared samples at ``index``, n×… (`SampleSpec.shape`)."""
-        return self._prepare(self._x[self._rows[index]], self._channels_last)
+        """Return the prepared samples at ``index``, n×… (`SampleSpec.shape`), or features."""
+        return self._read(self._x[self._rows[index]], self._channels_last)
 
     def prepare(self, x: Tensor) -> Tensor:
         """Other samples of the data's shape and range, prepared as these are."""

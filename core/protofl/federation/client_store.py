@@ -14,6 +14,7 @@ from typing import Literal
 
 import torch
 
+from protofl.data.batches import Samples
 from protofl.hooks.models.architecture import SplitModel
 from protofl.hooks.models.modules import Spares
 from protofl.hooks.views.records import ClientRecord
@@ -60,6 +61,7 @@ class ClientStore:
         self._kind, self._info, self._build, self._received = kind, info, build, received
         self._kept: dict[int, Kept] = {}
         self._before: dict[int, Kept | None] = {}
+        self._features: dict[int, tuple[Samples, Samples, Samples | None]] = {}
         self._models = Spares(POOL if reuse and kind != "live" else 0)
         self._scratch = ScratchFolder("protofl-clients-")
 
@@ -73,7 +75,7 @@ class ClientStore:
         """
         for client in {*self._kept, *self._before}:
             self.drop(client)
-        self._kept = {**files}
+        self._kept, self._features = {**files}, {}
         self._scratch = ScratchFolder("protofl-clients-", parked)
 
     @property
@@ -91,6 +93,10 @@ class ClientStore:
         packed = read_tensors(kept) if isinstance(kept, Path) else kept
         name = self._info.architecture_of(client).name
         record = self._build(client, self._models.take(name) if packed else None)
+        if record.architecture.precomputed:
+            if client not in self._features:
+                self._features[client] = record.features_as_samples()
+            record.train, record.test, record.validation = self._features[client]
         self._models.note(name, record.model)
         if packed:
             unpack_client(record, packed)

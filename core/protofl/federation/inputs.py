@@ -162,7 +162,9 @@ def preparation_for(
         )
     if stored.kind == "image":
         channels = getattr(group.plugin, "channels", None)
-        return pixels_for(stored, group.text, channels, getattr(group.plugin, "min_side", 32))
+        usual = getattr(group.plugin, "min_side", 32)
+        side = getattr(group.config, "min_side", usual)
+        return pixels_for(stored, group.text, channels, side)
     if augment:
         raise UsageError(
             f"--augment shifts and flips images, and the data are {PLURAL[stored.kind]}",

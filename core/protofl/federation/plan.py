@@ -21,6 +21,7 @@ from protofl.data.generators import ImageSource
 from protofl.data.partition import number_of_clients
 from protofl.data.spec import Preparation
 from protofl.data.split import Split, majority_correct
+from protofl.errors import UsageError
 from protofl.federation import inputs
 from protofl.federation.inputs import run_info, settle
 from protofl.federation.resolution import Extra, Resolution, resolve, resolved
@@ -125,6 +126,7 @@ class Plan:
         generator = choices.get("generator")
         info = run_info(settings, choices, data, preparation, own_public, found.registry)
         settle(composition, settings, info)
+        _check_augmentation(settings, info)
         return cls(
             settings=resolved(settings, composition, choices),
             registry=found.registry,
@@ -275,3 +277,16 @@ def _count_clients(found: Resolution, data: Dataset, given: int | None) -> int:
     if data.split is None and clients != usual:
         found.set_by["clients"] = f"partition {partitioner.name}"
     return clients
+
+
+def _check_augmentation(settings: Settings, info: RunInfo) -> None:
+    """Check that no features are computed once of images that change in each pass.
+
+    Raises:
+        UsageError: They are.
+    """
+    if settings.augment and any(each.precomputed for each in info.architectures):
+        raise UsageError(
+            "--augment changes images in each pass, and keep_features computes features once",
+            do="leave one of them out",
+        )

@@ -36,7 +36,7 @@ def file_digests(plan: Plan) -> dict[str, str]:
     """Return {option: SHA-256} of the files of a run's options.
 
     These are the files of ``--selection``, ``--world`` and ``--init``, and those that options of
-    the generator name, ``generator.weights``.
+    the generator and the model group name, ``generator.weights``.
 
     Raises:
         UsageError: One can't be read.
@@ -46,12 +46,16 @@ def file_digests(plan: Plan) -> dict[str, str]:
         choice = plan.choices.get(option)
         if choice is not None and getattr(choice.plugin, "argument", None) == "path":
             files[option] = f"--{option} {choice.text}", Path(choice.argument)
-    if generator := plan.choices.get("generator"):
-        for name, field in type(generator.config).model_fields.items():
-            path = getattr(generator.config, name)
-            if isinstance(path, Path) and path.is_file():
-                option = f"generator.{field.alias or name}"
-                files[option] = f"--set {option}={path}", path
+    for owner, kind in (("generator", "generator"), ("models", "model-group")):
+        config = plan.choices[kind].config if kind in plan.choices else Config()
+        for name, field in type(config).model_fields.items():
+            path, option = getattr(config, name), f"{owner}.{field.alias or name}"
+            if isinstance(path, Path):
+                inside = sorted(path.glob("*.safetensors"))
+                read = (
+                    {option: path} if path.is_file() else {f"{option}/{f.name}": f for f in inside}
+                )
+                files |= {key: (f"--set {option}={path}", file) for key, file in read.items()}
     found = {}
     for option, (shown, path) in files.items():
         try:

@@ -58,6 +58,9 @@ class Architecture:
             per architecture, never at run time). Not used for other samples.
         eval_batch: Samples per batch in evaluation (fixed, because rounding depends on it).
         head: The head's layer widths; only equal heads can be averaged.
+        precomputed: Returns the frozen first part of a model, whose output B×K′ a host computes
+            once for a client's samples, and which passes rows of K′ numbers unchanged. None:
+            no part.
     """
 
     name: str
@@ -65,6 +68,7 @@ class Architecture:
     channels_last: bool = True
     eval_batch: int = 256
     head: str = "linear"
+    precomputed: Callable[[SplitModel], nn.Module] | None = None
 
     @property
     def layout(self) -> torch.memory_format:

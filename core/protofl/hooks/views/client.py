@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from protofl import functional
 from protofl.data.batches import Samples
-from protofl.errors import MissingModule, RunFailure
+from protofl.errors import MissingModule, RunFailure, UsageError
 from protofl.hooks.models.architecture import Architecture, SplitModel
 from protofl.hooks.models.modules import ModuleSlot
 from protofl.hooks.views.batch import Batch, Output
@@ -171,6 +171,12 @@ class Client(Learner[ConfigT], StatefulView):
             UsageError: The name is unknown, or the group takes other samples.
         """
         info = self._record.info
+        if self._record.architecture.precomputed:
+            raise UsageError(
+                f"{self._owner} trains a second model on the samples, and keep_features replaces "
+                "these by the features of the first",
+                do="leave keep_features out",
+            )
         model = info.build(architecture, self._record.seed, feature_dim)
         return model.to(memory_format=info.named(architecture).layout)
 

@@ -216,11 +216,28 @@ class ClientRecord(Record):
         self.feature_seconds += time.perf_counter() - start
         return found
 
+    @torch.no_grad()
+    def features_as_samples(self) -> tuple[Samples, Samples, Samples | None]:
+        """Return training, test and validation samples as the model's frozen part maps them."""
+        size, part = self.architecture.eval_batch, self.architecture.precomputed
+        assert part is not None
+        frozen = part(self.model)
+
+        def mapped(samples: Samples) -> Samples:
+            rows = [frozen(x).flatten(1) for x in samples.chunks(size)]
+            return samples.as_features(torch.cat(rows)) if rows else samples
+
+        held = self.validation
+        return mapped(self.train), mapped(self.test), None if held is None else mapped(held)
+
     def forward_flops(self) -> int:
         """Return the FLOPs of one sample's forward pass through all models that are trained."""
         modules = [self.model, *(slot.module for _, slot in self.slots() if slot.train)]
         models = [module for module in modules if isinstance(module, SplitModel)]
-        return forward_flops(models, self.info.sample.zeros(1).to(self.device))
+        x = self.info.sample.zeros(1).to(self.device)
+        if self.architecture.precomputed and len(self.train):
+            x = self.train.inputs(slice(1))
+        return forward_flops(models, x)
 
     def weights_changed(self) -> None:
         """Drop cached features of earlier weights."""
