@@ -2,12 +2,14 @@
 
 Each combination is planned on a tiny federation and goes through the dry step, as any run does: it
 runs, or is refused with the name of what it lacks. ``python tests/contract/mixing.py`` writes the
-outcomes to ``mixing.txt`` beside this file, and their numbers to ``docs/how-to/mix-methods.md``.
+outcomes to ``mixing.txt`` beside this file, and their numbers to ``docs/how-to/mix-methods.md``;
+names of methods after it try only combinations with these.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 import tempfile
 from collections import Counter
 from contextlib import contextmanager
@@ -147,13 +149,20 @@ def numbers(found):
     return "\n".join(lines)
 
 
-def main():
-    """Try everything and write it."""
+def main(*changed):
+    """Try everything, or what the named methods are part of, and write it."""
     methods = methods_to_run(Registry(), "protofl")
-    found = {}
+    changed = changed or methods
+    found = {
+        cell: outcome for cell, outcome in read().items()
+        if {cell[1], cell[2].partition(".")[0]} <= {*methods} - {*changed}
+    }  # fmt: skip
     with mixer() as made:
         for name in methods:
-            found |= made.row(name, [donor for donor in methods if donor != name])
+            others = [donor for donor in methods if donor != name]
+            found |= made.row(
+                name, others if name in changed else [d for d in others if d in changed]
+            )
     FILE.write_text(text(found), encoding="utf-8")
     page = PAGE.read_text(encoding="utf-8")
     page = re.sub(r"\| option \|(.*\n)+?(?!\|)", lambda _: numbers(found) + "\n", page)
@@ -161,4 +170,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

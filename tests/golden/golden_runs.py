@@ -9,6 +9,7 @@ from types import MappingProxyType
 import numpy as np
 import torch
 from torch import Tensor
+from width_toys import toy_width
 
 import protofl as pf
 from protofl.hooks.discovery.registry import Registry
@@ -41,6 +42,8 @@ RUNS: dict[str, tuple[str, Options]] = {
     "fml": ("fml", {}),
     "fml-official": ("fml", {"variant": "official"}),
     "fedmrl": ("fedmrl", {"auxiliary_dim": 4}),
+    "heterofl": ("heterofl", {}),
+    "fedrolex": ("fedrolex", {}),
     "fedkd": ("fedkd", {}),
     "fedkd-official": ("fedkd", {"variant": "official"}),
     "fedktl": ("fedktl", {"mu": 1}),
@@ -55,6 +58,9 @@ RUNS: dict[str, tuple[str, Options]] = {
 
 ADAM = {"fedgen", "fedgen-official", "fedktl", "fedktl-official", "fedpkd", "feddf"}
 """Runs whose server trains with Adam, which raises rounding (see `test_golden.py`)."""
+
+WIDTHS = [toy_width(width) for width in (1.0, 0.5)]
+"""A convolution, BatchNorm and two linear layers, in two widths."""
 
 
 def make_data() -> None:
@@ -91,6 +97,8 @@ def plan_of(
     options = {**options, **changed}
     shared = method in ("fedavg", "fedprox")
     members = [toyfed.NORM] if shared else [toyfed.CNN, toyfed.NORM]
+    if method in ("heterofl", "fedrolex"):
+        members = WIDTHS
     public = {}
     if getattr(Registry().load("method", method), "needs_public", False):
         x = read_data().x[:12]

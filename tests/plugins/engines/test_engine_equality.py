@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from engine_toys import make_plan, with_engines
 from slowness import quick
+from width_toys import ONE_NET
 
 from protofl.testing import toy as toyfed
 from protofl.testing.equality import RESIDUAL, Run, assert_equal_runs, double_precision, worst
@@ -13,7 +14,6 @@ ENGINES = {
     "vmapped": {"engine": "vmapped"},
     "captured": {"engine": "captured", "parts": {"engine": {"streams": 2}}},
 }
-ONE_ARCHITECTURE = ("fedavg", "fedprox")
 
 
 @pytest.fixture(params=quick(ENGINES, "vmapped", "captured"))
@@ -35,7 +35,7 @@ def pair(engine, method, folder, members, *, set=None, **options):
 
 def members_of(method):
     # No bias before BatchNorm: its gradient is 0 but for rounding, which Adam blows up.
-    return [RESIDUAL] if method in ONE_ARCHITECTURE else [toyfed.CNN, RESIDUAL]
+    return [RESIDUAL] if method in ONE_NET else [toyfed.CNN, RESIDUAL]
 
 
 @pytest.mark.parametrize(("name", "method"), with_engines("vmapped", ENGINES))

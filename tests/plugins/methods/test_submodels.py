@@ -1,0 +1,143 @@
+"""HeteroFL and FedRolex against loops over single numbers: parts, masks and means."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from width_toys import toy_width
+
+import protofl as pf
+from protofl.hooks.views.client import Client
+from protofl.hooks.views.server import Server
+from protofl.testing import toy as toyfed
+from protofl_plugins.methods.fedrolex import FedRolex
+from protofl_plugins.methods.heterofl import HeteroFL
+from protofl_plugins.submodels import window
+
+METHODS = {"heterofl": HeteroFL, "fedrolex": FedRolex}
+FLATTENED = "model/extractor.0.5.weight"
+"""Its inputs are the 6 channels of a flattened map."""
+WIDTHS = (1.0, 0.5, 0.25)
+
+
+@pytest.fixture(params=METHODS)
+def method(request):
+    return request.param
+
+
+@pytest.fixture
+def found(toy, method):
+    group = toyfed.group(*(toy_width(width) for width in WIDTHS))
+
+    def made(**options):
+        return toy(method, set=options, models=group)
+
+    return made
+
+
+def positions_of(key, whole):
+    """Inputs of one channel."""
+    return whole[1] // 6 if key == FLATTENED else 1
+
+
+def channels(n, m, rolled, round):
+    """The m of n channels that a part has, one by one."""
+    if not rolled or m == n:
+        return [*range(m)]
+    return [(-round + j) % n for j in range(m)]
+
+
+def places(whole, part, rolled, round, positions=1):
+    """The places in the whole tensor of the numbers of a part, one by one."""
+    axes = []
+    for axis, (n, m) in enumerate(zip(whole, part, strict=True)):
+        each = positions if axis == 1 else 1
+        kept = channels(n // each, m // each, rolled, round)
+        axes.append([c * each + k for c in kept for k in range(each)])
+    return [*itertools.product(*axes)]
+
+
+@pytest.mark.parametrize("round", [0, 1, 5, 23])
+@pytest.mark.parametrize(
+    ("whole", "part", "positions"),
+    [((6,), (2,), 1), ((6, 4), (3, 1), 1), ((5, 12), (5, 8), 4), ((6, 3, 2, 2), (2, 3, 2, 2), 1)],
+)
+def test_a_window_has_the_places_of_a_loop(whole, part, positions, round):
+    for shift, rolled in ((0, False), (round, True)):
+        tensor = torch.arange(math.prod(whole)).reshape(whole)
+        index = window(whole, part, shift=shift, positions=positions)
+        wanted = [tensor[place].item() for place in places(whole, part, rolled, round, positions)]
+        assert tensor[index].flatten().tolist() == wanted
+
+
+@pytest.mark.parametrize("aggregate", ["uniform", "weighted"])
+@pytest.mark.parametrize("mask", [True, False])
+def test_each_number_is_the_mean_over_those_who_have_it(found, method, aggregate, mask):
+    federation = found(aggregate=aggregate, mask=mask)
+    federation.rounds(1)
+    old = {k: v.clone() for k, v in federation.server.knowledge.select("model/*").items()}
+    federation.rounds(1)
+    round = federation.server.round
+    uploads = {c: pf.Payload.from_bytes(b) for c, b in federation.pool.uploads(round).items()}
+    assert round == 1 and len(uploads) == 4
+    for key, before in old.items():
+        now = federation.server.knowledge[key]
+        if not now.is_floating_point():
+            assert now == max(u[key] for u in uploads.values())
+            continue
+        seen = {}
+        for upload in uploads.values():
+            part = upload[key]
+            share = int(upload["samples"]) if aggregate == "weighted" else 1
+            each = positions_of(key, before.shape)
+            where = places(before.shape, part.shape, method == "fedrolex", round, each)
+            for place, value in zip(where, part.flatten().tolist(), strict=True):
+                if mask and key.startswith("model/head.") and place[0] not in upload["classes"]:
+                    continue
+                seen.setdefault(place, []).append((share, value))
+        for place in itertools.product(*map(range, before.shape)):
+            pairs = seen.get(place, [(1, before[place].item())])
+            mean = sum(s * v for s, v in pairs) / sum(s for s, _ in pairs)
+            assert now[place].item() == pytest.approx(mean, rel=1e-5, abs=1e-6)
+
+
+def test_clients_begin_with_their_part_of_the_server_s_net(found, method):
+    federation = found()
+    federation.rounds(1)
+    server = Server(federation.server, method)
+    for client, width in enumerate([*WIDTHS, 1.0]):
+        sent = federation.call("download_payload", server=server, client_id=client)
+        assert server.clients[client].architecture == f"net@{width:g}"
+        for key, part in sent.items():
+            whole = server.knowledge[key]
+            each = positions_of(key, whole.shape)
+            where = places(whole.shape, part.shape, method == "fedrolex", server.round, each)
+            assert part.flatten().tolist() == [whole[place].item() for place in where]
+            layers = key.startswith("model/extractor.0.") and whole.ndim
+            assert not layers or part.shape[0] == math.ceil(width * whole.shape[0])
+
+
+@pytest.mark.parametrize("mask", [True, False])
+def test_the_loss_knows_only_the_client_s_classes(found, method, mask):
+    federation = found(mask=mask)
+    client = Client(federation.prepare(0), method)
+    counts = client.class_counts.tolist()
+    assert 0 in counts
+    logits = torch.randn(3, 4, dtype=torch.float64)
+    y = torch.tensor([next(c for c, n in enumerate(counts) if n)] * 3)
+    given = METHODS[method]().before_training(client)
+    batch, output = pf.Batch(logits, y, y), pf.Output(logits, logits)
+    terms = federation.call("local_loss", client=client, batch=batch, output=output, given=given)
+    rows = [
+        [v if counts[c] or not mask else 0.0 for c, v in enumerate(row)] for row in logits.tolist()
+    ]
+    wanted = [math.log(sum(map(math.exp, row))) - row[y[0]] for row in rows]
+    assert terms["ce"].item() == pytest.approx(sum(wanted) / 3, rel=1e-9)
+
+
+def test_different_nets_are_refused(toy, method):
+    with pytest.raises(pf.UsageError, match="one net in several widths, and the clients have cnn"):
+        toy(method)
