@@ -119,6 +119,15 @@ def _command(run: Run) -> str:
     return f"protofl run --resume --out {shlex.quote(folder) if ' ' in folder else folder}"
 
 
+def architecture_table(run: Run) -> tuple[list[str], list[list[str]]]:
+    """Return a row for each architecture: the mean accuracy of its clients in each trial."""
+    from protofl_workbench.comparing.trials import accuracies_by_architecture
+
+    found = accuracies_by_architecture(run)
+    columns = ["architecture", *(f"trial {trial}" for trial in run.accuracies)]
+    return columns, [[name, *(f"{a:.2%}" for a in each)] for name, each in found.items()]
+
+
 def accuracy_table(run: Run) -> tuple[list[str], list[list[str]]]:
     """Return a row for each trial: best (on test samples) and final accuracy, and over clients."""
     columns = ["trial", "rounds", "best", "after", "final", "worst client", "over clients", "loss"]

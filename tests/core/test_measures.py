@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from protofl.hooks.models.flops import training_flops
 from protofl.runs.dry_step.dry_run import count_flops
 from protofl.testing import toy
 
-ALL = "train-accuracy,margins,public-logits,flops"
+ALL = "train-accuracy,global-accuracy,margins,public-logits,flops"
 TABLE_8 = (0.013, 1.530, 0.314, 0.117, 0.218, 1.305, 2.532, 5.330)
 """FedTGP, Table 8: forward FLOPs of HtFE8's architectures on Cifar100, in billions."""
 
@@ -119,6 +120,41 @@ def test_training_accuracy():
     }
 
 
+def test_global_accuracy_is_on_equally_many_samples_of_each_class():
+    plan = make_plan("local", measure="global-accuracy", rounds=1, local_epochs=5)
+    rows = plan.balanced_samples(0, channels_last=False)._rows.tolist()
+    tests = [row for client in range(4) for row in plan.split(0).test(client).tolist()]
+    counts = Counter(int(plan.data.y[row]) for row in tests)
+    assert Counter(int(plan.data.y[row]) for row in rows) == dict.fromkeys(
+        counts, min(counts.values())
+    )
+    assert {*rows} <= {*tests} and len({*rows}) == len(rows)
+    federation, lines, _ = rounds(plan, 1)
+    shares = []
+    for client in range(4):
+        model = federation.pool.host.client(client).model.eval()
+        x = torch.stack([plan.data.x[row].float() / 127.5 - 1 for row in rows])
+        with torch.no_grad():
+            right = [
+                int(c) == int(plan.data.y[r]) for c, r in zip(model(x).argmax(1), rows, strict=True)
+            ]
+        shares.append(sum(right) / len(rows))
+    each = torch.tensor(shares, dtype=torch.float64)
+    assert lines[0]["measures"] == {
+        "global_accuracy": pytest.approx(float(each.mean())),
+        "client_global_accuracy": pytest.approx(float(each.mean())),
+        "global_accuracy_std": pytest.approx(float(each.std(correction=0))),
+    }
+
+
+def test_no_more_than_two_thousand_samples_are_balanced(monkeypatch):
+    monkeypatch.setattr("protofl.data.split.BALANCED", 9)
+    plan = make_plan("local", measure="global-accuracy")
+    classes = len(plan.data.y.unique())
+    assert len(plan.balanced_samples(0, channels_last=False)) == 9 // classes * classes
+    assert make_plan("local").balanced_samples(0, channels_last=False) is None
+
+
 # --- FLOPs ----------------------------------------------------------------------------------------
 
 
@@ -188,6 +224,9 @@ def test_on_and_off_are_one_run(toys, tmp_path, backend):
             "train_accuracy",
             "client_train_accuracy",
             "train_accuracy_std",
+            "global_accuracy",
+            "client_global_accuracy",
+            "global_accuracy_std",
             "margins",
             "public_logits",
             "flops",

@@ -174,7 +174,7 @@ def show_runs(
 
 
 def _show(run: Run) -> None:
-    from protofl_cli.run_pages import accuracy_table, page_rows
+    from protofl_cli.run_pages import accuracy_table, architecture_table, page_rows
 
     config = run.config
     render.heading(f"{run.name} · {config['models']} · {config['dataset']}", run.state)
@@ -183,6 +183,9 @@ def _show(run: Run) -> None:
     if run.rows:
         columns, rows = accuracy_table(run)
         render.table(columns, rows, right=columns[1:])
+        columns, rows = architecture_table(run)
+        if rows:
+            render.table(columns, rows, right=columns[1:])
 
 
 def remove_runs(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,10 @@ import torch
 from torch import Tensor
 
 from protofl.data.dataset import Dataset
+from protofl.system.randomness import random_stream
+
+BALANCED = 2_000
+"""Samples at most on which `balanced_test` has every client tested."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,3 +172,26 @@ def majority_correct(train_counts: Tensor, test_counts: Tensor) -> float:
     tests = test_counts.numpy()
     total = int(tests.sum())
     return int(tests[np.arange(len(guess)), guess].sum()) / total if total else 0.0
+
+
+@lru_cache(maxsize=4)
+def balanced_test(split: Split, labels: Tensor, seed: int) -> Tensor:
+    """Return rows of all clients' test parts, equally many of each class, in the data's order.
+
+    Args:
+        split: The split.
+        labels: Labels [N] of the whole data set.
+        seed: Draws which ones.
+
+    Returns:
+        Rows [n·C′] of the C′ classes that test parts have; n is the smallest class's number, or
+        `BALANCED` // C′ if that is less.
+    """
+    rows = torch.cat([split.test(client) for client in range(split.num_clients)])
+    rows = rows[torch.randperm(len(rows), generator=random_stream(seed, "balanced-test"))]
+    counts = torch.bincount(labels[rows])
+    classes = counts.nonzero().flatten().tolist()
+    if not classes:
+        return rows
+    each = min(int(counts[classes].min()), max(1, BALANCED // len(classes)))
+    return torch.cat([rows[labels[rows] == c][:each] for c in classes]).sort().values

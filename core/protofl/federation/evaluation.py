@@ -191,14 +191,12 @@ def score(
 
     Returns:
         Of its ``test`` samples, its ``validation`` samples where any are held out, and its
-        ``train`` samples where they are measured; and what the test samples' scores count in the
-        run's metrics, with the features.
+        ``train`` and the ``balanced`` samples where they are measured; and what the test samples'
+        scores count in the run's metrics, with the features.
     """
-    scored = {"test": record.test}
-    if record.validation is not None:
-        scored["validation"] = record.validation
-    if "train-accuracy" in plan.settings.measure:
-        scored["train"] = record.train
+    train = record.train if "train-accuracy" in plan.settings.measure else None
+    more = {"validation": record.validation, "train": train, "balanced": record.balanced}
+    scored = {"test": record.test, **{name: s for name, s in more.items() if s is not None}}
     composition, client = plan.composition, Client(record, plan.composition.main)
     place = f"client {record.id}, evaluation of round {job.round}"
     measured, kept, found = plan.metrics or composition.has("score_client"), [], Payload()

@@ -50,6 +50,7 @@ def build_client(
         train=plan.samples(split.train(client), layout),
         test=plan.samples(split.test(client), layout),
         validation=None if held is None else plan.samples(held, layout),
+        balanced=plan.balanced_samples(trial, layout),
         public=public,
         model=plan.initial_model(client, trial) if model is None else model,
     )
@@ -291,5 +292,6 @@ class Host:
             count=count,
             train=counts.get("train"),
             validation=counts.get("validation"),
+            balanced=counts.get("balanced"),
             blob=found.to_bytes(),
         )

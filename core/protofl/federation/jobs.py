@@ -243,12 +243,14 @@ class EvaluateReply(Reply):
         count: Test samples.
         train: The same two of the training samples, where they are measured.
         validation: The same two of the validation samples, where any are held out.
+        balanced: The same two of equally many samples of each class, where they are measured.
     """
 
     correct: int = 0
     count: int = 0
     train: tuple[int, int] | None = None
     validation: tuple[int, int] | None = None
+    balanced: tuple[int, int] | None = None
 
 
 class Pool(Protocol):

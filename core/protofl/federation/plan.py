@@ -20,7 +20,7 @@ from protofl.data.dataset import Dataset
 from protofl.data.generators import ImageSource
 from protofl.data.partition import number_of_clients
 from protofl.data.spec import Preparation
-from protofl.data.split import Split, majority_correct
+from protofl.data.split import Split, balanced_test, majority_correct
 from protofl.errors import UsageError
 from protofl.federation import inputs
 from protofl.federation.inputs import run_info, settle
@@ -206,6 +206,13 @@ class Plan:
     def samples(self, rows: torch.Tensor, channels_last: bool) -> Samples:
         """Return rows of the data as a model sees them."""
         return Samples(*self.stored, rows, self.preparation, channels_last)
+
+    def balanced_samples(self, trial: int, channels_last: bool) -> Samples | None:
+        """Return equally many test samples of each class of all clients; None if not measured."""
+        if "global-accuracy" not in self.settings.measure:
+            return None
+        rows = balanced_test(self.split(trial), self.data.y, self.seed(trial))
+        return self.samples(rows, channels_last)
 
     def public_samples(self, trial: int, channels_last: bool) -> Samples | None:
         """Return the public samples without labels; None without public data."""

@@ -62,6 +62,7 @@ class Totals:
     scores: dict[int, tuple[int, int]] = field(default_factory=dict)
     trained: dict[int, int] = field(default_factory=dict)
     train_scores: dict[int, tuple[int, int]] = field(default_factory=dict)
+    balanced_scores: dict[int, tuple[int, int]] = field(default_factory=dict)
     apart: dict[str, dict[int, tuple[int, int]]] = field(default_factory=lambda: defaultdict(dict))
     counts: dict[int, Payload] = field(default_factory=dict)
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -92,6 +93,8 @@ class Totals:
         self.scores[client] = reply.correct, reply.count
         if reply.train is not None:
             self.train_scores[client] = reply.train
+        if reply.balanced is not None:
+            self.balanced_scores[client] = reply.balanced
         if reply.validation is not None:
             self.apart[VALIDATION][client] = reply.validation
         if reply.blob:
@@ -112,6 +115,8 @@ class Totals:
     def line(self, extra: Mapping[str, float | None]) -> dict[str, Any]:
         """Return the round's line of ``metrics.jsonl`` without trial and round."""
         measures = self.measures
+        if self.balanced_scores:
+            measures = _accuracy(self.balanced_scores, "global_accuracy") | measures
         if self.train_scores:
             measures = _accuracy(self.train_scores, "train_accuracy") | measures
         # Losses are means over the samples of the round.

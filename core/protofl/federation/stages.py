@@ -40,6 +40,8 @@ class Workload:
         self._phases = [phase for phase in found if plan.composition.terms_of(phase)]
         public = self._split.public if plan.public_data is None else plan.public_data.y
         self._public = 0 if public is None else len(public)
+        balanced = plan.balanced_samples(trial, channels_last=False)
+        self._balanced = 0 if balanced is None else len(balanced)
 
         @cache
         def batches(samples: int) -> int:
@@ -75,6 +77,8 @@ class Workload:
         scored = [len(self._split.test(client)), 0 if held is None else len(held)]
         if "train-accuracy" in self._plan.settings.measure:
             scored.append(own)
+        if "global-accuracy" in self._plan.settings.measure:
+            scored.append(self._balanced)  # the same for all
         tuned = [p for p in self._phases if (p.when, p.data) == ("before_upload", "private")]
         steps = epochs * len(tuned) * self._batches(own)
         return steps + sum(-(-count // size) for count in scored)

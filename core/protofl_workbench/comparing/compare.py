@@ -11,6 +11,13 @@ import numpy as np
 from protofl.errors import UsageError, unknown
 from protofl.system.formatting import count
 from protofl_workbench.comparing import statistics
+from protofl_workbench.comparing.chosen_figures import (
+    AnyFigure,
+    costs_to_target,
+    default_figures,
+    figure,
+    trials_alone,
+)
 from protofl_workbench.comparing.comparison import Comparison
 from protofl_workbench.comparing.figure_table import Difference, FigureTable, GroupFigure
 from protofl_workbench.comparing.pairing import (
@@ -19,21 +26,14 @@ from protofl_workbench.comparing.pairing import (
     paired_trials,
     settings_of,
 )
-from protofl_workbench.comparing.run_figures import COSTS
 from protofl_workbench.comparing.run_groups import Group, Runs, grouped
 from protofl_workbench.comparing.trial_figures import (
     ROUNDS,
     CostToTarget,
     TrialFigure,
-    trial_figure,
+    WorseOff,
 )
 from protofl_workbench.comparing.trials import Trial
-
-EXTRA_FIGURES = (
-    *("worst", "decile", "std", "gini", "macro-f1", "balanced-accuracy", "server-accuracy"),
-    *("unseen-accuracy", "fine-tuned-accuracy"),
-)
-"""Figures that are compared by default if all trials have them."""
 
 BASELINES = ("local", "fedavg")
 """Methods that are the baseline by default, in this order; otherwise the first group is."""
@@ -86,10 +86,11 @@ def compare(
     baselines = _baselines(settings, baseline, notes)
     trials = [trial for setting in settings for group in setting.groups for trial in group.trials]
     names = [figures] if isinstance(figures, str) else list(figures)
-    chosen = [trial_figure(name) for name in names] or _default_figures(trials)
+    alone = {key: trial for setting in settings for key, trial in trials_alone(setting).items()}
+    chosen = [figure(name, alone) for name in names] or default_figures(trials, alone)
     shown = tuple(names or [own.name for own in chosen if own.name in ROUNDS])
     compared = _Compared(unpaired, confidence)
-    columns: list[TrialFigure | CostToTarget] = [*chosen, *_costs(trials, target)]
+    columns: list[AnyFigure] = [*chosen, *costs_to_target(trials, target)]
     tables = tuple(
         compared.table(setting, figure, base)
         for setting, base in zip(settings, baselines, strict=True)
@@ -109,7 +110,7 @@ def _check(target: float | None, confidence: float, rounds: int | None) -> None:
         raise UsageError(f"--rounds {rounds}", "expected at least 1")
 
 
-# --- baseline and figures -------------------------------------------------------------------------
+# --- the baseline ---------------------------------------------------------------------------------
 
 
 def _baselines(settings: Sequence[Setting], name: str, notes: list[str]) -> list[str]:
@@ -155,24 +156,6 @@ def baseline_of(groups: Iterable[Group], name: str) -> str:
     return of_method[0]
 
 
-def _default_figures(trials: Sequence[Trial]) -> list[TrialFigure]:
-    names = ["final", "best"]
-    if all(trial.has("validation-accuracy") for trial in trials):
-        names.append("validation")
-    few = all(trial.run.config["clients"] <= 10 for trial in trials)  # a tenth is one client
-    extra = [name for name in EXTRA_FIGURES if not (name == "decile" and few)]
-    names += [name for name in extra if all(trial.has(name) for trial in trials)]
-    return [trial_figure(name) for name in names]
-
-
-def _costs(trials: Sequence[Trial], target: float | None) -> list[CostToTarget]:
-    """Return the costs that all trials record; traffic in both directions together."""
-    if target is None:
-        return []
-    names = [name for name in COSTS if name != "upload-mb"]
-    return [CostToTarget(n, target) for n in names if all(trial.records(n) for trial in trials)]
-
-
 # --- tables ---------------------------------------------------------------------------------------
 
 
@@ -183,7 +166,7 @@ class _Compared:
     unpaired: bool
     confidence: float
 
-    def table(self, setting: Setting, figure: TrialFigure | CostToTarget, base: str) -> FigureTable:
+    def table(self, setting: Setting, figure: AnyFigure, base: str) -> FigureTable:
         """Return the table of a figure in a setting."""
         of = {g.label: {id(t): figure.of(t) for t in g.trials} for g in setting.groups}
         against = next((g for g in setting.groups if g.label == base), None)
@@ -247,11 +230,11 @@ def _known(values: Iterable[float]) -> statistics.Floats:
     return np.array([value for value in values if not math.isnan(value)], dtype=np.float64)
 
 
-def _round_notes(trials: Sequence[Trial], figures: Sequence[TrialFigure]) -> list[str]:
+def _round_notes(trials: Sequence[Trial], figures: Sequence[TrialFigure | WorseOff]) -> list[str]:
     """Return notes about rounds without evaluation, and about trials that diverged."""
     every = sorted({str(trial.run.config.get("eval_every", 1)) for trial in trials})
     notes = []
-    if len(every) > 1 and any(own.when != "final" for own in figures):
+    if len(every) > 1 and any(getattr(own, "when", "final") != "final" for own in figures):
         notes.append(
             f"evaluated every {' or '.join(every)} rounds; the best round is not comparable with "
             "runs that evaluate more often"

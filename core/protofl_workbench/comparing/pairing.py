@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 from protofl.errors import UsageError
 from protofl.records.layout import CONFIG
@@ -17,10 +16,7 @@ from protofl_workbench.comparing.run_labels import (
     option_text,
     titles_of,
 )
-from protofl_workbench.comparing.trials import Trial
-
-PairKey: TypeAlias = "tuple[int, str]"
-"""Seed, and hash of the split."""
+from protofl_workbench.comparing.trials import PairKey, Trial, pair_key
 
 UNPAIRED = "--unpaired compares them anyway"
 
@@ -81,11 +77,6 @@ def settings_of(
             if len(s.groups) == 1
         ]
     return settings
-
-
-def pair_key(trial: Trial) -> PairKey:
-    """Return the seed and the hash of the split, which both trials of a pair have."""
-    return trial.seed, trial.run.split(trial.number).hash
 
 
 def paired_trials(ours: Group, theirs: Group) -> list[tuple[Trial, Trial]]:

@@ -97,6 +97,7 @@ FIGURES = {
     "client-accuracy": Figure("mean client accuracy", "client_test_accuracy", share=True),
     "validation-accuracy": Figure("validation accuracy", "validation_accuracy", share=True),
     "train-accuracy": Figure("training accuracy", "measures.train_accuracy", share=True),
+    "global-accuracy": Figure("global accuracy", "measures.global_accuracy", share=True),
     "server-accuracy": Figure("server accuracy", "extra.server_test_accuracy", share=True),
     "honest-accuracy": Figure("accuracy of honest clients", "honest_accuracy", share=True),
     "unseen-accuracy": Figure("unseen clients", "unseen_accuracy", share=True),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from protofl.errors import UsageError, unknown
 from protofl_workbench.comparing.run_figures import COSTS, Figure, figure_named
-from protofl_workbench.comparing.trials import Floats, Trial
+from protofl_workbench.comparing.trials import Floats, PairKey, Trial, pair_key
 
 ROUNDS = {
     "final": "last round",
@@ -70,6 +70,52 @@ class TrialFigure:
                 do="read it in the last round",
             )
         return float(found[0])
+
+
+@dataclass(frozen=True)
+class WorseOff:
+    """The clients that are less accurate in the last round than alone with the same seed and split.
+
+    Attributes:
+        name: ``worse-off``, their number, or ``worse-off-by``, the accuracy that they lose on
+            average.
+        alone: {seed and hash of the split: the trial of ``local``}.
+    """
+
+    name: str
+    alone: Mapping[PairKey, Trial]
+    lower = True
+
+    @property
+    def share(self) -> bool:
+        """True if it is shown in %."""
+        return self.name != "worse-off"
+
+    @property
+    def about(self) -> WorseOff:
+        """The figure itself."""
+        return self
+
+    @property
+    def title(self) -> str:
+        """Title of the figure."""
+        return "what these lose (%)" if self.share else "clients worse off than alone"
+
+    def of(self, trial: Trial) -> float:
+        """Return the figure of a trial; NaN without a trial of ``local``, or if nobody loses.
+
+        Raises:
+            UsageError: The accuracies of clients are not recorded.
+        """
+        alone = self.alone.get(pair_key(trial))
+        if alone is None:
+            return math.nan
+        ours, theirs = accuracies_by_client(trial), accuracies_by_client(alone)
+        lost = np.array([theirs[c] - ours[c] for c in ours.keys() & theirs.keys()])
+        lost = lost[lost > 0]
+        if not self.share:
+            return float(len(lost))
+        return float(lost.mean()) if len(lost) else math.nan
 
 
 @dataclass(frozen=True)
@@ -150,6 +196,18 @@ def trial_figure(name: str) -> TrialFigure:
     return TrialFigure(name, figure, when or "final")
 
 
+def accuracies_by_client(trial: Trial) -> dict[str, float]:
+    """Return {client: accuracy} in the last evaluated round of a trial.
+
+    Raises:
+        UsageError: The accuracies are not recorded.
+    """
+    found = [row.client_accuracies for row in trial.rows if row.client_accuracies]
+    if not found:
+        raise _no_clients(trial)
+    return {client: float(accuracy) for client, accuracy in found[-1].items()}
+
+
 def client_accuracies(trial: Trial, when: str = "final") -> Floats:
     """Return the accuracies of the clients of a trial in ascending order.
 
@@ -168,11 +226,15 @@ def client_accuracies(trial: Trial, when: str = "final") -> Floats:
     if when != "final":
         found = each[chosen_place(trial, when)]
     if not len(found):
-        raise UsageError(
-            f"{trial.name} has no accuracy of each client",
-            do="runs record them if they have at most 1,000 clients",
-        )
+        raise _no_clients(trial)
     return found
+
+
+def _no_clients(trial: Trial) -> UsageError:
+    return UsageError(
+        f"{trial.name} has no accuracy of each client",
+        do="runs record them if they have at most 1,000 clients",
+    )
 
 
 def accuracies_by_rank(trials: Iterable[Trial], when: str = "final") -> Floats:

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,9 @@ from protofl.system.machine import recorded_facts
 from protofl_workbench.comparing.run_figures import COSTS, FIGURES, figure_named
 
 Floats = npt.NDArray[np.float64]
+
+PairKey: TypeAlias = "tuple[int, str]"
+"""Seed, and hash of the split."""
 
 
 @dataclass(frozen=True)
@@ -153,3 +156,22 @@ def _no_figure(trial: Trial, name: str) -> UsageError:
     flag = flags.get(str(figure_named(name).source).partition(".")[0])
     do = f"record it with {flag}" if flag else ""
     return UsageError(f"the record of {trial.name} has no figure {name!r}", near, do)
+
+
+def pair_key(trial: Trial) -> PairKey:
+    """Return the seed and the hash of the split, which both trials of a pair have."""
+    return trial.seed, trial.run.split(trial.number).hash
+
+
+def accuracies_by_architecture(run: Run) -> dict[str, list[float]]:
+    """Return the mean accuracy of each architecture's clients in the last evaluation, by trial.
+
+    Empty for a run with one architecture, and above 1,000 clients.
+    """
+    names, found = [*run.config.get("layout", ())], dict[str, list[float]]()
+    for accuracies in run.accuracies.values() if len(names) > 1 else ():
+        for number, name in enumerate(names):
+            own = [a for c, a in accuracies.items() if c % len(names) == number]
+            if own:
+                found.setdefault(name, []).append(sum(own) / len(own))
+    return found

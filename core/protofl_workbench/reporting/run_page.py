@@ -9,7 +9,7 @@ from protofl.records.row import Row
 from protofl.runs.recorded_run import Run
 from protofl_workbench.comparing.run_groups import Group, divergence, progress
 from protofl_workbench.comparing.run_labels import data_name
-from protofl_workbench.comparing.trials import trials_of
+from protofl_workbench.comparing.trials import accuracies_by_architecture, trials_of
 from protofl_workbench.reporting.configuration import commands, deviations_section, options_section
 from protofl_workbench.reporting.group_record import GroupRecord
 from protofl_workbench.reporting.number_formats import NONE, integer, number, percent
@@ -26,6 +26,7 @@ from protofl_workbench.reporting.run_pictures import Pictures
 OVER_ROUNDS = {
     "validation-accuracy": "Validation accuracy",
     "train-accuracy": "Training accuracy",
+    "global-accuracy": "Accuracy on all classes alike",
     "server-accuracy": "Accuracy of the server's model",
     "honest-accuracy": "Accuracy of honest clients",
     "unseen-accuracy": "Accuracy of unseen clients",
@@ -132,6 +133,12 @@ def _clients_and_classes(record: GroupRecord, pictures: Pictures) -> list[Part]:
                 "class, in the last round, mean over trials (FedTGP, Fig. 1).",
             )
         )  # fmt: skip
+    each = accuracies_by_architecture(record.run)
+    if each:
+        rows = [[name, percent(statistics.mean(values))] for name, values in each.items()]
+        columns = ["architecture", "mean accuracy of its clients"]
+        table = Table("Accuracy by architecture", columns, rows, numbers=frozenset({1}))
+        return [*(picture for picture in found if picture), table]
     return [picture for picture in found if picture]
 
 

@@ -13,6 +13,7 @@ import pytest
 import scipy.stats
 
 import protofl as pf
+from protofl_workbench.comparing.trials import accuracies_by_architecture
 
 
 def ends(*values):
@@ -69,6 +70,30 @@ def test_less_is_better_of_some_figures(write):
     runs = [write("a", [[[0.5, 0.9]]]), write("b", [[[0.7, 0.9]]], method="fedtgp")]
     d = row(pf.compare(runs, "std"), "fedtgp", "std").difference
     assert d.mean == pytest.approx(-0.1) and (d.better, d.worse) == (1, 0)
+
+
+def test_clients_that_are_worse_off_than_alone(write):
+    alone = [[[0.1] * 3, [0.9, 0.5, 0.4]], [[0.1] * 3, [0.5, 0.5, 0.5]]]
+    runs = [
+        write("local", alone, method="local"),
+        write("some", [[[1.0] * 3, [0.7, 0.4, 0.6]], [[1.0] * 3, [0.5, 0.6, 0.1]]]),
+        write(
+            "none", [[[0.0] * 3, [1.0, 0.5, 0.4]], [[0.0] * 3, [0.5, 0.6, 0.5]]], method="fedtgp"
+        ),
+    ]
+    for names in ((), ("worse-off", "worse-off-by")):
+        found = pf.compare(runs, names)
+        assert row(found, "fedproto", "worse-off").values == (2.0, 1.0)
+        lost = row(found, "fedproto", "worse-off-by").values
+        assert lost == pytest.approx(((0.2 + 0.1) / 2, 0.4))
+        assert row(found, "fedtgp", "worse-off").values == (0.0, 0.0)
+        assert all(map(math.isnan, row(found, "fedtgp", "worse-off-by").values))
+        assert row(found, "local", "worse-off").values == (0.0, 0.0)
+
+
+def test_worse_off_needs_one_group_of_local(two):
+    with pytest.raises(pf.UsageError, match="--figure worse-off compares with local"):
+        pf.compare(two, "worse-off")
 
 
 def test_what_is_compared_where_nothing_is_named(two, write):
@@ -439,3 +464,13 @@ def test_runs_that_were_trained(real):
     means = [np.mean([t["final_test_accuracy"] for t in trials]) for trials in runs]
     assert d.count == 2 and d.mean == pytest.approx(means[1] - means[0])
     assert {t.name for t in found.tables} >= {"final", "best", "worst", "mb-to-0.01"}
+
+
+def test_accuracy_by_architecture(write):
+    layout = {"a": {}, "b": {}}
+    run = pf.load_run(write("x", [[[0.5, 0.2, 0.7]], [[0.4, 0.3, 0.8]]], layout=layout))
+    assert accuracies_by_architecture(run) == {
+        "a": pytest.approx([0.6, 0.6]), "b": pytest.approx([0.2, 0.3]),
+    }  # fmt: skip
+    one = pf.load_run(write("y", [[[0.5, 0.2]]], layout={"a": {}}))
+    assert accuracies_by_architecture(one) == {}

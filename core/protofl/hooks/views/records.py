@@ -139,13 +139,18 @@ Features: TypeAlias = Callable[[Tensor], Tensor]
 
 @dataclass(kw_only=True)
 class ClientRecord(Record):
-    """A client on a host: model, data, and the methods' modules and state."""
+    """A client on a host: model, data, and the methods' modules and state.
+
+    Attributes:
+        balanced: Equally many test samples of each class, of all clients; None if not measured.
+    """
 
     id: int
     architecture: Architecture
     train: Samples
     test: Samples
     validation: Samples | None = None
+    balanced: Samples | None = None
     model: SplitModel
     steps: int = 0
     received: Payload = field(default_factory=Payload)

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from protofl.errors import unknown
 from protofl.system.options.parsing import read_joins, read_names, read_rounds, read_share
 
-MEASURES = ("train-accuracy", "margins", "public-logits", "flops")
+MEASURES = ("train-accuracy", "global-accuracy", "margins", "public-logits", "flops")
 """Figures that a run records on request, see docs/reference/record.md."""
 
 SIGHTS = ("prototypes", "features", "images")
