@@ -136,6 +136,8 @@ def test_nothing_is_pickled():
     for path in SOURCES:
         if path.name == "pfllib.py":
             continue  # reads a foreign format of pickles, and only where the user says so
+        if path.match("models/pretrained.py"):
+            continue  # reads published weights, without code, and only where the user says so
         if path.match("batch/workers.py"):
             continue  # messages between a batch and the processes that it starts itself
         found = refused & set(names(ast.parse(path.read_text(encoding="utf-8"))))

@@ -34,6 +34,7 @@ def public(tmp_path_factory):
 @pytest.mark.parametrize("method", quick(METHODS, *KINDS))
 def test_it_runs_with_encoded_payloads(method, public):
     models = toy.group(toy.NORM) if method in ONE_NET else None
+    own = {method: getattr(Registry().load("method", method), "check_options", {})}
     sizes = {}
     for wrappers in ([], ["top-k", "quantise"]):
         plan = toy.make_plan(
@@ -42,7 +43,7 @@ def test_it_runs_with_encoded_payloads(method, public):
             models=models,
             public=f"npz:{public}",
             wrappers=wrappers,
-            options=OPTIONS if wrappers else {},
+            options=own | (OPTIONS if wrappers else {}),
         )
         if wrappers:
             dry_step(plan)
