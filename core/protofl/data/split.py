@@ -6,7 +6,7 @@ A split depends on the data, the partitioner with its options, and the seed; nev
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -195,3 +195,18 @@ def balanced_test(split: Split, labels: Tensor, seed: int) -> Tensor:
         return rows
     each = min(int(counts[classes].min()), max(1, BALANCED // len(classes)))
     return torch.cat([rows[labels[rows] == c][:each] for c in classes]).sort().values
+
+
+def client_domains(split: Split, columns: Mapping[str, np.ndarray]) -> list[str]:
+    """Return the domain of most samples of each client; nothing for data without domains.
+
+    Args:
+        split: The split.
+        columns: The data set's columns, of which ``domain`` names each sample's domain.
+    """
+    if "domain" not in columns:
+        return []
+    names, which = np.unique(columns["domain"], return_inverse=True)
+    clients = range(split.num_clients)
+    rows = (torch.cat([split.train(c), split.test(c)]).numpy() for c in clients)
+    return [str(names[np.bincount(which[own]).argmax()]) for own in rows]

@@ -8,6 +8,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeVar
 
+from protofl.data.split import client_domains
 from protofl.federation import events, jobs
 from protofl.federation.evaluation import NoObserver, figures_of
 from protofl.federation.participation import Participation
@@ -93,6 +94,7 @@ class Federation:
         self.trial = self._stages.trial = trial
         self.holders = set()
         self._who.start(trial, rows)
+        self._domains = client_domains(self.plan.split(trial), self.plan.data.columns)
         self._server_side = ServerSide(self.plan, trial, self._sums)
         self.server.learned = deepcopy({**self.learned})
         self._server_side.open_gate()
@@ -150,6 +152,7 @@ class Federation:
             chosen = self._who.members.numbers(number) if everyone else clients
             self.evaluate_clients(chosen, number, totals)
             totals.add_metrics(figures_of(self.plan.metrics, totals.counts))
+            totals.add_domains(self._domains)
             self._evaluate_unseen(number, totals)
         with self._sums.span("end_round", "server"):
             extra = self._server_side.end_round(totals)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,6 +105,19 @@ class Totals:
         """Add metrics of clients or of the server."""
         for name, found in figures.items():
             self.metrics[name] = self.metrics.get(name, {}) | found
+
+    def add_domains(self, domains: Sequence[str]) -> None:
+        """Add the accuracy over the test samples of each domain's clients.
+
+        Args:
+            domains: The domain of each client; none for data without domains.
+        """
+        sums: dict[str, list[int]] = {}
+        for client, pair in self.scores.items() if domains else ():
+            own = sums.setdefault(domains[client], [0, 0])
+            own[0], own[1] = own[0] + pair[0], own[1] + pair[1]
+        if found := {name: c / n for name, (c, n) in sorted(sums.items()) if n}:
+            self.measures["domain_accuracy"] = found
 
     @property
     def accuracy(self) -> dict[int, float]:

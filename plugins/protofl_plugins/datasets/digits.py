@@ -55,6 +55,44 @@ class Digits:
         )
 
 
+class DigitsDomains:
+    """Handwritten digits of five domains, plain to recoloured, 1,797 images (embedded)."""
+
+    defaults: ClassVar[dict[str, Any]] = {
+        "rounds": 20, "batch_size": 16, "lr": 0.03, "feature_dim": 128, "partition": "domain",
+    }  # fmt: skip
+
+    @pf.hookimpl
+    def cache_key(self, config: pf.Config, data_dir: Path) -> str:
+        """The data never change."""
+        return "digits-domains"
+
+    @pf.hookimpl
+    def decode(self, config: pf.Config, data_dir: Path) -> pf.datasets.Dataset:
+        """Every fifth image of a class belongs to a domain, which changes it (``domain``)."""
+        from sklearn.datasets import load_digits
+
+        shades, labels = load_digits(return_X_y=True)
+        grey = (shades / 16).reshape(-1, 8, 8)
+        order = np.argsort(labels, kind="stable")
+        number = np.empty(len(labels), dtype=np.int64)
+        number[order] = np.arange(len(labels)) % 5
+        tint = np.array([[0.9, 0.3, 0.1], [0.1, 0.2, 0.6]])  # of the strokes and of the paper
+        around = np.pad(grey, ((0, 0), (1, 1), (1, 1)))
+        blurred = sum(around[:, i : i + 8, j : j + 8] for i in range(3) for j in range(3)) / 9
+        changed = [grey, np.rot90(grey, axes=(1, 2)), 1 - grey, blurred]
+        x = np.stack([*changed, grey])[number, np.arange(len(grey))][:, None].repeat(3, axis=1)
+        recoloured = grey[:, None] * tint[0][:, None, None]
+        recoloured = recoloured + (1 - grey[:, None]) * tint[1][:, None, None]
+        x[number == 4] = recoloured[number == 4]
+        names = np.array(["plain", "turned", "inverted", "blurred", "recoloured"])
+        return pf.datasets.dataset_from_arrays(
+            [(np.round(x * 255).astype(np.uint8), labels, "scikit-learn's digits")],
+            classes=[str(digit) for digit in range(10)],
+            columns={"domain": names[number]},
+        )
+
+
 class DigitsSeries:
     """Handwritten digits read pixel by pixel, 1,797 series of 64 (scikit-learn's, embedded)."""
 

@@ -67,19 +67,73 @@ class Folder:
             columns: dict[str, list[str]] = {}
         else:
             classes, found, columns = _by_client(parts)
-        samples = [sample for part in found for sample in part]
-        x = np.empty((len(samples), 3, config.side, config.side), np.uint8)
+        return _data_set(root, config.side, classes, found, columns)
 
-        def put(row: int) -> None:
-            x[row] = _decoded(samples[row][0], config.side)
 
-        with ThreadPoolExecutor() as pool:
-            for _ in pool.map(put, range(len(samples))):
-                pass
-        y = np.array([label for _, label in samples], np.int64)
-        return pf.datasets.dataset_from_arrays(
-            [(x, y, str(root))], len(found[0]), classes, columns=columns
+class Domains:
+    """Images of several domains with the same classes: domains:DIR holds DOMAIN/CLASS folders."""
+
+    argument = "path"
+    defaults: ClassVar[dict[str, Any]] = {"partition": "domain"}
+
+    class Config(pf.Config):
+        """Options of domains."""
+
+        path: str = pf.Field(description="the folder that holds a folder per domain")
+        side: int = pf.Field(
+            64, ge=4, le=1024, description="images become side×side pixels, as of folder:"
         )
+
+    @pf.hookimpl
+    def cache_key(self, config: Config, data_dir: Path) -> str:
+        """The paths, sizes and times of all files."""
+        root = Path(config.path).expanduser()
+        files = [file for part in _parts(root) for file in _all_files(part)]
+        return pf.datasets.files_key("domains", root, files, config.side)
+
+    @pf.hookimpl
+    def decode(self, config: Config, data_dir: Path) -> pf.datasets.Dataset:
+        """Decode all images to RGB of one size; the column ``domain`` names their folders.
+
+        Raises:
+            UsageError: A domain lacks a class that another has.
+        """
+        root = Path(config.path).expanduser()
+        classes, found, columns = _by_client(_parts(root))
+        labels = np.array([label for part in found for _, label in part])
+        names = np.array(columns["client"])
+        for name in np.unique(names):
+            absent = set(range(len(classes))) - set(labels[names == name].tolist())
+            if absent:
+                raise pf.UsageError(
+                    f"{root}: domain {name} has no images of class {classes[min(absent)]}",
+                    f"classes of the others: {', '.join(classes)}",
+                    "give all domains the same classes, or remove the folder",
+                )
+        return _data_set(root, config.side, classes, found, {"domain": columns["client"]})
+
+
+def _data_set(
+    root: Path,
+    side: int,
+    classes: list[str],
+    parts: list[list[tuple[Path, int]]],
+    columns: dict[str, list[str]],
+) -> pf.datasets.Dataset:
+    """Decode the files of each part."""
+    samples = [sample for part in parts for sample in part]
+    x = np.empty((len(samples), 3, side, side), np.uint8)
+
+    def put(row: int) -> None:
+        x[row] = _decoded(samples[row][0], side)
+
+    with ThreadPoolExecutor() as pool:
+        for _ in pool.map(put, range(len(samples))):
+            pass
+    y = np.array([label for _, label in samples], np.int64)
+    return pf.datasets.dataset_from_arrays(
+        [(x, y, str(root))], len(parts[0]), classes, columns=columns
+    )
 
 
 def _by_client(
