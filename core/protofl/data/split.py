@@ -6,7 +6,7 @@ A split depends on the data, the partitioner with its options, and the seed; nev
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -197,16 +197,16 @@ def balanced_test(split: Split, labels: Tensor, seed: int) -> Tensor:
     return torch.cat([rows[labels[rows] == c][:each] for c in classes]).sort().values
 
 
-def client_domains(split: Split, columns: Mapping[str, np.ndarray]) -> list[str]:
-    """Return the domain of most samples of each client; nothing for data without domains.
+def client_domains(split: Split, domains: np.ndarray | None) -> list[str]:
+    """Return the domain of each client; nothing unless every client has samples of one alone.
 
     Args:
         split: The split.
-        columns: The data set's columns, of which ``domain`` names each sample's domain.
+        domains: The domain [N] of each sample of the data set; None for data without.
     """
-    if "domain" not in columns:
+    if domains is None:
         return []
-    names, which = np.unique(columns["domain"], return_inverse=True)
     clients = range(split.num_clients)
     rows = (torch.cat([split.train(c), split.test(c)]).numpy() for c in clients)
-    return [str(names[np.bincount(which[own]).argmax()]) for own in rows]
+    found = [np.unique(domains[own]) for own in rows]
+    return [str(own[0]) for own in found] if all(len(own) == 1 for own in found) else []

@@ -94,7 +94,9 @@ class Federation:
         self.trial = self._stages.trial = trial
         self.holders = set()
         self._who.start(trial, rows)
-        self._domains = client_domains(self.plan.split(trial), self.plan.data.columns)
+        named = getattr(self.plan.choices["partitioner"].config, "column", "domain")
+        domains = self.plan.data.columns.get(named)
+        self._domains = client_domains(self.plan.split(trial), domains)
         self._server_side = ServerSide(self.plan, trial, self._sums)
         self.server.learned = deepcopy({**self.learned})
         self._server_side.open_gate()

@@ -88,7 +88,7 @@ class Domains:
     def cache_key(self, config: Config, data_dir: Path) -> str:
         """The paths, sizes and times of all files."""
         root = Path(config.path).expanduser()
-        files = [file for part in _parts(root) for file in _all_files(part)]
+        files = [file for part in _parts(root, "domains") for file in _all_files(part)]
         return pf.datasets.files_key("domains", root, files, config.side)
 
     @pf.hookimpl
@@ -99,10 +99,11 @@ class Domains:
             UsageError: A domain lacks a class that another has.
         """
         root = Path(config.path).expanduser()
-        classes, found, columns = _by_client(_parts(root))
-        labels = np.array([label for part in found for _, label in part])
-        names = np.array(columns["client"])
-        for name in np.unique(names):
+        parts = _parts(root, "domains")
+        classes, found, columns = _by_client(parts, "DOMAIN")
+        labels = np.array([label for _, label in found[0]])
+        names = np.array(columns["client"])[: len(labels)]
+        for name in _folders(parts[0]):
             absent = set(range(len(classes))) - set(labels[names == name].tolist())
             if absent:
                 raise pf.UsageError(
@@ -137,7 +138,7 @@ def _data_set(
 
 
 def _by_client(
-    parts: list[Path],
+    parts: list[Path], what: str = "CLIENT"
 ) -> tuple[list[str], list[list[tuple[Path, int]]], dict[str, list[str]]]:
     """The classes, each part's files with labels, and the column ``client``."""
     folders = [[part / name for name in _folders(part)] for part in parts]
@@ -148,18 +149,18 @@ def _by_client(
     ]
     if not classes or not any(samples for _, samples in found[0]):
         raise pf.UsageError(
-            f"{parts[0]}: no images in folders CLIENT/CLASS",
-            do="put images in PATH/CLIENT/CLASS/, or leave dataset.layout out for PATH/CLASS/",
+            f"{parts[0]}: no images in folders {what}/CLASS",
+            do=f"put images in PATH/{what}/CLASS/; --dataset folder:PATH reads PATH/CLASS/",
         )
     names = [name for part in found for name, samples in part for _ in samples]
     files = [[sample for _, samples in part for sample in samples] for part in found]
     return classes, files, {"client": names}
 
 
-def _parts(root: Path) -> list[Path]:
+def _parts(root: Path, dataset: str = "folder") -> list[Path]:
     """The folders that hold class folders: the training part and, if there is one, the test."""
     if not root.is_dir():
-        raise pf.UsageError(f"no folder {root}", do="give it as --dataset folder:PATH")
+        raise pf.UsageError(f"no folder {root}", do=f"give it as --dataset {dataset}:PATH")
     names = _folders(root)
     if "train" not in names or not set(names) <= set(PARTS) or not _folders(root / "train"):
         return [root]

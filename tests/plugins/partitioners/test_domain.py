@@ -94,6 +94,7 @@ def test_folders_of_domains(tmp_path):
     ]  # fmt: skip
     key = Domains().cache_key(config=config, data_dir=tmp_path)
     drawn(tmp_path, "toy", "dog")
+    (tmp_path / "toy/cat").mkdir()
     assert Domains().cache_key(config=config, data_dir=tmp_path) != key
     with pytest.raises(pf.UsageError, match="domain toy has no images of class cat"):
         Domains().decode(config=config, data_dir=tmp_path)
@@ -120,7 +121,24 @@ def test_accuracy_by_domain_is_recorded(tmp_path):
     assert row.measures["domain_accuracy"] == pytest.approx(wanted)
 
 
-def test_data_without_domains_have_no_accuracy_of_them(few, tmp_path):
+def test_a_domain_without_images(tmp_path):
+    drawn(tmp_path, "art", "cat")
+    (tmp_path / "photo/cat").mkdir(parents=True)
+    config = Domains.Config(path=str(tmp_path), side=8)
+    with pytest.raises(pf.UsageError, match="domain photo has no images of class cat"):
+        Domains().decode(config=config, data_dir=tmp_path)
+    (tmp_path / "empty").mkdir()
+    for path, message in (("empty", "no images in folders DOMAIN/CLASS"), ("x", "no folder")):
+        config = Domains.Config(path=str(tmp_path / path), side=8)
+        with pytest.raises(pf.UsageError, match=message):
+            Domains().decode(config=config, data_dir=tmp_path)
+
+
+def test_clients_of_several_domains_have_no_accuracy_of_them(few, tmp_path):
     given = {"method": "local", "models": "cnn4", "dataset": few, "data_dir": tmp_path}
     plan = Plan.make(given)
-    assert client_domains(plan.split(0), plan.data.columns) == []
+    split, names = plan.split(0), np.array(["a"] * len(plan.data.y))
+    assert client_domains(split, None) == []
+    assert client_domains(split, names) == ["a"] * split.num_clients
+    names[int(split.train(0)[0])] = "b"
+    assert client_domains(split, names) == []
