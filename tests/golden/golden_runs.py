@@ -42,6 +42,8 @@ RUNS: dict[str, tuple[str, Options]] = {
     "fml": ("fml", {}),
     "fml-official": ("fml", {"variant": "official"}),
     "fedmrl": ("fedmrl", {"auxiliary_dim": 4}),
+    "fedl2g": ("fedl2g", {"warmup": 0}),
+    "fedl2g-features": ("fedl2g", {"warmup": 1, "guide": "features"}),
     "heterofl": ("heterofl", {}),
     "fedrolex": ("fedrolex", {}),
     "fedkd": ("fedkd", {}),

@@ -42,6 +42,7 @@ def build_client(
     held = split.held_out(client)
     record = ClientRecord(
         id=client,
+        lr=plan.settings.lr,
         info=plan.info,
         architecture=architecture,
         seed=plan.seed(trial),

@@ -202,7 +202,7 @@ class Trainer:
     ) -> tuple[TrainJob, int]:
         """Return the job for the engine, and the number of samples that it will see."""
         plan, settings = self._plan, self._plan.settings
-        samples = self._samples(record, phase)
+        samples = self._samples(record, phase, client)
         epochs = 1 if plan.dry else (phase.epochs or settings.local_epochs)
         bounds = batch_bounds(len(samples), settings.batch_size, settings.drop_last)
         record.steps = epochs * len(bounds)
@@ -244,7 +244,7 @@ class Trainer:
         )
         return job, epochs * bounds[-1][1]
 
-    def _samples(self, record: ClientRecord, phase: Phase) -> Samples:
+    def _samples(self, record: ClientRecord, phase: Phase, client: Client) -> Samples:
         samples = record.train if phase.data == "private" else record.public
         if samples is None:
             raise RunFailure(
@@ -252,8 +252,10 @@ class Trainer:
                 "a method with needs_public = True gets public samples in every run",
                 "write needs_public = True in the method, or run with --public N",
             )
-        if phase.rows is not None and phase.rows in record.received.keys():
-            return samples.at(record.received[phase.rows])
+        if phase.rows is not None:
+            for place in (record.received, client.state):
+                if phase.rows in place:
+                    return samples.at(place[phase.rows])
         return samples
 
     def _after_batch(self, client: Client) -> Callable[[Batch, Output], None] | None:

@@ -121,6 +121,11 @@ class Client(Learner[ConfigT], StatefulView):
         return self.id in self._record.malicious
 
     @property
+    def lr(self) -> float:
+        """The clients' learning rate (``--lr``), without its schedule."""
+        return self._record.lr
+
+    @property
     def steps(self) -> int:
         """Mini-batches of the current phase."""
         return self._record.steps

@@ -146,6 +146,7 @@ class ClientRecord(Record):
     """
 
     id: int
+    lr: float
     architecture: Architecture
     train: Samples
     test: Samples

@@ -26,8 +26,9 @@ class Phase:
         when: ``before_upload``, or ``after_server``: the participants get this round's
             download, train, and are then evaluated with it.
         needs: A key of the download; without it the phase is skipped (round 0).
-        rows: A key of the download with the rows of the data on which the phase trains; all rows
-            if it is None or was not sent. ``batch.index`` counts within these rows.
+        rows: A key of the download, or of the method's ``client.state``, with the rows of the data
+            on which the phase trains; all rows if it is None or in neither. ``batch.index`` counts
+            within these rows.
         terms: The method's loss terms that the phase trains; if the composition has none of them,
             the phase is skipped. Empty: all.
         trains: The parts of the client that the phase updates: ``extractor``, ``head``, and names

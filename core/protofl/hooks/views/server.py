@@ -48,6 +48,11 @@ class Server(MethodView[ConfigT], StatefulView):
         return self._info.server_architecture
 
     @property
+    def dry(self) -> bool:
+        """True in the dry step, whose second round has to be beyond any warm-up."""
+        return self._record.dry
+
+    @property
     def lr(self) -> float:
         """The clients' learning rate."""
         return self._record.lr
@@ -104,7 +109,7 @@ class Server(MethodView[ConfigT], StatefulView):
 
     def epochs(self, count: int) -> Iterator[int]:
         """Count epochs of training on the server; a dry step has one."""
-        return iter(range(min(count, 1) if self._record.dry else count))
+        return iter(range(min(count, 1) if self.dry else count))
 
     def batches(self, count: int, generator: torch.Generator) -> Iterator[Tensor]:
         """Yield the positions of each mini-batch of an epoch over ``count`` shuffled samples.

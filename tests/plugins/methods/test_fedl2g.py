@@ -1,0 +1,132 @@
+"""FedL2G against second derivatives and loops: ∂Q/∂v, L, the server's step, warm-up and quiz."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from slow_equations import mean_cross_entropy, numbers
+from torch.func import functional_call
+
+import protofl as pf
+from protofl.hooks.views.client import Client
+from protofl_plugins.methods.fedl2g import GuidedModel, guide_gradient
+
+GUIDES = ("logits", "features")
+
+
+def as_double(samples, start, end):
+    """Some samples in float64."""
+    part = samples.at(slice(start, end))
+    return part.inputs().double(), part.y
+
+
+def second_order(net, study, quiz, v, eta, weight):
+    """∂Q/∂v by differentiating through the step."""
+    v = v.clone().requires_grad_()
+    theta = {n: p.detach().clone().requires_grad_() for n, p in net.named_parameters()}
+    g, logits = functional_call(net, theta, (study[0],))
+    ce = torch.nn.functional.cross_entropy(logits, study[1])
+    loss = ce + weight * (g - v[study[1]]).square().mean()
+    slope = torch.autograd.grad(loss, [*theta.values()], create_graph=True, materialize_grads=True)
+    stepped = {n: p - eta * s for (n, p), s in zip(theta.items(), slope, strict=True)}
+    _, logits = functional_call(net, stepped, (quiz[0],))
+    return torch.autograd.grad(torch.nn.functional.cross_entropy(logits, quiz[1]), v)[0]
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_gradient_is_that_of_second_order(toy, guide, number):
+    federation = toy("fedl2g", set={"guide": guide})
+    record = federation.client(number)
+    net = GuidedModel(record.model.double().eval(), guide)
+    study, quiz = as_double(record.train, 0, 7), as_double(record.train, 7, 12)
+    C, K = federation.plan.info.num_classes, federation.plan.info.feature_dim
+    v = torch.randn(C, C if guide == "logits" else K, dtype=torch.float64)
+    before = {n: p.clone() for n, p in net.named_parameters()}
+    found = guide_gradient(net, study, quiz, v, 0.3, 0.7)
+    assert torch.allclose(found, second_order(net, study, quiz, v, 0.3, 0.7), atol=1e-12, rtol=1e-9)
+    assert found.abs().max() > 1e-6
+    assert all(torch.equal(p, before[n]) for n, p in net.named_parameters())
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_the_loss_guides_each_sample_to_its_class(toy, guide):
+    federation = toy("fedl2g", set={"guide": guide, "weight": 0.5})
+    client = Client(federation.client(0), "fedl2g")
+    client.received["guides"] = torch.randn(4, 4 if guide == "logits" else client.feature_dim)
+    client.received["classes"] = torch.arange(4)
+    y = [2, 0, 2]
+    x = torch.rand(3, *client.sample.shape)
+    z = client.features(x)
+    output = pf.Output(z, client.head(z))
+    given = {"v": client.received["guides"]}
+    batch = pf.Batch(x, torch.tensor(y), torch.arange(3))
+    terms = federation.call("local_loss", client=client, batch=batch, output=output, given=given)
+    rows = numbers(output.logits if guide == "logits" else z)
+    v = numbers(client.received["guides"])
+    squares = [
+        (a - b) ** 2 for row, c in zip(rows, y, strict=True) for a, b in zip(row, v[c], strict=True)
+    ]
+    assert terms["guide"].item() == pytest.approx(0.5 * sum(squares) / len(squares), rel=1e-5)
+    assert terms["ce"].item() == pytest.approx(
+        mean_cross_entropy(numbers(output.logits), y), rel=1e-5
+    )
+
+
+@pytest.mark.parametrize(("size", "bounded"), [(1.0, False), (500.0, True)])
+def test_the_server_steps_along_the_mean_over_those_who_sent_a_class(toy, size, bounded):
+    federation = toy("fedl2g", set={"eta_s": 0.2})
+    sent = {0: [0, 3], 1: [3], 2: [1, 0]}
+    uploads = {
+        i: pf.Payload(guide_gradients=size * torch.randn(len(c), 4), classes=torch.tensor(c))
+        for i, c in sent.items()
+    }
+    before = federation.server.knowledge["guides"].clone()
+    mean = torch.zeros(4, 4)
+    for c in range(4):
+        rows = [u["guide_gradients"][sent[i].index(c)] for i, u in uploads.items() if c in sent[i]]
+        if rows:
+            mean[c] = sum(rows) / len(rows)
+    norm = mean.square().sum().sqrt()
+    assert (norm > 100) == bounded
+    expected = before - 0.2 * mean * (100 / norm if bounded else 1)
+    found = federation.call("server_aggregate", server=federation.views()[1], uploads=uploads)
+    assert torch.allclose(found["guides"], expected, atol=1e-5)
+
+
+def test_clients_start_to_train_when_guides_are_warm(toy):
+    federation = toy("fedl2g", set={"warmup": 2}, rounds=4)
+    guides, weights = [], []
+    for _ in range(4):
+        federation.rounds(1)
+        guides.append(federation.server.knowledge["guides"].clone())
+        weights.append(next(federation.client(0).model.parameters()).clone())
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[1], weights[2])
+    assert not torch.equal(guides[0], guides[1])
+    assert [
+        "warmed_up" in pf.Payload.from_bytes(federation.pool.downloads(r)[0]) for r in range(4)
+    ] == [False, False, True, True]
+
+
+def test_the_warm_up_is_at_most_half_of_the_rounds(toy):
+    federation = toy("fedl2g", rounds=3)
+    federation.rounds(3)
+    assert [
+        "warmed_up" in pf.Payload.from_bytes(federation.pool.downloads(r)[0]) for r in range(3)
+    ] == [False, True, True]
+
+
+def test_nobody_trains_on_its_quiz_batch(toy):
+    federation = toy("fedl2g", set={"warmup": 0})
+    federation.rounds(1)
+    for number in range(4):
+        record = federation.client(number)
+        state = record.state["fedl2g"]
+        both = torch.cat([state["quiz"], state["studied"]])
+        assert sorted(both.tolist()) == list(range(len(record.train)))
+        assert len(state["quiz"]) == min(
+            federation.plan.settings.batch_size, len(record.train) // 2
+        )
+    seen = {job.client: reply.samples for job, reply in federation.pool.trained}
+    assert seen == {i: len(federation.client(i).state["fedl2g"]["studied"]) for i in range(4)}
