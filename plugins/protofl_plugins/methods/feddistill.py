@@ -140,6 +140,9 @@ class FedDistill(DropsLastBatch):
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
         """F_i of the classes that training has met (Algorithm 1, line 8)."""
+        if "sums" not in client.scratch:  # another method's phases left the training out
+            nothing = torch.zeros(client.num_classes, client.num_classes, device=client.device)
+            client.scratch["sums"] = nothing, nothing[0]
         sums, counts = client.scratch["sums"]
         return pf.class_rows(counts > 0, class_logits=sums / counts.clamp(min=1).unsqueeze(1))
 

@@ -9,6 +9,7 @@ import torch
 from toy_federation import ONE_CLASS, Toy, batch_of, client
 
 import protofl as pf
+from protofl.testing import toy as toyfed
 from protofl_plugins.methods.feddistill import FedDistill
 
 
@@ -173,3 +174,9 @@ def test_traffic(data_dir):
     known = len(set().union(*toy.classes))
     assert toy.lines[1]["upload_floats"] == sent * 100
     assert toy.lines[1]["download_floats"] == 4 * known * 100
+
+
+def test_a_client_that_has_not_trained_sends_no_rows(tmp_path):
+    federation = toyfed.Toy(toyfed.make_plan("feddistill", tmp_path))
+    upload = federation.call("upload_payload", client=federation.views()[0])
+    assert upload["class_logits"].shape == (0, 4) and len(upload["classes"]) == 0

@@ -116,7 +116,7 @@ WORDS = {
     "any": "it may have any type and shape, and under PART/* any name",
     "optional": "not every client, nor every round, has it",
 }
-"""Exemptions that ``upload_rules`` may declare for a key."""
+"""Exemptions that ``upload_rules`` and ``download_rules`` may declare for a key."""
 
 
 Named = Sequence[tuple[str, Any]]
@@ -152,8 +152,9 @@ class Declarations:
         """
         attribute = f"{hook.removesuffix('_payload')}s"
         exempt: dict[str, frozenset[str]] = {}
-        for name, plugin in (*providers, *others) if attribute == "uploads" else ():
-            exempt |= _exemptions(name, getattr(plugin, "upload_rules", {}))
+        rules = f"{attribute.removesuffix('s')}_rules"
+        for name, plugin in (*providers, *others):
+            exempt |= _exemptions(name, rules, getattr(plugin, rules, {}))
         names = {*exempt}.union(*(declared_names(plugin, attribute) for _, plugin in others))
         known = None
         if all(getattr(plugin, attribute, None) is not None for _, plugin in providers):
@@ -169,7 +170,7 @@ class Declarations:
         return any(_in_part(name, declared) for declared in names)
 
     def is_exempt(self, name: str, word: str) -> bool:
-        """Return True if ``upload_rules`` says a word of `WORDS` about a name."""
+        """Return True if the rules say a word of `WORDS` about a name."""
         return any(
             word in words and (name == declared or _in_part(name, declared))
             for declared, words in self.exempt.items()
@@ -195,13 +196,13 @@ def _in_part(name: str, declared: str) -> bool:
     return declared.endswith("/*") and name.startswith(declared[:-1])
 
 
-def _exemptions(owner: str, rules: Any) -> dict[str, frozenset[str]]:  # noqa: ANN401 - a plugin's
+def _exemptions(owner: str, attribute: str, rules: object) -> dict[str, frozenset[str]]:
     if not isinstance(rules, Mapping):
-        raise UsageError(f"upload_rules of {owner} is not a mapping of names to words")
+        raise UsageError(f"{attribute} of {owner} is not a mapping of names to words")
     found = {_starred(name): frozenset(str(words).split()) for name, words in rules.items()}
     for word in frozenset().union(*found.values()):
         if word not in WORDS:
-            raise unknown(f"word in upload_rules of {owner}:", word, WORDS)
+            raise unknown(f"word in {attribute} of {owner}:", word, WORDS)
     return found
 
 

@@ -81,9 +81,12 @@ class Payload(dict[str, Tensor]):
 
         Raises:
             MissingKey: The payload has no such tensor.
-            WrongShape: Its rows have another width.
+            WrongShape: Its rows have another width, or a class has several rows.
         """
         rows, classes = self.rows(name, width)
+        if len(classes.unique()) < len(classes):
+            wanted = "a table has one row for each class; read several with rows()"
+            raise WrongShape(name, rows.shape, wanted, self.holder)
         dense = rows.new_zeros((num_classes, *rows.shape[1:]))
         known = torch.zeros(num_classes, dtype=torch.bool, device=rows.device)
         return dense.index_copy(0, classes, rows), known.index_fill(0, classes, True)
@@ -199,7 +202,7 @@ def stack_rows(
 
     Raises:
         MissingKey: An upload has no such tensor.
-        WrongShape: Its rows have another width.
+        WrongShape: Its rows have another width, or a class has several rows.
     """
     tables = [upload.table(name, num_classes, width) for upload in uploads.values()]
     return torch.stack([t for t, _ in tables]), torch.stack([known for _, known in tables])
