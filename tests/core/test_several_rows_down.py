@@ -13,6 +13,7 @@ from protofl.testing import toy as toyfed
 class Several:
     """Sends two prototypes of class 0 and one of class 1 down."""
 
+    terms = {"ce": "cross-entropy"}
     downloads = {"prototypes": "several of each class", "classes": "of which"}
     download_rules = {"classes": "several"}
 

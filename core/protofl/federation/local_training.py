@@ -252,10 +252,9 @@ class Trainer:
                 "a method with needs_public = True gets public samples in every run",
                 "write needs_public = True in the method, or run with --public N",
             )
-        if phase.rows is not None:
-            for place in (record.received, client.state):
-                if phase.rows in place:
-                    return samples.at(place[phase.rows])
+        for place in (record.received, client.state):
+            if phase.rows is not None and phase.rows in place:
+                return samples.at(place[phase.rows])
         return samples
 
     def _after_batch(self, client: Client) -> Callable[[Batch, Output], None] | None:

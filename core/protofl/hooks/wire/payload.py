@@ -84,7 +84,7 @@ class Payload(dict[str, Tensor]):
             WrongShape: Its rows have another width, or a class has several rows.
         """
         rows, classes = self.rows(name, width)
-        if len(classes.unique()) < len(classes):
+        if len({*classes.tolist()}) < len(classes):
             wanted = "a table has one row for each class; read several with rows()"
             raise WrongShape(name, rows.shape, wanted, self.holder)
         dense = rows.new_zeros((num_classes, *rows.shape[1:]))
