@@ -185,7 +185,7 @@ SCORES = ("public_logits", "public_probabilities")
 def margins(knowledge: Payload, uploads: Mapping[int, Payload], classes: int) -> dict[str, Any]:
     """FedTGP, Fig. 1: margins of the global prototypes, and the clients' largest, by class."""
     own = None
-    if "prototypes" in knowledge.keys():
+    if knowledge.is_table("prototypes"):
         own = _numbers(functional.class_margins(*knowledge.table("prototypes", classes)))
     sent = stack_rows(uploads, "prototypes", classes)
     return {"global": own, "clients": _numbers(functional.largest_margins(*sent))}

@@ -153,7 +153,7 @@ class ServerSide:
             totals: Takes the metrics of the methods' global models.
         """
         knowledge, extra = self.record.knowledge, dict[str, float | None]()
-        if "prototypes" in knowledge.keys():
+        if knowledge.is_table("prototypes"):
             table, known = knowledge.table("prototypes", self._plan.info.num_classes)
             extra["prototype_margin"] = finite(float(functional.nearest_margin(table, known)))
         extra |= self._server_accuracy(totals)

@@ -106,7 +106,7 @@ class ReplayedServer:
         """
         found = dict(self.extra)
         found["moved"] = finite(_moved(self.knowledge, own))
-        if "prototypes" not in self.knowledge.keys():
+        if not self.knowledge.is_table("prototypes"):
             return found
         classes = self.plan.info.num_classes
         P, known = self.knowledge.table("prototypes", classes)

@@ -40,6 +40,13 @@ class Payload(dict[str, Tensor]):
         own = f"{name}.classes"
         return self[own] if own in self.keys() else self["classes"]
 
+    def is_table(self, name: str) -> bool:
+        """Return True if the payload has a tensor with at most one row for each class."""
+        if name not in self.keys():
+            return False
+        classes = self.classes_of(name)
+        return len({*classes.tolist()}) == len(classes)
+
     def has_class_rows(self, name: str) -> bool:
         """Return True if a tensor's rows belong to the classes that this payload names."""
         named = "classes" in self.keys() or f"{name}.classes" in self.keys()
@@ -84,7 +91,7 @@ class Payload(dict[str, Tensor]):
             WrongShape: Its rows have another width, or a class has several rows.
         """
         rows, classes = self.rows(name, width)
-        if len({*classes.tolist()}) < len(classes):
+        if not self.is_table(name):
             wanted = "a table has one row for each class; read several with rows()"
             raise WrongShape(name, rows.shape, wanted, self.holder)
         dense = rows.new_zeros((num_classes, *rows.shape[1:]))
