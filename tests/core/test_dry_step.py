@@ -364,3 +364,42 @@ def test_another_error_says_what_came():
     assert (
         "upload_payload of fedproto sends: classes [4], counts [4], prototypes [4, 6]" in error.near
     )
+
+
+class SeveralDown:
+    """Sends two rows of class 0 down."""
+
+    terms = {"ce": "cross-entropy"}
+    downloads = {"prototypes": "several of a class", "classes": "of which"}
+    download_rules = {"classes": "several"}
+
+    @pf.hookimpl
+    def setup_server(self, server):
+        return pf.Payload(
+            prototypes=torch.rand(3, server.feature_dim), classes=torch.tensor([0, 0, 1])
+        )
+
+    @pf.hookimpl
+    def download_payload(self, server, client_id):
+        return server.knowledge.select("prototypes")
+
+    @pf.hookimpl
+    def local_loss(self, batch, output):
+        return {"ce": cross_entropy(output.logits, batch.y)}
+
+
+class SeveralUndeclared(SeveralDown):
+    """The same without its rule."""
+
+    download_rules = {}
+
+
+def test_declared_rows_of_a_class_come_down():
+    dry_step(make_plan(SeveralDown))
+
+
+def test_undeclared_rows_of_a_class_are_refused_with_the_rule_to_write():
+    plan = make_plan(SeveralUndeclared)
+    with pytest.raises(Refused, match="class 0 twice") as caught:
+        dry_step(plan)
+    assert "download_rules = {'classes': 'several'}" in caught.value.advice

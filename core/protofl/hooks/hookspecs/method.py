@@ -5,8 +5,8 @@ A method is a class with a docstring, an optional nested ``Config``, the declara
 refuses other keys, and ``upload_rules`` and ``download_rules`` list exemptions from the gate's
 rules), and the hooks that its paper adds; `protofl.hooks.plugin.providers` has the defaults. State
 lives in ``client.state``, ``client.modules``, ``server.state`` and ``server.modules``, never on
-``self``. A method that only provides hooks for others, such as a defence, lists them in ``donates =
-("server_aggregate",)``.
+``self``. A method that only provides hooks for others, such as a defence, lists them:
+``donates = ("server_aggregate",)``.
 
 The six hooks of a round have one provider each; `MERGED_HOOKS` may have further ones. The lifecycle
 hooks are optional, and every method of a run may implement them.

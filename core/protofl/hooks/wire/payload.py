@@ -42,10 +42,8 @@ class Payload(dict[str, Tensor]):
 
     def is_table(self, name: str) -> bool:
         """Return True if the payload has a tensor with at most one row for each class."""
-        if name not in self.keys():
-            return False
-        classes = self.classes_of(name)
-        return len({*classes.tolist()}) == len(classes)
+        classes = self.classes_of(name).tolist() if name in self.keys() else [0, 0]
+        return len({*classes}) == len(classes)
 
     def has_class_rows(self, name: str) -> bool:
         """Return True if a tensor's rows belong to the classes that this payload names."""

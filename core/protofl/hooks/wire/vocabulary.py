@@ -35,12 +35,7 @@ VOCABULARY = (
     Key("global_prototypes", "[n, K]", "this round's aggregated prototypes, beside anchors", True),
     Key("class_logits", "[n, C]", "mean output of each class (FedDistill)", True),
     Key("guides", "[C, K] or [C, C]", "FedL2G's guiding vector of each class", True),
-    Key(
-        "guide_gradients",
-        "[n, K] or [n, C]",
-        "gradient of a client's quiz loss by the guiding vectors (FedL2G)",
-        True,
-    ),
+    Key("guide_gradients", "[n, K] or [n, C]", "a quiz loss by the guides (FedL2G)", True),
     Key("warmed_up", "[] bool", "whether clients train in this round (FedL2G)"),
     Key(
         "counts",

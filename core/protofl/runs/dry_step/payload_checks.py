@@ -43,7 +43,7 @@ class PayloadChecks:
         self._uploads = composition.declarations("upload_payload")
         self._contents = ContentRules(plan.info.num_classes, None, self._uploads)
         self._downloads = composition.declarations("download_payload")
-        self._kept = ContentRules(plan.info.num_classes, None, Declarations())
+        self._kept = ContentRules(plan.info.num_classes, None, self._downloads)
         self.notes: dict[str, str] = {}
 
     def upload(self, who: str, sent: Mapping[str, Tensor], client: Client) -> None:
@@ -165,7 +165,7 @@ def _remedy(fault: Fault, tensors: Mapping[str, Tensor], client: Client | None) 
     key, tensor = fault.key, tensors[fault.key]
     near, do = f"{fault.rule}: {RULES[fault.rule]}", ""
     if fault.rule == "classes":
-        do = _of_classes(key, tensor)
+        do = _of_classes(key, tensor, "download" if client is None else "upload")
     elif fault.rule == "rows":
         own = tensors.get(f"{key}.classes", tensors.get("classes"))
         do = f"send the rows of its classes alone: pf.class_rows(known, {key}=table)"
@@ -196,7 +196,7 @@ def expect_finite_weights(client: Client) -> None:
         )
 
 
-def _of_classes(key: str, tensor: Tensor) -> str:
+def _of_classes(key: str, tensor: Tensor, way: str) -> str:
     """Return the advice for invalid classes."""
     if tensor.dtype == torch.bool:
         return "it is a mask: pf.class_rows(mask, …) makes rows and classes of it"
@@ -208,5 +208,5 @@ def _of_classes(key: str, tensor: Tensor) -> str:
         return f"classes count from 0: write {key} - 1"
     return (
         f"send a row for each class once, as pf.class_rows does; several rows of one: "
-        f"upload_rules = {{{key!r}: 'several'}}"
+        f"{way}_rules = {{{key!r}: 'several'}}"
     )
