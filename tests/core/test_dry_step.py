@@ -402,4 +402,4 @@ def test_undeclared_rows_of_a_class_are_refused_with_the_rule_to_write():
     plan = make_plan(SeveralUndeclared)
     with pytest.raises(Refused, match="class 0 twice") as caught:
         dry_step(plan)
-    assert "download_rules = {'classes': 'several'}" in caught.value.advice
+    assert "download_rules = {'classes': 'several'}" in caught.value.do
