@@ -25,8 +25,6 @@ from typing import Any
 import protofl as pf
 from protofl.errors import RunFailure, UsageError
 
-UNCAPPED = {"set": {"partition.cap": False}}
-"""The split of the first tables, which were made before `dirichlet` had its cap."""
 SMALLEST = {"set": {"auxiliary": "htcnn8-2"}}
 """The auxiliary model with the fewest parameters of ``htcnn8``."""
 
@@ -68,18 +66,31 @@ def distilling(beta: float) -> Case:
 
 CASES = (
     Case(
-        "`htcnn8`, MNIST",
+        "`htcnn8`, MNIST, three seeds",
         "htcnn8",
         "mnist-12k.npz",
         (
-            "local", "lg-fedavg", "fedproto", "fedtgp", "fedsa",
-            "feddistill", "fedgh", "fedgen", "fml", "fedkd",
+            "local", "lg-fedavg", "fedproto", "fedtgp", "fedorgp", "protonorm", "fedsa",
+            "feddistill", "fedgh", "fedgen", "fml", "fedkd", "fedmrl", "fedl2g",
         ),
-        UNCAPPED,
-        {"fml": SMALLEST, "fedkd": SMALLEST},
+        {"trials": 3},
+        {"fml": SMALLEST, "fedkd": SMALLEST, "fedmrl": SMALLEST},
     ),
-    Case("`cnn4`, MNIST", "cnn4", "mnist-12k.npz", ("local", "fedavg", "fedprox"), UNCAPPED),
-    Case("`htfe4`, CIFAR-10", "htfe4", "cifar10-12k.npz", ("local", "fedktl"), UNCAPPED),
+    Case(
+        "`cnn4`, MNIST, three seeds",
+        "cnn4",
+        "mnist-12k.npz",
+        ("local", "fedavg", "fedprox"),
+        {"trials": 3},
+    ),
+    Case(
+        "`widths:cnn4@1,0.5,0.25`, MNIST, three seeds",
+        "widths:cnn4@1,0.5,0.25",
+        "mnist-12k.npz",
+        ("local", "fedproto", "heterofl", "fedrolex"),
+        {"trials": 3},
+    ),
+    Case("`htfe4`, CIFAR-10", "htfe4", "cifar10-12k.npz", ("local", "fedktl")),
     distilling(0.5),
     distilling(0.1),
 )  # fmt: skip
@@ -102,7 +113,8 @@ def main() -> None:
 
 def one(case: Case, method: str, given: argparse.Namespace) -> dict[str, Any]:
     """One method's row; the run is made where its folder has no summary."""
-    name = f"{method}-{case.models}-{case.data.removesuffix('.npz')}-{given.rounds}{case.label}"
+    group = case.models.partition(":")[0]
+    name = f"{method}-{group}-{case.data.removesuffix('.npz')}-{given.rounds}{case.label}"
     out = given.runs / name
     failure = None
     if not (out / "summary.json").exists():
