@@ -11,27 +11,25 @@ import numpy as np
 import pytest
 import torch
 from hostile_uploads import entry, raw
+from width_toys import ONE_NET
 
 import protofl as pf
+from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.transport.encoding import KEY
 from protofl.hooks.transport.rules import RULES
 from protofl.hooks.wire.payload import Payload
 from protofl.runs.dry_step.dry_run import dry_step
 from protofl.system.files.tensors import metadata_value
 from protofl.testing import toy
+from protofl.testing.donors import methods_to_run
 
 METHODS = {
-    "fedproto": {},
-    "fedtgp": {"S": 2},
-    "fedgen": {"epochs": 2},
-    "fedkd": {},
-    "fml": {},
-    "feddf": {},
-    "fedpkd": {"epochs": "one"},
-    "feddistill": {},
-    "fedgh": {},
-    "lg-fedavg": {},
+    name: getattr(method, "check_options", {})
+    for name in methods_to_run(Registry(), "protofl")
+    if getattr(method := Registry().load("method", name), "uploads", None)
 }
+"""All methods of this distribution whose clients send something, with options of few epochs."""
+METHODS |= {"fedgen": {"epochs": 2}, "fedpkd": {"epochs": "one"}, "fedtgp": {"S": 2}}
 ENCODED = {
     "fedproto top-k": {"wrappers": ["top-k"], "options": {"top-k": {"count": 2}}},
     "fedproto quantise": {"wrappers": ["quantise"]},
@@ -42,12 +40,16 @@ ENCODED = {
     "fml quantise": {"wrappers": ["quantise"], "options": {"quantise": {"to": "fp16"}}},
 }
 """Methods whose uploads wrappers encode."""
-QUICK, LONG = 30, 500
+QUICK, LONG = 30, 1000
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("fuzz")
+
+
+def needs_public(method):
+    return getattr(Registry().load("method", method), "needs_public", False)
 
 
 def trained(name, folder):
@@ -57,7 +59,8 @@ def trained(name, folder):
         x = np.random.default_rng(0).standard_normal((12, toy.SIDE, toy.SIDE))
         np.savez(path, x_train=x.astype(np.float32), y_train=np.arange(12) % 4)
     method = name.partition(" ")[0]
-    options = {"public": f"npz:{path}"} if method in ("feddf", "fedpkd") else {}
+    options = {"public": f"npz:{path}"} if needs_public(method) else {}
+    options |= {"models": toy.group(toy.NORM)} if method in ONE_NET else {}
     sets = {"options": {method: METHODS[method]}} if METHODS[method] else {}
     plan = toy.make_plan(method, folder, **options, **ENCODED.get(name, sets))
     made = toy.Toy(plan)
