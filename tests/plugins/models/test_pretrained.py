@@ -263,3 +263,17 @@ def test_timm_has_the_same_options(tmp_path, few):
     with torch.no_grad():
         wanted = net((images / 255 - mean) / deviation)
         assert torch.allclose(model.features(images / 127.5 - 1), wanted, atol=1e-5)
+
+
+def test_an_error_of_a_weights_file_says_nothing_of_payloads(tmp_path):
+    (tmp_path / "weights.safetensors").write_bytes(b"garbage")
+    with pytest.raises(pf.UsageError) as error:
+        pf.run(
+            "fedproto",
+            models="torchvision:shufflenet_v2_x0_5",
+            rounds=1,
+            clients=2,
+            out=tmp_path / "run",
+            set={"models.weights": tmp_path / "weights.safetensors"},
+        )
+    assert error.value.what.startswith("weights=") and "sends" not in str(error.value)

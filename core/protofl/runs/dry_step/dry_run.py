@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from protofl.errors import ProtoflError
+from protofl.errors import ProtoflError, UsageError
 from protofl.federation.federation import Federation
 from protofl.federation.host import Host
 from protofl.federation.jobs import Evaluate, Job, Reply, Train, TrainReply
@@ -72,6 +72,8 @@ def dry_step(
             line, learned = two_dry_rounds(host)
         watching.conclude()
     except ProtoflError as error:
+        if isinstance(error, UsageError) and not error.place:
+            raise  # not of a hook, such as a weights file: payloads explain nothing
         from protofl.runs.dry_step.refusals import explained
 
         raise explained(error, plan, host.down, host.up, missing_keys.reader) from error
