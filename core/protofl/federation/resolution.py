@@ -134,6 +134,13 @@ def _with_defaults(
     set_by = dict.fromkeys(defaults, f"models {choices['model-group'].name}") | {"clients": data}
     of_data = dict(getattr(choices["dataset"].plugin, "defaults", {}))
     of_plugins = of_data.pop("options", {})
+    if by := getattr(choices["dataset"].config, "by", None):
+        of_data["partition"] = f"column:{by}"
+        if given.get("partition") not in (None, of_data["partition"]):
+            raise UsageError(
+                f"--partition {given['partition']} and dataset.by={by} both divide the samples",
+                do="leave one of them out",
+            )
     defaults |= of_data
     set_by |= dict.fromkeys(of_data, data)
     asked = composition.members[composition.main].call("run_defaults") or {}

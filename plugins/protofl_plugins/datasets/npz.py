@@ -3,8 +3,9 @@
 Keys: ``x_train``, ``y_train``, and ``x_test``, ``y_test`` for a test part; ``classes``
 (names) where the classes have some. A further array with one number or string per sample is a
 column, such as ``subject`` for ``--partition column:subject``; of test samples, too, either in the
-same array or in ``subject_test``. Pickled content is never read. What a sample is follows from
-``x_train``, and ``kind`` says it where that is not what it is:
+same array or in ``subject_test``. ``by=subject`` makes each of its values a client, as that partitioner
+does. Pickled content is never read. What a sample is follows from ``x_train``, and ``kind`` says it
+where that is not what it is:
 
     images           N×H×W, N×H×W×C (C 1 or 3) or N×C×H×W; uint8, or floats, used as they are
     table            N×features of floats; of integers with kind=table
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import protofl as pf
+from protofl_plugins.client_columns import check_clients
 
 
 class Npz:
@@ -39,6 +41,11 @@ class Npz:
         padding: int | None = pf.Field(
             None, ge=0, description="the id that fills short token sequences up. None: none does"
         )
+        by: str | None = pf.Field(
+            None,
+            description="the array that names each sample's client (user, hospital); the same as "
+            "--partition column:BY. None: the partitioner divides",
+        )
         standardise: bool = pf.Field(
             False,
             description="bring every column of a table, every channel of a series to mean 0 and "
@@ -56,11 +63,19 @@ class Npz:
 
     @pf.hookimpl
     def decode(self, config: Config, data_dir: Path) -> pf.datasets.Dataset:
-        """Read and check the file."""
-        return pf.datasets.read_npz(
+        """Read and check the file.
+
+        Raises:
+            UsageError: The file can't be read; the array of ``by`` is missing, has gaps, or names
+                a client with one sample.
+        """
+        data = pf.datasets.read_npz(
             config.path,
             kind=config.kind,
             vocabulary=config.vocabulary,
             padding=config.padding,
             standardise=config.standardise,
         )
+        if config.by is not None:
+            check_clients(data.columns, config.by, f"{config.path}, dataset.by={config.by}")
+        return data

@@ -2,7 +2,14 @@
 
 ``DIR/train/ID.npz`` and ``DIR/test/ID.npz`` for the clients 0…M-1, each with the arrays ``x``
 (images N×C×H×W, floats already normalised, used as they are, or uint8; other samples as in
-``npz:``, of the kind ``dataset.kind``) and ``y``. PFLlib itself stores one object array ``data``
+``npz:``, of the kind ``dataset.kind``) and ``y``. Their generators store two further layouts:
+
+    text (AG News, Sogou News)    ``x`` is N×2 objects: a list of token ids, filled up with 0, and
+                                  its length; ids from the length on become the padding id
+    sensors (HAR, PAMAP2)         ``x`` is N×channels×1×length or N×channels×sensors×length of
+                                  floats; read as N×(channels·sensors)×length
+
+ PFLlib itself stores one object array ``data``
 that holds a dict of both. Such an array is a pickle, which can run any code when it is read, so it
 is read only with ``--set dataset.trust_pickle=true``. ``DIR/config.json`` gives the number of
 classes, if it has one that fits.
@@ -22,6 +29,8 @@ import torch
 
 import protofl as pf
 
+_Kind = Literal["image", "series", "tokens", "table"] | None
+
 
 class PFLlib:
     """A data set already split over clients, in the format of PFLlib and HtFLlib."""
@@ -33,8 +42,17 @@ class PFLlib:
         """Options of pfllib."""
 
         path: str = pf.Field(description="the folder with train/ID.npz and test/ID.npz")
-        kind: Literal["image", "series", "tokens", "table"] | None = pf.Field(
+        kind: _Kind = pf.Field(
             None, description="what a sample is. None: what the arrays' shape and type suggest"
+        )
+        vocabulary: int | None = pf.Field(
+            None, ge=2, description="number of token ids V. None: the largest that occurs, and one"
+        )
+        padding: int | None = pf.Field(
+            None,
+            ge=0,
+            description="the id that fills short token sequences up. None: 0 of texts stored with "
+            "their lengths, as the generators fill them up; otherwise none does",
         )
         trust_pickle: bool = pf.Field(
             False,
@@ -49,9 +67,10 @@ class PFLlib:
         root = Path(config.path).expanduser()
         files = [root / part / f"{i}.npz" for i in range(_clients(root)) for part in _PARTS]
         about = root / "config.json"
-        kind = [config.kind] if config.kind else []
+        chosen = config.model_dump(exclude_defaults=True, exclude={"path", "trust_pickle"})
+        # A folder without options keeps the key that it always had.
         return pf.datasets.files_key(
-            "pfllib", root, [*files, *([about] if about.is_file() else [])], *kind
+            "pfllib", root, [*files, *([about] if about.is_file() else [])], *chosen.items()
         )
 
     @pf.hookimpl
@@ -70,7 +89,14 @@ class PFLlib:
         whole = (y for _, y, _ in parts if y.size and y.dtype.kind in "iu")
         highest = max((int(y.max()) for y in whole), default=-1)
         classes, notes = _about(root, clients, highest)
-        images = pf.datasets.dataset_from_arrays(parts, classes=classes, kind=config.kind)
+        parts, kind, padding = _plain(parts, config)
+        images = pf.datasets.dataset_from_arrays(
+            parts,
+            classes=classes,
+            kind=kind,
+            vocabulary=config.vocabulary,
+            padding=padding,
+        )
         ends = np.cumsum([len(y) for _, y, _ in parts]).tolist()
         rows = [torch.arange(a, b) for a, b in zip([0, *ends], ends, strict=False)]
         images.split = list(zip(rows[::2], rows[1::2], strict=True))
@@ -79,6 +105,71 @@ class PFLlib:
 
 
 _PARTS = ("train", "test")
+
+_Parts = list[tuple[np.ndarray, np.ndarray, str]]
+"""Samples, labels and file of each part."""
+
+
+def _plain(parts: _Parts, config: PFLlib.Config) -> tuple[_Parts, _Kind, int | None]:
+    """Return texts and sensor series as plain arrays, their kind, and the padding id of tokens."""
+    kind: _Kind = config.kind
+    filled = [x for x, y, _ in parts if len(y)]
+    if all(x.dtype == object and x.shape[1:] == (2,) for x in filled):
+        padding = 0 if config.padding is None else config.padding
+        length = max(len(text) for x in filled for text in x[:, 0] if hasattr(text, "__len__"))
+        return [
+            (_token_ids(x, source, length, padding) if len(y) else x, y, source)
+            for x, y, source in parts
+        ], kind, padding
+    if kind is None and all(map(_of_sensors, filled)):
+        kind = "series"
+    if kind == "series":
+        parts = [
+            (x.reshape(len(x), -1, x.shape[3]) if x.ndim == 4 and len(y) else x, y, source)
+            for x, y, source in parts
+        ]
+    return parts, kind, config.padding
+
+
+def _of_sensors(x: np.ndarray) -> bool:
+    """Return True for floats N×channels×sensors×length, which are not of an image's shape."""
+    if x.ndim != 4 or x.dtype.kind != "f":
+        return False
+    channels, sensors, length = x.shape[1:]
+    return bool(not {channels, length} & {1, 3} and channels >= min(sensors, length))
+
+
+def _token_ids(x: np.ndarray, source: str, length: int, padding: int) -> np.ndarray:
+    """Return token ids of texts that are stored with their lengths.
+
+    Args:
+        x: Objects [N, 2]: a list of token ids, and the text's length.
+        source: The file, for errors.
+        length: Tokens of a sequence, L.
+        padding: The id from the text's length on.
+
+    Returns:
+        Ids [N, L].
+
+    Raises:
+        UsageError: An entry is not a list of integers with a length that fits.
+    """
+    try:
+        sizes = np.array([len(text) for text in x[:, 0]])
+        ids, lengths = np.concatenate([*x[:, 0]]), np.array([*x[:, 1]])
+    except (TypeError, ValueError):
+        ids = lengths = np.empty(0)
+    if not ids.dtype.kind == lengths.dtype.kind == "i" or (lengths > sizes).any():
+        raise pf.UsageError(
+            f"{source}: x holds pairs of objects that are not token ids and their number",
+            do="store (list of ids, number of ids) for each text, or plain integers N×length",
+        )
+    places = np.arange(length)
+    found = np.full((len(x), length), padding, np.int64)
+    found[places < sizes[:, None]] = ids
+    found[places >= lengths[:, None]] = padding
+    return found
+
 
 
 def _clients(root: Path) -> int:

@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 import protofl as pf
+from protofl_plugins.client_columns import client_column, listed
 
 
 class Column:
@@ -37,7 +38,7 @@ class Column:
     @pf.hookimpl
     def count_clients(self, columns: Mapping[str, np.ndarray], config: Config) -> int:
         """One client per value."""
-        return len(np.unique(_column(columns, config.name)))
+        return len(np.unique(client_column(columns, config.name)))
 
     @pf.hookimpl
     def partition(
@@ -51,7 +52,7 @@ class Column:
         notes: list[str],
     ) -> list[np.ndarray] | list[tuple[np.ndarray, np.ndarray]]:
         """Group the samples by value, in ascending order of the values."""
-        values, owner = np.unique(_column(columns, config.name), return_inverse=True)
+        values, owner = np.unique(client_column(columns, config.name), return_inverse=True)
         if len(values) != num_clients:
             raise pf.UsageError(
                 f"column {config.name!r} has {len(values)} values among the samples to divide, for "
@@ -64,12 +65,12 @@ class Column:
         small = [str(v) for v, part in zip(values, parts, strict=True) if len(part) < 2]
         if small:
             raise pf.UsageError(
-                f"column {config.name!r}: one sample only of {_listed(small)}",
+                f"column {config.name!r}: one sample only of {listed(small)}",
                 "a client needs at least 1 training and 1 test sample",
                 "leave these samples out, or join small clients",
             )
         few = sum(len(part) < min_samples for part in parts)
-        names = f"column {config.name}: clients 0…{num_clients - 1} are {_listed(values)}"
+        names = f"column {config.name}: clients 0…{num_clients - 1} are {listed(values)}"
         notes.append(f"{names}; {few} have fewer than {min_samples} samples" if few else names)
         if not own:
             return parts
@@ -78,25 +79,9 @@ class Column:
             lack = [str(v) for v, p in zip(values, pairs, strict=True) if not len(p[which])]
             if lack:
                 raise pf.UsageError(
-                    f"column {config.name!r}: no {word} sample of {_listed(lack)}",
+                    f"column {config.name!r}: no {word} sample of {listed(lack)}",
                     do="give each client samples in both parts, or split both parts together "
                     "75/25: --set partition.test=pooled",
                 )
         return pairs
 
-
-def _column(columns: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    """Return the column of a name."""
-    if name not in columns:
-        raise pf.UsageError(
-            f"the data set has no column {name!r}",
-            f"columns: {', '.join(columns) or 'none'}",
-            "add an array with one value per sample to the npz file, or choose another partitioner",
-        )
-    return columns[name]
-
-
-def _listed(values: np.ndarray | list[str]) -> str:
-    """The first values of a list."""
-    more = [f"and {len(values) - 8} more"] if len(values) > 8 else []
-    return ", ".join([*map(str, values[:8]), *more])

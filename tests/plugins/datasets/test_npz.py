@@ -277,3 +277,54 @@ def test_floats_that_may_be_images_or_series_are_what_the_group_takes(tmp_path):
         Plan.make(asked)
     with pytest.raises(pf.UsageError, match=r"takes (tables|rows)"):
         Plan.make({**given, "models": "mlp"})
+
+
+SUBJECTS = {
+    "numbers": [7, 3, 7, 3, 7, 3],
+    "strings": ["b", "a", "b", "a", "b", "a"],
+    "floats": [1.5, 0.0, 1.5, 0.0, 1.5, 0.0],
+}
+
+
+def by(folder, by="user", **given):
+    path = save(folder, x_train=X, y_train=Y, **given.pop("arrays"))
+    options = {"dataset": {"by": by}}
+    given = {"batch_size": 2, "models": "cnn4", **given, "options": options}
+    return Plan.make(
+        {"method": "local", "dataset": f"npz:{path}", "data_dir": str(folder / "data"), **given}
+    )
+
+
+@pytest.mark.parametrize("values", SUBJECTS.values(), ids=SUBJECTS)
+def test_by_makes_each_value_a_client(tmp_path, values):
+    for given in ({}, {"partition": "column:user"}):
+        plan = by(tmp_path, arrays={"user": values}, **given)
+        assert plan.settings.partition == "column:user" and plan.settings.clients == 2
+        split = plan.split(0)
+        rows = [torch.cat([split.train(c), split.test(c)]).sort()[0].tolist() for c in (0, 1)]
+        assert rows == [[1, 3, 5], [0, 2, 4]]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "words"),
+    [
+        ("usr", [1, 1, 2, 2, 3, 3], "has no column 'usr'"),
+        ("user", [1, 1, 2, 2, np.nan, np.nan], "no client in 2 of 6 samples, the first in row 4"),
+        ("user", ["a", "a", "b", "", "b", "a"], "no client in 1 of 6 samples, the first in row 3"),
+        ("user", [1, 1, 2, 2, 2, 9], "one sample only of 9"),
+        ("user", [1, 2, 3, 4, 5, 6], "one sample only of 1, 2, 3, 4, 5, 6"),
+    ],
+)
+def test_by_an_array_that_does_not_fit(tmp_path, name, values, words):
+    for _ in range(2):  # nothing of the first time is kept
+        with pytest.raises(pf.UsageError) as error:
+            by(tmp_path, name, arrays={"user": values})
+        assert str(tmp_path / "my.npz") in error.value.what and error.value.do
+        assert f"dataset.by={name}" in error.value.what and words in error.value.what
+    if name == "usr":
+        assert "columns: user; did you mean user?" in error.value.near
+
+
+def test_by_and_another_partitioner(tmp_path):
+    with pytest.raises(pf.UsageError, match="--partition iid and dataset.by=user both divide"):
+        by(tmp_path, arrays={"user": SUBJECTS["numbers"]}, partition="iid")

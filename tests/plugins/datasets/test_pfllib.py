@@ -199,3 +199,61 @@ def test_plain_arrays_need_no_trust(tmp_path):
     other = PFLlib.Config(path=str(tmp_path))
     keys = {PFLlib().cache_key(config=c, data_dir=tmp_path) for c in (config, other)}
     assert len(keys) == 2
+
+
+def texts(n, length=6):
+    """Pairs of ids, filled up with 0, and the length, as the generator of AG News stores them."""
+    pairs = []
+    for size in rng.integers(1, length + 1, n):
+        ids = [*rng.integers(1, 30, size), *[0] * (length - size)]
+        pairs.append(([int(i) for i in ids], int(size)))
+    return {"x": np.array(pairs, dtype=object), "y": rng.integers(0, 4, n)}
+
+
+def test_texts_with_their_lengths(tmp_path):
+    train, test = [texts(5), texts(4)], [texts(2), {"x": np.array([]), "y": np.array([])}]
+    train[0]["x"][0] = [[7, 8, 9, 9, 9, 9], 2]  # the length counts, not what follows it
+    fill(tmp_path, train, test)
+    _, data = decode(tmp_path)
+    assert data.sample.kind == "tokens" and data.padding == 0 and data.x.shape == (11, 6)
+    assert data.x[0].tolist() == [7, 8, 0, 0, 0, 0]
+    assert data.x[1].tolist() == train[0]["x"][1, 0]
+    assert data.vocabulary == int(data.x.max()) + 1
+    assert [(len(a), len(b)) for a, b in data.split] == [(5, 2), (4, 0)]
+    config = PFLlib.Config(path=str(tmp_path), trust_pickle=True, vocabulary=99, padding=98)
+    other = PFLlib().decode(config=config, data_dir=tmp_path)
+    assert other.vocabulary == 99 and other.x[0].tolist() == [7, 8, 98, 98, 98, 98]
+
+
+def test_texts_of_different_lengths_are_filled_up(tmp_path):
+    short = {"x": np.array([([3, 4], 2), ([5], 1)], dtype=object), "y": np.array([0, 1])}
+    fill(tmp_path, [texts(3), short], [texts(2), texts(2)])
+    _, data = decode(tmp_path)
+    assert data.x[data.split[1][0]].tolist() == [[3, 4, 0, 0, 0, 0], [5, 0, 0, 0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [([1, 2], 3), ([1, 2], "2"), ("12", 2), (None, 0), ([0.5, 1.0], 2), ([[1], [2]], 2)],
+)
+def test_texts_that_are_none(tmp_path, pair):
+    bad = texts(3)
+    bad["x"][1, 0], bad["x"][1, 1] = pair
+    fill(tmp_path, [texts(3), bad], [texts(2), texts(2)])
+    assert f"{tmp_path / 'train' / '1.npz'}: x holds pairs" in failure(tmp_path).what
+
+
+@pytest.mark.parametrize("shape", [(9, 1, 128), (9, 3, 256)])
+@pytest.mark.parametrize("kind", [None, "series"])
+def test_sensor_series(tmp_path, shape, kind):
+    def some(n):
+        return {"x": rng.normal(size=(n, *shape)), "y": np.arange(n) % 2}
+
+    train, test = [some(3), some(4)], [some(2), some(1)]
+    fill(tmp_path, train, test)
+    config = PFLlib.Config(path=str(tmp_path), trust_pickle=True, kind=kind)
+    data = PFLlib().decode(config=config, data_dir=tmp_path)
+    assert data.sample.kind == "series" and data.x.shape[1:] == (shape[0] * shape[1], shape[2])
+    rows = data.split[1][0]
+    expected = train[1]["x"].reshape(4, -1, shape[2]).astype(np.float32)
+    assert np.array_equal(data.x[rows].numpy(), expected)

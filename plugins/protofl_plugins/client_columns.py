@@ -1,0 +1,67 @@
+"""Checks of a column that names each sample's client, for data sets and partitioners."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+import protofl as pf
+
+
+def check_clients(columns: Mapping[str, np.ndarray], name: str, source: str) -> None:
+    """Check that a column names a client for every sample, and two samples or more of each.
+
+    Args:
+        columns: {name: values [N]}.
+        name: The column.
+        source: Where it is named, for errors.
+
+    Raises:
+        UsageError: The column is missing, has gaps (NaN or empty strings), or a client has one
+            sample.
+    """
+    values = client_column(columns, name, source)
+    clients, sizes = np.unique(values, return_counts=True)
+    if (sizes < 2).any():
+        raise pf.UsageError(
+            f"{source}: one sample only of {listed(clients[sizes < 2])}",
+            "a client needs at least 1 training and 1 test sample",
+            "leave these samples out, join small clients, or name another array",
+        )
+
+
+def client_column(columns: Mapping[str, np.ndarray], name: str, source: str = "") -> np.ndarray:
+    """Return a column [N] without gaps.
+
+    Args:
+        columns: {name: values [N]}.
+        name: The column.
+        source: Where it is named, for errors; empty for the data set.
+
+    Raises:
+        UsageError: The column is missing, or has gaps (NaN or empty strings).
+    """
+    if name not in columns:
+        near = difflib.get_close_matches(name, columns, n=1, cutoff=0.5)
+        raise pf.UsageError(
+            f"{source or 'the data set'} has no column {name!r}",
+            f"columns: {', '.join(columns) or 'none'}" + (f"; did you mean {near[0]}?" * len(near)),
+            "add an array with one value per sample to the npz file, or choose another partitioner",
+        )
+    values = columns[name]
+    gaps = values == "" if values.dtype.kind == "U" else np.isnan(values)
+    if gaps.any():
+        raise pf.UsageError(
+            f"{source or f'column {name!r}'}: no client in {gaps.sum()} of {len(values)} samples, "
+            f"the first in row {gaps.argmax()}",
+            do="give every sample a number or a name, or leave these samples out",
+        )
+    return values
+
+
+def listed(values: np.ndarray | Sequence[str]) -> str:
+    """Return the first values of a list as a phrase."""
+    more = [f"and {len(values) - 8} more"] if len(values) > 8 else []
+    return ", ".join([*map(str, values[:8]), *more])
