@@ -17,7 +17,14 @@ from protofl_cli.check_target import CONTRACTS
 LARGE = {"htfe3", "htfe4", "htfe5", "htfe8", "htfe9", "htm10", "htfe8-htc4", "res34-htc4"}
 LARGE |= {"resnet18", "resnet34", "fedpkd-het"}
 ELSEWHERE = {
-    "dataset": {"npz", "folder", "domains", "pfllib"},  # need files; their tests make them
+    "dataset": {
+        "npz",
+        "folder",
+        "domains",
+        "pfllib",
+        "har",
+        "pamap2",
+    },  # need files; their tests make them
     "generator": {"stable-diffusion"},  # needs a pipeline; its tests make one
     "backend": {"process", "ray"},  # start processes; see tests/plugins/backends
     "model-group": LARGE | {"timm"},  # an extra; see tests/plugins/models/test_pretrained.py

@@ -3,9 +3,9 @@
 Keys: ``x_train``, ``y_train``, and ``x_test``, ``y_test`` for a test part; ``classes``
 (names) where the classes have some. A further array with one number or string per sample is a
 column, such as ``subject`` for ``--partition column:subject``; of test samples, too, either in the
-same array or in ``subject_test``. ``by=subject`` makes each of its values a client, as that partitioner
-does. Pickled content is never read. What a sample is follows from ``x_train``, and ``kind`` says it
-where that is not what it is:
+same array or in ``subject_test``. ``by=subject`` makes each of its values a client, as that
+partitioner does. Pickled content is never read. What a sample is follows from ``x_train``, and
+``kind`` says it where that is not what it is:
 
     images           N×H×W, N×H×W×C (C 1 or 3) or N×C×H×W; uint8, or floats, used as they are
     table            N×features of floats; of integers with kind=table

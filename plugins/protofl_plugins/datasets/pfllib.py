@@ -117,10 +117,14 @@ def _plain(parts: _Parts, config: PFLlib.Config) -> tuple[_Parts, _Kind, int | N
     if all(x.dtype == object and x.shape[1:] == (2,) for x in filled):
         padding = 0 if config.padding is None else config.padding
         length = max(len(text) for x in filled for text in x[:, 0] if hasattr(text, "__len__"))
-        return [
-            (_token_ids(x, source, length, padding) if len(y) else x, y, source)
-            for x, y, source in parts
-        ], kind, padding
+        return (
+            [
+                (_token_ids(x, source, length, padding) if len(y) else x, y, source)
+                for x, y, source in parts
+            ],
+            kind,
+            padding,
+        )
     if kind is None and all(map(_of_sensors, filled)):
         kind = "series"
     if kind == "series":
@@ -169,7 +173,6 @@ def _token_ids(x: np.ndarray, source: str, length: int, padding: int) -> np.ndar
     found[places < sizes[:, None]] = ids
     found[places >= lengths[:, None]] = padding
     return found
-
 
 
 def _clients(root: Path) -> int:

@@ -84,4 +84,3 @@ class Column:
                     "75/25: --set partition.test=pooled",
                 )
         return pairs
-

@@ -326,5 +326,5 @@ def test_by_an_array_that_does_not_fit(tmp_path, name, values, words):
 
 
 def test_by_and_another_partitioner(tmp_path):
-    with pytest.raises(pf.UsageError, match="--partition iid and dataset.by=user both divide"):
+    with pytest.raises(pf.UsageError, match=r"--partition iid and dataset\.by=user both divide"):
         by(tmp_path, arrays={"user": SUBJECTS["numbers"]}, partition="iid")

@@ -154,7 +154,9 @@ def test_faults_of_pamap2(pamap2, tmp_path):
     message = failure(PAMAP2, pamap2, window=32)
     assert "subject102.dat has no 32 readings in a row of one activity" in message
     np.savetxt(pamap2 / "Protocol" / "subject102.dat", np.ones((4, 53)))
-    assert "subject102.dat has 53 numbers in a line, expected 54" in failure(PAMAP2, pamap2, **SMALL)
+    assert "subject102.dat has 53 numbers in a line, expected 54" in failure(
+        PAMAP2, pamap2, **SMALL
+    )
 
 
 def test_the_cache_keeps_the_persons(pamap2, tmp_path):
