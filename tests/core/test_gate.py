@@ -29,7 +29,7 @@ from runtime_toys import make_plan, without_times
 import protofl as pf
 from protofl.federation.host import Host
 from protofl.federation.jobs import Evaluate, StartTrial, Train
-from protofl.hooks.transport.rules import RULES, Fault
+from protofl.hooks.transport.rules import RULES, Declarations, Fault
 from protofl.hooks.transport.tensor_specs import check_ranks
 from protofl.hooks.views.snapshots import pack_server, unpack_server
 from protofl.hooks.wire.payload import Payload
@@ -226,6 +226,88 @@ def test_an_exemption_that_is_none_is_found_at_once():
     assert "'several'" in caught.value.near
 
 
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        ("varies 1", "'varies -1'"),
+        ("varies", "'varies -1'"),
+        ("several -2", "'several 9'"),
+        ("optional 3", "not every client"),
+    ],
+)
+def test_a_word_with_a_number_that_it_does_not_take(words, near):
+    class Wrong(Several):
+        upload_rules = {"classes": words}
+
+    with pytest.raises(pf.UsageError, match=f"'classes' is '{words}'") as caught:
+        federation(changed(), Wrong)
+    assert near.strip("'") in caught.value.near
+
+
+class SeveralBounded(Several):
+    upload_rules = {"classes": "several 2", "free": "any optional"}
+
+
+def test_several_rows_may_have_a_bound():
+    three = changed(
+        classes=torch.zeros(3, dtype=torch.int64), prototypes=lambda p: p[:3].contiguous()
+    )
+    found = federation(three, SeveralBounded)
+    found.round(0)
+    with pytest.raises(pf.RunFailure, match="class 0 3 times, at most 2 are declared"):
+        found.round(ROUND)
+    many = changed(classes=torch.zeros(9, dtype=torch.int64), prototypes=torch.ones(9, 6))
+    found = federation(many, SeveralBounded)
+    found.round(0)
+    with pytest.raises(pf.RunFailure, match="with 9 rows of 8 at most"):
+        found.round(ROUND)
+
+
+class Ranks:
+    """Sends factors whose rank is the client's own and changes by round."""
+
+    uploads = {"factors/*": "a change of a layer"}
+    upload_rules = {"factors/*/down": "varies -2", "factors/*/up": "varies -1"}
+
+    @pf.hookimpl
+    def upload_payload(self, client):
+        rank = 1 + (client.id + max(client.round, 0)) % 3
+        return pf.Payload(
+            {"factors/a/down": torch.ones(rank, 6), "factors/a/up": torch.ones(4, rank)}
+        )
+
+
+class RanksUndeclared(Ranks):
+    upload_rules = {}
+
+
+def test_a_dimension_of_own_keys_may_vary():
+    found = federation(changed(), Ranks, when=99)
+    for number in range(3):
+        found.round(number)
+    with pytest.raises(pf.RunFailure, match="'factors/a/(down|up)' of shape"):
+        federation(changed(), RanksUndeclared, dry=False, when=99).round(0)
+
+
+@pytest.mark.parametrize("dry", [True, False])
+@pytest.mark.parametrize(
+    ("down", "up", "words"),
+    [
+        ((2, 6), (4, 1), "with rank [12], and other factors with another"),
+        ((0, 6), (4, 0), "with rank 0"),
+        ((7, 6), (4, 7), "with rank 7"),
+        ((2, 5), (4, 2), r"of shape \[2, 5\], it is F32\[[*], 6\]"),
+        ((2, 6), (4, 1, 2), r"of shape \[4, 1, 2\]"),
+    ],
+)
+def test_a_declared_rank_has_bounds(down, up, words, dry):
+    hostile = changed(**{"factors/a/down": torch.ones(down), "factors/a/up": torch.ones(up)})
+    found = federation(hostile, Ranks, dry=dry)
+    found.round(0)
+    with pytest.raises(pf.RunFailure, match=f"client {HOSTILE} sent .*{words}"):
+        found.round(ROUND)
+
+
 # --- weights --------------------------------------------------------------------------------------
 
 
@@ -376,6 +458,6 @@ def test_a_header_is_refused_before_any_tensor_is_made(blob, words):
 def test_factors_of_one_tensor_have_one_rank():
     part = "auxiliary_update/head.weight"
     header = {f"{part}/u": Entry("F32", (4, 2)), f"{part}/s": Entry("F32", (2,))}
-    check_ranks({**header, f"{part}/vh": Entry("F32", (2, 6))})
+    check_ranks({**header, f"{part}/vh": Entry("F32", (2, 6))}, Declarations())
     with pytest.raises(Fault, match="with rank 3, and other factors with another"):
-        check_ranks({**header, f"{part}/vh": Entry("F32", (3, 6))})
+        check_ranks({**header, f"{part}/vh": Entry("F32", (3, 6))}, Declarations())

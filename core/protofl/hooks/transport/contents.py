@@ -83,7 +83,7 @@ class ContentRules:
                 self._same_rows(name, entry, header, own if own in header else "classes")
             elif key.shape.startswith("[N") and name != "public_index":
                 self._same_rows(name, entry, header, "public_index")
-        check_ranks(header)
+        check_ranks(header, self._declared)
 
     def _check_indices(self, name: str, entry: Entry) -> None:
         if entry.dtype != "I64" or len(entry.shape) != 1:
@@ -92,7 +92,8 @@ class ContentRules:
         if name == "public_index":
             most = self._public
         else:
-            most = None if self._declared.is_exempt(name, "several") else self._C
+            several = self._declared.number(name, "several")
+            most = None if several == 0 else self._C * (several or 1)
         if most is not None and entry.shape[0] > most:
             raise Fault(name, "classes", f"with {entry.shape[0]} rows of {most} at most")
 
@@ -143,10 +144,11 @@ class ContentRules:
         """
         for name, tensor in payload.items():
             if _names_classes(name):
-                several = self._declared.is_exempt(name, "several")
-                _check_range(name, tensor, self._C, "class", several=several)
+                several = self._declared.number(name, "several")
+                most = 1 if several is None else several or len(tensor)
+                _check_range(name, tensor, self._C, "class", most)
             elif name == "public_index":
-                _check_range(name, tensor, self._public, "public sample", several=False)
+                _check_range(name, tensor, self._public, "public sample")
             elif upload and name in ("samples", "counts") and not tensor.is_floating_point():
                 _check_counts(name, tensor)
 
@@ -169,14 +171,15 @@ def _names_classes(name: str) -> bool:
     return name == "classes" or (name.endswith(".classes") and "/" not in name)
 
 
-def _check_range(name: str, tensor: Tensor, end: int | None, noun: str, *, several: bool) -> None:
+def _check_range(name: str, tensor: Tensor, end: int | None, noun: str, most: int = 1) -> None:
     counts = Counter(tensor.tolist())
     for value, count in counts.items():
         if value < 0 or (end is not None and value >= end):
             of = f" of {end}" if end else ""
             raise Fault(name, "classes", f"with {noun} {value}{of}")
-        if count > 1 and not several:
-            raise Fault(name, "classes", f"with {noun} {value} twice")
+        if count > most:
+            times = "twice" if most == 1 else f"{count} times, at most {most} are declared"
+            raise Fault(name, "classes", f"with {noun} {value} {times}")
 
 
 def _check_counts(name: str, tensor: Tensor) -> None:

@@ -19,7 +19,7 @@ from protofl.errors import Diverged, RunFailure, part_of
 from protofl.hooks.transport.contents import ContentRules, ReplacedUploads
 from protofl.hooks.transport.encoding import Codec
 from protofl.hooks.transport.rules import Declarations, Fault
-from protofl.hooks.transport.tensor_specs import Header, Spec, SpecTable, most_common
+from protofl.hooks.transport.tensor_specs import Header, Spec, SpecTable, most_common, varying
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.run_info import RunInfo
 from protofl.hooks.views.server import Server
@@ -110,7 +110,7 @@ class UploadGate:
         dry: bool = False,
     ) -> None:
         self._info, self._declared, self._dry = info, declared, dry
-        self._known, self._limit = SpecTable(info, state), limits[0] * 2**20
+        self._known, self._limit = SpecTable(info, declared, state), limits[0] * 2**20
         bound = math.inf if dry else limits[1] or BOUND  # does not depend on the composition
         public = None if dry else info.public
         self._contents = ContentRules(info.num_classes, public, declared, codec, self._limit, bound)
@@ -174,7 +174,7 @@ class UploadGate:
             architecture = self._architecture(client)
             for name, entry in header.items():
                 if self._is_new(architecture, name):
-                    asked.setdefault(name, {})[client] = Spec.of(name, entry)
+                    asked.setdefault(name, {})[client] = self._known.spec(name, entry)
         seen = {a: bool(self._known.of(a)) for a in map(self._architecture, headers)}
         for name, sent in asked.items():
             if not self._declared.covers(name) and 2 * len(sent) <= len(headers):
@@ -209,7 +209,7 @@ class UploadGate:
             spec = self._known.find(architecture, name)
             if spec is None:
                 raise Fault(name, "names", "which the server does not expect")
-            spec.check(name, entry)
+            spec.check(name, entry, varying(name, self._declared))
         # A key that a method leaves out in some rounds is missing in all uploads of the round.
         for name, spec in self._known.expected(architecture).items():
             part = part_of(name)

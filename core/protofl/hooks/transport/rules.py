@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -112,7 +113,8 @@ def expect_finite(
 
 
 WORDS = {
-    "several": "of `classes`: a class may have several rows",
+    "several": "of `classes`: a class may have several rows; `several 9`: at most 9",
+    "varies": "`varies -1`: the size of the last dimension may differ (ranks), of PART/*/NAME too",
     "any": "it may have any type and shape, and under PART/* any name",
     "optional": "not every client, nor every round, has it",
 }
@@ -130,12 +132,12 @@ class Declarations:
     Attributes:
         names: Names as declarations write them, ``PART/*`` among them; None if a provider
             has no declaration.
-        exempt: {name: words of `WORDS`}.
+        exempt: {name: {word of `WORDS`: the number after it, or 0}}.
         sender: The hook and the plugins that provide it.
     """
 
     names: Collection[str] | None = None
-    exempt: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    exempt: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     sender: str = ""
 
     @classmethod
@@ -151,7 +153,7 @@ class Declarations:
             UsageError: An exemption is unknown.
         """
         attribute = f"{hook.removesuffix('_payload')}s"
-        exempt: dict[str, frozenset[str]] = {}
+        exempt: dict[str, Mapping[str, int]] = {}
         rules = f"{attribute.removesuffix('s')}_rules"
         for name, plugin in (*providers, *others):
             exempt |= _exemptions(name, rules, getattr(plugin, rules, {}))
@@ -171,10 +173,14 @@ class Declarations:
 
     def is_exempt(self, name: str, word: str) -> bool:
         """Return True if the rules say a word of `WORDS` about a name."""
-        return any(
-            word in words and (name == declared or _in_part(name, declared))
-            for declared, words in self.exempt.items()
-        )
+        return self.number(name, word) is not None
+
+    def number(self, name: str, word: str) -> int | None:
+        """Return the number after a word of `WORDS` about a name, 0 if it has none; else None."""
+        for declared, words in self.exempt.items():
+            if word in words and (name == declared or _in_part(name, declared)):
+                return words[word]
+        return None
 
 
 def declared_names(plugin: object, attribute: str) -> dict[str, str]:
@@ -193,16 +199,22 @@ def _starred(name: str) -> str:
 
 
 def _in_part(name: str, declared: str) -> bool:
-    return declared.endswith("/*") and name.startswith(declared[:-1])
+    start, star, end = declared.partition("/*")
+    return bool(star) and name.startswith(f"{start}/") and name.endswith(end)
 
 
-def _exemptions(owner: str, attribute: str, rules: object) -> dict[str, frozenset[str]]:
+def _exemptions(owner: str, attribute: str, rules: object) -> dict[str, Mapping[str, int]]:
     if not isinstance(rules, Mapping):
         raise UsageError(f"{attribute} of {owner} is not a mapping of names to words")
-    found = {_starred(name): frozenset(str(words).split()) for name, words in rules.items()}
-    for word in frozenset().union(*found.values()):
-        if word not in WORDS:
-            raise unknown(f"word in {attribute} of {owner}:", word, WORDS)
+    found: dict[str, Mapping[str, int]] = {}
+    for name, text in rules.items():
+        words = {w: int(n or 0) for w, n in re.findall(r"(\S+)(?:\s+(-?\d+))?", str(text))}
+        found[_starred(name)] = words
+        for word, number in words.items():
+            if word not in WORDS:
+                raise unknown(f"word in {attribute} of {owner}:", word, WORDS)
+            if not {"several": number >= 0, "varies": number < 0}.get(word, number == 0):
+                raise UsageError(f"{attribute} of {owner}: {name!r} is {text!r}", WORDS[word])
     return found
 
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from protofl.hooks.models.architecture import unset_model
-from protofl.hooks.transport.rules import Fault
+from protofl.hooks.transport.rules import Declarations, Fault
 from protofl.hooks.views.run_info import RunInfo
 from protofl.hooks.wire.vocabulary import Key, find_key
 from protofl.hooks.wire.weights import weight_views
@@ -32,6 +32,12 @@ def known_key(name: str) -> Key | None:
     return find_key(name)
 
 
+def varying(name: str, declared: Declarations) -> int:
+    """Return the dimension of a key whose size may differ: -1 for the last; 0 for none."""
+    key = known_key(name)
+    return declared.number(name, "varies") or (key.varies if key else 0)
+
+
 @dataclass(frozen=True)
 class Spec:
     """The type and shape of a tensor.
@@ -47,17 +53,16 @@ class Spec:
     optional: bool = False
 
     @classmethod
-    def of(cls, name: str, entry: Entry) -> Spec:
+    def of(cls, name: str, entry: Entry, varies: int = 0) -> Spec:
         """Return the spec of a tensor.
 
-        The number of rows may vary, but not of weights; and the rank of factors (FedKD).
+        The number of rows may vary, but not of weights; and the `varying` dimension (FedKD).
         """
         dims: list[int | None] = list(entry.shape)
-        key = known_key(name)
         if "/" not in name:
             dims[:1] = [None] * bool(dims)
-        elif key and key.varies and len(dims) >= -key.varies:
-            dims[key.varies] = None
+        if 0 < -varies <= len(dims):
+            dims[varies] = None
         return cls(entry.dtype, tuple(dims))
 
     @classmethod
@@ -87,8 +92,8 @@ class Spec:
         pairs = zip(self.dims, other.dims, strict=True)
         return replace(self, dims=tuple(a if a == b else None for a, b in pairs))
 
-    def check(self, name: str, entry: Entry) -> None:
-        """Check a tensor.
+    def check(self, name: str, entry: Entry, varies: int = 0) -> None:
+        """Check a tensor, with its `varying` dimension.
 
         Raises:
             Fault: The tensor has another type or shape.
@@ -98,14 +103,13 @@ class Spec:
         pairs = zip(self.dims, entry.shape, strict=False)
         if len(self.dims) != len(entry.shape) or any(d not in (None, n) for d, n in pairs):
             raise Fault(name, "shape", f"of shape {list(entry.shape)}, it is {self.words}")
-        key = known_key(name)
-        if key and key.varies:
-            rank, sizes = entry.shape[key.varies], [d for d in self.dims if d is not None]
+        if 0 < -varies <= len(self.dims):
+            rank, sizes = entry.shape[varies], [d for d in self.dims if d is not None]
             if rank < 1 or (sizes and rank > max(sizes)):
                 raise Fault(name, "shape", f"with rank {rank}, it is {self.words}")
 
 
-def check_ranks(header: Header) -> None:
+def check_ranks(header: Header, declared: Declarations) -> None:
     """Check that the factors of one tensor have the same rank.
 
     Raises:
@@ -113,10 +117,10 @@ def check_ranks(header: Header) -> None:
     """
     ranks: dict[str, int] = {}
     for name, entry in header.items():
-        key = known_key(name)
-        if key and key.varies and len(entry.shape) >= -key.varies:
-            rank = entry.shape[key.varies]
-            if ranks.setdefault(name.rpartition("/")[0], rank) != rank:
+        varies = varying(name, declared)
+        if 0 < -varies <= len(entry.shape):
+            rank = entry.shape[varies]
+            if ranks.setdefault(name.rpartition("/")[0] or name, rank) != rank:
                 raise Fault(name, "shape", f"with rank {rank}, and other factors with another")
 
 
@@ -128,12 +132,13 @@ class SpecTable:
 
     Args:
         info: The run.
+        declared: The uploads' declarations.
         state: The table as JSON values: ``tried``, the architectures of the dry step, and
             ``specs``, {architecture: {key: text of a `Spec`}}.
     """
 
-    def __init__(self, info: RunInfo, state: dict[str, Any]) -> None:
-        self._info = info
+    def __init__(self, info: RunInfo, declared: Declarations, state: dict[str, Any]) -> None:
+        self._info, self._declared = info, declared
         self._tried: list[str] = state.setdefault("tried", [])
         self._texts: dict[str, dict[str, str]] = state.setdefault("specs", {})
         self._specs = {a: {n: Spec.parse(t) for n, t in s.items()} for a, s in self._texts.items()}
@@ -153,10 +158,14 @@ class SpecTable:
             self._tried.append(architecture)
         specs = self._specs.setdefault(architecture, {})
         for name, entry in header.items():
-            new = replace(Spec.of(name, entry), optional=not first and name not in specs)
+            new = replace(self.spec(name, entry), optional=not first and name not in specs)
             self.put(architecture, name, specs[name].merged(new) if name in specs else new)
         for name in [*specs.keys() - header.keys()]:
             self.put(architecture, name, replace(specs[name], optional=True))
+
+    def spec(self, name: str, entry: Entry) -> Spec:
+        """Return the spec of a sent tensor."""
+        return Spec.of(name, entry, varying(name, self._declared))
 
     def put(self, architecture: str, name: str, spec: Spec) -> None:
         """Set the spec of a key."""
