@@ -46,7 +46,7 @@ TWICE = {
 WHOLE = {
     "method": {*KINDS, "multi-krum"},
     "metric": {"auc", "confusion"},
-    "model-group": {"cnn4", "cnn1d", "htcnn8", "mlp", "text"},
+    "model-group": {"cnn4", "cnn1d", "htcnn8", "mlp", "text", "htfe-sen-2"},
     "partitioner": {"dirichlet", "pathological"},
     "study": {"fedsa"},
     "wrapper": {"alie", "quantise", "stale"},

@@ -52,6 +52,7 @@ class Extractor:
     Attributes:
         name: The architecture's name in a group.
         build: ``build(sample)`` returns a module B×``sample.shape`` → B×anything.
+        wide: True if the layers' widths follow K: ``build(sample, feature_dim)``.
         channels_last: Whether convolutions over images run in channels-last layout.
         eval_batch: Samples per batch in evaluation.
 
@@ -61,9 +62,10 @@ class Extractor:
     """
 
     name: str
-    build: Callable[[pf.datasets.SampleSpec], nn.Module]
+    build: Callable[..., nn.Module]
     channels_last: bool = True
     eval_batch: int = 128
+    wide: bool = False
 
     def with_head(self, head: Head = LINEAR, suffix: str = "") -> pf.models.Architecture:
         """The architecture of this extractor and ``head`` (one fully connected layer)."""
@@ -84,5 +86,5 @@ def _build(
     feature_dim: int,
 ) -> pf.models.SplitModel:
     """A freshly drawn model; the extractor's weights are drawn first."""
-    f = extractor.build(sample)
+    f = extractor.build(sample, *([feature_dim] * extractor.wide))
     return pf.models.SplitModel(f, head.build(feature_dim, num_classes), feature_dim)

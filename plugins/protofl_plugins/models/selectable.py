@@ -29,7 +29,7 @@ class SelectableGroup(ModelGroup):
         Raises:
             UsageError: The chosen one is none of them.
         """
-        found = {extractor.name: extractor.with_head() for extractor in self.extractors}
+        found = {extractor.name: extractor.with_head() for extractor in self.members(config)}
         only = cast(SelectableGroup.Config, config).only
         if only is None:
             return [*found.values()]
@@ -45,4 +45,4 @@ class SelectableGroup(ModelGroup):
     @pf.hookimpl
     def server_architectures(self, config: pf.Config) -> list[pf.models.Architecture]:
         """All nets: the server's own, and the auxiliary of FML and FedKD, may be any of them."""
-        return [extractor.with_head() for extractor in self.extractors]
+        return [extractor.with_head() for extractor in self.members(config)]

@@ -87,9 +87,18 @@ class GRU(TokenNet):
     def forward(self, x: Tensor) -> Tensor:
         """Padding comes last, so no state up to the last real token has seen it."""
         states: Tensor = self.gru(self.embedding(x))[0]
-        positions = torch.arange(x.shape[1], device=x.device)
-        last = (self.real(x) * positions).amax(1).long()
-        return states.gather(1, last[:, None, None].expand(-1, 1, states.shape[2])).squeeze(1)
+        return at_last(states, self.real(x))
+
+
+def last_places(real: Tensor) -> Tensor:
+    """Return the place of the last real token in each text, [B], of a mask B×L; 0 without one."""
+    return (real * torch.arange(real.shape[1], device=real.device)).amax(1).long()
+
+
+def at_last(states: Tensor, real: Tensor) -> Tensor:
+    """Return the states at the last real token, B×L×H → B×H; the mask is B×L."""
+    places = last_places(real)[:, None, None].expand(-1, 1, states.shape[2])
+    return states.gather(1, places).squeeze(1)
 
 
 def bag(sample: pf.datasets.SampleSpec) -> nn.Module:
