@@ -134,7 +134,7 @@ def test_an_absent_client_is_as_if_it_had_not_trained(fed, monkeypatch, store):
     found.pool.host.run = losing
     found.rounds(3)
     whole = fed(rounds=3, participation=1.0)
-    recorded = {at: sorted(clients) for at, clients in losing.answered.items()}
+    recorded = {at: Row({"answered": sorted(c)}) for at, c in losing.answered.items()}
     replay = Participation(whole.plan, recorded)
     whole.federation = Federation(whole.plan, whole.pool, participation=replay)
     whole.federation.start_trial(0)

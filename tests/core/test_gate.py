@@ -33,6 +33,7 @@ from protofl.hooks.transport.rules import RULES, Declarations, Fault
 from protofl.hooks.transport.tensor_specs import check_ranks
 from protofl.hooks.views.snapshots import pack_server, unpack_server
 from protofl.hooks.wire.payload import Payload
+from protofl.records.row import Row
 from protofl.system.files.tensors import Entry, read_tensors, tensor_header, write_tensors
 
 
@@ -55,7 +56,7 @@ def resumed(changes, **options):
 
 def replayed(changes, *, rounds, **options):
     """With participants that are given: of an honest run without its last client."""
-    recorded = {(0, number): [0, 1, 2] for number in range(rounds)}
+    recorded = {(0, number): Row({"answered": [0, 1, 2]}) for number in range(rounds)}
     return federation(changes, dry=False, recorded=recorded, rounds=rounds, **options)
 
 

@@ -105,7 +105,7 @@ def test_or_the_client_is_left_out():
             assert f"client {HOSTILE} sent" in note and "(figures)" in note and len(note) < 400
             assert f"round {number}" in note
         assert len(notes) == (number in lies), (number, notes)
-    answered = {(0, number): lines[number]["answered"] for number in lies}
+    answered = {(0, number): lines[number] for number in lies}
     plan = make_plan("fedproto", **given)
     replay = Federation(plan, Host(plan), participation=Participation(plan, answered))
     replay.start_trial(0)
@@ -127,7 +127,7 @@ EVALUATED = {
         {"kind": pf.backends.Reply()},
         "a reply Reply, expected EvaluateReply",
     ),
-    "that it is absent": ({"kind": Absent()}, "a reply Absent, expected EvaluateReply"),
+    "an unknown reason": ({"kind": Absent(reason="bored")}, "'reason' as bored"),
     "metrics that are garbage": ({"blob": b"\x07" * 100}, "not a payload"),
 }
 
@@ -155,7 +155,7 @@ def test_behind_the_upload_and_at_checkpoints_it_stops_the_run_too(tmp_path):
         found.save_clients([HOSTILE], {HOSTILE: str(tmp_path / "client")})
 
 
-@pytest.mark.parametrize("reason", ["deadline", "left", "failed", "bored", 7])
+@pytest.mark.parametrize("reason", ["deadline", "left", "failed", "stale", "refused", "bored", 7])
 def test_why_a_client_is_absent(reason):
     found = federation(Train, {"kind": Absent(reason=reason)}, on_lost_client="skip")
     found.round(0)

@@ -12,6 +12,7 @@ import protofl as pf
 from protofl.federation.federation import Federation
 from protofl.federation.participation import Participation
 from protofl.federation.plan import Plan
+from protofl.records.row import Row
 
 OPTIONS = {"clients": 8, "rounds": 6, "participation": 0.5, "dry_step": False}
 
@@ -53,15 +54,13 @@ def interrupted(at):
 
 def test_without_an_option_clients_are_drawn_and_nobody_is_named():
     plan = make_plan("fedproto", **OPTIONS)
-    draws = {
-        (0, r): sorted(pf.numpy_stream(0, "participants", r).choice(8, 4, replace=False).tolist())
-        for r in range(6)
-    }
+    draws = [pf.numpy_stream(0, "participants", r).choice(8, 4, replace=False) for r in range(6)]
+    draws = {(0, r): Row({"answered": sorted(c.tolist())}) for r, c in enumerate(draws)}
     federation = Federation(plan, pf.backends.Host(plan), participation=Participation(plan, draws))
     federation.start_trial(0)
     rows = lines_of(plan)
     assert without_times(rows) == without_times([federation.round(n)[0] for n in range(6)])
-    assert len({*map(str, draws.values())}) > 3
+    assert len({str(row.answered) for row in draws.values()}) > 3
     for row in rows:
         assert not {"answered", "absent", "client_losses", "virtual"} & row.keys()
 

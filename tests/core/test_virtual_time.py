@@ -226,7 +226,7 @@ def test_whoever_misses_a_round_is_as_if_never_asked(tmp_path, method, what):
     rows, found = rounds_of(plan)
     reasons = {reason for row in rows for reason in row.get("absent", {}).values()}
     assert reasons >= expected and reasons, reasons
-    answered = {(0, n): row["answered"] for n, row in enumerate(rows) if "answered" in row}
+    answered = {(0, n): row for n, row in enumerate(rows) if "answered" in row}
 
     replayed = make_plan(method, **OPTIONS | options)
     again, replay = rounds_of(replayed, participation=Participation(replayed, answered))

@@ -65,8 +65,8 @@ class Membership:
         return {key: clients for key, clients in found.items() if clients}
 
 
-Recorded = Mapping[tuple[int, int], list[int]]
-"""Clients that took part and answered, ascending: {(trial, round): clients}."""
+Recorded = Mapping[tuple[int, int], Row]
+"""Lines of rounds to replay, {(trial, round): line}: ``answered``, ``unfollowed``, ``unscored``."""
 
 
 def default_participants(seed: int, round: int, clients: int, participants: int) -> list[int]:
@@ -83,7 +83,7 @@ def default_participants(seed: int, round: int, clients: int, participants: int)
 
 
 def recorded_clients(plan: Plan) -> Recorded:
-    """Return the clients that answered in the rounds of the run of ``--participants-from``.
+    """Return the rounds of the run of ``--participants-from``, with the clients that answered.
 
     Args:
         plan: The run in which they are to take part.
@@ -117,7 +117,7 @@ def recorded_clients(plan: Plan) -> Recorded:
             do="take fewer --rounds, or a run that has them",
         )
     try:
-        return {at: _answered(row, config) for at, row in found.items()}
+        return {at: row.changed(answered=_answered(row, config)) for at, row in found.items()}
     except (ValueError, KeyError, TypeError):
         raise UsageError(
             f"{where}: {run.folder / METRICS} doesn't say who took part",
@@ -127,11 +127,12 @@ def recorded_clients(plan: Plan) -> Recorded:
 
 def _answered(row: Row, config: Mapping[str, Any]) -> list[int]:
     """Return the clients that answered in a round: the default ones unless its line names them."""
-    answered = row.answered
+    answered, known = row.answered, {*range(config["clients"])}
+    if not known.issuperset(map(int, [*row.unfollowed, *row.unscored])):
+        raise ValueError
     if answered is None:
         seed = config["seed"] + row.trial
         return default_participants(seed, row.round, config["clients"], row.participants)
-    known = {*range(config["clients"])}
     if not known.issuperset(answered) or answered != sorted({*answered}):
         raise ValueError
     return [*answered]

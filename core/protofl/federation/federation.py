@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,9 +27,6 @@ from protofl.system.device import compute_threads
 from protofl.system.profile.run_profile import NOT_PROFILED, RunProfile
 
 R = TypeVar("R", bound=jobs.Reply)
-
-AHEAD = 256 << 20
-"""Bytes of different downloads that are prepared for an evaluation before it begins."""
 
 
 class Federation:
@@ -152,6 +150,8 @@ class Federation:
         if self.server.evaluates:
             everyone = settings.eval_clients == "all"
             chosen = self._who.members.numbers(number) if everyone else clients
+            shown = [*chosen, *self._who.members.unseen]
+            totals.unscored = self._who.lost(number, "unscored", shown)
             self.evaluate_clients(chosen, number, totals)
             totals.add_metrics(figures_of(self.plan.metrics, totals.counts))
             totals.add_domains(self._domains)
@@ -195,37 +195,40 @@ class Federation:
         totals.spend({"server": time.perf_counter() - start})
 
     def _follow_up(self, clients: list[int], number: int, totals: Totals) -> None:
-        """Run the phases after the server's step; clients keep the download for them."""
+        """Run the phases after the server's step; clients keep the download for them.
+
+        A client that is lost is what it was before, without the download.
+        """
         self.holders = set()
-        replies = self._train(clients, number, "after_server", totals)
+        later = Totals(absent=self._who.lost(number, "unfollowed", clients))
+        there = [client for client in clients if client not in later.absent]
+        replies = self._train(there, number, "after_server", later)
         self._who.followed(replies)
-        for client in clients:
+        totals.add_phases(later)
+        self.holders = {client for client in there if client in replies}
+        for client in sorted(self.holders):
             totals.add_losses(replies[client])
-        self.holders = set(clients)
 
     def _train(
         self, clients: list[int], number: int, when: str, totals: Totals
     ) -> dict[int, jobs.TrainReply]:
-        """Run local training; a client that holds its download is not sent it again.
-
-        A client may be absent until its upload counts; then it is too late to do without it.
-        """
+        """Run local training; a client that holds its download is not sent it again."""
         settings, first = self.plan.settings, when == "before_upload"
         with self._sums.span("downloads", "server"):
             lacking = [client for client in clients if client not in self.holders]
             blobs = dict(self._server_side.downloads(lacking, totals))
             sizes = {client: len(blobs.get(client, b"")) for client in clients}
             idle = self._who.downloading(sizes, when)
-            undo = "skip" in (settings.on_bad_upload, settings.on_lost_client)
-            undo = undo or self._who.leaves_out
+            skip = settings.on_lost_client == "skip"
+            undo = settings.on_bad_upload == "skip" or self._who.leaves_out
             work = [
                 jobs.Train(
                     c,
                     number,
                     when,
                     keep_received=c not in blobs,
-                    may_fail=first and settings.on_lost_client == "skip",
-                    may_be_undone=first and undo,
+                    may_fail=skip,
+                    may_be_undone=skip or (first and undo),
                     blob=blobs.get(c, b""),
                 )
                 for c in clients
@@ -241,21 +244,20 @@ class Federation:
         self, clients: Sequence[int], number: int, totals: Totals, epochs: int | None = None
     ) -> None:
         """Evaluate clients with their next download, unseen clients after fine-tuning."""
+        clients = [client for client in clients if client not in totals.unscored]
         self._stages.begin("evaluate", clients, epochs=epochs or 0)
-        work: list[jobs.Evaluate] = []
-        held, last = 0, b""
-        for client, blob in self._server_side.downloads(clients, totals, counted=False):
-            held += len(blob) if blob is not last else 0
-            observe = self.observer.samples(number) if epochs is None else 0
-            work.append(jobs.Evaluate(client, number, observe, epochs or 0, blob=blob))
-            last = blob
-            # Where every client gets other bytes, those of all clients are never held at once.
-            if held > AHEAD or len(work) + len(totals.scores) == len(clients):
-                replies = self._replies("evaluate", work, jobs.EvaluateReply, totals)
-                for scored, reply in replies.items():
-                    totals.add_score(scored, reply)
-                    self.observer.take_features(scored, totals.counts.get(scored, Payload()))
-                work, held = [], 0
+        observe = self.observer.samples(number) if epochs is None else 0
+        skip = self.plan.settings.on_lost_client == "skip"
+        for portion in self._server_side.portions(clients, totals):
+            work = [
+                jobs.Evaluate(client, number, observe, epochs or 0, blob=blob, may_fail=skip)
+                for client, blob in portion.items()
+            ]
+            replies = self._replies("evaluate", work, jobs.EvaluateReply, totals)
+            for client, reply in replies.items():
+                totals.add_score(client, reply)
+                self.observer.take_features(client, totals.counts.get(client, Payload()))
+        self._who.scored(number, totals.scores, totals.unscored)
 
     def _evaluate_unseen(self, number: int, totals: Totals) -> None:
         """Evaluate unseen clients; after the last round also fine-tuned."""
@@ -265,10 +267,13 @@ class Federation:
         if unseen and settings.fine_tune and number + 1 == settings.rounds:
             found["fine_tuned_accuracy"] = settings.fine_tune
         for name, epochs in found.items():
-            own = Totals()
+            own = Totals(unscored=totals.unscored)
             self.evaluate_clients(unseen, number, own, epochs)
             totals.apart[name] = own.scores
             totals.spend(own.seconds)
+            totals.failures |= own.failures
+        for client, name in product(totals.unscored, found):  # no figure has a lost client
+            totals.apart[name].pop(client, None)
 
     def save_clients(self, clients: Iterable[int], paths: Mapping[int, str]) -> float:
         """Save clients on their hosts; return the seconds that it took."""
@@ -289,7 +294,7 @@ class Federation:
                 found = self._stages.sound(job, reply, kind)
                 self._stages.done(stage, job.client, found, totals)
                 if isinstance(found, jobs.Absent):
-                    totals.leave_out(job.client, found.reason, found.error)
+                    totals.leave_out(job.client, found.reason, found.error, stage)
                 else:
                     replies[job.client] = found
         return replies

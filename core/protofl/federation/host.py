@@ -84,7 +84,7 @@ def chunks(engine: Choice, architectures: list[str]) -> list[list[int]]:
 
 def go_on(job: work.Job) -> str:
     """Return the advice for a job that does not end."""
-    return Late.GO_ON if isinstance(job, work.Train) and job.when == "before_upload" else ""
+    return Late.GO_ON if isinstance(job, work.RoundJob) else ""
 
 
 class Host:
@@ -181,7 +181,7 @@ class Host:
 
     def _absent(self, job: work.Job, error: RunFailure) -> work.Absent:
         """Return the reply for a client whose hook failed; raise the error if it may not fail."""
-        if not isinstance(job, work.Train) or self.plan.dry or isinstance(error, Late):
+        if not isinstance(job, work.RoundJob) or self.plan.dry or isinstance(error, Late):
             raise error
         if isinstance(error, BadUpload) and self.plan.settings.on_bad_upload == "skip":
             return work.Absent(reason="skipped", notes=[f"{error.what}: it is left out"])

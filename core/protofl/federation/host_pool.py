@@ -24,6 +24,7 @@ from protofl.federation.jobs import (
     Job,
     Load,
     Reply,
+    RoundJob,
     Save,
     StartTrial,
     Train,
@@ -134,7 +135,7 @@ class Workers:
         """
         ended = 0
         while True:
-            slot, may_fail = self.slots[number], isinstance(job, Train) and job.may_fail
+            slot, may_fail = self.slots[number], isinstance(job, RoundJob) and job.may_fail
             try:
                 self._tell(slot)
                 if job is None:

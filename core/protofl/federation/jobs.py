@@ -110,9 +110,16 @@ class ClientJob(Job):
 
 @dataclass
 class RoundJob(ClientJob):
-    """A job for one client in a round; the blob is the client's download."""
+    """A job for one client in a round; the blob is the client's download.
+
+    Attributes:
+        round: The round.
+        may_fail: Whether the round goes on without the client: a pool that loses the client
+            answers `Absent`, and the client is what it was before the job.
+    """
 
     round: int
+    may_fail: bool = field(default=False, kw_only=True)
 
     def __str__(self) -> str:
         return f"{super().__str__()} in round {self.round}"
@@ -125,16 +132,14 @@ class Train(RoundJob):
     Attributes:
         when: ``before_upload`` or ``after_server``: which phases of the method.
         keep_received: Whether the client has its download already.
-        may_fail: Whether the round goes on without the client: a pool that loses it answers
-            `Absent`, and the client is what it was before.
-        may_be_undone: Whether an `Undo` may follow.
+        may_be_undone: Whether the client may have to be what it was before: after an error of a
+            hook, or by an `Undo`.
     """
 
     op = "train"
 
     when: str = "before_upload"
     keep_received: bool = False
-    may_fail: bool = False
     may_be_undone: bool = False
 
 
@@ -220,11 +225,17 @@ class TrainReply(Reply):
 
 @dataclass
 class Absent(Reply):
-    """The reply for a client that gives none; the client counts as if it had not trained.
+    """The reply for a client that is lost in a `RoundJob` with ``may_fail``.
+
+    A client that is lost before its upload counts as if it had not been asked. One that is lost in
+    a phase after the server's step keeps its upload. One that is lost in an evaluation is left out
+    of the accuracy.
 
     Attributes:
-        reason: ``failed``, or a word of the pool's own. What the run itself leaves out is
-            ``skipped``, and in virtual time ``deadline``, ``late`` or ``left``.
+        reason: ``failed``; or the pool's reason: ``deadline`` (no reply in time), ``left`` (not
+            reachable), ``stale`` (its state is not that of the round before), ``refused`` (its
+            owner does not allow the job). The run itself says ``skipped``, and in virtual time
+            ``deadline``, ``late`` or ``left``.
         error: The error of the hook that failed.
     """
 

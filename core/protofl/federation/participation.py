@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from protofl.errors import RunFailure, UsageError
@@ -26,8 +26,7 @@ class Participation:
 
     Args:
         plan: The run.
-        recorded: Who takes part in rounds, where this is not chosen; what ``--participants-from``
-            says where not given.
+        recorded: Rounds to replay; those of ``--participants-from`` if not given.
     """
 
     def __init__(self, plan: Plan, recorded: Recorded | None = None) -> None:
@@ -71,7 +70,8 @@ class Participation:
             return [*range(self._plan.info.num_clients)]
         settings, count = self._plan.settings, self.members.asked(round)
         there = self.members.at(round)
-        recorded = self._recorded.get((self._trial, round))
+        replayed = self._recorded.get((self._trial, round))
+        recorded = None if replayed is None else [*replayed["answered"]]
         if self._clock is None:
             return self._selection.choose(round, count, there) if recorded is None else recorded
         if recorded is not None:
@@ -98,6 +98,18 @@ class Participation:
         if self._clock:
             self._clock.follow(replies)
 
+    def lost(self, round: int, figure: str, among: Iterable[int]) -> dict[int, str]:
+        """Return {client: reason} of clients that a replayed round lost after the uploads.
+
+        Args:
+            round: The round.
+            figure: ``unfollowed`` or ``unscored``.
+            among: The clients of this run's stage.
+        """
+        line = self._recorded.get((self._trial, round), Row({}))
+        found = {int(client): reason for client, reason in line.get(figure, {}).items()}
+        return {client: found[client] for client in among if client in found}
+
     def answered(
         self, round: int, asked: Iterable[int], absent: Mapping[int, str]
     ) -> tuple[list[int], bool]:
@@ -112,15 +124,13 @@ class Participation:
         clients, least = [c for c in asked if c not in absent], self._plan.settings.min_clients
         replayed = not absent and (self._trial, round) in self._recorded
         if len(clients) < least and not replayed:
-            who = [f"{client} ({reason})" for client, reason in sorted(absent.items())]
-            more = f" and {len(who) - 10} more" if len(who) > 10 else ""
             do = "continue when they are back, or with a lower --min-clients"
             if "deadline" in absent.values():  # which the same round would miss again
                 do = "continue with a lower --min-clients, or begin again with a longer --deadline"
             raise RunFailure(
                 f"{len(clients)} of {len(asked)} clients answered in round {round}, "
                 f"and --min-clients asks for {least}",
-                f"absent: {', '.join(who[:10])}{more}" if who else "",
+                f"absent: {named(absent)}" if absent else "",
                 do,
             )
         if self._plan.dry:
@@ -129,6 +139,16 @@ class Participation:
         return clients, clients != default_participants(
             seed, round, info.num_clients, info.participants
         )
+
+    def scored(self, round: int, scores: Collection[int], lost: Mapping[int, str]) -> None:
+        """Check that an evaluation did not lose all its clients.
+
+        Raises:
+            RunFailure: It did.
+        """
+        if lost and not scores:
+            what = f"no client was evaluated in round {round}"
+            raise RunFailure(what, f"lost: {named(lost)}", "continue when they are back")
 
     def hear(self, replies: Mapping[int, TrainReply]) -> None:
         """Pass the mean losses of accepted clients to the selection."""
@@ -147,14 +167,20 @@ class Participation:
         Raises:
             UsageError: One is unseen, or comes later.
         """
-        for (trial, round), clients in self._recorded.items():
+        for (trial, round), line in self._recorded.items():
             self.members.start(trial)
-            if strange := {*clients}.difference(self.members.numbers(round)):
+            if strange := {*line["answered"]}.difference(self.members.numbers(round)):
                 raise UsageError(
                     f"--participants-from: client {min(strange)} took part in round {round} of "
                     f"trial {trial}, and is unseen here, or comes later",
                     do="give the same --unseen and --join-round as that run had",
                 )
+
+
+def named(lost: Mapping[int, str]) -> str:
+    """Return up to ten lost clients with their reasons."""
+    who = [f"{client} ({reason})" for client, reason in sorted(lost.items())]
+    return ", ".join(who[:10]) + (f" and {len(who) - 10} more" if len(who) > 10 else "")
 
 
 def check_participation(plan: Plan) -> None:

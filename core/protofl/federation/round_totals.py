@@ -24,6 +24,8 @@ MOST = 1000
 
 VALIDATION = "validation_accuracy"
 
+LOST = ("absent", "unfollowed", "unscored", "failures")
+
 TRAFFIC = ("upload_floats", "upload_bytes", "download_floats", "download_bytes")
 
 
@@ -35,6 +37,8 @@ class Totals:
         participants: Clients that take part, and answer.
         answered: Which, where these are not those that were drawn.
         absent: {client: why} of those that do not answer; no figure has them.
+        unfollowed: {client: why} of those without the phases after the server's step.
+        unscored: {client: why} of those that are not evaluated.
         failures: {client: error of a hook} of absent clients that failed.
         samples: Samples seen in local training.
         sums: Sums of the loss terms over them.
@@ -54,6 +58,8 @@ class Totals:
     participants: int = 0
     answered: list[int] | None = None
     absent: dict[int, str] = field(default_factory=dict)
+    unfollowed: dict[int, str] = field(default_factory=dict)
+    unscored: dict[int, str] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
     samples: int = 0
     sums: dict[str, float] = field(default_factory=dict)
@@ -74,13 +80,26 @@ class Totals:
         for stage, value in seconds.items():
             self.seconds[stage] += value
 
-    def leave_out(self, client: int, reason: str, error: str = "") -> None:
-        """Mark a client as absent: it counts as if it had not been asked."""
-        self.absent[client] = reason
+    def leave_out(self, client: int, reason: str, error: str = "", stage: str = "train") -> None:
+        """Mark a client as absent, so it counts as if it had not been asked; or as unscored."""
         if error:
             self.failures[client] = error
+        if stage == "evaluate":
+            self.unscored[client] = reason
+            return
+        self.absent[client] = reason
         self.traffic.pop(client, None)
         self.trained.pop(client, None)
+
+    def add_phases(self, later: Totals) -> None:
+        """Add the totals of the phases after the server's step, except losses."""
+        self.unfollowed = later.absent
+        self.failures |= later.failures
+        self.spend(later.seconds)
+        for client, samples in later.trained.items():
+            self.trained[client] = self.trained.get(client, 0) + samples
+        for client, sent in later.traffic.items():
+            self.traffic[client].update(sent)
 
     def add_losses(self, reply: TrainReply) -> None:
         """Add a client's local training."""
@@ -134,10 +153,9 @@ class Totals:
             measures = _accuracy(self.train_scores, "train_accuracy") | measures
         # Losses are means over the samples of the round.
         terms = {label: value / max(self.samples, 1) for label, value in self.sums.items()}
-        each = {str(client): accuracy for client, accuracy in self.accuracy.items()}
+        each = by_client(self.accuracy)
         absent = {
-            "absent": {str(client): reason for client, reason in sorted(self.absent.items())},
-            "failures": {str(client): line for client, line in sorted(self.failures.items())},
+            **{name: by_client(getattr(self, name)) for name in LOST},
             "skipped_uploads": sorted(c for c, why in self.absent.items() if why == "skipped"),
         }
         honest = {c: score for c, score in self.scores.items() if c not in self.malicious}
@@ -166,9 +184,14 @@ class Totals:
         for name, scores in self.apart.items():
             line |= _accuracy(scores, name)
             if name != VALIDATION and len(scores) <= MOST:
-                each = {str(c): correct / count for c, (correct, count) in sorted(scores.items())}
-                line[f"client_{name.replace('accuracy', 'accuracies')}"] = each
+                each = {c: correct / count for c, (correct, count) in scores.items()}
+                line[f"client_{name.replace('accuracy', 'accuracies')}"] = by_client(each)
         return line
+
+
+def by_client(values: Mapping[int, Any]) -> dict[str, Any]:
+    """Return values by client as JSON has them, clients ascending."""
+    return {str(client): value for client, value in sorted(values.items())}
 
 
 def _accuracy(scores: Mapping[int, tuple[int, int]], name: str) -> dict[str, Any]:

@@ -36,6 +36,10 @@ from protofl.system.profile.run_profile import Sums
 from protofl.system.randomness import global_stream
 
 
+AHEAD = 256 << 20
+"""Bytes of different downloads that are prepared for an evaluation before it begins."""
+
+
 class ServerSide:
     """The server of a trial, and the hooks that run there.
 
@@ -127,6 +131,18 @@ class ServerSide:
                 sent["download_bytes"] += len(blob)
             totals.spend({"payload": time.perf_counter() - start})
             yield client, blob
+
+    def portions(self, clients: Iterable[int], totals: Totals) -> Iterator[dict[int, bytes]]:
+        """Yield {client: download} for an evaluation, a limited number of bytes at a time."""
+        held, last, portion = 0, b"", dict[int, bytes]()
+        for client, blob in self.downloads(clients, totals, counted=False):
+            held += len(blob) if blob is not last else 0
+            portion[client] = last = blob
+            if held > AHEAD:
+                yield portion
+                held, portion = 0, {}
+        if portion:
+            yield portion
 
     def learn(self, uploads: Mapping[int, Payload]) -> dict[str, Any]:
         """Run aggregation and training on the server; return the figures of ``--measure``."""

@@ -146,9 +146,12 @@ class Clock:
         return absent
 
     def follow(self, replies: Mapping[int, TrainReply]) -> None:
-        """Book training after the server's step; the round waits for all clients."""
-        for client, reply in replies.items():
-            self._parts[client][3] += self._training(client, reply.samples)
+        """Book training after the server's step; the round waits for all that answered."""
+        for client, own in self._parts.items():
+            if client in replies:
+                own[3] += self._training(client, replies[client].samples)
+            else:
+                del own[3:]
         self._ends += max((own[3] for own in self._parts.values() if len(own) > 3), default=0.0)
 
     def line(self) -> dict[str, Any]:

@@ -92,6 +92,8 @@ class Row(Mapping[str, Any]):
     participants = Figure[int]()
     answered = Figure[Sequence[int] | None](None)
     absent = Figure[Mapping[str, str]](NOTHING)
+    unfollowed = Figure[Mapping[str, str]](NOTHING)
+    unscored = Figure[Mapping[str, str]](NOTHING)
     failures = Figure[Mapping[str, str]](NOTHING)
     skipped_uploads = Figure[Sequence[int]](())
     malicious = Figure[Sequence[int]](())

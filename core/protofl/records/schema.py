@@ -61,6 +61,8 @@ class Line(_Form):
     participants: Count
     answered: list[Count] | None = None
     absent: dict[Client, str] = {}
+    unfollowed: dict[Client, str] = {}
+    unscored: dict[Client, str] = {}
     failures: dict[Client, str] = {}
     skipped_uploads: list[Count] = []
     malicious: list[Count] = []

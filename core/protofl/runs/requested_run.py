@@ -254,4 +254,5 @@ def _has(run: Run, trial: int, rounds: int) -> bool:
 
 def _lost(row: Row) -> bool:
     """Return True if a client is absent from a round because of the machine."""
-    return "failed" in row.absent.values()
+    machine = {"failed", "refused", "stale"}.intersection(row.absent.values())
+    return bool(machine or row.unfollowed or row.unscored)

@@ -238,7 +238,7 @@ class ReplyValues(BaseModel):
     validation: Scores | None = None
     notes: list[str] = []
     profile: str = ""
-    reason: Literal["deadline", "failed", "left", "skipped"] = "failed"
+    reason: Literal["deadline", "failed", "left", "refused", "skipped", "stale"] = "failed"
     error: str = ""
 
 

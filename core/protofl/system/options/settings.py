@@ -254,7 +254,7 @@ class Settings(Strict):
         recipe=False, ge=0
     )
     on_lost_client: Literal["stop", "skip"] = record(
-        "stop", "What to do if a client's hook fails or its training ends three workers",
+        "stop", "What to do if a client's hook fails or its job ends three workers",
         affects="nothing"
     )
     min_clients: int = record(
