@@ -128,7 +128,7 @@ class Dirichlet:
 
         # 3. What is still lacking comes from the largest clients.
         if lacking:
-            receivers = _move_to_small(owner, num_clients, least, generator)
+            receivers = move_to_small(owner, num_clients, least, generator)
             notes.append(
                 f"dirichlet: moved {lacking} samples from the largest clients to {receivers} "
                 f"that had fewer than {least} in each of {1 + config.redraws} draws"
@@ -206,7 +206,7 @@ def _draw_clients(
     return counts
 
 
-def _move_to_small(
+def move_to_small(
     owner: np.ndarray, num_clients: int, least: int, generator: np.random.Generator
 ) -> int:
     """Give clients below ``least`` random samples of the largest; return how many received.

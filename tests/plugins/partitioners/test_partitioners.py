@@ -9,7 +9,7 @@ import pytest
 
 import protofl as pf
 from protofl.system.options.plugin_options import parse_config
-from protofl_plugins.partitioners.dirichlet import Dirichlet, _draw_classes, _move_to_small
+from protofl_plugins.partitioners.dirichlet import Dirichlet, _draw_classes, move_to_small
 from protofl_plugins.partitioners.iid import IID
 from protofl_plugins.partitioners.pathological import Pathological
 from protofl_plugins.partitioners.published import Published, _pathological, _practical
@@ -278,7 +278,7 @@ def test_dirichlet_moves_samples_and_says_so(seed):
 
 def test_dirichlet_cuts_the_largest_to_one_level():
     owner = np.repeat(np.arange(5), [50, 47, 20, 3, 0])
-    received = _move_to_small(owner, 5, 14, np.random.default_rng(0))
+    received = move_to_small(owner, 5, 14, np.random.default_rng(0))
     assert received == 2
     assert np.bincount(owner).tolist() == [36, 36, 20, 14, 14]
 
