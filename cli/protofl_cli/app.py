@@ -6,7 +6,7 @@ import difflib
 import signal
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
 from typer.core import TyperGroup
@@ -16,6 +16,7 @@ from protofl_cli.commands import (
     check,
     compare,
     data,
+    deploy,
     export,
     generator,
     list_plugins,
@@ -39,15 +40,31 @@ _ClickUsageError: type[Any] = typer.BadParameter.__bases__[0]
 _ClickException: type[Any] = _ClickUsageError.__bases__[0]
 
 
-USE, WRITE, DEVELOP = "Run and inspect", "Write a plugin", "Develop"
+USE, DEPLOY, WRITE, DEVELOP = "Run and inspect", "Deploy", "Write a plugin", "Develop"
 """Groups of commands in the help."""
 
 CLOSED = 141
 """Exit code if standard output was closed: that of SIGPIPE in a shell."""
 
 
-class Commands(TyperGroup):
+class WithRuns(TyperGroup):
+    """A group with commands that take the options of a run, which they get only when called."""
+
+    runs: ClassVar[dict[str, tuple[Callable[..., None], str]]] = {}
+    """{name of such a command: (its function, its panel of the help)}."""
+
+    def resolve_command(self, *args: Any) -> Any:  # noqa: ANN401 - as the base class has it
+        """Return the command, with the options of a run where it takes them."""
+        name, command, words = super().resolve_command(*args)
+        if name in self.runs:
+            command = whole_command(name, *self.runs[name])
+        return name, command, words
+
+
+class Commands(WithRuns):
     """The group of all commands, which turns exceptions into messages and exit codes."""
+
+    runs: ClassVar = {"run": (run.run, USE), "sweep": (sweep.sweep, USE)}
 
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 - as the base class has it
         """Run a command and end the program.
@@ -69,13 +86,11 @@ class Commands(TyperGroup):
             code = CLOSED if closed else _report(problem, debug=known["debug"])
         sys.exit(code if isinstance(code, int) else 0)
 
-    def resolve_command(self, *args: Any) -> Any:  # noqa: ANN401 - as the base class has it
-        """Return the command; ``run`` and ``sweep`` get their options only here."""
-        name, command, words = super().resolve_command(*args)
-        commands: dict[str, Callable[..., None]] = {"run": run.run, "sweep": sweep.sweep}
-        if name in commands:
-            command = whole_command(name, commands[name], USE)
-        return name, command, words
+
+class Deployments(WithRuns):
+    """The group ``protofl deploy``."""
+
+    runs: ClassVar = {"rehearse": (deploy.rehearse, "")}
 
 
 def _left(end: SystemExit) -> int:
@@ -174,9 +189,15 @@ def _add(group: typer.Typer, name: str, command: Callable[..., None], panel: str
     group.command(name, help=help_text(command), rich_help_panel=panel or None)(command)
 
 
-def _group(name: str, about: str, panel: str, commands: dict[str, Callable[..., None]]) -> None:
+def _group(
+    name: str,
+    about: str,
+    panel: str,
+    commands: dict[str, Callable[..., None]],
+    cls: type[TyperGroup] = TyperGroup,
+) -> None:
     """Add a group of commands, in a panel of the help."""
-    group = typer.Typer(help=about)
+    group = typer.Typer(help=about, cls=cls)
     for own, command in commands.items():
         _add(group, own, command)
     app.add_typer(group, name=name, rich_help_panel=panel)
@@ -206,6 +227,13 @@ _group(
     {"list": data.list_data, "import": data.import_data},
 )
 _group("partition", "Show how data are split over clients.", USE, {"show": partition.show})
+_group(
+    "deploy",
+    "Run on machines of their own, through Flower.",
+    DEPLOY,
+    {"rehearse": with_options(deploy.rehearse)},
+    Deployments,
+)
 _add(app, "new-plugin", new_plugin.new_plugin, WRITE)
 _add(app, "check", check.check, WRITE)
 _group("generator", "Train image generators for the server.", DEVELOP, {"train": generator.train})

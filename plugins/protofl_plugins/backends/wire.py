@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import struct
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, BinaryIO
 
 import protofl as pf
@@ -62,6 +64,26 @@ def _exactly(stream: BinaryIO, count: int) -> bytes:
     if len(data) < count:
         raise EOFError("the stream was closed")
     return data
+
+
+def send_parts(stream: BinaryIO, text: str, blobs: Sequence[bytes]) -> None:
+    """Write an envelope of a deployed run: a text, and byte strings as one blob."""
+    lengths = [len(blob) for blob in blobs]
+    stream.write(_opening({"text": text, "lengths": lengths}, sum(lengths)))
+    for blob in blobs:
+        stream.write(blob)
+    stream.flush()
+
+
+def receive_parts(stream: BinaryIO) -> tuple[str, list[bytes]]:
+    """Read an envelope of a deployed run.
+
+    Raises:
+        EOFError: The other side closed the stream.
+    """
+    header, data = receive(stream)
+    ends = list(accumulate(header["lengths"], initial=0))
+    return str(header["text"]), [data[a:b] for a, b in zip(ends, ends[1:], strict=False)]
 
 
 def answer(

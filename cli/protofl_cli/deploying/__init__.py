@@ -1,0 +1,1 @@
+"""Deployed runs: keys and certificates, files of a federation, and Flower's programs."""

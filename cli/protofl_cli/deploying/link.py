@@ -1,0 +1,192 @@
+"""The link: Flower's SuperLink and SuperExec on this machine, and calls to them."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from protofl.errors import RunFailure, UsageError
+from protofl_cli.deploying import programs
+from protofl_cli.deploying.federation_file import Federation
+from protofl_cli.deploying.keys import make_certificates, pem_of, write_secret
+from protofl_cli.deploying.programs import Child, call, environment, program, wait_for_port
+
+APP = "protofl_plugins.backends.flower_app"
+"""The package with the Flower app, the same for every run."""
+
+
+def make_federation(folder: Path, public: str, port: int) -> Federation:
+    """Write a federation's folder: certificates, a secret and ``federation.toml``.
+
+    Args:
+        folder: The folder, new or empty.
+        public: HOST:PORT at which nodes reach the link.
+        port: The port on this machine.
+
+    Raises:
+        UsageError: The folder has files.
+    """
+    folder = folder.expanduser().absolute()
+    if folder.exists() and any(folder.iterdir()):
+        raise UsageError(f"{folder} is not empty", do="give a new folder")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    host = public.rpartition(":")[0]
+    hosts = dict.fromkeys([host, "localhost", "127.0.0.1"])
+    make_certificates(folder, [*hosts])
+    write_secret(folder / "secret", secrets.token_bytes(32))
+    made = Federation(folder, port, public, [])
+    made.write()
+    return made
+
+
+@contextmanager
+def running_link(federation: Federation) -> Iterator[Callable[[], None]]:
+    """Run the link in the block; yield a function that raises if one of its programs has ended.
+
+    Raises:
+        RunFailure: A program did not start.
+    """
+    folder, here = federation.folder, federation.address
+    logs, secret, authority = folder / "logs", str(folder / "secret"), str(folder / "ca.crt")
+    logs.mkdir(exist_ok=True)
+    common = ["--superexec-auth-secret-file", secret]
+    superlink = [program("flower-superlink"), "--host", "127.0.0.1"]
+    superlink += ["--port", str(federation.port), "--database", str(folder / "state.db")]
+    superlink += ["--ssl-ca-certfile", authority, "--ssl-certfile", str(folder / "server.crt")]
+    superlink += ["--ssl-keyfile", str(folder / "server.key"), "--enable-supernode-auth"]
+    superlink += ["--isolation", "process", *common]
+    superexec = [program("flower-superexec"), "--runtime-api-address", here]
+    superexec += ["--root-certificates", authority, *common]
+    with ExitStack() as until:
+        link = Child(superlink, logs / "superlink.log", environment(folder / "link"))
+        until.callback(link.stop)
+        wait_for_port(federation.port, link)
+        executor = Child(superexec, logs / "superexec.log", environment(folder / "superexec"))
+        until.callback(executor.stop)
+        register(federation)
+
+        def check() -> None:
+            link.check()
+            executor.check()
+
+        yield check
+
+
+def connection(federation: Federation) -> Path:
+    """Write Flower's file of connections; return its folder."""
+    home = federation.folder / "cli"
+    home.mkdir(exist_ok=True)
+    authority = json.dumps(str(federation.folder / "ca.crt"))
+    text = '[superlink]\ndefault = "lab"\n\n[superlink.lab]\n'
+    text += f'address = "{federation.address}"\nroot-certificates = {authority}\n'
+    (home / "config.toml").write_text(text, encoding="utf-8")
+    return home
+
+
+def flwr(federation: Federation, *arguments: str) -> dict[str, Any]:
+    """Call ``flwr`` for the link, which must run.
+
+    Raises:
+        RunFailure: The call failed.
+    """
+    return call(arguments, connection(federation))
+
+
+def nodes_of(federation: Federation) -> list[dict[str, Any]]:
+    """Return the registered nodes, as Flower lists them.
+
+    Raises:
+        RunFailure: The link does not run.
+    """
+    found = flwr(federation, "supernode", "list", "lab").get("nodes", [])
+    return [dict(node) for node in found]
+
+
+def register(federation: Federation) -> None:
+    """Register the nodes of all sites that the link does not know yet."""
+    known = {node.get("name") for node in nodes_of(federation)}
+    for site in federation.sites:
+        if site.name not in known:
+            file = federation.folder / f"{site.name}.pub"
+            file.write_text(site.key + "\n", encoding="utf-8")
+            flwr(federation, "supernode", "register", str(file), "lab", "--name", site.name)
+
+
+def submit(
+    federation: Federation, run: str, options: dict[str, Any], say: Callable[[str], None]
+) -> None:
+    """Start a run on the link, follow its lines and wait for its end.
+
+    Args:
+        federation: The federation, whose link runs.
+        run: The name of the run on the nodes.
+        options: Options of `protofl.run`.
+        say: Takes each line of the run.
+
+    Raises:
+        ProtoflError: The run failed.
+    """
+    from importlib.util import find_spec
+
+    folder = federation.folder / "requests" / f"{run}-{time.time_ns()}"
+    folder.mkdir(parents=True)
+    lines, end = folder / "lines.txt", folder / "end.json"
+    lines.touch()
+    sites = [{"name": s.name, "key": pem_of(s.key), "clients": s.clients} for s in federation.sites]
+    request = {"run": run, "options": options, "sites": sites}
+    request |= {"lines": str(lines), "end": str(end)}
+    (folder / "request.json").write_text(json.dumps(request, default=str), encoding="utf-8")
+    spec = find_spec(APP)
+    assert spec is not None and spec.origin is not None
+    config = f"request={json.dumps(str(folder / 'request.json'))}"
+    began = flwr(federation, "run", str(Path(spec.origin).parent), "lab", "-c", config)
+    follow(federation, str(began.get("run-id", "")), lines, end, say)
+
+
+def follow(
+    federation: Federation, number: str, lines: Path, end: Path, say: Callable[[str], None]
+) -> None:
+    """Pass on the lines of a run until its end.
+
+    Args:
+        federation: The federation.
+        number: Flower's number of the run.
+        lines: The file to which the run writes lines.
+        end: The file that the run writes at its end.
+        say: Takes each line.
+
+    Raises:
+        ProtoflError: The run failed, or its program ended without a word.
+    """
+    from protofl.errors import ProtoflError
+
+    looked = time.monotonic()
+    with open(lines, encoding="utf-8") as file:
+        while True:
+            ended = end.exists()
+            for line in file:
+                say(line.rstrip("\n"))
+            if ended:
+                break
+            if time.monotonic() - looked > 15:
+                looked = time.monotonic()
+                status = status_of(federation, number)
+                if status.startswith("finished") and not end.exists():
+                    log = federation.folder / "logs" / "superexec.log"
+                    what = f"Flower's run {number} ended without a result ({status})"
+                    raise RunFailure(what, programs.last_line(log), f"see {log}")
+            time.sleep(0.3)
+    found = json.loads(end.read_text(encoding="utf-8"))
+    if "failure" in found:
+        raise ProtoflError.from_values(found["failure"])
+
+
+def status_of(federation: Federation, number: str) -> str:
+    """Return Flower's status of a run."""
+    runs = flwr(federation, "ls", "lab").get("runs", [])
+    return next((str(run["status"]) for run in runs if str(run["run-id"]) == number), "")

@@ -1,0 +1,137 @@
+"""A deployed run on this machine alone, and its comparison with a simulated one."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from protofl.errors import RunFailure, UsageError
+from protofl_cli.deploying import programs
+from protofl_cli.deploying.federation_file import Federation, Site
+from protofl_cli.deploying.link import make_federation, running_link, submit
+from protofl_cli.deploying.node_process import make_node, running_node
+
+if TYPE_CHECKING:
+    from protofl.records.result import Result
+
+TIMES = ("seconds", "time")
+"""Values of a record's line that differ between equal runs."""
+
+
+def rehearse(
+    folder: Path, options: Mapping[str, Any], sites: int, say: Callable[[str], None]
+) -> list[tuple[str, str]]:
+    """Run on nodes of this machine, with TLS and keys, and compare with backend ``local``.
+
+    Every node has the whole data set, and its clients take their rows by seed.
+
+    Args:
+        folder: A new folder for the federation, the nodes and both runs.
+        options: Options of `protofl.run`.
+        sites: The number of nodes.
+        say: Takes each line of the run.
+
+    Returns:
+        What was compared, in words.
+
+    Raises:
+        RunFailure: The runs differ, or one failed.
+    """
+    import protofl as pf
+
+    programs.program("flower-superlink")
+    local = pf.run(**{**options, "backend": "local"}, out=folder / "local", progress=False)
+    clients, data_dir = _facts(local)
+    if not 1 <= sites <= clients:
+        raise UsageError(f"--sites {sites}: expected 1 to {clients}, the number of clients")
+    federation = make_federation(
+        folder / "federation", f"127.0.0.1:{(port := programs.free_port())}", port
+    )
+    with ExitStack() as until:
+        federation, nodes = _make_sites(federation, folder, sites, clients, data_dir)
+        say(f"link at {federation.address}: TLS, keys of {sites} nodes, process isolation")
+        checks = [until.enter_context(running_link(federation))]
+        checks += [until.enter_context(running_node(node, federation.address)) for node in nodes]
+        here = {**options, "out": str(folder / "deployed"), "data_dir": str(data_dir)}
+        submit(federation, secrets.token_hex(8), here, say)
+        for check in checks:
+            check()
+    deployed = pf.load_run(folder / "deployed")
+    return compare(local, deployed.folder)
+
+
+def _facts(local: Result) -> tuple[int, Path]:
+    """Return the number of clients and the data folder of a run."""
+    config = json.loads((local.folder / "config.json").read_text(encoding="utf-8"))
+    return int(config["clients"]), Path(config["data_dir"])
+
+
+def _make_sites(
+    federation: Federation, folder: Path, sites: int, clients: int, data_dir: Path
+) -> tuple[Federation, list[Path]]:
+    """Write a folder for each node; clients are dealt to nodes in turn."""
+    made, nodes = [], []
+    for number in range(sites):
+        own = tuple(range(number, clients, sites))
+        node = folder / f"node-{number}"
+        settings = f"clients = {[*own]}\ndata_dir = {json.dumps(str(data_dir))}\n"
+        settings += "\n[policy]\npaths = true\nclass_counts = true\nclasses = true\n"
+        key = make_node(node, settings)
+        (node / "ca.crt").write_bytes((federation.folder / "ca.crt").read_bytes())
+        made.append(Site(f"site-{number}", key, own))
+        nodes.append(node)
+    federation = replace(federation, sites=made)
+    federation.write()
+    return federation, nodes
+
+
+def compare(local: Result, deployed: Path) -> list[tuple[str, str]]:
+    """Compare a deployed run with the simulated one, to the last bit.
+
+    Returns:
+        What was compared, in words.
+
+    Raises:
+        RunFailure: They differ.
+    """
+    wanted, found = _lines(local.folder), _lines(deployed)
+    for ours, theirs in zip(wanted, found, strict=False):
+        keys = sorted({*ours, *theirs})
+        if wrong := [key for key in keys if ours.get(key) != theirs.get(key)]:
+            raise RunFailure(
+                f"the deployed run differs from local in round {ours['round']}: {', '.join(wrong)}"
+            )
+    if len(wanted) != len(found):
+        raise RunFailure(f"the deployed run has {len(found)} rounds, local {len(wanted)}")
+    files = sorted(path.name for path in (local.folder / "checkpoint").glob("*.safetensors"))
+    clients = 0
+    for name in files:
+        ours_file, file = local.folder / "checkpoint" / name, deployed / "checkpoint" / name
+        digest = sha256(ours_file.read_bytes()).hexdigest()
+        if name.startswith("client-"):
+            same = json.loads(file.read_text(encoding="utf-8"))["version"] == digest
+            clients += 1
+        else:
+            same = sha256(file.read_bytes()).hexdigest() == digest
+        if not same:
+            raise RunFailure(f"the deployed run differs from local in {name}")
+    accuracy = local.summary["best_test_accuracy"]
+    return [
+        ("rounds", f"{len(found)}, best test accuracy {100 * accuracy:.2f} %"),
+        ("record", "equal to local"),
+        ("server", f"equal to local: {len(files) - clients} files"),
+        ("clients", f"equal to local: {clients} files, which stayed on the nodes"),
+    ]
+
+
+def _lines(folder: Path) -> list[dict[str, Any]]:
+    """Return the lines of a record without times."""
+    text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in text.splitlines()]
+    return [{k: v for k, v in line.items() if k not in TIMES} for line in lines]

@@ -1,0 +1,137 @@
+"""Envelopes between a deployed run and its nodes: one JSON text and a list of byte strings.
+
+A *request* names the run, the digest of its plan (and the plan, until a node knows it), the trial,
+the versions of clients that the node must keep, and the jobs of one stage for the node's clients.
+Each job names the version of its client on which it builds. A *response* has one reply per job, and
+for each client that trained the version that lies on the node's disk. A version is the SHA-256 of a
+client's file, or empty for the state that the seed gives.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+import protofl as pf
+
+VERSION = re.compile(r"(?:[0-9a-f]{64})?\Z")
+RUN = re.compile(r"[0-9a-f]{16}\Z")
+
+LONGEST = 64 << 20
+"""Characters of a text that is read, at most."""
+
+
+class BadEnvelope(Exception):
+    """An envelope is not what the protocol says."""
+
+
+@dataclass
+class Blobs:
+    """Byte strings of an envelope; equal ones are held once."""
+
+    parts: list[bytes] = field(default_factory=list)
+    _places: dict[bytes, int] = field(default_factory=dict)
+
+    def add(self, data: bytes) -> int | None:
+        """Return the place of a byte string; None for an empty one."""
+        if not data:
+            return None
+        digest = sha256(data).digest()
+        if digest not in self._places:
+            self._places[digest] = len(self.parts)
+            self.parts.append(data)
+        return self._places[digest]
+
+
+def digest_of(text: str) -> str:
+    """Return the digest by which a plan is known."""
+    return sha256(text.encode()).hexdigest()
+
+
+def read(text: str) -> dict[str, Any]:
+    """Parse the text of an envelope.
+
+    Raises:
+        BadEnvelope: The text is not a JSON object.
+    """
+    try:
+        if len(text) > LONGEST:
+            raise BadEnvelope(f"its text has {len(text)} characters")
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise BadEnvelope("its text is not JSON") from None
+    if not isinstance(found, dict):
+        raise BadEnvelope("its text is not a JSON object")
+    return found
+
+
+def blob_at(place: Any, blobs: Sequence[bytes]) -> bytes:  # noqa: ANN401 - whatever was sent
+    """Return the byte string at a place; empty for None.
+
+    Raises:
+        BadEnvelope: There is none.
+    """
+    if place is None:
+        return b""
+    if type(place) is not int or not 0 <= place < len(blobs):
+        raise BadEnvelope(f"it has no blob {str(place)[:20]!r}")
+    return blobs[place]
+
+
+def matching(pattern: re.Pattern[str], value: Any) -> str:  # noqa: ANN401 - whatever was sent
+    """Return a value that has the form of a version or a run.
+
+    Raises:
+        BadEnvelope: The value has another form.
+    """
+    if isinstance(value, str) and pattern.match(value):
+        return value
+    raise BadEnvelope(f"{str(value)[:80]!r} is neither a version nor a run")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The reply to a job, and the version of the client on the node's disk after it."""
+
+    header: dict[str, Any]
+    blob: bytes = b""
+    version: str = ""
+
+    def reply(self) -> pf.backends.Reply:
+        """Return the reply.
+
+        Raises:
+            RunFailure: The header describes no reply.
+        """
+        return pf.backends.Reply.from_header(self.header, self.blob)
+
+
+def response(answers: Sequence[Answer]) -> tuple[str, list[bytes]]:
+    """Return the envelope of a node's answers."""
+    blobs, replies = Blobs(), []
+    for answer in answers:
+        place = blobs.add(answer.blob)
+        replies.append({"header": answer.header, "blob": place, "version": answer.version})
+    return json.dumps({"replies": replies}), blobs.parts
+
+
+def answers_in(found: dict[str, Any], blobs: Sequence[bytes], count: int) -> list[Answer]:
+    """Return the answers of a response to that many jobs.
+
+    Raises:
+        BadEnvelope: The response has other parts.
+    """
+    replies = found.get("replies")
+    if not isinstance(replies, list) or len(replies) != count:
+        raise BadEnvelope(f"it doesn't answer its {count} jobs")
+    answers = []
+    for reply in replies:
+        if not isinstance(reply, dict) or not isinstance(reply.get("header"), dict):
+            raise BadEnvelope("a reply in it has no header")
+        version = matching(VERSION, reply.get("version"))
+        answers.append(Answer(reply["header"], blob_at(reply.get("blob"), blobs), version))
+    return answers

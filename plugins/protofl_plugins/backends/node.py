@@ -1,0 +1,218 @@
+"""The resident host of a node: it keeps clients, and does jobs that come through a Unix socket.
+
+Started as ``python -m protofl_plugins.backends.node FOLDER SOCKET`` by ``protofl node start``.
+FOLDER has ``node.toml``, and gets the clients' files. The host works in the main thread, which the
+limit of a job needs. Rows, paths and tracebacks stay here: an error leaves as its words alone, and
+its traceback goes to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+import protofl as pf
+from protofl_plugins.backends import envelopes, wire
+from protofl_plugins.backends.envelopes import Answer, BadEnvelope
+from protofl_plugins.backends.node_clients import ClientFiles, Stale
+from protofl_plugins.backends.node_plan import Policy, plan_here
+from protofl_plugins.backends.ray_actor import fingerprint
+
+PATIENCE = 60.0
+"""Seconds that the pipe of a message may pause before it is given up."""
+
+FIELDS = {
+    "Train": ("round", "when", "keep_received", "may_fail", "may_be_undone"),
+    "Evaluate": ("round", "observe", "epochs", "may_fail"),
+}
+"""{kind of a job that a node does: its values beside the client}; all other jobs are refused."""
+
+
+class Node:
+    """A node: its policy, its clients' files and its host, which a plan brings.
+
+    Args:
+        folder: The folder of ``node.toml``.
+        settings: The content of ``node.toml``.
+
+    Raises:
+        UsageError: A setting is unknown or wrong.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        self._runs = folder / "runs"
+        self._own, self._clients, self._policy = read_settings(folder, settings)
+        self._digest, self._run, self._trial = "", "", -1
+        self._host: pf.backends.Host | None = None
+        self._files: ClientFiles | None = None
+        self._facts: dict[str, str] = {}
+
+    def respond(self, text: str, blobs: Sequence[bytes]) -> tuple[str, list[bytes]]:
+        """Do what a request asks for; return the response."""
+        try:
+            asked = envelopes.read(text)
+            if asked.get("plan") != self._digest and "text" not in asked:
+                return json.dumps({"lacks": "plan"}), []
+            return self._do_all(asked, blobs)
+        except Exception as error:
+            return json.dumps({"failure": words_of(error)}), []
+
+    def _do_all(self, asked: Mapping[str, Any], blobs: Sequence[bytes]) -> tuple[str, list[bytes]]:
+        run = envelopes.matching(envelopes.RUN, asked.get("run"))
+        if asked["plan"] != self._digest:
+            self._take(str(asked["text"]))
+        if self._files is None or run != self._run:
+            assert self._host is not None
+            self._files, self._run, self._trial = ClientFiles(self._runs, run, self._host), run, -1
+        if not asked["jobs"]:
+            return json.dumps({"facts": self._facts}), []
+        self._start(int(asked["trial"]))
+        self._files.keep({envelopes.matching(envelopes.VERSION, v) for v in asked["keep"]})
+        return envelopes.response([self._answer(job, blobs) for job in asked["jobs"]])
+
+    def _take(self, text: str) -> None:
+        """Build the host of a plan."""
+        self._host, self._files, self._digest = None, None, ""
+        plan = pf.backends.Plan.from_json(plan_here(text, self._own, self._policy))
+        self._host, self._facts = pf.backends.Host(plan), fingerprint(plan)
+        self._host.warm_up()
+        self._digest = envelopes.digest_of(text)
+
+    def _start(self, trial: int) -> None:
+        assert self._host is not None and self._files is not None
+        if trial != self._trial:
+            job = {"kind": "StartTrial", "trial": trial}
+            self._host.handle(pf.backends.Job.from_header(job))
+            self._files.begin()
+            self._trial = trial
+
+    def _answer(self, asked: Mapping[str, Any], blobs: Sequence[bytes]) -> Answer:
+        """Do a job; an error becomes its answer."""
+        assert self._host is not None and self._files is not None
+        try:
+            job = self._job(asked, blobs)
+        except BadEnvelope as error:
+            return Answer({"failure": words_of(pf.UsageError(f"the node refuses a job: {error}"))})
+        header, version = job.header(), ""
+        client = header["client"]
+        try:
+            self._files.set(client, envelopes.matching(envelopes.VERSION, asked.get("base")))
+            reply = self._host.handle(job)
+            if reply.header()["kind"] == "TrainReply":
+                version = self._files.write(client)
+            elif header["kind"] == "Train":
+                self._files.forget(client)
+            return Answer(without_profile(reply.header()), reply.blob, version)
+        except Stale as error:
+            notes = [str(error)]
+            return Answer({"kind": "Absent", "reason": "stale", "notes": notes})
+        except Exception as error:
+            self._files.forget(client)
+            return Answer({"failure": words_of(error)})
+
+    def _job(self, asked: Mapping[str, Any], blobs: Sequence[bytes]) -> pf.backends.Job:
+        """Return the job that a request describes, of values that a node takes.
+
+        Raises:
+            BadEnvelope: The job is of another kind, for another client, or has other values.
+        """
+        header = asked.get("header")
+        if not isinstance(header, dict) or header.get("kind") not in FIELDS:
+            kind = header.get("kind") if isinstance(header, dict) else header
+            raise BadEnvelope(f"{str(kind)[:40]!r} is neither Train nor Evaluate")
+        client = header.get("client")
+        if type(client) is not int or client not in self._clients:
+            raise BadEnvelope(f"client {str(client)[:40]!r} is not on this node")
+        if header.get("observe", 0) and not self._policy.observe:
+            raise BadEnvelope("it asks for features (rule: [policy] observe)")
+        known = ("client", *FIELDS[header["kind"]])
+        values = {name: header[name] for name in known if name in header}
+        usual = {"when": str, "round": int, "observe": int, "epochs": int}
+        for name, value in values.items():
+            if name != "client" and type(value) is not usual.get(name, bool):
+                raise BadEnvelope(f"{name} is {str(value)[:40]!r}")
+        blob = envelopes.blob_at(asked.get("blob"), blobs)
+        return pf.backends.Job.from_header({"kind": header["kind"], **values}, blob)
+
+
+def read_settings(
+    folder: Path, settings: Mapping[str, Any]
+) -> tuple[dict[str, Any], frozenset[int], Policy]:
+    """Return the options of this machine, the clients and the policy of ``node.toml``.
+
+    Raises:
+        UsageError: A setting is unknown or wrong.
+    """
+    known = ("clients", "data_dir", "device", "client_store", "policy", "link")
+    if unknown := sorted(settings.keys() - {*known}):
+        raise pf.UsageError(
+            f"node.toml: unknown setting {unknown[0]}", f"known: {', '.join(known)}"
+        )
+    clients = settings.get("clients")
+    if not isinstance(clients, list) or not clients or any(type(c) is not int for c in clients):
+        raise pf.UsageError(f"node.toml: clients is {clients!r}", do="write clients = [NUMBER, …]")
+    own = {
+        "data_dir": str(settings.get("data_dir", folder / "data")),
+        "device": str(settings.get("device", "cpu")),
+        "client_store": str(settings.get("client_store", "memory")),
+    }
+    return own, frozenset(clients), Policy.read(settings.get("policy", {}))
+
+
+def words_of(error: Exception) -> dict[str, Any]:
+    """Return an error without its traceback, which is printed here."""
+    traceback.print_exception(error)
+    sys.stderr.flush()
+    return {**pf.ProtoflError.to_values(error), "trace": ""}
+
+
+def without_profile(header: dict[str, Any]) -> dict[str, Any]:
+    """Return the header of a reply without what a profiled host recorded."""
+    return {**header, "profile": ""}
+
+
+def serve(node: Node, path: Path) -> None:
+    """Answer requests until the process is terminated."""
+    with suppress(FileNotFoundError):
+        path.unlink()
+    mask = os.umask(0o177)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+        door.bind(str(path))
+        os.umask(mask)
+        door.listen()
+        print("ready", flush=True)
+        while True:
+            line, _ = door.accept()
+            line.settimeout(PATIENCE)
+            with line, line.makefile("rwb") as stream, suppress(OSError, EOFError, ValueError):
+                text, blobs = wire.receive_parts(stream)
+                line.settimeout(None)
+                wire.send_parts(stream, *node.respond(text, blobs))
+
+
+def main() -> None:
+    """Read ``node.toml`` and serve."""
+    folder, path = map(Path, sys.argv[-2:])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        node = Node(folder, tomllib.loads((folder / "node.toml").read_text("utf-8")))
+    except (OSError, ValueError, pf.ProtoflError) as error:
+        sys.exit(str(error))
+    serve(node, path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""What a node takes from the plan of a run, and what its operator's policy refuses.
+
+A plan comes from elsewhere, and says which code to import, which files to read and where to
+compute. A node takes the options that training needs, sets those of its own machine itself, and
+leaves the server's at their defaults.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import protofl as pf
+
+TAKEN = (
+    "method models dataset subset partition clients participation selection unseen fine_tune "
+    "generator rounds patience local_epochs batch_size optimizer lr lr_schedule momentum "
+    "weight_decay clip feature_dim drop_last shuffle augment precision public options use add drop "
+    "wrappers seed trials hold_split same_init deterministic engine job_limit validation "
+    "eval_every eval_clients on_bad_upload upload_limit upload_bound on_lost_client measure "
+    "metrics observe observe_samples malicious classes"
+).split()
+"""Options that a node takes as they are, if no rule refuses them."""
+
+OWN = "data_dir device client_store server_threads backend workers".split()
+"""Options of the node's machine, which its ``node.toml`` sets."""
+
+SERVERS = (
+    "recipe participants_from join_round world deadline over_select block checkpoint_every keep "
+    "min_clients dry_step observe_every observe_limit record_uploads track track_group track_wait "
+    "profile init"
+).split()
+"""Options that only the server reads; a node leaves them at their defaults."""
+
+COUNTING = ("confusion", "macro-f1", "balanced-accuracy", "recall-by-class")
+"""Metrics whose counts tell how many test samples a client has of each class."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What the operator of a node allows; see ``node.toml``.
+
+    Attributes:
+        methods: Methods and donors that may run; empty for all installed ones.
+        wrappers: Wrappers that may be used; empty for all installed ones.
+        models: Model groups that may run; empty for all installed ones.
+        required: Wrappers that every run must use, {name: {option: value}}.
+        upload_limit: Largest upload in MiB.
+        longest_job: Seconds that a job may take.
+        classes: Allow code of files and modules that is not installed.
+        malicious: Allow attacks by this node's clients, for experiments.
+        observe: Allow features and images of samples to leave the node.
+        class_counts: Allow metrics that count test samples by class.
+        paths: Allow plugins that read a file which the plan names.
+    """
+
+    methods: Collection[str] = ()
+    wrappers: Collection[str] = ()
+    models: Collection[str] = ()
+    required: Mapping[str, Mapping[str, Any]] | None = None
+    upload_limit: float = 4096.0
+    longest_job: float = 86_400.0
+    classes: bool = False
+    malicious: bool = False
+    observe: bool = False
+    class_counts: bool = False
+    paths: bool = False
+
+    @classmethod
+    def read(cls, table: Mapping[str, Any]) -> Policy:
+        """Return the policy of a table of ``node.toml``.
+
+        Raises:
+            UsageError: A rule is unknown, or its value has another type.
+        """
+        usual = cls()
+        for name, value in table.items():
+            if name not in [f.name for f in fields(cls)]:
+                known = ", ".join(f.name for f in fields(cls))
+                raise pf.UsageError(f"node.toml: unknown rule [policy] {name}", f"rules: {known}")
+            wanted = {"required": dict}.get(name, type(getattr(usual, name)))
+            wanted = list if wanted is tuple else wanted
+            number = wanted is float and type(value) is int
+            if not (isinstance(value, wanted) or number):
+                raise pf.UsageError(
+                    f"node.toml: [policy] {name} is {value!r}", do=f"write a {wanted.__name__}"
+                )
+        return cls(**table)
+
+
+def refused(rule: str, what: str) -> pf.UsageError:
+    """Return the error for a plan outside the policy."""
+    return pf.UsageError(
+        f"the node refuses the plan: {what}",
+        f"rule: [policy] {rule}",
+        "leave it out of the run, or ask the node's operator to allow it",
+    )
+
+
+def plan_here(text: str, own: Mapping[str, Any], policy: Policy) -> str:
+    """Return the plan that a node makes of the server's.
+
+    Args:
+        text: The plan, as JSON.
+        own: Options of this machine, which replace the server's.
+        policy: What is allowed.
+
+    Raises:
+        UsageError: The plan is not one, has unknown options, or breaks a rule.
+    """
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError):
+        given = None
+    if not isinstance(given, dict):
+        raise pf.UsageError("the plan is not a JSON object")
+    if unknown := sorted(given.keys() - {*TAKEN, *OWN, *SERVERS}):
+        raise pf.UsageError(
+            f"the plan has unknown options: {', '.join(map(repr, unknown[:5]))}",
+            do="install the same version of protofl on the server and on all nodes",
+        )
+    if given.get("init") is not None:
+        raise pf.UsageError(
+            "--init names a file of the server, and nodes have no copy of it", do="leave it out"
+        )
+    taken = {name: given[name] for name in TAKEN if name in given}
+    _check(taken, policy)
+    taken["job_limit"] = min(taken.get("job_limit") or policy.longest_job, policy.longest_job)
+    others = {
+        owner: v for owner, v in taken["options"].items() if owner not in ("world", "backend")
+    }
+    here = {**taken, "options": others, **own, "backend": "local"}
+    return json.dumps(here, default=str)
+
+
+def _check(plan: Mapping[str, Any], policy: Policy) -> None:
+    """Compare a plan with the policy.
+
+    Raises:
+        UsageError: It breaks a rule.
+    """
+    if plan["classes"] and not policy.classes:
+        places = ", ".join(sorted(map(str, plan["classes"].values())))
+        raise refused("classes", f"it imports code that is not installed ({places})")
+    if plan["malicious"] and not policy.malicious:
+        raise refused("malicious", f"--malicious {plan['malicious']:g} attacks from this node")
+    if plan["observe"] and not policy.observe:
+        raise refused("observe", f"--observe {','.join(plan['observe'])} sends what samples show")
+    counting = sorted({*plan["metrics"]}.intersection(COUNTING))
+    if counting and not policy.class_counts:
+        raise refused("class_counts", f"--metrics {','.join(counting)} counts samples by class")
+    if plan["upload_limit"] > policy.upload_limit:
+        limit = f"--upload-limit {plan['upload_limit']:g} is above {policy.upload_limit:g} MiB"
+        raise refused("upload_limit", limit)
+    donors = [str(name).partition(".")[0] for name in plan["use"].values()]
+    donors += [str(each).partition("=")[2].partition(".")[0] for each in plan["add"]]
+    _among("methods", [plan["method"], *donors], policy.methods)
+    _among("models", [plan["models"]], policy.models)
+    _among("wrappers", plan["wrappers"], policy.wrappers)
+    for name, options in (policy.required or {}).items():
+        found = plan["options"].get(name, {})
+        other = {key: value for key, value in options.items() if found.get(key) != value}
+        if name not in plan["wrappers"] or other:
+            more = "".join(f" with {key}={value}" for key, value in other.items())
+            raise refused("required", f"it lacks the wrapper {name}{more}")
+    files = [str(plan[key]) for key in ("dataset", "selection", "partition", "generator", "public")]
+    named = [text for text in files if _names_a_file(text)]
+    if named and not policy.paths:
+        raise refused("paths", f"it names a file: {named[0]}")
+
+
+def _names_a_file(text: str) -> bool:
+    """Return True for ``npz:PATH``; a column's name is not a file."""
+    kind, colon, rest = text.partition(":")
+    return bool(colon) and kind != "column" and bool(Path(rest).name)
+
+
+def _among(rule: str, names: Collection[str], allowed: Collection[str]) -> None:
+    for name in names:
+        if allowed and name not in allowed:
+            raise refused(rule, f"{name} is not among: {', '.join(sorted(allowed))}")
