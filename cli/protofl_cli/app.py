@@ -21,6 +21,7 @@ from protofl_cli.commands import (
     generator,
     list_plugins,
     new_plugin,
+    node,
     partition,
     plot,
     replay,
@@ -90,7 +91,7 @@ class Commands(WithRuns):
 class Deployments(WithRuns):
     """The group ``protofl deploy``."""
 
-    runs: ClassVar = {"rehearse": (deploy.rehearse, "")}
+    runs: ClassVar = {"run": (deploy.run, ""), "rehearse": (deploy.rehearse, "")}
 
 
 def _left(end: SystemExit) -> int:
@@ -231,8 +232,22 @@ _group(
     "deploy",
     "Run on machines of their own, through Flower.",
     DEPLOY,
-    {"rehearse": with_options(deploy.rehearse)},
+    {
+        "rehearse": with_options(deploy.rehearse),
+        "init": deploy.init,
+        "add-site": deploy.add_site,
+        "link": deploy.link,
+        "run": with_options(deploy.run),
+        "status": deploy.status,
+        "stop": deploy.stop,
+    },
     Deployments,
+)
+_group(
+    "node",
+    "Run clients on this machine for a deployed run.",
+    DEPLOY,
+    {"init": node.init, "start": node.start, "check": node.check},
 )
 _add(app, "new-plugin", new_plugin.new_plugin, WRITE)
 _add(app, "check", check.check, WRITE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +25,9 @@ def _typed(method: str | None, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def rehearse(
-    method: Annotated[str | None, typer.Argument(metavar="METHOD", help="Method or recipe.")] = None,
+    method: Annotated[
+        str | None, typer.Argument(metavar="METHOD", help="Method or recipe.")
+    ] = None,
     sites: Annotated[
         int, option("--sites", "N", "Number of nodes.", min=1, rich_help_panel=PANEL)
     ] = 2,
@@ -61,6 +64,146 @@ def rehearse(
     if folder is None:
         shutil.rmtree(place, ignore_errors=True)
     render.pairs(rows)
+
+
+Federated = Annotated[
+    Path,
+    option(
+        "--federation", "DIR", "Folder of the federation.", rich_help_panel=PANEL, show_default="."
+    ),
+]
+Folder = Annotated[Path, typer.Argument(metavar="FEDERATION", help="Folder of the federation.")]
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="FEDERATION", help="New folder.")],
+    public: Annotated[
+        str, option("--public", "HOST:PORT", "Address at which nodes reach the link (needed).")
+    ],
+    port: Annotated[
+        int, option("--port", "N", "Port of the link on this machine.", min=1, max=65535)
+    ] = 9200,
+    debug: Debug = False,
+) -> None:
+    """Make a federation: certificates, a secret, federation.toml, a proxy's configuration.
+
+    Keep ca.key and server.key secret. Give ca.crt to every node.
+    """
+    from protofl_cli.deploying.link import make_federation
+    from protofl_cli.deploying.service_files import write_link_files
+
+    host, colon, number = public.rpartition(":")
+    if not (host and colon and number.isdecimal()):
+        raise UsageError(f"--public {public!r}: expected HOST:PORT")
+    made = make_federation(folder, public, port)
+    files = write_link_files(made)
+    render.pairs(
+        [
+            ("federation", str(made.folder / "federation.toml")),
+            ("for nodes", str(made.folder / "ca.crt")),
+            *((file.name, str(file)) for file in files),
+            ("next", f"protofl deploy add-site {folder} NAME KEY.pub --client 0"),
+        ]
+    )
+
+
+def add_site(
+    folder: Folder,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the site.")],
+    key: Annotated[Path, typer.Argument(metavar="KEY.pub", help="Public key of its node.")],
+    client: Annotated[
+        list[int], option("--client", "N", "A client on the node; repeatable.", min=0)
+    ],
+    debug: Debug = False,
+) -> None:
+    """Add a site. A running link takes it when it is restarted."""
+    from dataclasses import replace
+
+    from protofl_cli.deploying.federation_file import FILE, Site, check_sites, read_federation
+    from protofl_cli.deploying.keys import read_public_key
+
+    found = read_federation(folder)
+    sites = [*found.sites, Site(name, read_public_key(key), tuple(client))]
+    check_sites(found.folder / FILE, sites)
+    replace(found, sites=sites).write()
+    render.line(f"{name} has client {', '.join(map(str, client))}: {len(sites)} sites")
+
+
+def link(folder: Folder, debug: Debug = False) -> None:
+    """Run the link until it is interrupted: Flower's SuperLink and SuperExec, on loopback only."""
+    from protofl_cli.deploying.federation_file import read_federation
+    from protofl_cli.deploying.link import running_link
+
+    found = read_federation(folder)
+    try:
+        with running_link(found) as check:
+            render.line(f"link at {found.address} with {len(found.sites)} sites")
+            while True:
+                check()
+                time.sleep(2)
+    except KeyboardInterrupt as stop:
+        raise typer.Exit(interrupted(stop, "the link has ended")) from None
+
+
+def run(
+    method: Annotated[
+        str | None, typer.Argument(metavar="METHOD", help="Method or recipe.")
+    ] = None,
+    out: Annotated[
+        Path | None, option("--out", "DIR", "Run folder (needed).", rich_help_panel=PANEL)
+    ] = None,
+    federation: Federated = Path(),
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Resume the run in --out.", rich_help_panel=PANEL)
+    ] = False,
+    debug: Debug = False,
+    **given: Any,  # noqa: ANN401 - the options of `Settings`, see with_options
+) -> None:
+    """Train on the nodes of a federation, whose link must run.
+
+    Takes the options of protofl run. Two differ: --deadline is the real time in seconds after which
+    a node's reply no longer counts, and --on-lost-client is skip by default.
+    """
+    from protofl_cli.deploying.deployed_run import start
+
+    if out is None:
+        raise UsageError("the run folder is missing", do="give it: --out DIR")
+    try:
+        start(federation, out, _typed(method, given), render.line, resume=resume)
+    except KeyboardInterrupt as stop:
+        do = "the run goes on; end it with: protofl deploy stop"
+        raise typer.Exit(interrupted(stop, do)) from None
+
+
+def status(folder: Folder, debug: Debug = False) -> None:
+    """Show the sites of a federation, whether they are online, and its runs."""
+    from protofl_cli.deploying.federation_file import read_federation
+    from protofl_cli.deploying.link import node_states, runs_of
+
+    found = read_federation(folder)
+    states = node_states(found)
+    rows = [
+        (
+            site.name,
+            f"{states.get(site.name, 'not registered')}, client "
+            f"{', '.join(map(str, site.clients))}",
+        )
+        for site in found.sites
+    ]
+    rows += [(f"run {number}", state) for number, state in runs_of(found).items()]
+    render.pairs(rows)
+
+
+def stop(folder: Folder, debug: Debug = False) -> None:
+    """Stop the runs of a federation; finished rounds are saved and can be resumed."""
+    from protofl_cli.deploying.federation_file import read_federation
+    from protofl_cli.deploying.link import flwr, runs_of
+
+    found = read_federation(folder)
+    going = [number for number, state in runs_of(found).items() if "finished" not in state]
+    for number in going:
+        flwr(found, "stop", number, "lab")
+    render.line(f"stopped: {', '.join(going)}" if going else "no run is going on")
 
 
 def new_folder(folder: Path, flag: str) -> Path:

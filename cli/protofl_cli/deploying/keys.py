@@ -24,7 +24,9 @@ def write_secret(path: Path, data: bytes) -> None:
     try:
         number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise UsageError(f"{path} exists", do="keys are never overwritten; remove it first") from None
+        raise UsageError(
+            f"{path} exists", do="keys are never overwritten; remove it first"
+        ) from None
     with os.fdopen(number, "wb") as file:
         file.write(data)
 
@@ -77,9 +79,7 @@ def make_certificates(folder: Path, hosts: Sequence[str]) -> None:
     own = x509.BasicConstraints(False, None)
     leaf = _certificate(_name(hosts[0]), issuer, server, authority, own, hosts)
     for name, key in (("ca.key", authority), ("server.key", server)):
-        data = key.private_bytes(
-            form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption()
-        )
+        data = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
         write_secret(folder / name, data)
     (folder / "ca.crt").write_bytes(root.public_bytes(form.Encoding.PEM))
     (folder / "server.crt").write_bytes(leaf.public_bytes(form.Encoding.PEM))

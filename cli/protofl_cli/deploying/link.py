@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import RunFailure, UsageError
+from protofl.system.files.atomic import write_json
 from protofl_cli.deploying import programs
 from protofl_cli.deploying.federation_file import Federation
 from protofl_cli.deploying.keys import make_certificates, pem_of, write_secret
@@ -97,24 +98,34 @@ def flwr(federation: Federation, *arguments: str) -> dict[str, Any]:
     return call(arguments, connection(federation))
 
 
-def nodes_of(federation: Federation) -> list[dict[str, Any]]:
-    """Return the registered nodes, as Flower lists them.
+def node_states(federation: Federation) -> dict[str, str]:
+    """Return {site: Flower's status of its node} of the registered sites.
 
     Raises:
         RunFailure: The link does not run.
     """
-    found = flwr(federation, "supernode", "list", "lab").get("nodes", [])
-    return [dict(node) for node in found]
+    nodes = flwr(federation, "supernode", "list", "lab").get("nodes", [])
+    states = {str(node["node-id"]): str(node["status"]) for node in nodes}
+    return {name: states[node] for name, node in _registered(federation).items() if node in states}
+
+
+def _registered(federation: Federation) -> dict[str, str]:
+    """Return {site: Flower's number of its node}, as the last registrations said."""
+    path = federation.folder / "registered.json"
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
 
 
 def register(federation: Federation) -> None:
     """Register the nodes of all sites that the link does not know yet."""
-    known = {node.get("name") for node in nodes_of(federation)}
+    known = node_states(federation)
+    numbers = {name: node for name, node in _registered(federation).items() if name in known}
     for site in federation.sites:
         if site.name not in known:
             file = federation.folder / f"{site.name}.pub"
             file.write_text(site.key + "\n", encoding="utf-8")
-            flwr(federation, "supernode", "register", str(file), "lab", "--name", site.name)
+            made = flwr(federation, "supernode", "register", str(file), "lab", "--name", site.name)
+            numbers[site.name] = str(made["node-id"])
+            write_json(federation.folder / "registered.json", numbers)
 
 
 def submit(
@@ -188,5 +199,10 @@ def follow(
 
 def status_of(federation: Federation, number: str) -> str:
     """Return Flower's status of a run."""
+    return runs_of(federation).get(number, "")
+
+
+def runs_of(federation: Federation) -> dict[str, str]:
+    """Return {Flower's number of a run: its status}, the latest first."""
     runs = flwr(federation, "ls", "lab").get("runs", [])
-    return next((str(run["status"]) for run in runs if str(run["run-id"]) == number), "")
+    return {str(run["run-id"]): str(run["status"]) for run in runs}

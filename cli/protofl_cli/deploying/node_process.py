@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,51 @@ def make_node(folder: Path, settings: str) -> str:
     return public
 
 
+def settings_text(link: str, clients: Sequence[int]) -> str:
+    """Return the text of a new ``node.toml``."""
+    return f"""\
+link = {json.dumps(link)}    # the federation's link
+clients = {[*clients]}    # the clients that live here
+# data_dir = "data"    # decoded data sets
+# device = "cpu"
+# client_store = "memory"    # or "disk"
+
+[policy]    # a plan outside it is refused before training
+# methods = ["fedproto"]    # all installed ones if left out; also: wrappers, models
+# required = {{gaussian-noise = {{sigma = 0.1}}}}    # wrappers that each run must use
+# upload_limit = 4096    # MiB
+# longest_job = 86400    # seconds
+# classes = true    # code that is not installed
+# malicious = true    # attacks by this node's clients
+# observe = true    # features and images of samples
+# class_counts = true    # metrics that count samples by class
+# paths = true    # data sets and other plugins that read a file which the plan names
+"""
+
+
+def settings_of(folder: Path) -> dict[str, Any]:
+    """Return the content of a node's ``node.toml``.
+
+    Raises:
+        UsageError: The file is missing or damaged.
+    """
+    from protofl.system.files.tables import read_table
+
+    return read_table(folder / "node.toml", "node", "settings")
+
+
+def check_address(what: str, address: object) -> str:
+    """Return an address of the form HOST:PORT.
+
+    Raises:
+        UsageError: It has another form.
+    """
+    host, colon, port = str(address).rpartition(":")
+    if not (host and colon and port.isdecimal()):
+        raise UsageError(f"{what} {address!r}: expected HOST:PORT")
+    return str(address)
+
+
 def link_of(folder: Path, settings: Mapping[str, Any]) -> str:
     """Return the address of the link in ``node.toml``.
 
@@ -48,10 +93,50 @@ def link_of(folder: Path, settings: Mapping[str, Any]) -> str:
     ):
         if not (folder / name).is_file():
             raise UsageError(f"{folder / name} is missing", do=do)
-    address = settings.get("link")
-    if not isinstance(address, str) or ":" not in address:
-        raise UsageError(f"node.toml: link is {address!r}", do='write link = "HOST:PORT"')
-    return address
+    return check_address("node.toml: link is", settings.get("link"))
+
+
+CAUSES = {
+    "CERTIFICATE_VERIFY_FAILED": "the link's certificate is not of this ca.crt, or has expired",
+    "[2001]": "the link knows no key of this node: protofl deploy add-site",
+}
+"""{words of Flower's log: a cause that time does not heal}."""
+
+
+def keep_running(folder: Path, say: Callable[[str], None]) -> None:
+    """Run a node until the process is interrupted; start it again when it ends.
+
+    Args:
+        folder: The node's folder.
+        say: Takes a line.
+
+    Raises:
+        ProtoflError: A setting is wrong, or the link refuses the node for good.
+    """
+    address = link_of(folder, settings_of(folder))
+    while True:
+        log = folder / "logs" / "supernode.log"
+        start = log.stat().st_size if log.is_file() else 0
+        try:
+            with running_node(folder, address) as check:
+                say(f"node of {address}, logs in {folder / 'logs'}")
+                while True:
+                    check()
+                    time.sleep(2)
+        except RunFailure as problem:
+            said = log.read_bytes()[start:].decode(errors="replace") if log.is_file() else ""
+            if cause := next((words for mark, words in CAUSES.items() if mark in said), ""):
+                raise RunFailure(cause, problem.near, problem.do) from None
+            words = problem.what
+            if "[2004]" in said:
+                words = (
+                    "the link refuses the key: it is not registered, another node uses it, or the "
+                    f"node was killed less than {REFUSED:.0f} s ago"
+                )
+            elif not said:  # the host, which nothing on the link can heal
+                raise
+            say(f"{words}; the next try is in 15 s")
+            time.sleep(15)
 
 
 @contextmanager

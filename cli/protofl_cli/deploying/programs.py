@@ -73,7 +73,9 @@ class Child:
         """
         if self.code is not None:
             raise RunFailure(
-                f"{self._name} ended with exit code {self.code}", last_line(self.log), f"see {self.log}"
+                f"{self._name} ended with exit code {self.code}",
+                last_line(self.log),
+                f"see {self.log}",
             )
 
     def stop(self, seconds: float = 10.0) -> None:

@@ -10,7 +10,7 @@ import json
 import os
 import struct
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, BinaryIO
 
 import protofl as pf
@@ -82,8 +82,8 @@ def receive_parts(stream: BinaryIO) -> tuple[str, list[bytes]]:
         EOFError: The other side closed the stream.
     """
     header, data = receive(stream)
-    ends = list(accumulate(header["lengths"], initial=0))
-    return str(header["text"]), [data[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+    ends = accumulate(header["lengths"], initial=0)
+    return str(header["text"]), [data[start:end] for start, end in pairwise(ends)]
 
 
 def answer(

@@ -1,4 +1,4 @@
-"""The pool of a deployed run against nodes in this process: equal results, faults, hostile parts."""
+"""The pool of a deployed run against nodes in this process: equal results, faults."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from itertools import count
 import pytest
 
 import protofl as pf
-from protofl_plugins.backends import envelopes, flower
+from protofl_plugins.backends import flower
 from protofl_plugins.backends.node import Node
+from protofl_plugins.backends.posts import Delivery, Deployed, Site
 
 BASE = {"models": "htcnn8", "dataset": "digits", "clients": 4, "batch_size": 64, "rounds": 3}
 BASE |= {"local_epochs": 1, "device": "cpu", "progress": False}
@@ -42,11 +43,11 @@ class FakePost:
         if fate is None or fate == "lost after work":
             text, found = self.there[key].respond(text, blobs)
             if fate is None:
-                return [flower.Delivery(ticket, text, found)]
+                return [Delivery(ticket, text, found)]
             fate = 8
         if callable(fate):
-            return [flower.Delivery(ticket, *fate(text))]
-        return [flower.Delivery(ticket, code=fate, reason="as the test wants")]
+            return [Delivery(ticket, *fate(text))]
+        return [Delivery(ticket, code=fate, reason="as the test wants")]
 
 
 def stage(asked):
@@ -69,14 +70,14 @@ def sites(tmp_path, data_dir):
         settings = {"clients": own, "data_dir": str(data_dir), "policy": {"paths": True}}
         (tmp_path / key).mkdir()
         made[key] = Node(tmp_path / key, settings)
-    return made, [flower.Site(f"site-{key}", key, tuple(own)) for key, own in clients.items()]
+    return made, [Site(f"site-{key}", key, tuple(own)) for key, own in clients.items()]
 
 
 def deployed(method, nodes, sites, fates=None, **options):
     """A run through a fake grid; returns the result and the grid."""
     post = FakePost(nodes)
     post.fates = fates or {}
-    token = flower.DEPLOYED.set(flower.Deployed(post, sites, "0123456789abcdef"))
+    token = flower.DEPLOYED.set(Deployed(post, sites, "0123456789abcdef"))
     try:
         given = {"set": {"backend.poll": 1e-6, "backend.patience": 0}}
         given["set"] |= options.pop("set", {})

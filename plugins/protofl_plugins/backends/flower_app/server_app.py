@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from protofl_plugins.backends.flower import Delivery, serve
+from protofl_plugins.backends.flower import serve
+from protofl_plugins.backends.posts import Delivery
 
 app = ServerApp()
 
 
 class Post:
-    """Messages to nodes, as `protofl_plugins.backends.flower.Post` describes them."""
+    """Messages to nodes, as `protofl_plugins.backends.posts.Post` describes them."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid

@@ -1,0 +1,75 @@
+"""``protofl node``: a machine on which clients of a deployed run live."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from protofl.errors import UsageError
+from protofl_cli import render
+from protofl_cli.interrupts import interrupted
+from protofl_cli.options import Debug, option
+
+Folder = Annotated[Path, typer.Argument(metavar="NODE", help="Folder of the node.")]
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="NODE", help="New folder.")],
+    link: Annotated[
+        str, option("--link", "HOST:PORT", "Address of the federation's link (needed).")
+    ],
+    client: Annotated[
+        list[int], option("--client", "N", "A client on this node; repeatable.", min=0)
+    ],
+    debug: Debug = False,
+) -> None:
+    """Make a node: a key pair, node.toml with its policy, a systemd unit.
+
+    Prints the public key, which the federation's operator needs.
+    """
+    from protofl_cli.deploying.node_process import check_address, make_node, settings_text
+    from protofl_cli.deploying.service_files import unit_text
+
+    check_address("--link", link)
+    place = folder.expanduser().absolute()
+    public = make_node(place, settings_text(link, client))
+    unit = unit_text("node", f"node start {place}")
+    (place / "protofl-node.service").write_text(unit, encoding="utf-8")
+    render.pairs(
+        [
+            ("settings", str(place / "node.toml")),
+            ("public key", str(place / "key.pub")),
+            ("", public),
+            ("next", f"copy the federation's ca.crt to {place}, then: protofl node check {folder}"),
+        ]
+    )
+
+
+def start(folder: Folder, debug: Debug = False) -> None:
+    """Run the node until it is interrupted.
+
+    If the link is not there, or refuses a node that was killed less than a minute ago, the node
+    tries again.
+    """
+    from protofl_cli.deploying.node_process import keep_running
+
+    try:
+        keep_running(folder.expanduser().absolute(), render.line)
+    except KeyboardInterrupt as stop:
+        raise typer.Exit(interrupted(stop, "the node has ended")) from None
+
+
+def check(folder: Folder, debug: Debug = False) -> None:
+    """Check settings, policy, keys, device, disk and link of a node, a line each.
+
+    Exit code 2: something is wrong.
+    """
+    from protofl_cli.deploying.node_check import checks
+
+    rows = checks(folder.expanduser().absolute())
+    render.pairs([(name, found if good else f"WRONG: {found}") for name, found, good in rows])
+    wrong = [name for name, _, good in rows if not good]
+    if wrong:
+        raise UsageError(f"the node can't start: {', '.join(wrong)}")

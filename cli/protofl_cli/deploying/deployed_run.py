@@ -1,0 +1,85 @@
+"""A run on the nodes of a federation: its request, and its name on the nodes."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from protofl.errors import UsageError
+from protofl.system.files.atomic import write_json
+from protofl_cli.deploying.federation_file import Federation, read_federation
+from protofl_cli.deploying.link import submit
+
+
+def start(
+    folder: Path,
+    out: Path,
+    options: dict[str, Any],
+    say: Callable[[str], None],
+    *,
+    resume: bool,
+) -> None:
+    """Start or resume a run on the link of a federation, and follow it.
+
+    Args:
+        folder: The federation's folder.
+        out: The run folder.
+        options: Options as ``protofl deploy run`` takes them.
+        say: Takes each line of the run.
+        resume: Resume the run in ``out``.
+
+    Raises:
+        ProtoflError: The request is wrong, or the run failed.
+    """
+    federation, place = read_federation(folder), out.expanduser().absolute()
+    if not federation.sites:
+        raise UsageError("the federation has no site", do="add one: protofl deploy add-site")
+    run = _name(federation, place, resume=resume)
+    submit(federation, run, {**real_options(options, resume=resume), "out": str(place)}, say)
+
+
+def real_options(options: dict[str, Any], *, resume: bool) -> dict[str, Any]:
+    """Return the options of `protofl.run` for a deployed run.
+
+    Raises:
+        UsageError: An option simulates what is real here.
+    """
+    found = dict(options)
+    for name in ("world", "over_select"):
+        if found.get(name):
+            flag = f"--{name.replace('_', '-')}"
+            what = f"{flag} {found[name]} simulates devices, and these are real"
+            raise UsageError(what, do="leave it out")
+    if "backend" in found:
+        raise UsageError(
+            f"--backend {found['backend']}: a deployed run has its own", do="leave out"
+        )
+    seconds = found.pop("deadline", None)
+    if seconds is not None:
+        found["set"] = [*found.get("set", []), f"backend.deadline={seconds}"]
+    if resume:
+        return {**found, "resume": True}
+    return {"on_lost_client": "skip", **found}
+
+
+def _name(federation: Federation, out: Path, *, resume: bool) -> str:
+    """Return the name of the run in a folder on the nodes' disks; make one for a new run.
+
+    Raises:
+        UsageError: A run that is to be resumed was not started on this federation.
+    """
+    file = federation.folder / "runs.json"
+    names = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    if resume:
+        if str(out) not in names:
+            raise UsageError(
+                f"--resume: {out} is not a run of the federation in {federation.folder}",
+                do="give the run folder of protofl deploy run",
+            )
+        return str(names[str(out)])
+    names[str(out)] = name = secrets.token_hex(8)
+    write_json(file, names)
+    return name

@@ -1,0 +1,85 @@
+"""Checks of a node before it starts: one line each."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import socket
+import ssl
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from protofl.errors import ProtoflError, UsageError
+from protofl.system.formatting import size_text
+from protofl_cli.deploying import programs
+from protofl_cli.deploying.node_process import HOST, link_of, settings_of
+
+LEAST = 1 << 30
+"""Free bytes that a node should have for its clients."""
+
+
+def checks(folder: Path) -> list[tuple[str, str, bool]]:
+    """Return the name, the finding and the success of each check."""
+    made: dict[str, Callable[[], str]] = {
+        "settings": lambda: _settings(folder),
+        "key": lambda: _key(folder),
+        "flower": lambda: programs.program("flower-supernode"),
+        "device": lambda: _device(settings_of(folder)),
+        "disk": lambda: _disk(folder),
+        "link": lambda: _link(folder),
+    }
+    found = []
+    for name, check in made.items():
+        try:
+            found.append((name, check(), True))
+        except (ProtoflError, OSError, ValueError) as error:
+            words = error.what if isinstance(error, ProtoflError) else str(error)
+            found.append((name, words, False))
+    return found
+
+
+def _settings(folder: Path) -> str:
+    """Check node.toml and its policy as the host does."""
+    values = settings_of(folder)
+    _, clients, policy = importlib.import_module(HOST).read_settings(folder, values)
+    methods = ", ".join(sorted(policy.methods)) or "all installed methods"
+    return f"client {', '.join(map(str, sorted(clients)))}; allows {methods}"
+
+
+def _key(folder: Path) -> str:
+    mode = stat.S_IMODE((folder / "key").stat().st_mode)
+    if mode & 0o077:
+        raise UsageError(f"{folder / 'key'} can be read by others: chmod 600 it")
+    return f"{folder / 'key'}, for its owner alone"
+
+
+def _device(settings: dict[str, Any]) -> str:
+    from protofl.system.device import device_of
+
+    return str(device_of(str(settings.get("device", "cpu"))))
+
+
+def _disk(folder: Path) -> str:
+    free = shutil.disk_usage(folder).free
+    if free < LEAST:
+        raise UsageError(f"{size_text(free)} free in {folder}, less than {size_text(LEAST)}")
+    return f"{size_text(free)} free"
+
+
+def _link(folder: Path) -> str:
+    """Check that the link answers with a certificate of the federation."""
+    host, _, port = link_of(folder, settings_of(folder)).rpartition(":")
+    context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    try:
+        with (
+            socket.create_connection((host, int(port)), timeout=10) as line,
+            context.wrap_socket(line, server_hostname=host) as safe,
+        ):
+            return f"{host}:{port} answers, {safe.version()}"
+    except ssl.SSLCertVerificationError as error:
+        words = f"the certificate of {host}:{port} is refused: {error.verify_message}"
+        raise UsageError(words) from None
+    except OSError as error:
+        raise UsageError(f"{host}:{port} does not answer: {error}") from None

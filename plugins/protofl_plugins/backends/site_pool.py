@@ -1,0 +1,308 @@
+"""The nodes of a federation as the hosts of a run.
+
+A client belongs to its node: it is never moved and never trained elsewhere. All jobs of a stage for
+the clients of a node travel in one message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import protofl as pf
+from protofl_plugins.backends import envelopes
+from protofl_plugins.backends.client_versions import Versions
+from protofl_plugins.backends.envelopes import Answer, BadEnvelope
+from protofl_plugins.backends.posts import Delivery, Deployed, Site
+from protofl_plugins.backends.ray_actor import fingerprint
+
+REASONS = {1: "failed", 2: "failed", 3: "deadline", 4: "deadline", 5: "left", 6: "failed"}
+REASONS |= {8: "failed"}
+"""{code of a Flower error: reason for which the node's clients are absent}; others end the run."""
+
+AWAY = ("Train", "Evaluate")
+"""Kinds of jobs that are sent to nodes; the pool answers all others itself."""
+
+
+class Pace(Protocol):
+    """Options of the backend: its seconds, see `flower.Flower.Config`."""
+
+    deadline: float
+    patience: float
+    poll: float
+
+
+@dataclass
+class SitePool:
+    """The nodes of a federation, as the hosts of a run.
+
+    Args:
+        plan: The run.
+        deployed: Where it takes place.
+        config: Options of the backend.
+
+    Attributes:
+        report: Takes a line for the user.
+
+    Raises:
+        UsageError: A client has no site, or two.
+    """
+
+    plan: pf.backends.Plan
+    deployed: Deployed
+    config: Pace
+    report: Callable[[str], None] = lambda line: None
+    _known: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._text = self.plan.to_json()
+        self._digest = envelopes.digest_of(self._text)
+        self._versions, self._trial = Versions(), 0
+        self._home = {client: site for site in self.deployed.sites for client in site.clients}
+        places = [client for site in self.deployed.sites for client in site.clients]
+        wanted = range(self.plan.info.num_clients)
+        if sorted(places) != [*wanted]:
+            raise pf.UsageError(
+                f"the sites have the clients {sorted(places)}, the run has {len(wanted)} clients",
+                do="give each client to one site in federation.toml, or other --clients",
+            )
+        self._greeting = self._greet()
+        next(self._greeting, None)  # sends; what comes back is read when the first trial starts
+
+    # --- a pool ---------------------------------------------------------------------------------
+
+    def broadcast(self, job: pf.backends.Job) -> None:
+        """Start a trial: the nodes are told with their next jobs."""
+        for _ in self._greeting:
+            pass
+        header = job.header()
+        if header["kind"] == "StartTrial":
+            self._trial = header["trial"]
+            self._versions.start(header["files"])
+
+    def run(
+        self, jobs: Sequence[pf.backends.Job]
+    ) -> Iterator[tuple[pf.backends.Job, pf.backends.Reply]]:
+        """Send each node its jobs in one message, and yield the replies as they come.
+
+        Raises:
+            RunFailure: A client is lost, and the run does not go on without it.
+        """
+        away: dict[Site, list[pf.backends.Job]] = {}
+        for job in jobs:
+            header = job.header()
+            if header["kind"] in AWAY:
+                away.setdefault(self._home[header["client"]], []).append(job)
+            else:
+                self._versions.answer(header)
+                yield job, pf.backends.Reply()
+        yield from self._exchange(away)
+
+    def close(self) -> None:
+        """Do nothing: nodes outlive the run."""
+
+    # --- messages -------------------------------------------------------------------------------
+
+    def _greet(self) -> Iterator[None]:
+        """Send every node the plan, pause, then wait until each has built its host.
+
+        Raises:
+            ProtoflError: A node refuses the plan, or is missing and the run needs it.
+        """
+        skip = self.plan.settings.on_lost_client == "skip"
+        waiting, end = {}, time.monotonic() + self.config.patience
+        missing = list(self.deployed.sites)
+        while True:
+            nodes = self.deployed.post.nodes()
+            for site in [site for site in missing if site.key in nodes]:
+                missing.remove(site)
+                waiting[self._send(nodes[site.key], site, [])] = site
+            if not missing or time.monotonic() > end:
+                break
+            time.sleep(min(1.0, self.config.poll * 5))
+        yield
+        names = ", ".join(site.name for site in missing)
+        if missing and not skip:
+            raise pf.RunFailure(
+                f"not online after {self.config.patience:g} s: {names}",
+                do="start the nodes, or go on without: --on-lost-client skip",
+            )
+        if missing:
+            self.report(f"the run starts without {names}")
+        while waiting:
+            for delivery in self.deployed.post.receive([*waiting]):
+                self._greeted(waiting.pop(delivery.ticket), delivery, skip=skip)
+            time.sleep(self.config.poll if waiting else 0)
+
+    def _greeted(self, site: Site, delivery: Delivery, *, skip: bool) -> None:
+        """Take a node's response to the plan."""
+        if delivery.code in REASONS and skip:
+            self.report(f"{site.name} did not take the plan: {printed(delivery.reason)}")
+            return
+        found = self._opened(site, delivery)
+        self._known.add(site.name)
+        for line in differences(site, self.plan, found.get("facts")):
+            self.report(line)
+
+    def _send(self, node: int, site: Site, jobs: Sequence[pf.backends.Job]) -> str:
+        blobs = envelopes.Blobs()
+        asked: dict[str, Any] = {
+            "run": self.deployed.run,
+            "plan": self._digest,
+            "trial": self._trial,
+            "keep": sorted(self._versions.needed(site.clients)),
+            "jobs": [],
+        }
+        if site.name not in self._known:
+            asked["text"] = self._text
+        for job in jobs:
+            header = job.header()
+            base = self._versions.now(header["client"])
+            asked["jobs"].append({"header": header, "blob": blobs.add(job.blob), "base": base})
+        first = jobs[0].header() if jobs else {}
+        group = f"round {first['round']}" if first else "plan"
+        seconds = self.config.deadline if jobs else 0
+        ticket = self.deployed.post.send(node, json.dumps(asked), blobs.parts, seconds, group)
+        if not ticket:
+            raise pf.RunFailure(f"Flower refused the message for {site.name}; see the link's log")
+        return ticket
+
+    def _exchange(
+        self, away: Mapping[Site, list[pf.backends.Job]]
+    ) -> Iterator[tuple[pf.backends.Job, pf.backends.Reply]]:
+        nodes = self.deployed.post.nodes() if away else {}
+        waiting: dict[str, Site] = {}
+        for site, jobs in away.items():
+            if site.key in nodes:
+                waiting[self._send(nodes[site.key], site, jobs)] = site
+            else:
+                yield from self._lost(site, jobs, "left", "it is not online")
+        end = time.monotonic() + self.config.deadline if self.config.deadline else float("inf")
+        while waiting:
+            for delivery in self.deployed.post.receive([*waiting]):
+                site = waiting.pop(delivery.ticket)
+                if self._lacks_plan(delivery):
+                    self._known.discard(site.name)
+                    waiting[self._send(nodes[site.key], site, away[site])] = site
+                    continue
+                yield from self._taken(site, away[site], delivery)
+            if time.monotonic() > end:
+                for site in waiting.values():
+                    words = f"no reply within {self.config.deadline:g} s"
+                    yield from self._lost(site, away[site], "deadline", words)
+                waiting = {}
+            time.sleep(self.config.poll if waiting else 0)
+
+    @staticmethod
+    def _lacks_plan(delivery: Delivery) -> bool:
+        """Return True if a node that was restarted asks for the plan again."""
+        with contextlib.suppress(BadEnvelope):
+            return not delivery.code and envelopes.read(delivery.text).get("lacks") == "plan"
+        return False
+
+    def _opened(self, site: Site, delivery: Delivery) -> dict[str, Any]:
+        """Return the content of a response.
+
+        Raises:
+            ProtoflError: It is an error of the node or of Flower.
+        """
+        if delivery.code:
+            raise pf.RunFailure(
+                f"{site.name}: {printed(delivery.reason)} (Flower's error {delivery.code})"
+            )
+        try:
+            found = envelopes.read(delivery.text)
+        except BadEnvelope as error:
+            raise pf.RunFailure(f"{site.name} sent a wrong envelope: {error}") from None
+        if "failure" in found:
+            raise failure_of(site, found["failure"])
+        return found
+
+    def _taken(
+        self, site: Site, jobs: Sequence[pf.backends.Job], delivery: Delivery
+    ) -> Iterator[tuple[pf.backends.Job, pf.backends.Reply]]:
+        """Yield the replies of a delivery."""
+        if delivery.code in REASONS:
+            words = f"{printed(delivery.reason)} (Flower's error {delivery.code})"
+            yield from self._lost(site, jobs, REASONS[delivery.code], words)
+            return
+        found = self._opened(site, delivery)
+        self._known.add(site.name)
+        try:
+            answers = envelopes.answers_in(found, delivery.blobs, len(jobs))
+        except BadEnvelope as error:
+            yield from self._lost(site, jobs, "failed", f"it sent a wrong envelope: {error}")
+            return
+        for job, answer in zip(jobs, answers, strict=True):
+            yield job, self._reply(site, job, answer)
+
+    def _reply(self, site: Site, job: pf.backends.Job, answer: Answer) -> pf.backends.Reply:
+        """Return the reply to a job, and note the new version of its client."""
+        asked, kind = job.header(), answer.header.get("kind")
+        if "failure" in answer.header:
+            error = failure_of(site, answer.header["failure"])
+            if asked.get("may_fail") and not isinstance(error, pf.UsageError):
+                return absent("failed", error.what, site)
+            raise error
+        if kind == "Absent" and not asked.get("may_fail"):
+            reason = printed(answer.header.get("reason"))
+            if reason != "skipped":
+                raise pf.RunFailure(f"{site.name}, {job}: the client is absent ({reason})")
+        if kind == "TrainReply":
+            if not answer.version:
+                return absent("failed", "the node named no version of the client", site)
+            self._versions.trained(asked["client"], answer.version)
+        return answer.reply()
+
+    def _lost(
+        self, site: Site, jobs: Sequence[pf.backends.Job], reason: str, words: str
+    ) -> Iterator[tuple[pf.backends.Job, pf.backends.Reply]]:
+        """Yield that a node's clients are absent.
+
+        Raises:
+            RunFailure: The run does not go on without them.
+        """
+        for job in jobs:
+            if not job.header().get("may_fail"):
+                raise pf.RunFailure(
+                    f"{site.name}, {job}: {words}",
+                    do="resume when it is back, or go on without it: --on-lost-client skip",
+                )
+            yield job, absent(reason, words, site)
+
+
+def absent(reason: str, words: str, site: Site) -> pf.backends.Reply:
+    """Return the reply for a lost client."""
+    note = f"{site.name}: {words}; the round goes on without it"
+    return pf.backends.Reply.from_header({"kind": "Absent", "reason": reason, "notes": [note]})
+
+
+def printed(text: object) -> str:
+    """Return a foreign text as one short printable line."""
+    line = " ".join(str(text).split())
+    return "".join(c if c.isprintable() else "?" for c in line)[:300]
+
+
+def failure_of(site: Site, values: Any) -> pf.ProtoflError:  # noqa: ANN401 - as a node sent it
+    """Return the error that a node sent."""
+    if not isinstance(values, dict):
+        return pf.RunFailure(f"{site.name} sent an error without words")
+    words = {key: printed(values.get(key, "")) for key in ("error", "near", "do")}
+    words |= {"what": f"{site.name}: {printed(values.get('what'))}", "trace": "see the node's log"}
+    return pf.ProtoflError.from_values(words)
+
+
+def differences(site: Site, plan: pf.backends.Plan, facts: Any) -> list[str]:  # noqa: ANN401
+    """Return lines about what differs between a node and the run's machine."""
+    found = facts if isinstance(facts, dict) else {}
+    here = fingerprint(plan)
+    return [
+        f"{site.name} has {name} {printed(found[name])}, the run has {value}: "
+        "results differ from a simulation's"
+        for name, value in here.items()
+        if name in found and found[name] != value
+    ]
