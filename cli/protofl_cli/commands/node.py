@@ -69,7 +69,8 @@ def check(folder: Folder, debug: Debug = False) -> None:
     from protofl_cli.deploying.node_check import checks
 
     rows = checks(folder.expanduser().absolute())
-    render.pairs([(name, found if good else f"WRONG: {found}") for name, found, good in rows])
+    for name, found, good in rows:
+        render.line(f"{name}: {found}", "" if good else "red")
     wrong = [name for name, _, good in rows if not good]
     if wrong:
         raise UsageError(f"the node can't start: {', '.join(wrong)}")

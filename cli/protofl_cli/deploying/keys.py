@@ -49,12 +49,13 @@ def read_public_key(path: Path) -> str:
     Raises:
         UsageError: The file holds no ECDSA key as OpenSSH writes it.
     """
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
     try:
         key = form.load_ssh_public_key(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
         raise UsageError(
             f"{path} is not a public key: {error}", do="give the file key.pub of the node"
         ) from None

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 from itertools import count
+from types import SimpleNamespace
 
 import pytest
 
 import protofl as pf
-from protofl_plugins.backends import flower
+from protofl.federation.jobs import StartTrial, Train
+from protofl.system.options.table import OPTIONS
+from protofl_plugins.backends import envelopes, flower, node_plan
+from protofl_plugins.backends.client_versions import read_version
 from protofl_plugins.backends.node import Node
+from protofl_plugins.backends.node_plan import Policy, plan_here
 from protofl_plugins.backends.posts import Delivery, Deployed, Site
+from protofl_plugins.backends.site_pool import SitePool
 
 BASE = {"models": "htcnn8", "dataset": "digits", "clients": 4, "batch_size": 64, "rounds": 3}
-BASE |= {"local_epochs": 1, "device": "cpu", "progress": False}
+BASE |= {"local_epochs": 1, "device": "cpu", "progress": False, "feature_dim": 16}
+RUN = "0123456789abcdef"
 
 
 class FakePost:
@@ -61,26 +69,31 @@ def data_dir(tmp_path_factory):
     return tmp_path_factory.mktemp("data")
 
 
+def site_of(key, clients):
+    return Site(f"site-{key}", key, tuple(clients))
+
+
+SITES = [site_of("a", [0, 2]), site_of("b", [1, 3])]
+
+
+def node(folder, key, data_dir, **policy):
+    clients = next([*site.clients] for site in SITES if site.key == key)
+    (folder / key).mkdir(exist_ok=True)
+    return Node(folder / key, {"clients": clients, "data_dir": str(data_dir), "policy": policy})
+
+
 @pytest.fixture
-def sites(tmp_path, data_dir):
-    """Two sites with two clients each."""
-    clients = {"a": [0, 2], "b": [1, 3]}
-    made = {}
-    for key, own in clients.items():
-        settings = {"clients": own, "data_dir": str(data_dir), "policy": {"paths": True}}
-        (tmp_path / key).mkdir()
-        made[key] = Node(tmp_path / key, settings)
-    return made, [Site(f"site-{key}", key, tuple(own)) for key, own in clients.items()]
+def nodes(tmp_path, data_dir):
+    return {site.key: node(tmp_path, site.key, data_dir) for site in SITES}
 
 
-def deployed(method, nodes, sites, fates=None, **options):
+def deployed(method, nodes, fates=None, **options):
     """A run through a fake grid; returns the result and the grid."""
     post = FakePost(nodes)
     post.fates = fates or {}
-    token = flower.DEPLOYED.set(Deployed(post, sites, "0123456789abcdef"))
+    token = flower.DEPLOYED.set(Deployed(post, SITES, RUN))
     try:
-        given = {"set": {"backend.poll": 1e-6, "backend.patience": 0}}
-        given["set"] |= options.pop("set", {})
+        given = {"set": {"backend.poll": 1e-6, "backend.patience": 0} | options.pop("set", {})}
         return pf.run(method, backend="flower", **given, **options), post
     finally:
         flower.DEPLOYED.reset(token)
@@ -92,28 +105,250 @@ def lines(result):
     return [{k: v for k, v in row.items() if k not in ("seconds", "time")} for row in found]
 
 
-def same(first, second):
-    assert lines(first) == lines(second)
-    names = [p.name for p in (first.folder / "checkpoint").glob("server-*.safetensors")]
-    assert names
-    for name in names:
+def same_state(first, second):
+    """Check that servers and clients of a local and a deployed run are equal to the bit."""
+    files = sorted(path.name for path in (first.folder / "checkpoint").glob("*.safetensors"))
+    assert files
+    for name in files:
         ours = (first.folder / "checkpoint" / name).read_bytes()
-        assert ours == (second.folder / "checkpoint" / name).read_bytes(), name
+        path = second.folder / "checkpoint" / name
+        if name.startswith("client-"):
+            assert read_version(path) == sha256(ours).hexdigest(), name
+        else:
+            assert ours == path.read_bytes(), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [("fedproto", {"with": ["top-k", "quantise"]}), ("fedkd", {}), ("fedpkd", {})],
+)
+def test_a_deployed_run_equals_a_local_one(tmp_path, data_dir, nodes, method, options):
+    options = BASE | {"data_dir": data_dir} | options
+    local = pf.run(method, backend="local", out=tmp_path / "local", **options)
+    found, post = deployed(method, nodes, out=tmp_path / "deployed", **options)
+    assert lines(local) == lines(found)
+    same_state(local, found)
+    messages = [key for key, _, _ in post.sent if key == "a"]
+    assert len(messages) == 1 + BASE["rounds"] * (3 if method == "fedpkd" else 2)
+
+
+QUICK = BASE | {"dry_step": False, "on_lost_client": "skip", "rounds": 3}
+
+
+def test_lost_messages_are_as_if_a_client_had_not_trained(tmp_path, data_dir, nodes):
+    """The oracle is a simulated run with the same participants."""
+    options = QUICK | {"data_dir": data_dir}
+    fates = {
+        ("a", 0, "before_upload"): 5,
+        ("b", 1, "before_upload"): "lost after work",  # trained, and nobody heard of it
+        ("a", 1, "Evaluate"): 3,
+    }
+    found, _ = deployed("fedproto", nodes, fates, out=tmp_path / "deployed", **options)
+    assert [row["absent"] for row in lines(found)[:2]] == [
+        {"0": "left", "2": "left"},
+        {"1": "failed", "3": "failed"},
+    ]
+    assert found.record[1].unscored == {"0": "deadline", "2": "deadline"}
+    local = pf.run(
+        "fedproto",
+        backend="local",
+        out=tmp_path / "local",
+        participants_from=found.folder,
+        **options,
+    )
+    same_state(local, found)
+    assert local.record[2].test_accuracy == found.record[2].test_accuracy
+
+
+def test_a_node_that_was_restarted_goes_on_from_its_disk(tmp_path, data_dir, nodes):
+    options = QUICK | {"data_dir": data_dir}
+    local = pf.run("fedproto", backend="local", out=tmp_path / "local", **options)
+    post = FakePost(nodes)
+    restarted = []
+
+    def respond(text, blobs):
+        if stage(json.loads(text)) == (1, "before_upload") and not restarted:
+            restarted.append(post.there["a"])
+            post.there["a"] = node(tmp_path, "a", data_dir)
+        return post.there["a"].respond(text, blobs)
+
+    post.there["a"] = SimpleNamespace(respond=respond)
+    found, _ = deployed("fedproto", post.there, out=tmp_path / "deployed", **options)
+    assert lines(local) == lines(found)
+    same_state(local, found)
+
+
+def test_a_resumed_run_goes_on_from_the_versions_of_its_checkpoint(tmp_path, data_dir, nodes):
+    options = QUICK | {"data_dir": data_dir}
+    local = pf.run("fedproto", backend="local", out=tmp_path / "local", **options)
+    out = tmp_path / "deployed"
+    fates = {(key, 2, "before_upload"): 5 for key in nodes}
+    with pytest.raises(pf.RunFailure, match="0 of 4 clients answered in round 2"):
+        deployed("fedproto", nodes, fates, out=out, **options)
+    again = {key: node(tmp_path, key, data_dir) for key in nodes}
+    found, _ = deployed(None, again, out=out, resume=True)
+    assert lines(local) == lines(found)
+    same_state(local, found)
+    # A node whose disk was lost says so, and the round goes on without it.
+    for path in (tmp_path / "a" / "runs" / RUN).iterdir():
+        path.unlink()
+    again = {key: node(tmp_path, key, data_dir) for key in nodes}
+    longer, _ = deployed(None, again, out=out, resume=True, rounds=4)
+    assert longer.record[3].absent == {"0": "stale", "2": "stale"}
+
+
+def test_a_run_that_needs_all_clients_stops(tmp_path, data_dir, nodes):
+    options = QUICK | {"data_dir": data_dir, "on_lost_client": "stop"}
+    with pytest.raises(pf.RunFailure, match="as the test wants"):
+        deployed("fedproto", nodes, {("a", 0, "before_upload"): 8}, out=tmp_path / "1", **options)
+    with pytest.raises(pf.RunFailure, match="not online after 0 s: site-b"):
+        deployed("fedproto", {"a": nodes["a"]}, out=tmp_path / "2", **options)
+
+
+HOSTILE = {
+    "not JSON": "{",
+    "no object": "[]",
+    "no replies": "{}",
+    "another number of replies": json.dumps({"replies": []}),
+    "no header": json.dumps({"replies": [{}, {}]}),
+    "a blob that is not there": json.dumps(
+        {"replies": [{"header": {"kind": "TrainReply"}, "blob": 7, "version": ""}] * 2}
+    ),
+    "a version that is a path": json.dumps(
+        {"replies": [{"header": {"kind": "TrainReply"}, "blob": None, "version": "../x"}] * 2}
+    ),
+    "no version": json.dumps(
+        {"replies": [{"header": {"kind": "TrainReply"}, "blob": None, "version": ""}] * 2}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_a_hostile_node_sends_makes_its_clients_absent(name, tmp_path, data_dir, plan):
+    post = FakePost({"a": SimpleNamespace(respond=lambda *_: ('{"facts": {}}', []))})
+    post.fates = {("a", 0, "before_upload"): lambda text: (HOSTILE[name], [])}
+    one = Deployed(post, [site_of("a", range(4))], RUN)
+    pool = SitePool(plan, one, flower.Flower.Config(poll=1e-6, patience=0))
+    pool.broadcast(StartTrial(0))
+    jobs = [Train(client, 0, may_fail=True) for client in (0, 2)]
+    try:
+        replies = [reply.header() for _, reply in pool.run(jobs)]
+    except pf.RunFailure as error:
+        assert "wrong envelope" in error.what
+    else:
+        assert [(r["kind"], r["reason"]) for r in replies] == [("Absent", "failed")] * 2
+
+
+@pytest.fixture(scope="module")
+def plan(data_dir):
+    given = {k: v for k, v in BASE.items() if k != "progress"} | {"data_dir": data_dir}
+    return pf.backends.Plan.make({**given, "method": "fedproto", "backend": "local"})
+
+
+def asked(plan, **values):
+    text = plan.to_json()
+    request = {"run": RUN, "plan": envelopes.digest_of(text), "text": text, "trial": 0}
+    return json.dumps({**request, "keep": [], "jobs": [], **values})
+
+
+def job(kind="Train", client=0, **values):
+    header = {"kind": kind, "client": client, "round": 0, **values}
+    return {"header": header, "blob": None, "base": ""}
 
 
 @pytest.mark.parametrize(
-    ("method", "options"),
+    ("wrong", "words"),
     [
-        ("fedproto", {"with": ["top-k", "quantise"]}),
-        ("fedkd", {}),
-        ("fedpkd", {"local_epochs": 1}),
+        (job("Save", path="../x"), "'Save' is neither Train nor Evaluate"),
+        (job("Load", path="/etc/passwd"), "'Load' is neither"),
+        (job("StartTrial"), "'StartTrial' is neither"),
+        (job(client=1), "client '1' is not on this node"),
+        (job(client=True), "client 'True' is not on this node"),
+        (job("Evaluate", observe=5), "it asks for features"),
+        (job(round="0"), "round is '0'"),
+        ({**job(), "blob": 3}, "it has no blob '3'"),
+        ({**job(), "base": "../x"}, "neither a version nor a run"),
     ],
 )
-def test_a_deployed_run_equals_a_local_one(tmp_path, data_dir, sites, method, options):
-    options = BASE | {"data_dir": data_dir} | options
-    local = pf.run(method, backend="local", out=tmp_path / "local", **options)
-    found, post = deployed(method, *sites, out=tmp_path / "deployed", **options)
-    same(local, found)
-    after = method == "fedpkd"
-    messages = [stage(json.loads(text)) for key, text, _ in post.sent if key == "a"]
-    assert len(messages) == 1 + BASE["rounds"] * (3 if after else 2)
+def test_a_node_refuses_jobs_that_are_not_its_own(wrong, words, plan, nodes, tmp_path):
+    text, _ = nodes["a"].respond(asked(plan, jobs=[wrong]), [])
+    failure = json.loads(text)["replies"][0]["header"]["failure"]
+    assert words in failure["what"]
+    assert failure["trace"] == ""
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"classes": {"method/x": "evil.py:X"}}, "imports code that is not installed"),
+        ({"malicious": 0.5}, "attacks from this node"),
+        ({"observe": ["features"]}, "sends what samples show"),
+        ({"metrics": ["confusion"]}, "counts samples by class"),
+        ({"upload_limit": 9999}, "--upload-limit 9999 is above 4096 MiB"),
+        ({"dataset": "npz:/etc/passwd"}, "names a file: npz:/etc/passwd"),
+        ({"public": "npz:/x"}, "names a file"),
+        ({"init": "/x"}, "--init names a file of the server"),
+        ({"shell": "rm"}, "unknown options: 'shell'"),
+        ({"method": "fedavg"}, "fedavg is not among: fedproto"),
+        ({"add": ["local_loss=fedsa.mcl"]}, "fedsa is not among: fedproto"),
+        ({"wrappers": []}, "lacks the wrapper quantise"),
+    ],
+)
+def test_a_plan_outside_the_policy_is_refused_before_training(changes, words, plan, tmp_path):
+    rules = {"methods": ["fedproto"], "required": {"quantise": {}}}
+    folder = tmp_path / "a"
+    folder.mkdir()
+    strict = Node(folder, {"clients": [0], "policy": rules})
+    given = json.loads(plan.to_json()) | {"wrappers": ["quantise"]} | changes
+    text = json.dumps(given)
+    request = {"run": RUN, "plan": envelopes.digest_of(text), "text": text, "jobs": []}
+    response, _ = strict.respond(json.dumps(request), [])
+    failure = json.loads(response)["failure"]
+    assert words in failure["what"]
+    assert failure["error"] == "UsageError"
+
+
+def test_options_of_the_machine_are_the_nodes_own(plan):
+    own = {"data_dir": "/here", "device": "cpu", "client_store": "disk"}
+    server = json.loads(plan.to_json()) | {
+        "device": "cuda:7",
+        "data_dir": "/there",
+        "profile": True,
+    }
+    here = json.loads(plan_here(json.dumps(server), own, Policy(longest_job=5)))
+    assert {key: here[key] for key in own} == own
+    assert here["job_limit"] == 5
+    assert "profile" not in here
+
+
+def test_every_option_of_a_run_is_taken_or_not():
+    """A new option has to be given to one of the lists."""
+    assert sorted([*node_plan.TAKEN, *node_plan.OWN, *node_plan.SERVERS]) == sorted(OPTIONS)
+
+
+def test_without_a_federation_the_backend_says_what_to_do(tmp_path):
+    with pytest.raises(pf.UsageError, match="protofl deploy run METHOD"):
+        pf.run("fedproto", backend="flower", out=tmp_path / "x", **QUICK)
+
+
+def test_no_path_and_no_traceback_leaves_a_node(tmp_path, data_dir, nodes):
+    """All bytes that a node sends in a run in which a hook fails."""
+    said = []
+
+    def listening(key):
+        def respond(text, blobs):
+            text, found = nodes[key].respond(text, blobs)
+            said.extend([text.encode(), *found])
+            return text, found
+
+        return SimpleNamespace(respond=respond)
+
+    options = QUICK | {"data_dir": data_dir, "rounds": 1}
+    listened = {key: listening(key) for key in nodes}
+    deployed("fedproto", listened, out=tmp_path / "deployed", **options)
+    broken = json.dumps({"run": RUN, "plan": "x", "text": "{}", "jobs": []})
+    said.append(nodes["a"].respond(broken, [])[0].encode())
+    for planted in (str(tmp_path), str(data_dir), "Traceback", 'File "'):
+        assert not any(planted.encode() in part for part in said), planted

@@ -1,0 +1,133 @@
+"""``protofl deploy`` and ``protofl node``: files, mistakes, and a rehearsal with Flower itself."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import subprocess
+import sys
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from protofl.errors import UsageError
+from protofl_cli.deploying.deployed_run import real_options
+from protofl_cli.deploying.federation_file import Federation, Site, read_federation
+
+needs_keys = pytest.mark.skipif(
+    find_spec("cryptography") is None, reason="cryptography is not installed (extra: flower)"
+)
+needs_flower = pytest.mark.skipif(
+    find_spec("flwr") is None, reason="Flower is not installed (extra: flower)"
+)
+
+
+def test_a_federation_is_read_as_it_was_written(tmp_path):
+    sites = [Site("clinic", "key 1", (0, 2)), Site("hospital", "key 2", (1,))]
+    made = Federation(tmp_path, 9200, "fl.example.org:443", sites)
+    made.write()
+    assert read_federation(tmp_path) == made
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "port is None"),
+        ('port = 70000\npublic = "x:1"', "port is 70000"),
+        ("port = 1", "public is None"),
+        ('port = 1\npublic = "x:1"\nhost = 1', "unknown key host"),
+        ('port = 1\npublic = "x:1"\n[[site]]\nname = "a"', "expected the keys"),
+        ('port = 1\npublic = "x:1"\n[[site]]\nname = "../a"\nkey = "k"\nclients = [0]', "'../a'"),
+        (
+            'port = 1\npublic = "x:1"\n[[site]]\nname = "a"\nkey = "k"\nclients = [0]\n'
+            '[[site]]\nname = "b"\nkey = "l"\nclients = [0]',
+            "b and a have the same client 0",
+        ),
+        (
+            'port = 1\npublic = "x:1"\n[[site]]\nname = "a"\nkey = "k"\nclients = [0]\n'
+            '[[site]]\nname = "b"\nkey = "k"\nclients = [1]',
+            "b and a have the same key",
+        ),
+    ],
+)
+def test_a_wrong_federation_file_is_refused(tmp_path, text, words):
+    (tmp_path / "federation.toml").write_text(text)
+    with pytest.raises(UsageError) as caught:
+        read_federation(tmp_path)
+    assert words in str(caught.value)
+
+
+def test_options_that_simulate_what_is_real_are_refused():
+    with pytest.raises(UsageError, match="--over-select 1 simulates devices"):
+        real_options({"over_select": 1}, resume=False)
+    with pytest.raises(UsageError, match="a deployed run has its own"):
+        real_options({"backend": "local"}, resume=False)
+    found = real_options({"deadline": 9.0, "set": ["lambda=1"]}, resume=False)
+    wanted = {"set": ["lambda=1", "backend.deadline=9.0"], "on_lost_client": "skip"}
+    assert found == wanted
+
+
+@needs_keys
+def test_init_and_add_site_make_a_federation(cli, tmp_path):
+    lab, site = tmp_path / "lab", tmp_path / "site"
+    made = cli("deploy", "init", lab, "--public", "fl.example.org:443")
+    assert made.exit_code == 0, made.output
+    for name in ("ca.key", "server.key", "secret"):
+        assert stat.S_IMODE((lab / name).stat().st_mode) == 0o600
+    assert "location /v1/fleet/" in (lab / "proxy.conf").read_text()
+    again = cli("deploy", "init", lab, "--public", "fl.example.org:443")
+    assert again.exit_code == 2
+    assert "is not empty" in again.output
+    made = cli("node", "init", site, "--link", "fl.example.org:443", "--client", "0")
+    assert made.exit_code == 0, made.output
+    made = cli("deploy", "add-site", lab, "clinic", site / "key.pub", "--client", "0")
+    assert made.exit_code == 0, made.output
+    assert [each.name for each in read_federation(lab).sites] == ["clinic"]
+    again = cli("deploy", "add-site", lab, "other", site / "key.pub", "--client", "1")
+    assert again.exit_code == 2
+    assert "have the same key" in again.output
+    wrong = cli("deploy", "add-site", lab, "other", lab / "ca.crt", "--client", "1")
+    assert wrong.exit_code == 2
+    assert "is not a public key" in wrong.output
+
+
+@needs_keys
+def test_node_check_says_what_is_wrong(cli, tmp_path):
+    with socket.socket() as door:
+        door.bind(("127.0.0.1", 0))
+        free = door.getsockname()[1]
+    site = tmp_path / "site"
+    cli("node", "init", site, "--link", f"127.0.0.1:{free}", "--client", "0")
+    os.chmod(site / "key", 0o644)
+    with open(site / "node.toml", "a") as file:
+        file.write("method = 1\n")
+    found = cli("node", "check", site)
+    assert found.exit_code == 2
+    assert "unknown rule [policy] method" in found.output
+    assert "can be read by others" in found.output
+    assert "ca.crt is missing" in found.output
+
+
+@needs_flower
+@pytest.mark.slow
+def test_a_rehearsal_with_flower_equals_local(tmp_path):
+    command = [sys.executable, "-c", "from protofl_cli.start import main; main()"]
+    command += ["deploy", "rehearse", "fedproto", "--models", "cnn4", "--clients", "2"]
+    command += ["--rounds", "1", "--local-epochs", "1", "--folder", str(tmp_path / "try")]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "clients  equal to local" in found.stdout
+    assert not programs_of(tmp_path)
+
+
+def programs_of(folder):
+    """Commands of processes that name a folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            command = path.read_bytes()
+            found += [command] if str(folder).encode() in command else []
+    return found
