@@ -76,9 +76,7 @@ class PythonDocs:
         train, test = parts
         ids = number_words((words for _, words in train), config.vocabulary)
         samples = train + test
-        x = np.full((len(samples), config.length), PADDING, np.int64)
-        for row, (_, words) in enumerate(samples):
-            x[row, : len(words)] = [ids.get(word, UNKNOWN) for word in words]
+        x = token_ids([words for _, words in samples], ids, config.length)
         y = np.array([label for label, _ in samples], np.int64)
         data = pf.datasets.dataset_from_arrays(
             [(x, y, "pydoc_data.topics")],
@@ -104,6 +102,14 @@ def number_words(texts: Iterable[list[str]], most: int) -> dict[str, int]:
     counts = Counter(word for words in texts for word in words)
     common = sorted((-count, word) for word, count in counts.items() if count > 1)
     return {word: number + 2 for number, (_, word) in enumerate(common[: most - 2])}
+
+
+def token_ids(texts: list[list[str]], ids: dict[str, int], length: int) -> np.ndarray:
+    """Return the ids of texts' words, N×length, filled up with padding."""
+    found = np.full((len(texts), length), PADDING, np.int64)
+    for row, words in enumerate(texts):
+        found[row, : len(words)] = [ids.get(word, UNKNOWN) for word in words]
+    return found
 
 
 def _topics() -> list[str]:

@@ -1,4 +1,4 @@
-"""Data sets that torchvision downloads and checks: MNIST, Fashion-MNIST, CIFAR, Flowers102.
+"""Data sets that torchvision downloads and checks: those of one size, and Flowers102.
 
 They lie in ``DATA_DIR/downloads`` as torchvision keeps them.
 """
@@ -9,7 +9,7 @@ import contextlib
 import socket
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -41,7 +41,7 @@ class _Arrays:
 
         loader = getattr(torchvision.datasets, self.loader)
         root = Path(data_dir) / "downloads"
-        with _downloading(self.name, getattr(loader, "url", None) or loader.mirrors[0]):
+        with downloading(self.name, getattr(loader, "url", None) or loader.mirrors[0]):
             parts = [loader(root, train=train, download=True) for train in (True, False)]
         arrays = [(np.asarray(p.data), np.asarray(p.targets), self.name) for p in parts]
         return pf.datasets.dataset_from_arrays(arrays, len(arrays[0][0]), list(parts[0].classes))
@@ -64,6 +64,18 @@ class FashionMNIST(_Arrays):
 
     name = "fashion-mnist"
     loader = "FashionMNIST"
+    outline: ClassVar[dict[str, Any]] = {
+        "shape": (1, 28, 28),
+        "train": (6000,) * 10,
+        "test": (1000,) * 10,
+    }
+
+
+class KMNIST(_Arrays):
+    """Kuzushiji-MNIST, 70,000 characters of old Japanese script of 28×28 (torchvision)."""
+
+    name = "kmnist"
+    loader = "KMNIST"
     outline: ClassVar[dict[str, Any]] = {
         "shape": (1, 28, 28),
         "train": (6000,) * 10,
@@ -132,41 +144,64 @@ class Flowers102:
     def decode(self, config: Config, data_dir: Path) -> pf.datasets.Dataset:
         """Download; the training part is torchvision's train and val, the test part its test."""
         from torchvision import datasets
-        from torchvision.transforms import InterpolationMode
-        from torchvision.transforms.functional import center_crop, resize
 
-        try:
-            import scipy.io  # noqa: F401 - torchvision reads the labels with it
-        except ImportError as error:
-            raise pf.UsageError(
-                "flowers102: its labels are .mat files, and scipy, which reads them, is missing",
-                do="pip install scipy",
-            ) from error
+        need_scipy("flowers102")
         loader = datasets.Flowers102
         root = Path(data_dir) / "downloads"
-        with _downloading("flowers102", loader._download_url_prefix):
+        with downloading("flowers102", loader._download_url_prefix):
             splits = [loader(root, split, download=True) for split in ("train", "val", "test")]
-        samples = [(split, index) for split in splits for index in range(len(split))]
-        x = np.empty((len(samples), 3, config.side, config.side), np.uint8)
-        y = np.empty(len(samples), np.int64)
-
-        def put(row: int) -> None:
-            split, index = samples[row]
-            image, y[row] = split[index]
-            size = [config.side, config.side] if config.fit == "squash" else [config.side]
-            image = resize(image, size, InterpolationMode.BILINEAR)
-            x[row] = np.asarray(center_crop(image, config.side)).transpose(2, 0, 1)
-
-        with ThreadPoolExecutor() as pool:
-            for _ in pool.map(put, range(len(samples))):
-                pass
+        x, y = decoded(splits, config.side, config.fit)
         num_train = len(splits[0]) + len(splits[1])
         names = getattr(loader, "classes", 102)  # torchvision 0.21 has no names: numbers then
         return pf.datasets.dataset_from_arrays([(x, y, "flowers102")], num_train, names)
 
 
+def need_scipy(name: str) -> None:
+    """Check that scipy is there, with which torchvision reads a data set's .mat files."""
+    try:
+        import scipy.io  # noqa: F401 - torchvision imports it
+    except ImportError as error:
+        raise pf.UsageError(
+            f"{name}: it has .mat files, and scipy, which reads them, is missing",
+            do="pip install scipy",
+        ) from error
+
+
+def decoded(
+    splits: Sequence[Any], side: int, fit: Literal["crop", "squash"]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Bring images of any size to one size.
+
+    Args:
+        splits: torchvision's data sets of images and labels, in order.
+        side: Pixels of a side.
+        fit: squash: both sides are brought to it; crop: the shorter one, and the middle is cut out.
+
+    Returns:
+        Images [N, 3, side, side], uint8, and labels [N].
+    """
+    from torchvision.transforms import InterpolationMode
+    from torchvision.transforms.functional import center_crop, resize
+
+    samples = [(split, index) for split in splits for index in range(len(split))]
+    x = np.empty((len(samples), 3, side, side), np.uint8)
+    y = np.empty(len(samples), np.int64)
+
+    def put(row: int) -> None:
+        split, index = samples[row]
+        image, y[row] = split[index]
+        size = [side, side] if fit == "squash" else [side]
+        image = resize(image.convert("RGB"), size, InterpolationMode.BILINEAR)
+        x[row] = np.asarray(center_crop(image, side)).transpose(2, 0, 1)
+
+    with ThreadPoolExecutor() as pool:
+        for _ in pool.map(put, range(len(samples))):
+            pass
+    return x, y
+
+
 @contextlib.contextmanager
-def _downloading(name: str, address: str) -> Iterator[None]:
+def downloading(name: str, address: str) -> Iterator[None]:
     """Word torchvision's errors, bound its waiting, keep its prints off standard output."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(TIMEOUT)

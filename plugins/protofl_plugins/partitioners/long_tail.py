@@ -8,7 +8,7 @@ Source: Cui et al., "Class-Balanced Loss Based on Effective Number of Samples", 
 and the rest is left out. CReFF (Shang et al., IJCAI 2022, https://arxiv.org/abs/2204.13399) divides
 such data over clients by a Dirichlet distribution. n_0 is the size of the largest class, and no
 class keeps more than it has. Test samples come from the same clients' shares, so they have the long
-tail too: ``--measure balanced-accuracy`` weighs classes alike.
+tail too: ``--metrics balanced-accuracy`` weighs classes alike.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def idx(array):
     return gzip.compress(header + array.tobytes())
 
 
-@pytest.mark.parametrize("plugin", [sets.MNIST, sets.FashionMNIST])
+@pytest.mark.parametrize("plugin", [sets.MNIST, sets.FashionMNIST, sets.KMNIST])
 def test_mnist(tmp_path, site, monkeypatch, plugin, capsys):
     folder, address = site
     x = rng.integers(0, 256, (7, 28, 28), dtype=np.uint8)
@@ -176,7 +176,8 @@ def test_flowers102_without_scipy(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "plugin", [sets.MNIST, sets.FashionMNIST, sets.CIFAR10, sets.CIFAR100, sets.Flowers102]
+    "plugin",
+    [sets.MNIST, sets.KMNIST, sets.FashionMNIST, sets.CIFAR10, sets.CIFAR100, sets.Flowers102],
 )
 @pytest.mark.parametrize("failure", ["offline", "wrong file"])
 def test_without_internet(tmp_path, site, monkeypatch, plugin, failure):
