@@ -1,8 +1,8 @@
-"""Data sets that scikit-learn downloads: ``covtype`` (a table) and ``20-newsgroups`` (texts).
+"""Data sets that scikit-learn downloads: ``covtype`` (a table) and ``newsgroups`` (texts).
 
 - ``covtype``: 581,012 patches of forest, 54 measurements, 7 kinds of trees
   (https://archive.ics.uci.edu/dataset/31); standardised over all rows by default.
-- ``20-newsgroups``: 18,846 posts in 20 groups, divided by date, without headers, footers and
+- ``newsgroups``: 18,846 posts in 20 groups, divided by date, without headers, footers and
   quotes, as scikit-learn advises. The first ``length`` words of a post as token ids: the words that
   occur twice or more in the training part, the commonest first; 0 is padding, 1 any other word.
 
@@ -63,7 +63,7 @@ class Newsgroups:
     defaults: ClassVar[dict[str, Any]] = {"optimizer": "adam", "lr": 0.001}
 
     class Config(pf.Config):
-        """Options of 20-newsgroups."""
+        """Options of newsgroups."""
 
         length: int = pf.Field(200, ge=8, le=10_000, description="words of a post that are read")
         vocabulary: int = pf.Field(
@@ -73,7 +73,7 @@ class Newsgroups:
     @pf.hookimpl
     def cache_key(self, config: Config, data_dir: Path) -> str:
         """The data never change, what is made of them may."""
-        return f"20-newsgroups-{config.length}-{config.vocabulary}"
+        return f"newsgroups-{config.length}-{config.vocabulary}"
 
     @pf.hookimpl
     def decode(self, config: Config, data_dir: Path) -> pf.datasets.Dataset:
@@ -82,7 +82,7 @@ class Newsgroups:
 
         home = str(Path(data_dir) / "downloads")
         without = ("headers", "footers", "quotes")
-        with downloading("20-newsgroups", "https://ndownloader.figshare.com/files/5975967"):
+        with downloading("newsgroups", "https://ndownloader.figshare.com/files/5975967"):
             parts = [
                 fetch_20newsgroups(data_home=home, subset=part, remove=without, shuffle=False)
                 for part in ("train", "test")

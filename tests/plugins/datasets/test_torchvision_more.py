@@ -211,7 +211,7 @@ def test_20_newsgroups(tmp_path):
         *((getattr(torchvision_more, n), n.lower()) for n in ("EMNIST", "SVHN", "STL10", "GTSRB")),
         *((getattr(torchvision_more, n), n.lower()) for n in ("Food101", "DTD")),
         (sklearn_sets.Covtype, "covtype"),
-        (sklearn_sets.Newsgroups, "20-newsgroups"),
+        (sklearn_sets.Newsgroups, "newsgroups"),
     ],
 )
 def test_without_internet(tmp_path, monkeypatch, plugin, name):
