@@ -17,8 +17,8 @@ from torch import Tensor
 
 from protofl.errors import UsageError
 from protofl.federation.federation import Federation
-from protofl.federation.jobs import Pool
 from protofl.federation.plan import Plan
+from protofl.federation.pools import Pool
 from protofl.federation.round_totals import Totals
 from protofl.hooks.wire.payload import Payload
 from protofl.system.device import compute_threads

@@ -1,9 +1,13 @@
-"""Pools of one host that do what machines of their own do: lose clients, at any stage."""
+"""Pools of one host with what clients' own machines have: losses, and files of their own."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import protofl as pf
-from protofl.federation.jobs import Absent, Train, Undo
+from protofl.federation.jobs import Absent, Save, SaveReply, Train, Undo
+from protofl.system.files.checksums import Check
 
 
 class LosingPool(pf.backends.Host):
@@ -34,3 +38,41 @@ class LosingPool(pf.backends.Host):
                     self.handle(Undo(job.client))
             yield job, Absent(reason=reason)
         yield from super().run(rest)
+
+
+class KeepingPool(LosingPool):
+    """A host that keeps the clients' files in a folder of its own.
+
+    Attributes:
+        kept: The names of the last `keep_files`.
+    """
+
+    def __init__(self, plan, folder, lost=()):
+        super().__init__(plan, lost)
+        self.folder, self.kept = folder, None
+        folder.mkdir(exist_ok=True)
+
+    def handle(self, job):
+        if not isinstance(job, Save):
+            return super().handle(job)
+        assert Path(job.path).name == job.path
+        path = self.folder / job.path
+        reply = super().handle(replace(job, path=str(path)))
+        check = Check.of(path)
+        return SaveReply(reply.seconds, size=check.size, crc=check.crc)
+
+    def broadcast(self, job):
+        assert job.parked is None
+        assert job.files.keys() == job.checks.keys()
+        for client, name in job.files.items():
+            if Check.of(self.folder / name).values != job.checks[client]:
+                raise pf.backends.HostFailure(f"client {client} is stale")
+        super().broadcast(
+            replace(job, files={c: str(self.folder / name) for c, name in job.files.items()})
+        )
+
+    def keep_files(self, names):
+        self.kept = {*names}
+        for path in self.folder.iterdir():
+            if path.name not in self.kept:
+                path.unlink()

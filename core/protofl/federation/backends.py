@@ -6,12 +6,15 @@ Public as ``protofl.backends``.
 from protofl.errors import HostFailure
 from protofl.federation.dispatcher import Dispatcher
 from protofl.federation.host import Host
-from protofl.federation.jobs import Job, Pool, Reply
+from protofl.federation.jobs import Absent, Job, Reply, SaveReply
 from protofl.federation.plan import Plan
+from protofl.federation.pools import ClientFiles, Pool
 from protofl.federation.train_job import TrainJob
 from protofl.system.machine import Idle, fresh_interpreter
 
 __all__ = [
+    "Absent",
+    "ClientFiles",
     "Dispatcher",
     "Host",
     "HostFailure",
@@ -20,6 +23,7 @@ __all__ = [
     "Plan",
     "Pool",
     "Reply",
+    "SaveReply",
     "TrainJob",
     "fresh_interpreter",
 ]

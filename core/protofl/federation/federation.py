@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from itertools import product
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from protofl.data.split import client_domains
 from protofl.federation import events, jobs
 from protofl.federation.evaluation import NoObserver, figures_of
 from protofl.federation.participation import Participation
 from protofl.federation.plan import Plan
+from protofl.federation.pools import ClientFiles, Pool
 from protofl.federation.round_totals import Totals
 from protofl.federation.server_side import ServerSide, admit_uploads
 from protofl.federation.stages import Stages
@@ -24,9 +25,8 @@ from protofl.hooks.wire.payload import Payload
 from protofl.records.row import Row
 from protofl.records.run_folder import RunFolder
 from protofl.system.device import compute_threads
+from protofl.system.files.checksums import Check
 from protofl.system.profile.run_profile import NOT_PROFILED, RunProfile
-
-R = TypeVar("R", bound=jobs.Reply)
 
 
 class Federation:
@@ -47,12 +47,13 @@ class Federation:
         flops: What clients of each architecture compute, where rounds are to tell of it.
         learned: What the dry step has shown of uploads; empty where there was none.
         observer: Keeps what the run is asked to observe.
+        elsewhere: True if the pool keeps the clients' files.
     """
 
     def __init__(
         self,
         plan: Plan,
-        pool: jobs.Pool,
+        pool: Pool,
         progress: events.Progress = events.ignore,
         *,
         profile: RunProfile = NOT_PROFILED,
@@ -60,7 +61,8 @@ class Federation:
         participation: Participation | None = None,
     ) -> None:
         self.plan, self.pool = plan, pool
-        self._parked = None if parked is None else str(parked)
+        self.elsewhere = isinstance(pool, ClientFiles)
+        self._parked = None if parked is None or self.elsewhere else str(parked)
         self._sums = profile.sums
         self._who = participation or Participation(plan)
         self._stages = Stages(plan, pool, progress, profile)
@@ -79,31 +81,32 @@ class Federation:
 
     # --- a trial --------------------------------------------------------------------------------
 
-    def start_trial(
-        self, trial: int, files: Mapping[int, str] | None = None, rows: Iterable[Row] = ()
-    ) -> None:
+    def start_trial(self, trial: int, folder: RunFolder | None = None) -> None:
         """Set up the server and start the trial on all hosts.
 
         Args:
             trial: The trial.
-            files: {client: its file} of clients that trained before.
-            rows: The record's lines so far.
+            folder: The run folder, for a trial that continues after its last committed round.
         """
         self.trial = self._stages.trial = trial
         self.holders = set()
-        self._who.start(trial, rows)
+        self._who.start(trial, folder.rows if folder else ())
         named = getattr(self.plan.choices["partitioner"].config, "column", "domain")
         domains = self.plan.data.columns.get(named)
         self._domains = client_domains(self.plan.split(trial), domains)
         self._server_side = ServerSide(self.plan, trial, self._sums)
         self.server.learned = deepcopy({**self.learned})
         self._server_side.open_gate()
-        self.pool.broadcast(jobs.StartTrial(trial, dict(files or {}), self._parked))
+        start = jobs.StartTrial(trial, parked=self._parked)
+        if folder and folder.commit:
+            self.keep_files(folder.client_files)
+            start.files, start.checks = folder.committed_clients(), folder.commit.checks
+        self.pool.broadcast(start)
 
     def resume(self, folder: RunFolder) -> None:
         """Restore a run's last committed round."""
         assert folder.commit is not None
-        self.start_trial(folder.commit.trial, folder.committed_clients(), folder.rows)
+        self.start_trial(folder.commit.trial, folder)
         unpack_server(self.server, folder.committed_server())
         self._server_side.open_gate()
         self.holders = set(folder.commit.holders)
@@ -182,7 +185,7 @@ class Federation:
         lied = [client for client, reason in totals.absent.items() if reason == "skipped"]
         gone = sorted({*replies, *lied} - uploads.keys())
         if gone:
-            self._replies("undo", [jobs.Undo(client) for client in gone], jobs.Reply, totals)
+            self._stages.replies("undo", [jobs.Undo(client) for client in gone], jobs.Reply, totals)
         self._who.hear({client: replies[client] for client in uploads})
         return uploads
 
@@ -235,7 +238,7 @@ class Federation:
                 if c not in idle
             ]
         self._stages.begin("train", [job.client for job in work], when)
-        replies = self._replies("train", work, jobs.TrainReply, totals)
+        replies = self._stages.replies("train", work, jobs.TrainReply, totals)
         for client, reply in replies.items():
             totals.trained[client] = totals.trained.get(client, 0) + reply.samples
         return replies
@@ -253,7 +256,7 @@ class Federation:
                 jobs.Evaluate(client, number, observe, epochs or 0, blob=blob, may_fail=skip)
                 for client, blob in portion.items()
             ]
-            replies = self._replies("evaluate", work, jobs.EvaluateReply, totals)
+            replies = self._stages.replies("evaluate", work, jobs.EvaluateReply, totals)
             for client, reply in replies.items():
                 totals.add_score(client, reply)
                 self.observer.take_features(client, totals.counts.get(client, Payload()))
@@ -275,26 +278,19 @@ class Federation:
         for client, name in product(totals.unscored, found):  # no figure has a lost client
             totals.apart[name].pop(client, None)
 
-    def save_clients(self, clients: Iterable[int], paths: Mapping[int, str]) -> float:
-        """Save clients on their hosts; return the seconds that it took."""
+    def keep_files(self, names: Collection[str]) -> None:
+        """Tell a pool that keeps the clients' files which of them the run may need."""
+        if isinstance(self.pool, ClientFiles):
+            self.pool.keep_files(names)
+
+    def save_clients(
+        self, clients: Iterable[int], paths: Mapping[int, str]
+    ) -> tuple[float, dict[int, Check]]:
+        """Save clients on their hosts; return the seconds, and checks of files that these keep."""
         start = time.perf_counter()
         work = [jobs.Save(client, paths[client]) for client in clients]
         self._stages.begin("checkpoint", [job.client for job in work])
-        self._replies("checkpoint", work, jobs.Reply, Totals())
-        return time.perf_counter() - start
-
-    def _replies(
-        self, stage: str, work: Sequence[jobs.ClientJob], kind: type[R], totals: Totals
-    ) -> dict[int, R]:
-        """Run jobs of one kind on the hosts; return {client: reply} without absent clients."""
-        replies: dict[int, R] = {}
-        with self._stages.ordered(stage, work) as ordered:
-            for job, reply in self.pool.run(ordered):
-                assert isinstance(job, jobs.ClientJob), f"{job} concerns no client"
-                found = self._stages.sound(job, reply, kind)
-                self._stages.done(stage, job.client, found, totals)
-                if isinstance(found, jobs.Absent):
-                    totals.leave_out(job.client, found.reason, found.error, stage)
-                else:
-                    replies[job.client] = found
-        return replies
+        kind = jobs.SaveReply if self.elsewhere else jobs.Reply
+        found = self._stages.replies("checkpoint", work, kind, Totals()).items()
+        checks = {c: Check(r.size, r.crc) for c, r in found if isinstance(r, jobs.SaveReply)}
+        return time.perf_counter() - start, checks

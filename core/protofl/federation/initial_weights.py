@@ -17,7 +17,7 @@ from protofl.errors import UsageError, unknown
 from protofl.hooks.models.architecture import unset_model
 from protofl.hooks.views.run_info import RunInfo
 from protofl.records.reading import Reading
-from protofl.records.result import kept_generation
+from protofl.records.result import kept_generation, require_here
 from protofl.system.files.atomic import LARGEST_DATA, regular_file
 from protofl.system.files.checksums import sha256_of
 from protofl.system.files.commit import Generation
@@ -158,6 +158,7 @@ class _KeptRun(InitialWeights):
                 "a trial starts from the trial with the same seed, because of its split",
             )
         folder, found = kept_generation(self.path, "last", seed - self._seeds.start)
+        require_here(self.path, found)
         clients = sorted(found.numbered, reverse=True)
         return folder, found, {self._name(client): client for client in clients}
 

@@ -6,9 +6,8 @@ hold them, and ``from_header(header, blob)`` builds the same object again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from protofl.errors import RunFailure
 
@@ -78,6 +77,7 @@ class StartTrial(Job):
         files: {client: the file in which it lies}; they are read and never changed.
         parked: A folder for files of clients between their jobs, inside the run folder, so that
             it is there on machines that see that one; None for the system's temporary one.
+        checks: {client: length and CRC-32 of its file} if the pool has `ClientFiles`.
     """
 
     op = "start of a trial"
@@ -85,9 +85,11 @@ class StartTrial(Job):
     trial: int
     files: dict[int, str] = field(default_factory=dict)
     parked: str | None = None
+    checks: dict[int, list[int]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.files = {int(client): path for client, path in self.files.items()}  # JSON's are words
+    def __post_init__(self) -> None:  # JSON has words as keys
+        self.files = {int(client): path for client, path in self.files.items()}
+        self.checks = {int(client): check for client, check in self.checks.items()}
 
 
 @dataclass
@@ -167,7 +169,11 @@ class Evaluate(RoundJob):
 
 @dataclass
 class Save(ClientJob):
-    """Write a client's weights and state to a file."""
+    """Write a client's weights and state to a file; answered by `Reply`, or by `SaveReply`.
+
+    Attributes:
+        path: The file; a plain name if the pool has `ClientFiles`.
+    """
 
     op = "save"
 
@@ -206,6 +212,19 @@ class Reply(Message):
     seconds: dict[str, float] = field(default_factory=dict)
     profile: str = ""
     notes: list[str] = field(default_factory=list, kw_only=True)
+
+
+@dataclass
+class SaveReply(Reply):
+    """The reply of a pool with `ClientFiles`: the file is written, durably.
+
+    Attributes:
+        size: Length of the file in bytes.
+        crc: CRC-32 of these bytes (`zlib.crc32`).
+    """
+
+    size: int = 0
+    crc: int = 0
 
 
 @dataclass
@@ -262,32 +281,3 @@ class EvaluateReply(Reply):
     train: tuple[int, int] | None = None
     validation: tuple[int, int] | None = None
     balanced: tuple[int, int] | None = None
-
-
-class Pool(Protocol):
-    """The hosts of a run, as a backend opens them; `Dispatcher` is one for hosts elsewhere.
-
-    Attributes:
-        report: Set by the run: takes a line for the user, in the thread that runs the jobs.
-
-    A pool may have an attribute ``on_steps``, which the run sets: a function that takes a client
-    and how many mini-batches of its job are done, in the thread that runs the jobs.
-    """
-
-    report: Callable[[str], None]
-
-    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Reply]]:
-        """Run clients' jobs, costly ones first; yield each when it is done, in any order.
-
-        Raises:
-            HostFailure: A host ended for good; the message names the client it was working on.
-        """
-        ...
-
-    def broadcast(self, job: Job) -> None:
-        """Run a job on every host and wait for all."""
-        ...
-
-    def close(self) -> None:
-        """End the hosts."""
-        ...

@@ -35,7 +35,6 @@ from protofl.system.machine import time_limit
 from protofl.system.profile.run_profile import Sums
 from protofl.system.randomness import global_stream
 
-
 AHEAD = 256 << 20
 """Bytes of different downloads that are prepared for an evaluation before it begins."""
 

@@ -9,8 +9,9 @@ from typing import TypeVar
 
 from protofl.data.batches import batch_bounds
 from protofl.federation import events
-from protofl.federation.jobs import Absent, ClientJob, Pool, Reply, Train
+from protofl.federation.jobs import Absent, ClientJob, Reply, Train
 from protofl.federation.plan import Plan
+from protofl.federation.pools import Pool
 from protofl.federation.round_totals import STAGES, Totals
 from protofl.hooks.transport.rules import (
     Fault,
@@ -103,7 +104,8 @@ class Stages:
     def __init__(
         self, plan: Plan, pool: Pool, progress: events.Progress, profile: RunProfile
     ) -> None:
-        self._plan, self._progress, self._profile = plan, progress, profile
+        self._plan, self._pool = plan, pool
+        self._progress, self._profile = progress, profile
         self._labels = {term.label for term in plan.composition.terms}
         self._noted: set[str] = set()
         self._told = ""
@@ -140,9 +142,25 @@ class Stages:
             told = events.StepsDone(self._told, counts.done, counts.steps, counts.share)
             self._progress(told)
 
+    def replies(
+        self, stage: str, work: Sequence[ClientJob], kind: type[R], totals: Totals
+    ) -> dict[int, R]:
+        """Run jobs of one kind on the hosts; return {client: reply} without lost clients."""
+        replies: dict[int, R] = {}
+        with self._ordered(stage, work) as ordered:
+            for job, reply in self._pool.run(ordered):
+                assert isinstance(job, ClientJob), f"{job} concerns no client"
+                found = self._sound(job, reply, kind)
+                self._done(stage, job.client, found, totals)
+                if isinstance(found, Absent):
+                    totals.leave_out(job.client, found.reason, found.error, stage)
+                else:
+                    replies[job.client] = found
+        return replies
+
     @contextmanager
-    def ordered(self, stage: str, jobs: Sequence[ClientJob]) -> Iterator[list[ClientJob]]:
-        """Yield the jobs of a stage in the order in which they start; call `done` for each."""
+    def _ordered(self, stage: str, jobs: Sequence[ClientJob]) -> Iterator[list[ClientJob]]:
+        """Yield the jobs of a stage in the order in which they start; call `_done` for each."""
         plan, sizes = self._plan, self._plan.split(self.trial).train_sizes
 
         def cost(job: ClientJob) -> float:
@@ -154,7 +172,7 @@ class Stages:
                 job.sample, job.counted = job.client in sampled, self._followed
             yield found
 
-    def sound(self, job: ClientJob, reply: Reply, kind: type[R]) -> R | Absent:
+    def _sound(self, job: ClientJob, reply: Reply, kind: type[R]) -> R | Absent:
         """Check a reply: a bad one stops the run, or makes its client absent."""
         gone = isinstance(reply, Absent) and getattr(job, "may_fail", False)
         wanted: type[Reply] = Absent if gone else kind
@@ -169,7 +187,7 @@ class Stages:
         assert isinstance(reply, (Absent, kind))
         return reply
 
-    def done(self, stage: str, client: int, reply: Reply, totals: Totals) -> None:
+    def _done(self, stage: str, client: int, reply: Reply, totals: Totals) -> None:
         """Book the time of a client's job, and report it."""
         if reply.profile:
             self._profile.take(client, reply.profile, reply.seconds)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from protofl.errors import UsageError
 from protofl.records.row import Row
-from protofl.system.files.commit import KEPT, Generation
+from protofl.system.files.commit import ELSEWHERE, KEPT, Generation
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,7 +49,7 @@ def read_weights(
         clients: The clients whose weights are wanted; all by default.
 
     Raises:
-        UsageError: The run has not kept them.
+        UsageError: The run has not kept them, or its backend keeps the clients' elsewhere.
         Damaged: They are not what was written.
 
     Examples:
@@ -72,8 +72,23 @@ def kept_round(
     folder, found = kept_generation(run, which, trial)
     wanted = {c: e for c, e in found.numbered.items() if clients is None or c in clients}
     found = replace(found, numbered=wanted)
+    require_here(folder.parent, found)
     found.require(folder)
     return folder, found
+
+
+def require_here(run: str | Path, found: Generation) -> None:
+    """Check that the clients' files of a kept round are in the run folder.
+
+    Raises:
+        UsageError: The backend keeps them.
+    """
+    if found.numbered and found.values.get(ELSEWHERE):
+        raise UsageError(
+            f"{run}: the clients' weights are not in the run folder",
+            "the hosts of the run's backend keep them, on the clients' own machines",
+            "read them there; the server's weights are here: read_weights(RUN, clients=[])",
+        )
 
 
 def kept_generation(run: str | Path, which: str, trial: int) -> tuple[Path, Generation]:

@@ -19,35 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
+from protofl.records.committed import Commit
 from protofl.records.layout import CONFIG, METRICS, OWN, SUMMARY, check_free
 from protofl.records.row import Row
 from protofl.system.files.atomic import write_json
-from protofl.system.files.checksums import Damaged, Record, check_plain
+from protofl.system.files.checksums import Check, Damaged, Record, check_plain
+from protofl.system.files.commit import ELSEWHERE
 from protofl.system.files.manifest import Manifest
 from protofl.system.files.tables import unchanged_table
 from protofl.system.files.tensors import Packed, read_tensors, write_tensors
 from protofl.system.options.table import EXTENDED
-
-
-@dataclass
-class Commit:
-    """The last committed round.
-
-    Attributes:
-        trial: Its trial.
-        round: Its number.
-        server: The server's file.
-        clients: {client id: file} of all clients that have trained in this trial.
-        holders: Clients that hold the download of the round's end.
-        journal: The file that names the clients' files.
-    """
-
-    trial: int
-    round: int
-    server: str
-    clients: dict[int, str]
-    holders: list[int]
-    journal: str
 
 
 @dataclass
@@ -58,11 +39,13 @@ class RunFolder:
         path: The folder.
         commit: The round from which the run continues; None before the first commit.
         finished: True if the run is finished and is not extended.
+        elsewhere: True if hosts keep clients' files, so that the folder has their names alone.
     """
 
     path: Path
     commit: Commit | None = None
     finished: bool = False
+    elsewhere: bool = False
 
     def __post_init__(self) -> None:
         self._kept = ""  # the name of the kept round that the run continues, if it is not the last
@@ -203,8 +186,30 @@ class RunFolder:
 
     def client_paths(self, clients: Iterable[int], trial: int, round: int) -> dict[int, str]:
         """Return the files to which hosts write clients that have trained."""
-        folder = self._checkpoint
-        return {c: str(folder / f"client-{c:05d}-t{trial}-r{round}.safetensors") for c in clients}
+        return {c: self._path(f"client-{c:05d}-t{trial}-r{round}.safetensors") for c in clients}
+
+    def _path(self, name: str) -> str:
+        return name if self.elsewhere else str(self._checkpoint / name)
+
+    def place_clients(self, *, elsewhere: bool) -> None:
+        """Say where hosts write clients: to the folder, or elsewhere under plain names.
+
+        Raises:
+            UsageError: The run has done otherwise so far.
+        """
+        if self.commit and self.elsewhere != elsewhere:
+            places = ["in the run folder", "with the hosts of the backend"]
+            raise UsageError(
+                f"--resume: the clients' files of {self.path} are {places[self.elsewhere]}",
+                f"this backend has them {places[elsewhere]}",
+                "continue with the backend that began the run",
+            )
+        self.elsewhere = elsewhere
+
+    @property
+    def client_files(self) -> set[str]:
+        """The names of the clients' files that the run may need."""
+        return {name for name in self._manifest.names if name.startswith("client-")}
 
     def commit_round(
         self,
@@ -212,6 +217,7 @@ class RunFolder:
         server: Packed,
         holders: Iterable[int],
         paths: Mapping[int, str],
+        checks: Mapping[int, Check] | None = None,
         *,
         keep: bool = False,
         best: bool = False,
@@ -224,6 +230,7 @@ class RunFolder:
             holders: Clients that hold the download of the round's end.
             paths: {client: file} of clients that have trained since the last commit; the files
                 have been written already.
+            checks: {client: check} of these files if they are elsewhere.
             keep: Keep the last round of the trial before.
             best: Keep this round as the best of its trial.
         """
@@ -242,9 +249,11 @@ class RunFolder:
                 "server": file,
                 "holders": sorted(holders),
                 "record": self._record.length,
+                **({ELSEWHERE: True} if self.elsewhere else {}),
                 **{key: before[key] for key in ("config", "extended") if key in before},
             },
             {client: Path(path).name for client, path in paths.items()},
+            checks if self.elsewhere else None,
             journal=f"clients-t{trial}-r{round}.jsonl",
             anew=begins,
             base=self._kept,
@@ -258,11 +267,14 @@ class RunFolder:
         kept = self._manifest.kept(self._kept)
         values = kept.values if kept else self._manifest.values
         if "server" in values:
-            clients = self._manifest.numbered
-            if kept:
-                clients = {client: name for client, (name, _) in kept.numbered.items()}
+            self.elsewhere = bool(values.get(ELSEWHERE))
+            numbered = kept.numbered if kept else self._manifest.numbered
+            clients = {client: name for client, (name, _) in numbered.items()}
+            checks = {c: check.values for c, (_, check) in numbered.items() if self.elsewhere}
             keys = ("trial", "round", "server", "holders", "journal")
-            self.commit = Commit(clients=clients, **{key: values[key] for key in keys})
+            self.commit = Commit(
+                clients=clients, checks=checks, **{key: values[key] for key in keys}
+            )
 
     def has_last(self, trial: int) -> bool:
         """Return True if the last round of a finished trial is kept."""
@@ -278,7 +290,7 @@ class RunFolder:
     def committed_clients(self) -> dict[int, str]:
         """Return {client: file} of the round from which the run continues."""
         assert self.commit is not None
-        return {c: str(self._checkpoint / name) for c, name in self.commit.clients.items()}
+        return {c: self._path(name) for c, name in self.commit.clients.items()}
 
     def committed_server(self) -> Packed:
         """Return the server's tensors of the round from which the run continues."""

@@ -13,9 +13,9 @@ from protofl.data.split import partition_record
 from protofl.federation import events
 from protofl.federation.events import Progress
 from protofl.federation.federation import Federation
-from protofl.federation.jobs import Pool
 from protofl.federation.participation import Participation, check_participation
 from protofl.federation.plan import Plan
+from protofl.federation.pools import Pool
 from protofl.federation.resolution import parts_of
 from protofl.federation.round_totals import check_measures
 from protofl.hooks.views.snapshots import pack_server
@@ -168,6 +168,7 @@ class _Lifecycle:
                     participation=participation,
                 )
                 federation.learned = learned
+                self.folder.place_clients(elsewhere=federation.elsewhere)
                 if observes(plan):
                     from protofl.federation.observer import Observer
 
@@ -271,13 +272,14 @@ class _Lifecycle:
     def _commit(self, federation: Federation, row: Row, trained: set[int], *, best: bool) -> None:
         """Commit a round, with all clients that trained since the last commit."""
         paths = self.folder.client_paths(sorted(trained), federation.trial, row.round)
-        seconds = federation.save_clients(sorted(trained), paths)
+        seconds, checks = federation.save_clients(sorted(trained), paths)
         spent = {k: rounded(row.seconds[k] + seconds) for k in ("checkpoint", "total")}
         row = row.changed(seconds={**row.seconds, **spent})
         with self.profile.sums.span("commit", "server"):
             server = pack_server(federation.server)
-            keep = self.plan.settings.keep != "current"
-            self.folder.commit_round(row, server, federation.holders, paths, keep=keep, best=best)
+            holders, keep = federation.holders, self.plan.settings.keep != "current"
+            self.folder.commit_round(row, server, holders, paths, checks, keep=keep, best=best)
+            federation.keep_files(self.folder.client_files)
 
     def conclude(self) -> Result:
         """Write the summary."""

@@ -9,8 +9,9 @@ import numpy as np
 
 from protofl.errors import ProtoflError, UsageError
 from protofl.federation.federation import Federation
-from protofl.federation.jobs import Evaluate, EvaluateReply, Pool, StartTrial, Train
+from protofl.federation.jobs import Evaluate, EvaluateReply, StartTrial, Train
 from protofl.federation.plan import Plan
+from protofl.federation.pools import Pool
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, refusal, skip
 

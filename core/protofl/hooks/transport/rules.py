@@ -236,6 +236,8 @@ class ReplyValues(BaseModel):
     count: Count = 0
     train: Scores | None = None
     validation: Scores | None = None
+    size: Count = 0
+    crc: Annotated[int, Field(strict=True, ge=0, lt=1 << 32)] = 0
     notes: list[str] = []
     profile: str = ""
     reason: Literal["deadline", "failed", "left", "refused", "skipped", "stale"] = "failed"

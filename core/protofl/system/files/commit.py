@@ -85,6 +85,9 @@ def _as_values(entries: Mapping[int, Entry]) -> dict[int, list[Any]]:
     return {n: [name, *check.values] for n, (name, check) in entries.items()}
 
 
+ELSEWHERE = "elsewhere"
+"""Key of a manifest's values that is true if its numbered files are not in the folder."""
+
 KEPT = "kept: "
 """Prefix of the names of kept commits among the values of a manifest."""
 
@@ -127,8 +130,13 @@ class Generation:
     @property
     def names(self) -> set[str]:
         """The names of all files that count."""
-        own = {*self.files, *(name for name, _ in self.numbered.values())}
+        own = {*self.files, *self.numbered_names}
         return own.union(*(generation.names for generation in self.kept.values()))
+
+    @property
+    def numbered_names(self) -> set[str]:
+        """The names of the numbered files."""
+        return {name for name, _ in self.numbered.values()}
 
     def needs(self, name: str) -> bool:
         """Return True if a kept commit has a file of this name."""
@@ -181,13 +189,14 @@ class Generation:
         write_json(file, {**values, "crc32": _crc(values)})
 
     def require(self, folder: Path) -> None:
-        """Compare all files except manifests of kept commits with their checks.
+        """Compare all files of the folder except manifests of kept commits with their checks.
 
         Raises:
             Damaged: A file differs.
         """
         kept = {value for key, value in self.values.items() if key.startswith(KEPT)}
-        for name, check in (*self.files.items(), *self.numbered.values()):
+        numbered = () if self.values.get(ELSEWHERE) else self.numbered.values()
+        for name, check in (*self.files.items(), *numbered):
             if name not in kept:
                 check.require(folder / name, grows=name == self.values["journal"])
 

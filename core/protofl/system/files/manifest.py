@@ -8,7 +8,7 @@ from typing import Any
 
 from protofl.system.files.atomic import link_or_copy, sync_folder
 from protofl.system.files.checksums import Check, Damaged, check_plain_file, checks_of
-from protofl.system.files.commit import KEPT, Generation, Journal, file_names
+from protofl.system.files.commit import KEPT, Entry, Generation, Journal, file_names
 
 
 class Manifest:
@@ -47,9 +47,14 @@ class Manifest:
         return self._now.values
 
     @property
-    def numbered(self) -> dict[int, str]:
-        """{number: file} of the numbered files that count."""
-        return {number: name for number, (name, _) in self._now.numbered.items()}
+    def numbered(self) -> dict[int, Entry]:
+        """{number: file and check} of the numbered files that count."""
+        return self._now.numbered
+
+    @property
+    def names(self) -> set[str]:
+        """The names of all files of the last two commits and of kept commits."""
+        return self._now.names | self._stale
 
     def read(self, also: Callable[[Mapping[str, Any]], None], *, back: bool = False) -> None:
         """Find the last undamaged commit, without changing the disk.
@@ -103,6 +108,7 @@ class Manifest:
         self,
         values: Mapping[str, Any],
         changed: Mapping[int, str],
+        known: Mapping[int, Check] | None = None,
         *,
         journal: str,
         anew: bool = False,
@@ -115,6 +121,7 @@ class Manifest:
         Args:
             values: Facts about the commit; strings among the values are files.
             changed: {number: file} of the new numbered files.
+            known: {number: check} of new files that are not in the folder; None if they are.
             journal: The name of the journal, for a new one.
             anew: True if no earlier numbered file counts any more.
             base: The name of a kept commit whose numbered files replace those of the last one.
@@ -122,8 +129,9 @@ class Manifest:
             keep_before: {name: new file}: names under which the previous commit is kept.
         """
         before = self._now
-        checks = self._checks([*file_names(values) - before.files.keys(), *changed.values()])
-        entries = {number: (name, checks[name]) for number, name in changed.items()}
+        new = changed.values() if known is None else ()
+        checks = self._checks([*file_names(values) - before.files.keys(), *new])
+        entries = {n: (name, known[n] if known else checks[name]) for n, name in changed.items()}
         numbered, other = before.numbered, self.kept(base)
         anew = anew or other is not None
         stale = {numbered[n][0] for n in (numbered if anew else changed.keys() & numbered.keys())}

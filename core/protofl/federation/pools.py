@@ -1,0 +1,59 @@
+"""Pools: the hosts of a run, as a backend opens them, and what a pool may have beside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Protocol, runtime_checkable
+
+from protofl.federation.jobs import Job, Reply
+
+
+class Pool(Protocol):
+    """The hosts of a run, as a backend opens them; `Dispatcher` is one for hosts elsewhere.
+
+    Attributes:
+        report: Set by the run: takes a line for the user, in the thread that runs the jobs.
+
+    A pool may have an attribute ``on_steps``, which the run sets: a function that takes a client
+    and how many mini-batches of its job are done, in the thread that runs the jobs.
+    """
+
+    report: Callable[[str], None]
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Reply]]:
+        """Run clients' jobs, costly ones first; yield each when it is done, in any order.
+
+        Raises:
+            HostFailure: A host ended for good; the message names the client it was working on.
+        """
+        ...
+
+    def broadcast(self, job: Job) -> None:
+        """Run a job on every host and wait for all."""
+        ...
+
+    def close(self) -> None:
+        """End the hosts."""
+        ...
+
+
+@runtime_checkable
+class ClientFiles(Protocol):
+    """What a `Pool` has that keeps the clients' files itself, for clients on machines of their own.
+
+    `Save.path` and `StartTrial.files` are then plain names instead of paths in the run folder, such
+    as ``client-00003-t0-r4.safetensors`` for client 3 after round 4 of trial 0, and
+    `StartTrial.parked` is None. The pool answers each `Save` with a `SaveReply`. The manifest of
+    the run stores its length and checksum, and `StartTrial.checks` has them when the run continues.
+    A pool that does not have a file with this checksum raises `HostFailure`, or answers the
+    client's next `RoundJob` with `Absent`, reason ``stale``.
+    """
+
+    def keep_files(self, names: Collection[str]) -> None:
+        """Keep the files of these names, which a run may need; all others may be removed.
+
+        It is called after each commit, and before `StartTrial` if a run continues. The names are
+        those of the last two commits, and of rounds that ``--keep`` keeps. A round that is trained
+        again after an interruption writes the same names with the same content.
+        """
+        ...
