@@ -76,3 +76,20 @@ class KeepingPool(LosingPool):
         for path in self.folder.iterdir():
             if path.name not in self.kept:
                 path.unlink()
+
+
+class PresentPool(LosingPool):
+    """A host that knows which clients can be reached.
+
+    Args:
+        plan: The run.
+        present: The clients that each look finds; the last one stays.
+    """
+
+    def __init__(self, plan, present):
+        super().__init__(plan, {})
+        self._looks, self.looks = [*present], 0
+
+    def present(self):
+        self.looks += 1
+        return self._looks.pop(0) if len(self._looks) > 1 else self._looks[0]

@@ -8,7 +8,7 @@ from protofl.federation.dispatcher import Dispatcher
 from protofl.federation.host import Host
 from protofl.federation.jobs import Absent, Job, Reply, SaveReply
 from protofl.federation.plan import Plan
-from protofl.federation.pools import ClientFiles, Pool
+from protofl.federation.pools import ClientFiles, Pool, Presence
 from protofl.federation.train_job import TrainJob
 from protofl.system.machine import Idle, fresh_interpreter
 
@@ -22,6 +22,7 @@ __all__ = [
     "Job",
     "Plan",
     "Pool",
+    "Presence",
     "Reply",
     "SaveReply",
     "TrainJob",

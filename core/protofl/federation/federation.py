@@ -14,7 +14,7 @@ from protofl.federation import events, jobs
 from protofl.federation.evaluation import NoObserver, figures_of
 from protofl.federation.participation import Participation
 from protofl.federation.plan import Plan
-from protofl.federation.pools import ClientFiles, Pool
+from protofl.federation.pools import ClientFiles, Pool, Presence
 from protofl.federation.round_totals import Totals
 from protofl.federation.server_side import ServerSide, admit_uploads
 from protofl.federation.stages import Stages
@@ -113,7 +113,7 @@ class Federation:
 
     def participants(self, round: int) -> list[int]:
         """Return the clients that the server asks in a round, ascending."""
-        return self._who.asked(round)
+        return self._who.asked(round, self.pool if isinstance(self.pool, Presence) else None)
 
     # --- a round --------------------------------------------------------------------------------
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from protofl.errors import RunFailure, UsageError
 from protofl.federation.client_selection import (
@@ -15,10 +18,15 @@ from protofl.federation.client_selection import (
 )
 from protofl.federation.jobs import TrainReply
 from protofl.federation.plan import Plan
+from protofl.federation.pools import Presence
 from protofl.records.row import Row
 
 if TYPE_CHECKING:
     from protofl.federation.virtual_clock import Clock
+
+
+PAUSE = 1.0
+"""Seconds between two looks at which clients can be reached."""
 
 
 class Participation:
@@ -60,8 +68,12 @@ class Participation:
         if self._clock:
             self._clock.start(trial, own)
 
-    def asked(self, round: int) -> list[int]:
+    def asked(self, round: int, pool: Presence | None = None) -> list[int]:
         """Return the clients that the server asks in a round, ascending.
+
+        Args:
+            round: The round.
+            pool: Tells which clients can be reached; None if all can. A replay does not ask.
 
         Raises:
             RunFailure: There is nobody to ask, or the plugin's answer is none.
@@ -72,6 +84,8 @@ class Participation:
         there = self.members.at(round)
         replayed = self._recorded.get((self._trial, round))
         recorded = None if replayed is None else [*replayed["answered"]]
+        if pool is not None and recorded is None:
+            there = self._present(round, pool)
         if self._clock is None:
             return self._selection.choose(round, count, there) if recorded is None else recorded
         if recorded is not None:
@@ -84,6 +98,26 @@ class Participation:
         awaited = min(count, len(asked)) if settings.over_select else len(asked)
         self._clock.ask(moment, awaited, limited=True)
         return asked
+
+    def _present(self, round: int, pool: Presence) -> np.ndarray:
+        """Return the members that can be reached, ascending, when they are enough.
+
+        Raises:
+            RunFailure: They were too few until the end of ``--wait-for-clients``.
+        """
+        settings, members = self._plan.settings, {*self.members.numbers(round)}
+        least, end = max(1, settings.min_clients), time.monotonic() + settings.wait_for_clients
+        while len(found := members.intersection(pool.present())) < least:
+            if (left := end - time.monotonic()) <= 0:
+                raise RunFailure(
+                    f"{len(found)} of {len(members)} clients can be reached in round {round}, "
+                    f"and --min-clients asks for {least}",
+                    f"missing: {listed(sorted(members - found))}",
+                    "continue when they are back, with a lower --min-clients, or with a longer "
+                    "--wait-for-clients",
+                )
+            time.sleep(min(PAUSE, left))
+        return np.array(sorted(found))
 
     def downloading(self, sizes: Mapping[int, int], when: str) -> set[int]:
         """Book downloads; return clients that need not train, because they would be absent."""
@@ -179,8 +213,12 @@ class Participation:
 
 def named(lost: Mapping[int, str]) -> str:
     """Return up to ten lost clients with their reasons."""
-    who = [f"{client} ({reason})" for client, reason in sorted(lost.items())]
-    return ", ".join(who[:10]) + (f" and {len(who) - 10} more" if len(who) > 10 else "")
+    return listed([f"{client} ({reason})" for client, reason in sorted(lost.items())])
+
+
+def listed(who: Sequence[object]) -> str:
+    """Return up to ten clients in words."""
+    return ", ".join(map(str, who[:10])) + (f" and {len(who) - 10} more" if len(who) > 10 else "")
 
 
 def check_participation(plan: Plan) -> None:

@@ -38,6 +38,19 @@ class Pool(Protocol):
 
 
 @runtime_checkable
+class Presence(Protocol):
+    """What a `Pool` has that knows which clients can be reached.
+
+    A round then samples among these clients. If they are fewer than ``--min-clients``, it waits for
+    up to ``--wait-for-clients`` seconds. A client that is lost later is `Absent`, reason ``left``.
+    """
+
+    def present(self) -> Collection[int]:
+        """Return the clients that can be reached now; asked once a second while a round waits."""
+        ...
+
+
+@runtime_checkable
 class ClientFiles(Protocol):
     """What a `Pool` has that keeps the clients' files itself, for clients on machines of their own.
 

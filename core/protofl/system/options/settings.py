@@ -260,6 +260,10 @@ class Settings(Strict):
     min_clients: int = record(
         1, "Minimum number of clients in a round if others are absent", affects="nothing", ge=0
     )
+    wait_for_clients: float = record(
+        600, "Seconds to wait for --min-clients clients that can be reached before a round",
+        affects="nothing", ge=0
+    )
     dry_step: bool = record(
         True, "Check the run with two short rounds before training", affects="nothing", resume=False
     )
