@@ -33,7 +33,7 @@ from protofl.system.randomness import global_stream
 
 
 def build_client(
-    plan: Plan, trial: int, client: int, model: SplitModel | None = None
+    plan: Plan, trial: int, client: int, model: SplitModel | None = None, secret: bytes = b""
 ) -> ClientRecord:
     """Build a client of a trial; ``model`` is a used model to fill with its weights, or None."""
     architecture = plan.info.architecture_of(client)
@@ -53,6 +53,7 @@ def build_client(
         validation=None if held is None else plan.samples(held, layout),
         balanced=plan.balanced_samples(trial, layout),
         public=public,
+        secret=secret,
         model=plan.initial_model(client, trial) if model is None else model,
     )
     view, labels = Client(record, plan.composition.main), record.train.y
@@ -93,13 +94,14 @@ class Host:
     Args:
         plan: The run.
         read: Makes a download of its tensors, as hooks see it.
+        secret: Secret bytes of this machine, for `Client.secret_generator`; none in a simulation.
 
     Attributes:
         on_steps: Takes a client and how many mini-batches of its job are done, a few times a
             second while a job is done whose mini-batches are followed; None for nobody.
     """
 
-    def __init__(self, plan: Plan, *, read: Read = Payload) -> None:
+    def __init__(self, plan: Plan, *, read: Read = Payload, secret: bytes = b"") -> None:
         declared = plan.composition.declarations("download_payload")
         codec = plan.composition.download
         self.plan, self._read = plan, DownloadGate(plan.info, declared, codec, read, dry=plan.dry)
@@ -111,7 +113,7 @@ class Host:
         self._store = ClientStore(
             store_kind(plan.settings.client_store, plan.device, dry=plan.dry),
             plan.info,
-            lambda client, model: build_client(plan, self._trial, client, model),
+            lambda client, model: build_client(plan, self._trial, client, model, secret),
             received=plan.composition.has_follow_up(plan.info),
             reuse=not plan.composition.has("setup_client"),
         )

@@ -17,6 +17,10 @@ about how much is hidden. FedKTL sends unit prototypes with ``unit=true``, which
 **This is not differential privacy.** Nothing bounds how long a prototype is, so no s hides a
 client's influence; no ε is computed, and none adds up over the rounds. It is the noise of a table,
 to see what noise costs.
+
+The server knows the seed of a run, so it can compute the noise of uploads and subtract it. With
+``secret=true`` the noise also depends on the secret of the client's host, which a simulation has
+not.
 """
 
 from __future__ import annotations
@@ -54,6 +58,9 @@ class GaussianNoise:
         direction: Literal["up", "down", "both"] = pf.Field(
             "both", description="uploads (NC), downloads (NG), or both (NC + NG)"
         )
+        secret: bool = pf.Field(
+            False, description="draw the noise of uploads so that the server can't compute it"
+        )
 
     @pf.hookimpl(wrapper=True)
     def upload_payload(self, client: pf.Client) -> Generator[None, pf.Payload, pf.Payload]:
@@ -61,7 +68,9 @@ class GaussianNoise:
         payload = yield
         if client.config.direction == "down":
             return payload
-        return _noisy(payload, client.config, client.generator("up"))
+        secret = client.config.secret
+        generator = client.secret_generator("up") if secret else client.generator("up")
+        return _noisy(payload, client.config, generator)
 
     @pf.hookimpl(wrapper=True)
     def download_payload(

@@ -214,3 +214,33 @@ def test_impossible_strengths_are_refused(noisy, wrong):
     ((name, value),) = wrong.items()
     with pytest.raises(pf.UsageError, match=f"{name}={value}"):
         noisy(**wrong)
+
+
+def uploaded(plan, secret=b"", round=0, client=0):
+    """The prototypes that a client of a host with a secret sends."""
+    record = pf.backends.Host(plan, secret=secret).client(client)
+    record.round = round
+    view = Client(record, plan.composition.main)
+    return plan.composition.call("upload_payload", client=view)["prototypes"]
+
+
+def test_without_the_secret_the_noise_cannot_be_drawn_again(noisy):
+    """The server has the seed; the noise of a host with a secret is another."""
+    plan = noisy(secret=True, s=1.0).plan
+    secrets = [b"", b"one" * 10, b"two" * 10]
+    drawn = [uploaded(plan, secret) for secret in secrets]
+    for place, (secret, noise) in enumerate(zip(secrets, drawn, strict=True)):
+        assert is_normal(noise, 1.0)
+        assert torch.equal(noise, uploaded(plan, secret)), "a repeated round draws the same"
+        others = [*drawn[:place], uploaded(plan, secret, round=1), uploaded(plan, secret, client=1)]
+        for other in others:
+            pair = torch.stack([noise.flatten(), other.flatten()])
+            assert abs(torch.corrcoef(pair)[0, 1]) < 0.05
+
+
+def test_a_secret_changes_nothing_that_does_not_ask_for_it(noisy):
+    plan = noisy(s=1.0).plan
+    assert torch.equal(uploaded(plan), uploaded(plan, b"one" * 10))
+    one, two = (pf.backends.Host(plan, secret=secret).client(0) for secret in (b"", b"hidden"))
+    assert toyfed.same(toyfed.own_state(one), toyfed.own_state(two))
+    assert "hidden" not in repr(two)

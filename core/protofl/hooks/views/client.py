@@ -277,6 +277,18 @@ class Client(Learner[ConfigT], StatefulView):
         record = self._record
         return random_stream(record.seed, self._owner, purpose, record.round, record.id)
 
+    def secret_generator(self, purpose: str) -> torch.Generator:
+        """Return a CPU generator like `generator`, whose draws the server cannot repeat.
+
+        For wrappers that hide something from the server: it knows the seed, so it can compute all
+        other draws. The key contains the secret of the client's host (`Host(plan, secret=…)`). In a
+        simulation there is no secret, and the seed alone is the key. The generator is torch's and
+        has 63 bits of seed, so it is not a cryptographic one. A repeated round draws the same.
+        """
+        record, secret = self._record, self._record.secret
+        keys = (self._owner, "secret", purpose, record.round, record.id)
+        return random_stream(record.seed, *keys, *([secret.hex()] if secret else []))
+
     def shared_generator(self, purpose: str) -> torch.Generator:
         """Return a CPU generator like `generator` that is the same on all clients.
 

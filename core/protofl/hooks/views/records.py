@@ -143,6 +143,7 @@ class ClientRecord(Record):
 
     Attributes:
         balanced: Equally many test samples of each class, of all clients; None if not measured.
+        secret: Secret bytes of the client's host; none in a simulation.
     """
 
     id: int
@@ -154,6 +155,7 @@ class ClientRecord(Record):
     balanced: Samples | None = None
     model: SplitModel
     steps: int = 0
+    secret: bytes = field(default=b"", repr=False)
     received: Payload = field(default_factory=Payload)
     scratch: dict[str, dict[str, Any]] = field(default_factory=dict)
     modules: dict[str, dict[str, ModuleSlot]] = field(default_factory=dict)
