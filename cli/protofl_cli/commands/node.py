@@ -41,10 +41,10 @@ def init(
         [
             ("settings", str(place / "node.toml")),
             ("public key", str(place / "key.pub")),
-            ("", public),
             ("next", f"copy the federation's ca.crt to {place}, then: protofl node check {folder}"),
         ]
     )
+    render.line(public)
 
 
 def start(folder: Folder, debug: Debug = False) -> None:

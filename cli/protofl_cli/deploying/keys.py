@@ -61,7 +61,7 @@ def read_public_key(path: Path) -> str:
         ) from None
     if not isinstance(key, EllipticCurvePublicKey):
         raise UsageError(f"{path} is not an ECDSA key", do="make one with: protofl node init")
-    return key.public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH).decode()
+    return str(key.public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH).decode())
 
 
 def make_certificates(folder: Path, hosts: Sequence[str]) -> None:
@@ -146,4 +146,4 @@ def pem_of(public: str) -> str:
 
     key = form.load_ssh_public_key(public.encode())
     info = form.PublicFormat.SubjectPublicKeyInfo
-    return key.public_bytes(form.Encoding.PEM, info).decode().strip()
+    return str(key.public_bytes(form.Encoding.PEM, info).decode().strip())

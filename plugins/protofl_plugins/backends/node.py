@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -197,7 +197,8 @@ def serve(node: Node, path: Path) -> None:
         while True:
             line, _ = door.accept()
             line.settimeout(PATIENCE)
-            with line, line.makefile("rwb") as stream, suppress(OSError, EOFError, ValueError):
+            with line, line.makefile("rwb") as made, suppress(OSError, EOFError, ValueError):
+                stream = cast(BinaryIO, made)
                 text, blobs = wire.receive_parts(stream)
                 line.settimeout(None)
                 wire.send_parts(stream, *node.respond(text, blobs))

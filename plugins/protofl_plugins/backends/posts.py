@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from itertools import islice
+from typing import Any, BinaryIO, Protocol
+
+import protofl as pf
+from protofl_plugins.backends import wire
 
 
 @dataclass(frozen=True)
@@ -78,3 +83,79 @@ class Deployed:
     post: Post
     sites: Sequence[Site]
     run: str
+
+
+def pass_on(post: Post, asked: BinaryIO, answered: BinaryIO) -> None:
+    """Make the calls that the process of a run asks for, until it closes its side."""
+    while True:
+        try:
+            text, blobs = wire.receive_parts(asked)
+        except (EOFError, OSError):
+            return
+        found, parts = _called(post, json.loads(text), blobs)
+        wire.send_parts(answered, json.dumps(found), parts)
+
+
+def _called(
+    post: Post, asked: dict[str, Any], blobs: Sequence[bytes]
+) -> tuple[dict[str, Any], list[bytes]]:
+    """Make a call; return what it found as values, and byte strings."""
+    call, values, parts = asked.pop("call"), [], list[bytes]()
+    try:
+        if call == "nodes":
+            return {"nodes": dict(post.nodes())}, []
+        if call == "send":
+            return {"ticket": post.send(blobs=blobs, **asked)}, []
+        for found in post.receive(asked["tickets"]):
+            values.append([found.ticket, found.text, len(found.blobs), found.code, found.reason])
+            parts += found.blobs
+        return {"deliveries": values}, parts
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}, []
+
+
+class Piped:
+    """A post in another process, which `pass_on` serves.
+
+    Args:
+        asked: Takes calls.
+        answered: Gives what they found.
+    """
+
+    def __init__(self, asked: BinaryIO, answered: BinaryIO) -> None:
+        self._asked, self._answered = asked, answered
+
+    def nodes(self) -> Mapping[str, int]:
+        """See `Post`."""
+        return dict(self._call({"call": "nodes"})[0]["nodes"])
+
+    def send(self, node: int, text: str, blobs: Sequence[bytes], seconds: float, group: str) -> str:
+        """See `Post`."""
+        asked = {"call": "send", "node": node, "text": text, "seconds": seconds, "group": group}
+        return str(self._call(asked, blobs)[0]["ticket"])
+
+    def receive(self, tickets: Sequence[str]) -> Sequence[Delivery]:
+        """See `Post`."""
+        found, parts = self._call({"call": "receive", "tickets": [*tickets]})
+        left, deliveries = iter(parts), []
+        for ticket, text, count, code, reason in found["deliveries"]:
+            deliveries.append(Delivery(ticket, text, [*islice(left, count)], code, reason))
+        return deliveries
+
+    def _call(
+        self, asked: dict[str, Any], blobs: Sequence[bytes] = ()
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        """Ask and wait.
+
+        Raises:
+            RunFailure: Flower reports an error, or its process has ended.
+        """
+        try:
+            wire.send_parts(self._asked, json.dumps(asked), blobs)
+            text, parts = wire.receive_parts(self._answered)
+        except (EOFError, OSError):
+            raise pf.RunFailure("Flower ended the run", do="resume it: --resume") from None
+        found: dict[str, Any] = json.loads(text)
+        if "error" in found:
+            raise pf.RunFailure(f"Flower: {found['error']}")
+        return found, parts

@@ -55,10 +55,10 @@ class SitePool:
     plan: pf.backends.Plan
     deployed: Deployed
     config: Pace
-    report: Callable[[str], None] = lambda line: None
     _known: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        self.report: Callable[[str], None] = lambda line: None
         self._text = self.plan.to_json()
         self._digest = envelopes.digest_of(self._text)
         self._versions, self._trial = Versions(), 0

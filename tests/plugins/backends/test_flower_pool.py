@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from hashlib import sha256
 from itertools import count
 from types import SimpleNamespace
@@ -16,7 +18,7 @@ from protofl_plugins.backends import envelopes, flower, node_plan
 from protofl_plugins.backends.client_versions import read_version
 from protofl_plugins.backends.node import Node
 from protofl_plugins.backends.node_plan import Policy, plan_here
-from protofl_plugins.backends.posts import Delivery, Deployed, Site
+from protofl_plugins.backends.posts import Delivery, Deployed, Piped, Site, pass_on
 from protofl_plugins.backends.site_pool import SitePool
 
 BASE = {"models": "htcnn8", "dataset": "digits", "clients": 4, "batch_size": 64, "rounds": 3}
@@ -164,19 +166,18 @@ def test_lost_messages_are_as_if_a_client_had_not_trained(tmp_path, data_dir, no
 def test_a_node_that_was_restarted_goes_on_from_its_disk(tmp_path, data_dir, nodes):
     options = QUICK | {"data_dir": data_dir}
     local = pf.run("fedproto", backend="local", out=tmp_path / "local", **options)
-    post = FakePost(nodes)
-    restarted = []
+    hosts = [nodes["a"]]
 
     def respond(text, blobs):
-        if stage(json.loads(text)) == (1, "before_upload") and not restarted:
-            restarted.append(post.there["a"])
-            post.there["a"] = node(tmp_path, "a", data_dir)
-        return post.there["a"].respond(text, blobs)
+        if stage(json.loads(text)) == (1, "before_upload") and len(hosts) == 1:
+            hosts.append(node(tmp_path, "a", data_dir))
+        return hosts[-1].respond(text, blobs)
 
-    post.there["a"] = SimpleNamespace(respond=respond)
-    found, _ = deployed("fedproto", post.there, out=tmp_path / "deployed", **options)
+    there = nodes | {"a": SimpleNamespace(respond=respond)}
+    found, _ = deployed("fedproto", there, out=tmp_path / "deployed", **options)
     assert lines(local) == lines(found)
     same_state(local, found)
+    assert len(hosts) == 2
 
 
 def test_a_resumed_run_goes_on_from_the_versions_of_its_checkpoint(tmp_path, data_dir, nodes):
@@ -352,3 +353,28 @@ def test_no_path_and_no_traceback_leaves_a_node(tmp_path, data_dir, nodes):
     said.append(nodes["a"].respond(broken, [])[0].encode())
     for planted in (str(tmp_path), str(data_dir), "Traceback", 'File "'):
         assert not any(planted.encode() in part for part in said), planted
+
+
+def test_calls_cross_a_pipe():
+    """The process of a run reaches the post of its ServerApp, errors too."""
+    asked, answered = open_pipe(), open_pipe()
+    post = FakePost({"key": SimpleNamespace(respond=lambda text, blobs: (text[::-1], blobs * 2))})
+    end = threading.Thread(target=pass_on, args=(post, asked[0], answered[1]))
+    end.start()
+    far = Piped(asked[1], answered[0])
+    assert far.nodes() == {"key": 0}
+    ticket = far.send(0, '{"jobs": []}', [b"one", b""], 0, "plan")
+    assert far.receive([ticket]) == [Delivery(ticket, '}][ :"sboj"{', [b"one", b""] * 2)]
+    with pytest.raises(pf.RunFailure, match="Flower: KeyError"):
+        far.receive([ticket])
+    asked[1].close()
+    end.join()
+    answered[1].close()
+    with open(os.devnull, "wb") as nobody, asked[0], answered[0]:
+        with pytest.raises(pf.RunFailure, match="Flower ended the run"):
+            Piped(nobody, answered[0]).nodes()
+
+
+def open_pipe():
+    reading, writing = os.pipe()
+    return os.fdopen(reading, "rb"), os.fdopen(writing, "wb")

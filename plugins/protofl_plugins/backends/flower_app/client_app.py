@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from typing import BinaryIO, cast
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -12,7 +13,6 @@ from protofl_plugins.backends import wire
 app = ClientApp()
 
 
-@app.train()
 def work(message: Message, context: Context) -> Message:
     """Pass a message to the host, and its response back."""
     record, arrays = message.content["protofl"], message.content["blobs"]
@@ -37,6 +37,10 @@ def _ask(path: str, text: str, blobs: list[bytes]) -> tuple[str, list[bytes]]:
             line.connect(path)
         except OSError as error:
             raise RuntimeError("the host of this node does not run: protofl node start") from error
-        with line.makefile("rwb") as stream:
+        with line.makefile("rwb") as made:
+            stream = cast(BinaryIO, made)
             wire.send_parts(stream, text, blobs)
             return wire.receive_parts(stream)
+
+
+app.train()(work)

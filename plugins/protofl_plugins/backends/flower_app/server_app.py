@@ -1,14 +1,20 @@
-"""The ServerApp: it runs protofl with the backend ``flower``, on Flower's grid."""
+"""The ServerApp: it starts the process of a run, and passes messages between it and Flower's grid.
+
+The run has a process of its own, because Flower's threads draw from Python's generator of random
+numbers, which the dry step of a run watches.
+"""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
+from typing import BinaryIO, cast
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from protofl_plugins.backends.flower import serve
-from protofl_plugins.backends.posts import Delivery
+from protofl_plugins.backends.posts import Delivery, pass_on
 
 app = ServerApp()
 
@@ -50,7 +56,13 @@ class Post:
         return found
 
 
-@app.main()
 def main(grid: Grid, context: Context) -> None:
     """Do the run that the file in the run's configuration describes."""
-    serve(Post(grid), str(context.run_config["request"]))
+    run = [sys.executable, "-P", "-m", "protofl_plugins.backends.server_process"]
+    command = [*run, str(context.run_config["request"])]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        asked, answered = cast(BinaryIO, process.stdout), cast(BinaryIO, process.stdin)
+        pass_on(Post(grid), asked, answered)
+
+
+app.main()(main)
