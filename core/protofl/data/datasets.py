@@ -1,4 +1,4 @@
-"""Types and helpers for data sets, samples and generators of images.
+"""Types and helpers for data sets, samples, image generators and text encoders.
 
 Public as ``protofl.datasets``.
 """
@@ -9,12 +9,16 @@ from protofl.data.download import download, files_key
 from protofl.data.generators import Generator, Outline
 from protofl.data.npz import read_npz
 from protofl.data.spec import SampleSpec
+from protofl.data.text_encoders import TextEncoder, TextOutline, TextSource
 
 __all__ = [
     "Dataset",
     "Generator",
     "Outline",
     "SampleSpec",
+    "TextEncoder",
+    "TextOutline",
+    "TextSource",
     "dataset_from_arrays",
     "download",
     "files_key",

@@ -230,6 +230,7 @@ def run_info(
         architectures=tuple(architectures[: settings.clients]),
         num_clients=settings.clients,
         participants=participants(settings.participation, seen),
+        class_names=(*data.classes,),
         num_classes=data.num_classes,
         feature_dim=settings.feature_dim,
         sample=sample,

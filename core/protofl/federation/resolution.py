@@ -162,15 +162,16 @@ def _further(registry: Registry, settings: Settings, composition: Composition) -
         options.append("world")
     elif "world" in settings.options:
         raise UsageError("--set world.…: this run has no world", do="choose one with --world")
-    if composition.needs_generator:
-        options.append("generator")
-    elif "generator" in settings.options:
-        raise UsageError(
-            "--set generator.…: this method has no generator",
-            do="leave it out, or choose a method with one (fedktl)",
-        )
-    else:
-        registry.find("generator", settings.generator.partition(":")[0])
+    for option, example in (("generator", "fedktl"), ("text_encoder", "fedtsp")):
+        if composition.needs(option):
+            options.append(option)
+        elif option in settings.options:
+            raise UsageError(
+                f"--set {option}.…: this method has no {option.replace('_', ' ')}",
+                do=f"leave it out, or choose a method with one ({example})",
+            )
+        else:
+            registry.find(CHOOSING[option], getattr(settings, option).partition(":")[0])
     return options
 
 
@@ -223,7 +224,8 @@ def resolved(
         "options": {name: values for name, values in options.items() if values},
         "fine_tune": tuning_epochs(settings),
     }
-    update |= {o: choices[o].text for o in ("dataset", "selection", "world") if o in choices}
+    placed = {o: CHOOSING[o] for o in ("dataset", "selection", "world", "text_encoder")}
+    update |= {o: choices[kind].text for o, kind in placed.items() if kind in choices}
     for name in ("participants_from", "init"):
         if (path := getattr(settings, name)) is not None:
             update[name] = path.expanduser().absolute()

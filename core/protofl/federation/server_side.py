@@ -6,7 +6,8 @@ import time
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +36,9 @@ from protofl.system.machine import time_limit
 from protofl.system.profile.run_profile import Sums
 from protofl.system.randomness import global_stream
 
+if TYPE_CHECKING:
+    from protofl.data.text_encoders import TextSource
+
 AHEAD = 256 << 20
 """Bytes of different downloads that are prepared for an evaluation before it begins."""
 
@@ -56,7 +60,7 @@ class ServerSide:
 
     def __init__(self, plan: Plan, trial: int, sums: Sums) -> None:
         self._plan, self._sums, self._trial = plan, sums, trial
-        self.record = _fresh(plan, trial)
+        self.record = _fresh(plan, trial, sums)
         threads = compute_threads(plan.settings.server_threads)
         stream = global_stream(self.record.seed, "setup-server")
         with threads, stream, self._within("setup_server"):
@@ -191,7 +195,7 @@ class ServerSide:
             return {**mean_accuracy(scores, test.y, "server_test_accuracy")}
 
 
-def _fresh(plan: Plan, trial: int) -> ServerRecord:
+def _fresh(plan: Plan, trial: int, sums: Sums) -> ServerRecord:
     """Return the server's record before its set-up."""
     layout = plan.info.architectures[0].channels_last
     split = plan.split(trial)
@@ -205,8 +209,23 @@ def _fresh(plan: Plan, trial: int) -> ServerRecord:
         public=plan.public_samples(trial, layout),
         test=test,
         images=plan.images,
+        texts=_texts(plan),
+        sums=sums,
         dry=plan.dry,
     )
+
+
+def _texts(plan: Plan) -> TextSource | None:
+    """Return the text encoder, which is loaded on first use; None if no method needs one."""
+    choice, info = plan.choices.get("text-encoder"), plan.info
+    if choice is None:
+        return None
+    from protofl.data.text_encoders import TextSource
+
+    given = {"classes": [*info.class_names], "feature_dim": info.feature_dim}
+    given |= {"data_dir": plan.settings.data_dir, "device": plan.device}
+    outline, load = (partial(choice.call, hook, **given) for hook in ("outline", "open_encoder"))
+    return TextSource(choice.text, outline, load, plan.device, dry=plan.dry)
 
 
 def admit_uploads(

@@ -35,17 +35,20 @@ from protofl.system.sources import UNKNOWN
 def file_digests(plan: Plan) -> dict[str, str]:
     """Return {option: SHA-256} of the files of a run's options.
 
-    These are the files of ``--selection``, ``--world`` and ``--init``, and those that options of
-    the generator and the model group name, ``generator.weights``.
+    These are the files of ``--selection``, ``--world``, ``--text-encoder`` and ``--init``, and
+    those that options of the generator and the model group name, ``generator.weights``.
 
     Raises:
         UsageError: One can't be read.
     """
     files: dict[str, tuple[str, Path]] = {}
-    for option in ("selection", "world"):
-        choice = plan.choices.get(option)
+    for option in ("selection", "world", "text_encoder"):
+        choice = plan.choices.get(CHOOSING[option])
         if choice is not None and getattr(choice.plugin, "argument", None) == "path":
-            files[option] = f"--{option} {choice.text}", Path(choice.argument)
+            path, shown = Path(choice.argument), f"{flag_of(option)} {choice.text}"
+            inside = [f for f in sorted(path.glob("*")) if f.suffix in _OF_A_MODEL]
+            read = {f"{option}/{f.name}": f for f in inside} or {option: path}
+            files |= {key: (shown, file) for key, file in read.items()}
     for owner, kind in (("generator", "generator"), ("models", "model-group")):
         config = plan.choices[kind].config if kind in plan.choices else Config()
         for name, field in type(config).model_fields.items():
@@ -66,6 +69,9 @@ def file_digests(plan: Plan) -> dict[str, str]:
             ) from None
     return found | plan.initial_digest
 
+
+_OF_A_MODEL = (".safetensors", ".json", ".txt")
+"""Files in the folder of a text encoder: weights, configuration and vocabulary."""
 
 DIGITS = 16
 """Hexadecimal digits of an identity; names of folders have the first eight."""
@@ -173,7 +179,7 @@ def not_recorded(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def _without_place(option: str, value: Any, config: Mapping[str, Any]) -> Any:  # noqa: ANN401
     """Return a value without the path to a file whose digest is known."""
-    known = {"dataset", *config.get("files", {})}
+    known = {"dataset", *(file.partition("/")[0] for file in config.get("files", {}))}
     known |= {"public"} if "public" in config.get("data", {}) else set()
     if option == "init" and option in known:
         return ""
@@ -244,7 +250,8 @@ def differences(
         found += _lines(f"--set {owner}.", before, after)
     for file in sorted(old.files.keys() | new.files.keys()):
         if old.files.get(file) != new.files.get(file):
-            flag = f"--{'set ' * ('.' in file)}{file}"
+            of_plugin = "." in file.partition("/")[0]
+            flag = f"--set {file}" if of_plugin else f"--{file.replace('_', '-')}"
             found.append(f"{_DATA.get(file, f'the file of {flag}')} is another")
     for which in sorted(old.plugins.keys() & new.plugins.keys()):
         one, other = (" ".join(used.plugins[which]) for used in (old, new))

@@ -44,6 +44,7 @@ KINDS = {
     "partitioner": Kind("protofl.partitioners", resources.PartitionerSpec),
     "dataset": Kind("protofl.datasets", resources.DatasetSpec),
     "generator": Kind("protofl.generators", resources.GeneratorSpec),
+    "text-encoder": Kind("protofl.text_encoders", resources.TextEncoderSpec),
     "wrapper": Kind("protofl.wrappers", method.WrapperSpec),
     "metric": Kind("protofl.metrics", rounds.MetricSpec),
     "selection": Kind("protofl.selections", rounds.SelectionSpec),

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Generic, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,10 @@ from protofl.hooks.models.flops import forward_flops
 from protofl.hooks.models.modules import ModuleSlot, restored
 from protofl.hooks.views.run_info import RunInfo
 from protofl.hooks.wire.payload import Knowledge, Payload
+from protofl.system.profile.run_profile import Sums
+
+if TYPE_CHECKING:
+    from protofl.data.text_encoders import TextSource
 
 ConfigT = TypeVar("ConfigT", default=Any, covariant=True)
 """The options of the method whose hook runs: ``pf.Client[Config]``."""
@@ -74,6 +78,11 @@ class MethodView(Generic[ConfigT]):
     def num_classes(self) -> int:
         """C."""
         return self._info.num_classes
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the C classes."""
+        return self._info.class_names
 
     @property
     def feature_dim(self) -> int:
@@ -280,6 +289,8 @@ class ServerRecord(Record):
     lr: float
     test: Samples | None = None
     images: ImageSource | None = None
+    texts: TextSource | None = None
+    sums: Sums = field(default_factory=Sums)
     dry: bool = False
     evaluates: bool = False
     learned: dict[str, Any] = field(default_factory=dict)

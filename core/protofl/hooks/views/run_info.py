@@ -86,6 +86,7 @@ class RunInfo:
         rounds: Rounds of the run.
         batch_size: Samples per mini-batch.
         local_epochs: Epochs of the private phase.
+        class_names: Names of the classes.
         server_architectures: Further architectures of the group, which no client uses.
         server_architecture: The architecture of a model that the server trains.
         auxiliary_architecture: The small architecture that clients share (FML, FedKD).
@@ -105,6 +106,7 @@ class RunInfo:
     rounds: int
     batch_size: int
     local_epochs: int
+    class_names: tuple[str, ...] = ()
     server_architectures: tuple[Architecture, ...] = ()
     server_architecture: str = "resnet56"
     auxiliary_architecture: str = ""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,9 @@ from protofl.hooks.views.records import ConfigT, MethodView, ServerRecord, State
 from protofl.hooks.views.run_info import Cards, ClientCard
 from protofl.hooks.wire.payload import Knowledge
 from protofl.system.randomness import random_stream
+
+if TYPE_CHECKING:
+    from protofl.data.text_encoders import TextSource
 
 
 class Server(MethodView[ConfigT], StatefulView):
@@ -106,6 +110,20 @@ class Server(MethodView[ConfigT], StatefulView):
                 do="declare needs_generator = True in the method",
             )
         return self._record.images
+
+    @property
+    def text_encoder(self) -> TextSource:
+        """The text encoder, for a method with ``needs_text_encoder``."""
+        if self._record.texts is None:
+            raise UsageError(
+                "this run has no text encoder",
+                do="declare needs_text_encoder = True in the method",
+            )
+        return self._record.texts
+
+    def part(self, name: str) -> AbstractContextManager[None]:
+        """Time a block as a part of its own in a profile (``--profile``)."""
+        return self._record.sums.span(name, "server")
 
     def epochs(self, count: int) -> Iterator[int]:
         """Count epochs of training on the server; a dry step has one."""

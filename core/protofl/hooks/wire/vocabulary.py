@@ -36,6 +36,7 @@ VOCABULARY = (
     Key("class_logits", "[n, C]", "mean output of each class (FedDistill)", True),
     Key("guides", "[C, K] or [C, C]", "FedL2G's guiding vector of each class", True),
     Key("guide_gradients", "[n, K] or [n, C]", "a quiz loss by the guides (FedL2G)", True),
+    Key("logit_scale", "[]", "s: cosines with embeddings of texts are multiplied by e^s (FedTSP)"),
     Key("warmed_up", "[] bool", "whether clients train in this round (FedL2G)"),
     Key(
         "counts",

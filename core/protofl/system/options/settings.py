@@ -116,6 +116,9 @@ class Settings(Strict):
         "tiny-style", "The image generator of the server, for methods that need one",
         metavar="NAME[:PATH]", chooses="generator"
     )
+    text_encoder: str = federation(
+        "tiny-text", "The text encoder of the server", metavar="NAME[:PATH]", chooses="text-encoder"
+    )
 
     # --- local training ---
     local_epochs: int = training(
@@ -250,8 +253,7 @@ class Settings(Strict):
         4096, "Largest upload in MiB", affects="method", recipe=False, gt=0
     )
     upload_bound: float = record(
-        0, "Largest absolute number in an upload (0: 1e9)", affects="method",
-        recipe=False, ge=0
+        0, "Largest absolute number in an upload (0: 1e9)", affects="method", recipe=False, ge=0
     )
     on_lost_client: Literal["stop", "skip"] = record(
         "stop", "What to do if a client's hook fails or its job ends three workers",
@@ -272,9 +274,7 @@ class Settings(Strict):
         [], "Metrics to record of the scores of test samples", chooses="metric", common=True
     )
     observe: Sights = names([], "Observations: prototypes, features of test samples, images")
-    observe_every: int = record(
-        1, "Record observations every N rounds, and in the last round", ge=1
-    )
+    observe_every: int = record(1, "Record observations every N rounds, and in the last one", ge=1)
     observe_samples: int = record(
         50, "Test samples of a client whose features are recorded", ge=1, le=1_000_000
     )

@@ -43,12 +43,14 @@ class Sums:
 
     @contextmanager
     def span(self, name: str, category: str) -> Iterator[None]:
-        """Count the seconds of a block."""
-        start = time.perf_counter()
+        """Count the seconds of a block, without those of blocks inside it."""
+        found = self.seconds[category]
+        start, before = time.perf_counter(), sum(found.values())
         try:
             yield
         finally:
-            self.seconds[category][name] += time.perf_counter() - start
+            inside = sum(found.values()) - before
+            found[name] += time.perf_counter() - start - inside
 
 
 TRAINING = ("data", "forward", "loss", "backward", "update")

@@ -1,0 +1,224 @@
+"""FedTSP: a text encoder on the server gives each class an embedding as its prototype.
+
+Wu et al., FedTSP, CVPR 2026 (arXiv 2503.13543).
+
+    T^c       mean of the embeddings of class c's texts, whose first m token embeddings are p^c
+    p^c       m trainable token embeddings of class c, from N(0, 0.02²)
+    s         the encoder's logit scale, ln 100 if it has none
+    P_i^c     client i's prototype of class c: mean feature of its samples
+    L_i       E ℓ(h_i(f_i(x)), y) + λ·E ℓ(e^s·cos(f_i(x), T^·), y)
+    Q^c       plain mean of the P_i^c over the clients of the round that have class c
+    L_S       mean over c of ℓ(e^s·cos(Q^c, T^·), c), by ``steps`` steps of SGD on p and s
+
+The server sends T and s. The cross-entropy of L_i and L_S is over all C classes. An encoder without
+tokens (``class-embeddings:FILE``) has a fixed T: then nothing is trained unless ``trains=scale``.
+Inference: the client's own head.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize
+
+import protofl as pf
+from protofl import functional as F
+from protofl_plugins.class_descriptions import (
+    check_descriptions,
+    check_template,
+    class_texts,
+    read_descriptions,
+)
+from protofl_plugins.prototype_methods import SendsPrototypes
+from protofl_plugins.variants import DropsLastBatch
+
+DEVIATION = 0.02
+"""Standard deviation of the prompts at the start."""
+
+
+class FedTSP(SendsPrototypes, DropsLastBatch):
+    """Embeddings of classes by a text encoder are the prototypes (Wu et al., CVPR 2026)."""
+
+    needs_text_encoder = True
+
+    class Config(pf.VariantConfig):
+        """Options, with the paper's symbols."""
+
+        lambda_: float = pf.Field(
+            7.0, alias="lambda", ge=0, description="λ, weight of align; 0 regresses to local"
+        )
+        trains: Literal["prompts", "scale", "nothing"] | None = pf.Field(
+            None,
+            description="what the server trains: prompts and s, s alone, or nothing. None: prompts "
+            "if the encoder has tokens, otherwise nothing",
+        )
+        m: int = pf.Field(5, ge=1, description="m, trainable token embeddings of a class")
+        steps: int = pf.Field(10, ge=0, description="steps of the server in a round")
+        server_lr: float = pf.Field(0.01, gt=0, description="learning rate of the server's SGD")
+        template: str | None = pf.Field(
+            None,
+            description="text of a class, with {class} and perhaps {description}. None: 'A photo "
+            "of a {class}.' or 'A photo of a {class}: {description}'",
+        )
+        descriptions: Path | dict[str, list[str]] | None = pf.Field(
+            None,
+            description="a file with one or more descriptions of each class: lines CLASS: TEXT, or "
+            "TOML",
+        )
+
+    terms = {"ce": "cross-entropy", "align": "λ·E ℓ(e^s·cos(f(x), T^·), y)"}
+    downloads = {
+        "prototypes": "T of all classes",
+        "classes": "all classes",
+        "logit_scale": "s",
+    }
+    ablations = {"without prompts": "--set trains=nothing"}
+
+    @pf.hookimpl
+    def resolve(self, run: pf.RunInfo, config: Config) -> dict[str, Any]:
+        """Replace the file of descriptions by its content, which the run records."""
+        found, source = config.descriptions, config.descriptions
+        if isinstance(found, Path):
+            found = read_descriptions(found)
+        check_template(config.template, described=found is not None)
+        if found is None:
+            return {}
+        check_descriptions(found, run.class_names, source if isinstance(source, Path) else "it")
+        return {"descriptions": {name: [*found[name]] for name in run.class_names}}
+
+    @pf.hookimpl
+    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
+        """Draw p; T and s of round 0."""
+        outline, config, C = _checked(server), server.config, server.num_classes
+        trained = Trained(outline.logit_scale)
+        if _trains(server) == "prompts":
+            shape = (C, config.m, outline.token_dim)
+            drawn = torch.randn(shape, generator=server.generator("prompts"))
+            trained.prompts = nn.Parameter(DEVIATION * drawn)
+        server.modules["trained"] = trained.to(server.device)
+        with torch.no_grad(), server.part("text encoder"):
+            server.state["T"] = embeddings(server)
+        return _payload(server)
+
+    @pf.hookimpl
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
+        """T and s."""
+        return server.knowledge.select("prototypes", "logit_scale")
+
+    @pf.hookimpl
+    def before_training(self, client: pf.Client[Config]) -> pf.Given:
+        """e^s·T^c/‖T^c‖, C×K, and the classes that have one."""
+        T, known = client.received.table("prototypes", client.num_classes, client.feature_dim)
+        return {"targets": client.received["logit_scale"].exp() * normalize(T), "known": known}
+
+    @pf.hookimpl
+    def local_loss(
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
+    ) -> pf.Terms:
+        """L_i."""
+        ce = cross_entropy(output.logits, batch.y)
+        targets, known = given["targets"], given["known"]
+        scores = normalize(output.features.to(targets.dtype)) @ targets.T
+        scores = scores.masked_fill(~known, -torch.inf)
+        # A sample whose class has no T counts as 0.
+        y = batch.y.where(known[batch.y], -100)
+        align = cross_entropy(scores, y, reduction="sum") / len(y)
+        return {"ce": ce, "align": client.config.lambda_ * align}
+
+    @pf.hookimpl
+    def server_train(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
+        """Q, then SGD on L_S."""
+        P, present = pf.stack_rows(uploads, "prototypes", server.num_classes, server.feature_dim)
+        Q, known = F.aggregate_prototypes(P, present, "uniform")
+        config, trained = server.config, server.modules["trained"]
+        if _trains(server) == "nothing" or not known.any():
+            return _payload(server)
+        classes = known.nonzero().squeeze(1)
+        optimizer = torch.optim.SGD(trained.parameters(), lr=config.server_lr)
+        with server.part("text encoder"):
+            for _ in server.epochs(config.steps):
+                cosines = normalize(Q[known]) @ normalize(embeddings(server)).T
+                optimizer.zero_grad()
+                cross_entropy(trained(cosines), classes).backward()
+                optimizer.step()
+            with torch.no_grad():
+                server.state["T"] = embeddings(server)
+        return _payload(server)
+
+
+class Trained(nn.Module):
+    """The server's trainable numbers: s, and prompts p, C×m×token_dim, if there are any."""
+
+    prompts: nn.Parameter | None
+
+    def __init__(self, logit_scale: float) -> None:
+        super().__init__()
+        self.s = nn.Parameter(torch.tensor(logit_scale))
+        self.register_parameter("prompts", None)
+
+    def forward(self, cosines: Tensor) -> Tensor:
+        """Return e^s·cos."""
+        return self.s.exp() * cosines
+
+
+def embeddings(server: pf.Server[FedTSP.Config]) -> Tensor:
+    """Return T, C×K, with its gradient for the prompts."""
+    encoder, config, trained = server.text_encoder, server.config, server.modules["trained"]
+    prompts = trained.prompts
+    if prompts is None and "T" in server.state:
+        return server.state["T"]  # type: ignore[no-any-return]
+    if encoder.outline.names_only:
+        return encoder.embed(server.class_names)
+    assert not isinstance(config.descriptions, Path)
+    texts, owners = class_texts(server.class_names, config.template, config.descriptions)
+    found = (
+        encoder.embed(texts)
+        if prompts is None
+        else encoder.embed_prompts(texts, prompts[owners])  # type: ignore[index]
+    )
+    return F.class_means(found, torch.tensor(owners, device=found.device), server.num_classes)[0]
+
+
+def _trains(server: pf.Server[FedTSP.Config]) -> str:
+    """Return what the server trains."""
+    return server.config.trains or (
+        "prompts" if server.text_encoder.outline.token_dim else "nothing"
+    )
+
+
+def _checked(server: pf.Server[FedTSP.Config]) -> pf.datasets.TextOutline:
+    """Return the encoder's outline.
+
+    Raises:
+        UsageError: The width is not K, or the encoder can't do what the options ask.
+    """
+    encoder, config = server.text_encoder, server.config
+    outline, name = encoder.outline, f"--text-encoder {encoder.name}"
+    if outline.dim != server.feature_dim:
+        raise pf.UsageError(
+            f"{name}: its embeddings have {outline.dim} numbers, and features K = "
+            f"{server.feature_dim}",
+            do=f"give --feature-dim {outline.dim}, or another encoder",
+        )
+    if config.trains == "prompts" and not outline.token_dim:
+        raise pf.UsageError(
+            f"{name}: trains=prompts needs an encoder whose tokens can be replaced",
+            do="set trains=scale or trains=nothing, or give another encoder",
+        )
+    if outline.names_only and (config.template or config.descriptions):
+        raise pf.UsageError(
+            f"{name} takes names of classes only, so template and descriptions have no effect",
+            do="leave them out, or give another encoder",
+        )
+    return outline
+
+
+def _payload(server: pf.Server[FedTSP.Config]) -> pf.Payload:
+    """Return T of all classes, and s."""
+    T, s = server.state["T"], server.modules["trained"].s
+    payload = pf.class_rows(torch.ones(len(T), dtype=torch.bool, device=T.device), prototypes=T)
+    payload["logit_scale"] = s.detach().clone()  # type: ignore[operator]
+    return payload

@@ -1,0 +1,1 @@
+"""Text encoders on the server (FedTSP): one file each."""
