@@ -34,7 +34,7 @@ def contract_for(
             this name; ``[KIND/]MODULE:CLASS`` or ``[KIND/]FILE.py:CLASS`` of a class that is not
             installed; ``FILE.toml`` of a recipe or a study.
         options: Options of the plugin, merged over its ``check_options``.
-        data_dir: Folder of downloads of data sets and generators.
+        data_dir: Folder of downloads of data sets, generators and text encoders.
 
     Raises:
         UsageError: The plugin or class is unknown, or violates the rules of its kind.

@@ -73,10 +73,10 @@ def check_descriptions(found: Descriptions, classes: Sequence[str], source: obje
     for name in classes:
         if not found.get(name):
             others = [other for other in found if other not in classes]
-            near = get_close_matches(name, others, n=1) or others[:1]
+            near = get_close_matches(name, others, n=1)
             raise pf.UsageError(
                 f"{source} has no description of the class {name!r}",
-                f"did you mean {near[0]!r}?" if near else "",
+                f"did you mean {near[0]!r}?" if near else f"it describes: {', '.join([*found][:20])}",
                 "describe each class of the data once or more",
             )
 

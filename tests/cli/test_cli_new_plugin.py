@@ -24,6 +24,7 @@ RUN = {
     "partitioner": ["run", "fedproto", "--models", "cnn4", "--partition", "my-partitioner"],
     "dataset": ["run", "fedproto", "--models", "cnn4", "--dataset", "my-dataset"],
     "generator": ["run", "fedktl", "--models", "cnn4", "--generator", "my-generator"],
+    "text-encoder": ["run", "fedtsp", "--models", "cnn4", "--text-encoder", "my-text-encoder"],
     "wrapper": ["run", "fedproto", "--models", "cnn4", "--with", "my-wrapper"],
     "metric": ["run", "fedproto", "--models", "cnn4", "--metrics", "my-metric"],
     "selection": ["run", "fedproto", "--models", "cnn4", "--selection", "my-selection"],

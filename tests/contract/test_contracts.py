@@ -26,6 +26,7 @@ ELSEWHERE = {
         "pamap2",
     },  # need files; their tests make them
     "generator": {"stable-diffusion"},  # needs a pipeline; its tests make one
+    "text-encoder": {"class-embeddings", "transformers"},  # need files; their tests make them
     "backend": {"process", "ray"},  # start processes; see tests/plugins/backends
     "model-group": LARGE | {"timm"},  # an extra; see tests/plugins/models/test_pretrained.py
     "selection": {"list"},  # needs a file; its tests make one

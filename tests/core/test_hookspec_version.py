@@ -47,6 +47,10 @@ HOOKS = {
             "open_generator": "config device data_dir",
             "train_generator": "config images report out",
         },
+        "text-encoder": {
+            "outline": "config classes feature_dim data_dir",
+            "open_encoder": "config classes feature_dim device data_dir",
+        },
         "wrapper": {
             "upload_payload": "client",
             "download_payload": "server client_id",

@@ -44,6 +44,7 @@ RUNS: dict[str, tuple[str, Options]] = {
     "fedmrl": ("fedmrl", {"auxiliary_dim": 4}),
     "fedl2g": ("fedl2g", {"warmup": 0}),
     "fedl2g-features": ("fedl2g", {"warmup": 1, "guide": "features"}),
+    "fedtsp": ("fedtsp", {"steps": 3}),
     "heterofl": ("heterofl", {}),
     "fedrolex": ("fedrolex", {}),
     "fedkd": ("fedkd", {}),

@@ -26,6 +26,7 @@ KINDS = {
     "partitioner": "fedproto --models cnn4 --partition {name}",
     "dataset": "fedproto --models cnn4 --dataset {name}",
     "generator": "fedktl --models cnn4 --generator {name}",
+    "text-encoder": "fedtsp --models cnn4 --text-encoder {name}",
     "wrapper": "fedproto --models cnn4 --with {name}",
     "metric": "fedproto --models cnn4 --metrics {name}",
     "selection": "fedproto --models cnn4 --selection {name} --participation 0.5",

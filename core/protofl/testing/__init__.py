@@ -27,6 +27,7 @@ from protofl.testing.metrics import MetricContract
 from protofl.testing.partitioners import PartitionerContract
 from protofl.testing.recipes import RecipeContract
 from protofl.testing.selections import SelectionContract
+from protofl.testing.text_encoders import TextEncoderContract
 from protofl.testing.trackers import TrackerContract
 from protofl.testing.worlds import WorldContract
 from protofl.testing.wrappers import WrapperContract
@@ -45,6 +46,7 @@ __all__ = [
     "PartitionerContract",
     "RecipeContract",
     "SelectionContract",
+    "TextEncoderContract",
     "TrackerContract",
     "WorldContract",
     "WrapperContract",
@@ -62,6 +64,7 @@ CONTRACTS: dict[str, type[Contract]] = {
         PartitionerContract,
         DatasetContract,
         GeneratorContract,
+        TextEncoderContract,
         WrapperContract,
         MetricContract,
         SelectionContract,

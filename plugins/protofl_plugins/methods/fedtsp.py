@@ -80,13 +80,13 @@ class FedTSP(SendsPrototypes, DropsLastBatch):
     @pf.hookimpl
     def resolve(self, run: pf.RunInfo, config: Config) -> dict[str, Any]:
         """Replace the file of descriptions by its content, which the run records."""
-        found, source = config.descriptions, config.descriptions
+        found, source = config.descriptions, "descriptions"
         if isinstance(found, Path):
-            found = read_descriptions(found)
+            found, source = read_descriptions(found), str(found)
         check_template(config.template, described=found is not None)
         if found is None:
             return {}
-        check_descriptions(found, run.class_names, source if isinstance(source, Path) else "it")
+        check_descriptions(found, run.class_names, source)
         return {"descriptions": {name: [*found[name]] for name in run.class_names}}
 
     @pf.hookimpl
@@ -199,7 +199,7 @@ def _checked(server: pf.Server[FedTSP.Config]) -> pf.datasets.TextOutline:
     outline, name = encoder.outline, f"--text-encoder {encoder.name}"
     if outline.dim != server.feature_dim:
         raise pf.UsageError(
-            f"{name}: its embeddings have {outline.dim} numbers, and features K = "
+            f"{name}: embeddings have {outline.dim} numbers, but features have K = "
             f"{server.feature_dim}",
             do=f"give --feature-dim {outline.dim}, or another encoder",
         )

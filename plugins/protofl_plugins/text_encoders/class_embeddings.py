@@ -144,6 +144,6 @@ def _rows_of(
             f"{len(classes)} classes",
             f"did you mean {' or '.join(map(repr, near))}?" if near
             else f"it holds: {', '.join(known[:20])}{', …' * (count > 20)}",
-            "embed the data's classes (protofl show DATASET lists them)",
+            "add a row for each class of the data, or correct its name in classes",
         )  # fmt: skip
     return [known.index(name) for name in classes]

@@ -59,7 +59,7 @@ class Transformers:
         try:
             tokenizer = library.AutoTokenizer.from_pretrained(config.path, local_files_only=True)
             model = kind.from_pretrained(config.path, local_files_only=True, use_safetensors=True)
-        except (OSError, ValueError, RuntimeError, ImportError) as error:
+        except Exception as error:  # transformers, tokenizers, safetensors and the OS
             raise pf.UsageError(
                 f"the text encoder in {config.path} can't be loaded: {error}",
                 do="save model and tokenizer there with save_pretrained (safetensors)",

@@ -1,0 +1,298 @@
+"""FedTSP against loops: T, L_i, the server's steps, the options, and bad input."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from slow_equations import affine, cross_entropy, mean, mean_cross_entropy, numbers
+
+import protofl as pf
+from protofl.data.text_encoders import TextSource
+from protofl.hooks.plugin.members import Choice
+from protofl.testing.equality import double_precision
+from protofl.testing.toy import MIXED, make_images
+from protofl_plugins.methods.fedtsp import FedTSP
+from protofl_plugins.text_encoders.tiny_text import TinyText
+
+CLASSES = {0: [0, 1], 1: [1, 3], 4: [1, 3, 0]}
+NAMES = ["a", "b", "c", "d"]
+
+
+def approx(value):
+    return pytest.approx(value, rel=1e-9, abs=1e-12)
+
+
+def cosine(a, b):
+    dot = sum(x * y for x, y in zip(a, b, strict=True))
+    return dot / math.sqrt(sum(x * x for x in a) * sum(x * x for x in b))
+
+
+@pytest.fixture
+def table(tmp_path):
+    """``table(rows, **arrays)``: a file of class embeddings, as --text-encoder takes it."""
+
+    def make(rows, **arrays):
+        np.savez(tmp_path / "e.npz", embeddings=rows, **arrays)
+        return f"class-embeddings:{tmp_path / 'e.npz'}"
+
+    return make
+
+
+# --- T --------------------------------------------------------------------------------------------
+
+
+def test_t_is_the_mean_over_a_class_s_descriptions(toy, tmp_path):
+    file = tmp_path / "texts.txt"
+    lines = ["a: round", "b: tall", "b: thin and tall", "c: flat", "d: wet", "d: cold", "d: dark"]
+    names = {letter: f"class {number}" for number, letter in enumerate(NAMES)}
+    file.write_text("\n".join(names[line[0]] + line[1:] for line in lines))
+    federation = toy("fedtsp", set={"descriptions": str(file), "trains": "nothing"})
+    encoder = TinyText().open_encoder(8, torch.device("cpu"))
+    for number, letter in enumerate(NAMES):
+        texts = [line.partition(": ")[2] for line in lines if line.startswith(letter)]
+        texts = [f"A photo of a class {number}: {text}" for text in texts]
+        expected = mean([numbers(encoder.embed([text]))[0] for text in texts])
+        assert numbers(federation.server.knowledge["prototypes"][number]) == pytest.approx(
+            expected, abs=1e-5
+        )
+
+
+def test_prompts_of_a_class_stand_in_each_of_its_texts(toy):
+    federation = toy("fedtsp", set={"m": 3, "template": "one {class} here"})
+    trained = federation.server.modules["fedtsp"]["trained"]
+    assert trained.prompts.shape == (4, 3, 64)
+    assert 0.015 < trained.prompts.detach().std() < 0.025
+    encoder = TinyText().open_encoder(8, torch.device("cpu"))
+    for number, name in enumerate(federation.plan.info.class_names):
+        row = encoder.embed_prompts([f"one {name} here"], trained.prompts[number : number + 1])
+        found = federation.server.knowledge["prototypes"][number]
+        assert torch.allclose(found, row[0], atol=1e-5)
+
+
+# --- L_i ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("known", [[0, 1, 2, 3], [0, 3]])
+def test_the_loss_is_that_of_the_equation(toy, randn, rows, known):
+    federation = toy("fedtsp", set={"lambda": 3.0})
+    payload, T = rows(known, seed=3)
+    payload["logit_scale"] = torch.tensor(1.3, dtype=torch.float64)
+    record = federation.prepare(0, payload)
+    z, y = randn(6, 8, seed=2), [1, 1, 3, 0, 3, 3]
+    terms = federation.terms(record, z, torch.tensor(y))
+    head = record.model.head
+    scores = affine(numbers(z), numbers(head.weight), numbers(head.bias))
+    assert terms["ce"].item() == approx(mean_cross_entropy(scores, y))
+    each = [
+        cross_entropy([math.exp(1.3) * cosine(row, T[c]) for c in known], known.index(label))
+        for row, label in zip(numbers(z), y, strict=True)
+        if label in known
+    ]
+    assert terms["align"].item() == approx(3.0 * sum(each) / 6)
+
+
+# --- L_S ------------------------------------------------------------------------------------------
+
+
+def slow_steps(embed, prompts, s, Q, steps, lr):
+    """Gradient descent on L_S, one pair of classes at a time; T after it, and s."""
+    parameters = [s] if prompts is None else [s, prompts]
+    for _ in range(steps):
+        T, loss = embed(prompts), 0.0
+        for c, row in Q.items():
+            scores = [s.exp() * torch.cosine_similarity(row, T[k], dim=0) for k in range(4)]
+            loss = loss - torch.log_softmax(torch.stack(scores), 0)[c] / len(Q)
+        gradients = torch.autograd.grad(loss, parameters)
+        with torch.no_grad():
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter -= lr * gradient
+    return embed(prompts).detach(), s.detach()
+
+
+@pytest.mark.parametrize("trains", ["prompts", "scale"])
+def test_the_server_descends_on_prompts_and_scale(toy, rows, trains):
+    options, data = {"trains": trains, "steps": 3, "server_lr": 0.2, "m": 2}, make_images(MIXED)
+    with double_precision():
+        federation = toy("fedtsp", set=options, data=data)
+        _descend(federation, rows, trains)
+
+
+def _descend(federation, rows, trains):
+    sent = {client: rows(classes, seed=client) for client, classes in CLASSES.items()}
+    server = federation.views()[1]
+    trained = server.modules["trained"]
+    assert {n for n, _ in trained.named_parameters()} == {"s"} | (
+        {"prompts"} if trains == "prompts" else set()
+    )
+    encoder = TinyText().open_encoder(8, torch.device("cpu"))
+    texts = [f"A photo of a {name}." for name in server.class_names]
+    prompts = None
+    if trains == "prompts":
+        prompts = trained.prompts.detach().clone().requires_grad_()
+
+    def embed(prompts):
+        return encoder.embed(texts) if prompts is None else encoder.embed_prompts(texts, prompts)
+
+    Q = {
+        c: sum(torch.tensor(r[c]) for r in having) / len(having)
+        for c in range(4)
+        if (having := [r for _, r in sent.values() if c in r])
+    }
+    assert {*Q} == {0, 1, 3}
+    s = trained.s.detach().clone().requires_grad_()
+    federation.server.round = 0
+    T, s = slow_steps(embed, prompts, s, Q, 3, 0.2)
+    before = federation.server.knowledge["prototypes"]
+    uploads = {client: payload for client, (payload, _) in sent.items()}
+    found = federation.call("server_train", server=server, uploads=uploads)
+    assert found["classes"].tolist() == [0, 1, 2, 3]
+    assert torch.allclose(found["prototypes"], T, rtol=1e-9, atol=1e-12)
+    assert found["logit_scale"].item() == approx(s.item())
+    assert s.item() != pytest.approx(4.6052, abs=1e-4)
+    assert torch.equal(before, found["prototypes"]) == (trains == "scale")
+
+
+# --- a run ----------------------------------------------------------------------------------------
+
+
+def test_what_travels_and_what_is_trained_by_default(toy):
+    federation = toy("fedtsp")
+    lines = federation.rounds(2)
+    assert lines[0]["download_floats"] == 4 * (4 * 8 + 1)
+    assert {*pf.Payload.from_bytes(federation.pool.uploads(0)[0])} == {"prototypes", "classes"}
+    first, second = (pf.Payload.from_bytes(federation.pool.downloads(r)[0]) for r in range(2))
+    assert first.keys() == second.keys() == {"prototypes", "classes", "logit_scale"}
+    assert first["logit_scale"].item() == pytest.approx(4.6052)
+    assert not torch.equal(first["prototypes"], second["prototypes"])
+    assert not torch.equal(first["logit_scale"], second["logit_scale"])
+
+
+def test_a_table_of_embeddings_stays_as_it_is(toy, table, randn):
+    rows = randn(4, 8).numpy()
+    federation = toy("fedtsp", text_encoder=table(rows, logit_scale=np.float32(2.0)))
+    federation.rounds(2)
+    for number in range(2):
+        sent = pf.Payload.from_bytes(federation.pool.downloads(number)[0])
+        assert torch.equal(sent["prototypes"], torch.from_numpy(rows).float())
+        assert sent["logit_scale"].item() == 2.0
+
+
+def test_a_table_s_scale_is_trained_if_asked(toy, table, randn):
+    encoder = table(randn(4, 8).numpy())
+    federation = toy("fedtsp", set={"trains": "scale"}, text_encoder=encoder)
+    federation.rounds(2)
+    first, second = (pf.Payload.from_bytes(federation.pool.downloads(r)[0]) for r in range(2))
+    assert torch.equal(first["prototypes"], second["prototypes"])
+    assert first["logit_scale"].item() != second["logit_scale"].item()
+
+
+def test_descriptions_are_recorded_and_the_file_is_not_needed_again(toy, tmp_path):
+    file = tmp_path / "texts.toml"
+    names = toy("fedtsp").plan.info.class_names
+    file.write_text("\n".join(f'"{name}" = ["one", "two"]' for name in names))
+    plan = toy("fedtsp", set={"descriptions": str(file)}).plan
+    recorded = plan.settings.options["fedtsp"]["descriptions"]
+    assert recorded == {name: ["one", "two"] for name in names}
+    file.unlink()
+    again = toy("fedtsp", set={"descriptions": recorded}).plan
+    assert again.settings.options == plan.settings.options
+
+
+# --- bad input ------------------------------------------------------------------------------------
+
+
+def refused(make):
+    with pytest.raises(pf.UsageError) as caught:
+        make()
+    return str(caught.value)
+
+
+def test_another_width_than_k_is_named(toy, table, randn):
+    encoder = table(randn(4, 12).numpy())
+    words = refused(lambda: toy("fedtsp", text_encoder=encoder))
+    assert "e.npz: embeddings have 12 numbers, but features have K = 8" in words
+    assert "give --feature-dim 12" in words
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"trains": "prompts"}, "trains=scale or trains=nothing"),
+        ({"template": "a {class}"}, "takes names of classes only"),
+    ],
+)
+def test_a_table_can_t_do_everything(toy, table, randn, options, words):
+    encoder = table(randn(4, 8).numpy())
+    found = refused(lambda: toy("fedtsp", set=options, text_encoder=encoder))
+    assert words in found and "e.npz" in found
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"template": "a photo"}, "template='a photo' lacks {class}"),
+        ({"template": "{class}: {description}"}, "descriptions is not given"),
+        ({"descriptions": "nowhere.txt"}, "the file of descriptions nowhere.txt can't be read"),
+    ],
+)
+def test_texts_are_checked(toy, options, words):
+    assert words in refused(lambda: toy("fedtsp", set=options))
+
+
+def test_another_method_takes_no_encoder_options(toy):
+    options = {"text_encoder": {"pooling": "mean"}}
+    words = refused(lambda: toy("fedproto", options=options))
+    assert "this method has no text encoder" in words and "fedtsp" in words
+
+
+# --- the server's text encoder --------------------------------------------------------------------
+
+
+def test_the_encoder_is_loaded_once_and_not_in_a_dry_step():
+    opened = []
+
+    class Counted(TinyText):
+        @pf.hookimpl
+        def open_encoder(self, feature_dim, device):
+            opened.append(torch.rand(1))  # loading may draw from the global generator
+            return super().open_encoder(feature_dim, device)
+
+    choice, given = Choice("text-encoder", "counted", Counted, pf.Config()), {"feature_dim": 8}
+    given["device"] = torch.device("cpu")
+    state = torch.random.get_rng_state()
+
+    def source(dry):
+        outline = choice.bound("outline", **given)
+        return TextSource(
+            "counted", outline, choice.bound("open_encoder", **given), given["device"], dry=dry
+        )
+
+    tried, real, prompts = source(True), source(False), torch.zeros(2, 1, 64, requires_grad=True)
+    for one in (tried, real):
+        assert one.embed(["x", "y"]).shape == one.embed_prompts(["x", "y"], prompts).shape == (2, 8)
+        assert one.embed_prompts(["x", "y"], prompts).requires_grad
+        assert len(opened) == (one is real)
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize("made", [torch.zeros(2, 3), torch.full((2, 8), torch.nan)])
+def test_a_wrong_embedding_is_named(made):
+    encoder = TinyText().open_encoder(8, torch.device("cpu"))
+    encoder.embed = lambda texts: made
+    source = TextSource("odd", lambda: encoder.outline, lambda: encoder, torch.device("cpu"))
+    with pytest.raises(pf.UsageError, match=r"text-encoder/odd: expected finite .* \(2, 8\)"):
+        source.embed(["x", "y"])
+
+
+def test_the_encoder_is_a_part_of_the_profile(toy):
+    federation = toy("fedtsp")
+    federation.rounds(1)
+    seconds = federation.server.sums.seconds["server"]
+    assert seconds["text encoder"] > seconds["server_train"] > 0
+
+
+def test_the_method_is_declared():
+    assert FedTSP.needs_text_encoder
