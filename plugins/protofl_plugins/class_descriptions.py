@@ -76,7 +76,9 @@ def check_descriptions(found: Descriptions, classes: Sequence[str], source: obje
             near = get_close_matches(name, others, n=1)
             raise pf.UsageError(
                 f"{source} has no description of the class {name!r}",
-                f"did you mean {near[0]!r}?" if near else f"it describes: {', '.join([*found][:20])}",
+                f"did you mean {near[0]!r}?"
+                if near
+                else f"it describes: {', '.join([*found][:20])}",
                 "describe each class of the data once or more",
             )
 

@@ -72,6 +72,7 @@ HEADINGS = {
     "partitioner": "Partitioner",
     "dataset": "Dataset",
     "generator": "Generator",
+    "text-encoder": "Text encoder",
     "wrapper": "Wrapper",
     "metric": "Metric",
     "selection": "Selection",

@@ -59,7 +59,7 @@ class TextEncoderContract(Contract):
         return [*self.classes] if found.outline.names_only else SENTENCES[: len(self.classes)]
 
     def test_outline(self) -> None:
-        """outline gives the sizes of the opened encoder."""
+        """Outline gives the sizes of the opened encoder."""
         told = self.called("outline")
         expect(isinstance(told, TextOutline), f"outline returns {told!r}")
         found = self.opened().outline

@@ -142,7 +142,8 @@ class FedTSP(SendsPrototypes, DropsLastBatch):
             for _ in server.epochs(config.steps):
                 cosines = normalize(Q[known]) @ normalize(embeddings(server)).T
                 optimizer.zero_grad()
-                cross_entropy(trained(cosines), classes).backward()
+                loss = cross_entropy(trained(cosines), classes)
+                loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
             with torch.no_grad():
                 server.state["T"] = embeddings(server)
@@ -169,15 +170,14 @@ def embeddings(server: pf.Server[FedTSP.Config]) -> Tensor:
     encoder, config, trained = server.text_encoder, server.config, server.modules["trained"]
     prompts = trained.prompts
     if prompts is None and "T" in server.state:
-        return server.state["T"]  # type: ignore[no-any-return]
+        fixed: Tensor = server.state["T"]
+        return fixed
     if encoder.outline.names_only:
         return encoder.embed(server.class_names)
     assert not isinstance(config.descriptions, Path)
     texts, owners = class_texts(server.class_names, config.template, config.descriptions)
     found = (
-        encoder.embed(texts)
-        if prompts is None
-        else encoder.embed_prompts(texts, prompts[owners])  # type: ignore[index]
+        encoder.embed(texts) if prompts is None else encoder.embed_prompts(texts, prompts[owners])  # type: ignore[index]
     )
     return F.class_means(found, torch.tensor(owners, device=found.device), server.num_classes)[0]
 

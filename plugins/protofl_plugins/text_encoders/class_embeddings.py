@@ -111,7 +111,8 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
             held = ", ".join(content)
     except Exception as error:  # zip, zlib, numpy and the OS each have their own
         raise pf.UsageError(
-            f"{path} can't be read as .npz without pickles: {type(error).__name__}: {error}", do=SAVE
+            f"{path} can't be read as .npz without pickles: {type(error).__name__}: {error}",
+            do=SAVE,
         ) from None
     if "embeddings" not in arrays:
         raise pf.UsageError(f"{path} has no embeddings", f"it holds: {held or 'nothing'}", SAVE)

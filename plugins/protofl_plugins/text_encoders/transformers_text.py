@@ -12,6 +12,7 @@ FedTSP's published code passes BERT's embeddings through its embedding layers tw
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,12 +44,12 @@ class Transformers:
         _, described = _described(config.path)
         text = getattr(described, "text_config", described)
         is_clip = described.model_type in CLIP
-        scale = _logit_scale(config.path) if is_clip else None
-        return pf.datasets.TextOutline(
+        outline = pf.datasets.TextOutline(
             dim=int(text.projection_dim if is_clip else text.hidden_size),
             token_dim=int(text.hidden_size),
-            **({} if scale is None else {"logit_scale": scale}),
         )
+        scale = _logit_scale(config.path) if is_clip else None
+        return outline if scale is None else replace(outline, logit_scale=scale)
 
     @pf.hookimpl
     def open_encoder(self, config: Config, device: torch.device) -> TransformersEncoder:
@@ -93,10 +94,10 @@ class TransformersEncoder:
         """Return embeddings [n, dim]; prompts [n, m, token_dim] replace the first m tokens'."""
         m = prompts.shape[1]
 
-        def replace(module: object, given: object, tokens: Tensor) -> Tensor:
+        def put(module: object, given: object, tokens: Tensor) -> Tensor:
             return torch.cat([prompts.to(tokens.dtype), tokens[:, m:]], dim=1)
 
-        handle = self._model.get_input_embeddings().register_forward_hook(replace)
+        handle = self._model.get_input_embeddings().register_forward_hook(put)
         try:
             return self._encode(texts, m)
         finally:
@@ -110,12 +111,14 @@ class TransformersEncoder:
         mask[:, :least] = 1
         out = self._model(input_ids=read["input_ids"], attention_mask=mask)
         if hasattr(out, "text_embeds"):
-            return out.text_embeds  # type: ignore[no-any-return]
+            embeds: Tensor = out.text_embeds
+            return embeds
         states: Tensor = out.last_hidden_state
         if self._pooling == "first":
             return states[:, 0]
         weights = mask.unsqueeze(2).to(states.dtype)
-        return (states * weights).sum(1) / weights.sum(1)
+        mean: Tensor = (states * weights).sum(1) / weights.sum(1)
+        return mean
 
     def _read(self, texts: Sequence[str], **length: Any) -> Any:  # noqa: ANN401
         found = self._tokenizer([*texts], truncation=True, return_tensors="pt", **length)
@@ -151,7 +154,7 @@ def _logit_scale(folder: Path) -> float | None:
     for file in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(file, framework="pt") as weights:
-                if "logit_scale" in weights.keys():  # noqa: SIM118 - not a mapping
+                if "logit_scale" in weights.keys():
                     return float(weights.get_tensor("logit_scale"))
         except Exception as error:  # safetensors has its own
             raise pf.UsageError(f"{file} can't be read: {error}", do="copy it again") from None
