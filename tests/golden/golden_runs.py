@@ -45,6 +45,8 @@ RUNS: dict[str, tuple[str, Options]] = {
     "fedl2g": ("fedl2g", {"warmup": 0}),
     "fedl2g-features": ("fedl2g", {"warmup": 1, "guide": "features"}),
     "fedtsp": ("fedtsp", {"steps": 3}),
+    "fedplvm": ("fedplvm", {"lambda": 1}),
+    "fedplvm-models": ("fedplvm", {"lambda": 1, "share": "model"}),
     "heterofl": ("heterofl", {}),
     "fedrolex": ("fedrolex", {}),
     "fedkd": ("fedkd", {}),
@@ -98,7 +100,7 @@ def plan_of(
     """
     method, options = RUNS[name]
     options = {**options, **changed}
-    shared = method in ("fedavg", "fedprox")
+    shared = method in ("fedavg", "fedprox") or options.get("share") == "model"
     members = [toyfed.NORM] if shared else [toyfed.CNN, toyfed.NORM]
     if method in ("heterofl", "fedrolex"):
         members = WIDTHS

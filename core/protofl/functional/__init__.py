@@ -23,6 +23,7 @@ in 0…C−1; ``known`` says which rows of ``prototypes`` are there, and the oth
 `anchor_calibration`     FedSA Eq. 8
 `orthogonality_loss`     FedORGP Eq. 3 to 5; `cosine_alignment` L_R of its Eq. 8
 `repelled_on_sphere`     prototypes as charges on the unit sphere: ProtoNorm
+`finch`                  clusters by first neighbours: FedPLVM
 `train_prototypes`       SGD on FedTGP Eq. 10; `train_prototypes_by_autograd` the plain one
 `simplex_etf`            the fixed classifier V: FedKTL section 3.3.2
 `arcface_loss`           FedKTL Eq. 1
@@ -52,7 +53,7 @@ in 0…C−1; ``known`` says which rows of ``prototypes`` are there, and the oth
 =======================  =====================================================================
 
 All but `simplex_etf`, `filter_by_prototype`, `truncated_svd`, `with_entries`, `dequantise_int8`,
-`geometric_median`, `client_similarity`, `repelled_on_sphere` and what trains may be part of a
+`geometric_median`, `client_similarity`, `repelled_on_sphere`, `finch` and what trains may be part of a
 client's loss: they don't look at a tensor's value from Python, so a step can be compiled, captured
 or mapped over clients.
 Only what trains writes to its arguments. Arguments are checked by shape and dtype, with a
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
         anchor_terms,
     )
     from protofl.functional.angles import cosine_alignment, orthogonality_loss, repelled_on_sphere
+    from protofl.functional.clusters import finch
     from protofl.functional.compression import (
         dequantise_int8,
         index_type,
@@ -142,6 +144,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "angles": "cosine_alignment orthogonality_loss repelled_on_sphere",
     "anchors": "anchor_alignment anchor_calibration anchor_contrast anchor_terms",
+    "clusters": "finch",
     "compression": "dequantise_int8 index_type largest_entries quantise_int8 round_to_half"
     " truncated_svd with_entries",
     "distances": "prototype_alignment prototype_distance",
@@ -194,6 +197,7 @@ __all__ = [
     "ensemble_loss",
     "entropy_reduction",
     "filter_by_prototype",
+    "finch",
     "geometric_median",
     "index_type",
     "inter_class_distances",

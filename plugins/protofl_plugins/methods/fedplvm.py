@@ -1,0 +1,201 @@
+"""FedPLVM: several prototypes of each class, clustered on clients and again on the server.
+
+Wang et al., "Taming Cross-Domain Representation Variance in Federated Prototype Learning with
+Heterogeneous Data Domains", NeurIPS 2024 (arXiv 2403.09048).
+
+    P_i^c    client i's prototypes of class c: means of the FINCH clusters of its features
+    𝒫^c      the server's: means of the FINCH clusters of all clients' P_i^c;  P̄^c their mean
+    s(f, P)  cos(f, P)^α, with α < 1: the features of a class may spread less
+    ℓ_α      −log( Σ_{P ∈ 𝒫^y} e^{s(f, P)/τ} / Σ_{P ∈ 𝒫} e^{s(f, P)/τ} )       (α-sparsity)
+    ℓ_c      2·(cos(f, P̄^y) − 1)²                                              (correction)
+    L_i      E ℓ(h_i(f_i(x)), y) + λ·E (ℓ_α + ℓ_c)
+
+With ``share = model`` the server also averages the models, as FedAvg. Inference: the head.
+
+The power of a negative cosine is NaN, and its slope at 0 is infinite: cosines in s are at least
+``LEAST``. P̄^c follows from 𝒫^c, so it is not sent. A class that no client of the round has keeps
+its prototypes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize
+
+import protofl as pf
+from protofl import functional as F
+from protofl_plugins.prototype_methods import sent_rows
+from protofl_plugins.weight_sharing import ModelSharingConfig, SharedModel
+
+LEAST = 1e-4
+"""Smallest cosine whose power is taken."""
+
+MOST = 256
+"""Prototypes of a class that an upload may hold."""
+
+Clusters = Literal["finch", "mean"]
+
+
+class FedPLVM(SharedModel):
+    """Several prototypes a class guide clients of different domains (Wang et al., 2024)."""
+
+    class Config(ModelSharingConfig):
+        """Options, with the paper's symbols."""
+
+        lambda_: float = pf.Field(
+            100.0, alias="lambda", ge=0, description="λ of ℓ_α + ℓ_c; 0 regresses to no prototypes"
+        )
+        alpha: float = pf.Field(
+            0.25, gt=0, le=1, description="α, exponent of cosines; 1: no sparsity"
+        )
+        tau: float = pf.Field(0.07, gt=0, description="τ, temperature of ℓ_α")
+        correction: bool = pf.Field(True, description="add ℓ_c, which α < 1 makes necessary")
+        local: Clusters = pf.Field(
+            "finch", description="prototypes of a client's class: cluster means, or one mean"
+        )
+        server: Clusters = pf.Field(
+            "finch", description="prototypes of all clients' class: cluster means, or one mean"
+        )
+        share: Literal["model", "nothing"] | None = pf.Field(
+            None,
+            description="average the models too, as the published code; None: if all clients have "
+            "one architecture",
+        )
+
+    terms = {
+        "ce": "cross-entropy",
+        "sparsity": "λ·E ℓ_α, contrast with the prototypes of all classes",
+        "correction": "λ·E ℓ_c, distance to the mean prototype of the class",
+    }
+    uploads = {
+        **SharedModel.uploads,
+        "prototypes": "P_i^c, several of each class: means of clusters of features",
+        "classes": "the class of each; how often it occurs tells the number of clusters",
+    }
+    downloads = {**SharedModel.downloads, "prototypes": "𝒫^c of the classes that anybody has sent"}
+    upload_rules = {"classes": f"several {MOST}"}
+    download_rules = {"classes": "several"}
+    ablations = {
+        "without α-sparsity": "--set alpha=1",
+        "without correction": "--set correction=false",
+        "one prototype of a client's class": "--set local=mean",
+        "one global prototype of a class": "--set server=mean",
+    }
+
+    @pf.hookimpl
+    def resolve(self, run: pf.RunInfo, config: Config) -> dict[str, Any]:
+        """Share models where all clients have one architecture."""
+        return {"share": config.share or ("model" if run.homogeneous else "nothing")}
+
+    @pf.hookimpl
+    def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
+        """Require a single architecture where models are averaged."""
+        return super().requires(run) if config.share == "model" else []
+
+    @pf.hookimpl
+    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
+        """w, where models are averaged."""
+        return super().setup_server(server) if server.config.share == "model" else pf.Payload()
+
+    @pf.hookimpl
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
+        """𝒫, and w where models are averaged."""
+        return server.knowledge.select("prototypes", "model/*")
+
+    @pf.hookimpl
+    def receive(self, client: pf.Client[Config]) -> None:
+        """Install w, where models are averaged."""
+        if client.config.share == "model":
+            super().receive(client)
+
+    @pf.hookimpl
+    def before_training(self, client: pf.Client[Config]) -> pf.Given:
+        """𝒫 [n, K], the class of each row, and P̄ [C, K] with the mask of known classes."""
+        if "prototypes" not in client.received:
+            return {}
+        P, classes = client.received.rows("prototypes", client.feature_dim)
+        means, counts = F.class_means(P, classes, client.num_classes)
+        return {"P": P, "classes": classes, "means": means, "known": counts > 0}
+
+    @pf.hookimpl
+    def local_loss(
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
+    ) -> pf.Terms:
+        """L_i."""
+        config, f, y = client.config, output.features, batch.y
+        terms = {"ce": cross_entropy(output.logits, y)}
+        if given:
+            P, classes = given["P"], given["classes"]
+            contrast = sparse_contrast(f, y, P, classes, config.alpha, config.tau)
+            terms["sparsity"] = config.lambda_ * contrast.mean()
+            if config.correction:
+                distance = correction(f, y, given["means"], given["known"])
+                terms["correction"] = config.lambda_ * distance.mean()
+        return terms
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
+        """P_i^c of an evaluation pass after training, and w_i where models are averaged."""
+        sent = super().upload_payload(client) if client.config.share == "model" else pf.Payload()
+        f, y = client.train_features()
+        P, classes = clustered(f, y, client.config.local)
+        return pf.Payload(sent, prototypes=P, classes=classes)
+
+    @pf.hookimpl
+    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
+        """𝒫, and w where models are averaged."""
+        found, config = pf.Payload(), server.config
+        if config.share == "model":
+            found = super().server_aggregate(server, uploads)
+        P, classes = clustered(*sent_rows(uploads, "prototypes", server.feature_dim), config.server)
+        if "prototypes" in server.knowledge:
+            old, old_classes = server.knowledge.rows("prototypes")
+            absent = ~torch.isin(old_classes, classes)
+            P, classes = torch.cat([P, old[absent]]), torch.cat([classes, old_classes[absent]])
+        order = classes.argsort(stable=True)
+        return pf.Payload(found, prototypes=P[order], classes=classes[order])
+
+    @pf.hookimpl
+    def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
+        """w, where models are averaged."""
+        return super().global_models(server) if server.config.share == "model" else {}
+
+
+def clustered(rows: Tensor, labels: Tensor, clusters: Clusters) -> tuple[Tensor, Tensor]:
+    """Return the prototypes of each class of rows N×K, n×K, and the class of each, [n]."""
+    found, classes = list[Tensor](), labels.unique()
+    for c in classes:
+        own = rows[labels == c]
+        found.append(F.finch(own)[0] if clusters == "finch" else own.mean(0, keepdim=True))
+    counts = torch.tensor([len(P) for P in found], device=labels.device)
+    return torch.cat(found), classes.repeat_interleave(counts)
+
+
+def sparse_contrast(
+    f: Tensor, y: Tensor, P: Tensor, classes: Tensor, alpha: float, tau: float
+) -> Tensor:
+    """Return ℓ_α of features B×K with labels [B], [B]; 0 where a class has no prototype.
+
+    Args:
+        f: The features.
+        y: Their labels.
+        P: 𝒫, n×K.
+        classes: The class of each prototype, [n].
+        alpha: α.
+        tau: τ.
+    """
+    cosines = normalize(f, dim=1) @ normalize(P.to(f.dtype), dim=1).T  # B×n
+    s = cosines.clamp(min=LEAST) ** alpha / tau
+    own = y.unsqueeze(1) == classes
+    others = ~own & own.any(1, keepdim=True)
+    return s.logsumexp(1) - s.masked_fill(others, -torch.inf).logsumexp(1)
+
+
+def correction(f: Tensor, y: Tensor, means: Tensor, known: Tensor) -> Tensor:
+    """Return ℓ_c of features B×K with labels [B] to P̄ [C, K], [B]; 0 for an unknown class."""
+    target = normalize(means.to(f.dtype)[y], dim=1)
+    cosines = (normalize(f, dim=1) * target).sum(1)
+    return (2 * (cosines - 1) ** 2).masked_fill(~known[y], 0.0)
