@@ -22,6 +22,7 @@ from hostile_uploads import (
     federation,
     notes_of,
     options_of,
+    put,
     raw,
 )
 from runtime_toys import make_plan, without_times
@@ -261,6 +262,31 @@ def test_several_rows_may_have_a_bound():
     found = federation(many, SeveralBounded)
     found.round(0)
     with pytest.raises(pf.RunFailure, match="with 9 rows of 8 at most"):
+        found.round(ROUND)
+
+
+def rows_of(count, classes):
+    """An upload of prototypes of these classes, as often as they are named."""
+    return changed(prototypes=torch.ones(count, 6), classes=classes)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (rows_of(10**6, torch.zeros(10**6).long()), "'classes' with 1000000 rows of 1024 at most"),
+        (rows_of(257, torch.zeros(257).long()), "'classes' with class 0 257 times, at most 256 are declared"),
+        (rows_of(2, torch.tensor([0, 9])), "'classes' with class 9 of 4"),
+        (rows_of(2, torch.tensor([0, -1])), "'classes' with class -1 of 4"),
+        (rows_of(3, torch.tensor([0, 1])), "'prototypes' with 3 rows where 'classes' has 2"),
+        (changed(prototypes=put((0, 0), torch.nan)), "'prototypes' with NaN or infinity"),
+        (changed(prototypes=lambda p: p[:, :3].contiguous()), r"'prototypes' of shape"),
+        (changed(prototypes=None, classes=None), "nothing under"),
+    ],
+)
+def test_hostile_prototypes_of_fedplvm(change, words):
+    found = federation(change, "fedplvm", upload_limit=50)
+    found.round(0)
+    with pytest.raises(pf.RunFailure, match=f"client {HOSTILE} sent {words}"):
         found.round(ROUND)
 
 

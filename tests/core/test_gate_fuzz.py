@@ -29,7 +29,12 @@ METHODS = {
     if getattr(method := Registry().load("method", name), "uploads", None)
 }
 """All methods of this distribution whose clients send something, with options of few epochs."""
-METHODS |= {"fedgen": {"epochs": 2}, "fedpkd": {"epochs": "one"}, "fedtgp": {"S": 2}}
+METHODS |= {
+    "fedgen": {"epochs": 2},
+    "fedplvm": {"lambda": 1},
+    "fedpkd": {"epochs": "one"},
+    "fedtgp": {"S": 2},
+}
 ENCODED = {
     "fedproto top-k": {"wrappers": ["top-k"], "options": {"top-k": {"count": 2}}},
     "fedproto quantise": {"wrappers": ["quantise"]},
