@@ -53,9 +53,9 @@ in 0…C−1; ``known`` says which rows of ``prototypes`` are there, and the oth
 =======================  =====================================================================
 
 All but `simplex_etf`, `filter_by_prototype`, `truncated_svd`, `with_entries`, `dequantise_int8`,
-`geometric_median`, `client_similarity`, `repelled_on_sphere`, `finch` and what trains may be part of a
-client's loss: they don't look at a tensor's value from Python, so a step can be compiled, captured
-or mapped over clients.
+`geometric_median`, `client_similarity`, `repelled_on_sphere`, `finch` and what trains may be part
+of a client's loss: they don't look at a tensor's value from Python, so a step can be compiled,
+captured or mapped over clients.
 Only what trains writes to its arguments. Arguments are checked by shape and dtype, with a
 ``ValueError``; labels outside 0…C−1 are not looked for. Results have the arguments' promoted dtype;
 half precision is computed and returned in float32, except by `ema`, which keeps the dtype, and

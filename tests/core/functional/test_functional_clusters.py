@@ -29,7 +29,8 @@ def partition(rows):
         queue = [start] if cluster[start] is None else []
         for i in queue:
             cluster[i] = start
-            queue += [j for j in range(n) if cluster[j] is None and j not in queue if adjacent(i, j)]
+            new = [j for j in range(n) if cluster[j] is None and j not in queue]
+            queue += [j for j in new if adjacent(i, j)]
     names = list(dict.fromkeys(cluster))
     return [names.index(c) for c in cluster]
 
