@@ -10,7 +10,10 @@ from torch import nn
 from protofl.testing import toy
 from protofl_plugins.models.widths import narrow
 
-ONE_NET = ("fedavg", "fedprox", "heterofl", "fedrolex")
+ADAPTED = ("hetlora", "flexlora", "flora", "raflora")
+"""Methods with adapters over a frozen net."""
+
+ONE_NET = ("fedavg", "fedprox", "heterofl", "fedrolex", *ADAPTED)
 """Methods that refuse clients with different nets."""
 
 

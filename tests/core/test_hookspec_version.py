@@ -27,6 +27,7 @@ HOOKS = {
             "after_batch": "client batch output",
             "after_training": "client",
             "upload_payload": "client",
+            "check_upload": "server client_id upload",
             "receive_uploads": "server uploads",
             "server_aggregate": "server uploads",
             "server_train": "server uploads",

@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 import torch
 from torch import Tensor
-from width_toys import toy_width
+from width_toys import ADAPTED, toy_width
 
 import protofl as pf
 from protofl.hooks.discovery.registry import Registry
@@ -49,6 +49,10 @@ RUNS: dict[str, tuple[str, Options]] = {
     "fedplvm-models": ("fedplvm", {"lambda": 1, "share": "model"}),
     "heterofl": ("heterofl", {}),
     "fedrolex": ("fedrolex", {}),
+    "hetlora": ("hetlora", {"ranks": "4,2", "gamma": 0.6}),
+    "flexlora": ("flexlora", {"ranks": "4,2"}),
+    "flora": ("flora", {"ranks": "4,2"}),
+    "raflora": ("raflora", {"ranks": "4,2"}),
     "fedkd": ("fedkd", {}),
     "fedkd-official": ("fedkd", {"variant": "official"}),
     "fedktl": ("fedktl", {"mu": 1}),
@@ -100,7 +104,7 @@ def plan_of(
     """
     method, options = RUNS[name]
     options = {**options, **changed}
-    shared = method in ("fedavg", "fedprox") or options.get("share") == "model"
+    shared = method in ("fedavg", "fedprox", *ADAPTED) or options.get("share") == "model"
     members = [toyfed.NORM] if shared else [toyfed.CNN, toyfed.NORM]
     if method in ("heterofl", "fedrolex"):
         members = WIDTHS

@@ -87,8 +87,9 @@ class ServerSide:
         declared = self._plan.composition.declarations("upload_payload")
         limits = settings.upload_limit, settings.upload_bound
         codec, dry = self._plan.composition.upload, record.dry
+        own = {"dry": dry, "inspect": partial(self._plan.composition.lifecycle, "check_upload")}
         self.gate = UploadGate(
-            record.info, declared, record.learned, limits, codec, self.view, dry=dry
+            record.info, declared, record.learned, limits, codec, self.view, **own
         )
 
     @property

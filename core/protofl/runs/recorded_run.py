@@ -207,11 +207,12 @@ class Run(Reading):
             UsageError: The run has not kept the round, the client does not exist, or its data or
                 plugins are missing.
         """
+        from protofl.federation.host import build_client
         from protofl.hooks.wire.weights import load_weights
 
         self._check_client(client)
         kept = self.weights(which, trial, [client])
-        model = self.plan.initial_model(client, trial)
+        model = build_client(self.plan, trial, client).model
         if client in kept.clients:
             load_weights(model, kept.clients[client], "model")
         return model.eval()

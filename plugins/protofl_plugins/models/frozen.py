@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
+from itertools import chain
 from typing import Any, cast
 
 import torch
@@ -71,18 +72,23 @@ class Frozen(nn.Module):
         except AttributeError:
             return getattr(self.__dict__["_shared"].any, name)
 
+    def on(self, device: torch.device) -> nn.Module:
+        """Return the module on a device."""
+        return self._shared.on(device)
+
     def forward(self, x: Tensor) -> Tensor:
         """Return the module's result."""
         if self._computed and x.ndim == 2:
             return x
-        return cast(Tensor, self._shared.on(x.device)(x))
+        return cast(Tensor, self.on(x.device)(x))
 
 
 class _Shared:
     """A module on each device that asks for it."""
 
     def __init__(self, module: nn.Module) -> None:
-        self._found = {next(module.buffers(), torch.empty(0)).device: module}
+        first = next(chain(module.parameters(), module.buffers()), torch.empty(0))
+        self._found = {first.device: module}
 
     @property
     def any(self) -> nn.Module:

@@ -56,6 +56,7 @@ LIFECYCLE_HOOKS = {
     "after_training": "client",
     "score_client": "client",
     "global_models": "server",
+    "check_upload": "server",
     "receive_uploads": "server",
     "end_round": "server",
 }
@@ -159,6 +160,13 @@ class MethodSpec:
     @hookspec(firstresult=True)
     def upload_payload(self, client: Client) -> Payload:
         """Return the client's upload; possibly empty (0 bytes). None: an error."""
+
+    @hookspec
+    def check_upload(self, server: Server, client_id: int, upload: Payload) -> str:
+        """Return the fault of an upload that passed the gate's rules, after "client 3 sent".
+
+        None or empty: accepted.
+        """
 
     @hookspec
     def receive_uploads(self, server: Server, uploads: Uploads) -> Uploads:

@@ -32,6 +32,9 @@ BOUND = 1e9
 Uploads of the golden runs stay below 2.
 """
 
+Inspect = Callable[..., Mapping[str, str | None]]
+"""Calls ``check_upload`` of all methods."""
+
 Read = Callable[[Payload], Payload]
 """Returns a download as hooks see it."""
 
@@ -93,6 +96,7 @@ class UploadGate:
         codec: The wrappers' encodings of uploads.
         server: The server as hooks see it.
         dry: True in the dry step, from which the gate learns the specs.
+        inspect: Returns the methods' own faults of an upload.
 
     Attributes:
         replaced: Checks the uploads that ``receive_uploads`` returns.
@@ -108,8 +112,9 @@ class UploadGate:
         server: Server,
         *,
         dry: bool = False,
+        inspect: Inspect = lambda **_: {},
     ) -> None:
-        self._info, self._declared, self._dry = info, declared, dry
+        self._info, self._declared, self._dry, self._inspect = info, declared, dry, inspect
         self._known, self._limit = SpecTable(info, declared, state), limits[0] * 2**20
         bound = math.inf if dry else limits[1] or BOUND  # does not depend on the composition
         public = None if dry else info.public
@@ -160,6 +165,8 @@ class UploadGate:
         payload = self._contents.payload(blob, forms, device, **receiver)
         payload.holder = f"the upload of client {client}"
         self._contents.check_values(payload, upload=True)
+        for words in filter(None, self._inspect(**receiver, upload=payload).values()):
+            raise Fault("", "method", words)
         return payload
 
     # --- learning -------------------------------------------------------------------------------

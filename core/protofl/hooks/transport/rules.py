@@ -33,6 +33,7 @@ RULES = {
     "figures": "samples and floats are from 0 to 2^40, those predicted rightly no more than "
     "there are, seconds from 0 to 10^9, and sums are numbers by the run's loss terms",
     "bound": "no number is larger than --upload-bound allows",
+    "method": "the method's own check accepts it",
 }
 """{rule: its requirement in words}, for the line below an error."""
 
