@@ -29,14 +29,17 @@ def model_group(registry: Registry, text: str, found: Any, classes: int) -> None
         found: Class of the group.
         classes: Number of classes C of the architectures.
     """
+    import torch
+
     from protofl.data.spec import SampleSpec, in_words
     from protofl.federation.inputs import kinds_of
+    from protofl.hooks.models.architecture import native_width
     from protofl.hooks.models.flops import profile
     from protofl.hooks.plugin.members import choose
 
     width, kinds = getattr(found, "feature_dim", 512), kinds_of(found)
     rows = [
-        ("K", f"{width} features; --feature-dim changes it"),
+        ("K", f"{width} features; --feature-dim changes it, native takes the own width"),
         ("takes", in_words(kinds)),
     ]
     if "image" in kinds:
@@ -60,13 +63,14 @@ def model_group(registry: Registry, text: str, found: Any, classes: int) -> None
         architectures = choice.call("architectures")
         for number, architecture in enumerate(architectures):
             parameters, flops = profile(architecture, seen, classes, width)
-            cells.append(
-                (str(number), architecture.name, architecture.head, f"{parameters:,}", si(flops))
-            )
+            with torch.device("meta"):
+                own = native_width(architecture, seen, classes, width)
+            counts = f"{own:,}", f"{parameters:,}", si(flops)
+            cells.append((str(number), architecture.name, architecture.head, *counts))
     render.table(
-        ("client", "architecture", "head", "parameters", "forward FLOPs"),
+        ("client", "architecture", "head", "own width", "parameters", "forward FLOPs"),
         cells,
-        right=("parameters", "forward FLOPs"),
+        right=("own width", "parameters", "forward FLOPs"),
         title=f"Architectures: client i gets number i mod {len(cells)}; counted for "
         f"{seen} and {classes} classes",
     )

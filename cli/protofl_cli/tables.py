@@ -98,6 +98,7 @@ def _training_rows(plan: Plan) -> list[tuple[str, str]]:
     """Return the models, and the options of training."""
     s, info = plan.settings, plan.info
     names = [a.name for a in info.architectures]
+    widths = " | ".join(map(str, info.feature_dims))
     group = s.models if names == [s.models] else f"{s.models}: {', '.join(names)}"
     optimizer = f"{s.optimizer} with lr {s.lr:g}" + (
         f" ({_called(s.lr_schedule, plan.schedule)})" * plan.scheduled
@@ -116,7 +117,7 @@ def _training_rows(plan: Plan) -> list[tuple[str, str]]:
     words += [f"batches of {s.batch_size}", optimizer]
     words += [word for word, is_on in extras.items() if is_on]
     return [
-        ("models", f"{group}; K = {info.feature_dim}, {info.sample}"),
+        ("models", f"{group}; K = {widths}, {info.sample}"),
         ("training", ", ".join(words)),
     ]
 

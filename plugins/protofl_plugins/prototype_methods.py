@@ -109,17 +109,17 @@ Absent = Literal["keep", "forget"]
 
 
 def with_absent(
-    server: pf.Server, rows: Tensor, known: Tensor, absent: Absent
+    server: pf.Server, rows: Tensor, known: Tensor, absent: Absent, name: str = "means"
 ) -> tuple[Tensor, Tensor]:
     """A round's rows of the classes, C×K, and the mask of known ones, with those absent from it.
 
-    With ``keep`` a class that the round lacks has its last row. A second call in the same round
-    gives the same result.
+    With ``keep`` a class that the round lacks has its last row, which the server's state has under
+    ``name``. A second call in the same round gives the same result.
     """
     if absent == "keep":
-        last, ever = server.state.get("means", (rows, known))
+        last, ever = server.state.get(name, (rows, known))
         rows, known = torch.where(known.unsqueeze(1), rows, last), known | ever
-        server.state["means"] = rows, known
+        server.state[name] = rows, known
     return rows, known
 
 

@@ -74,6 +74,7 @@ class SharedModel(SharedWeights):
     With the option ``buffers = local`` BatchNorm statistics stay on the client.
     """
 
+    native_widths = True
     uploads = {
         "model/*": "the whole model after local training; gradients can be inverted from it",
         "samples": "n_i, the number of training samples",

@@ -244,7 +244,7 @@ def test_features(plan: Plan, record: ClientRecord, most: int) -> Payload:
     drawn = random_stream(record.seed, "observed-samples", record.id)
     rows = torch.randperm(len(record.test), generator=drawn)[:most].sort().values
     chosen = record.test.at(rows.to(record.test.y.device))
-    found = [torch.zeros(0, plan.info.feature_dim)]
+    found = [torch.zeros(0, record.model.feature_dim)]
     for x in chosen.chunks(record.architecture.eval_batch):
         with autocast(plan.settings.precision, plan.device):
             found.append(record.model.features(x).float().cpu())

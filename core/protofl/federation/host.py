@@ -15,7 +15,7 @@ from protofl.federation.evaluation import score
 from protofl.federation.local_training import Trainer, Training, carry_out
 from protofl.federation.plan import Plan
 from protofl.hooks.malicious import checked_labels
-from protofl.hooks.models.architecture import SplitModel, unset_model
+from protofl.hooks.models.architecture import SplitModel
 from protofl.hooks.plugin.members import Choice
 from protofl.hooks.transport.gates import DownloadGate, Read
 from protofl.hooks.transport.rules import printable
@@ -207,7 +207,7 @@ class Host:
         info = self.plan.info
         with suppress(Exception):  # the dry step words what is wrong with a model
             for architecture in info.architectures:
-                unset_model(architecture, info.sample, info.num_classes, info.feature_dim)
+                info.unset_model(architecture)
 
     def client(self, number: int, *, keep: bool = False) -> ClientRecord:
         """Return the current state of a client; ``keep`` stores it as if it had trained."""

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from protofl.errors import UsageError, unknown
-from protofl.hooks.models.architecture import unset_model
 from protofl.hooks.views.run_info import RunInfo
 from protofl.records.reading import Reading
 from protofl.records.result import kept_generation, require_here
@@ -73,8 +72,7 @@ class InitialWeights(ABC):
         for seed in seeds:
             for client in clients:
                 architecture = info.architecture_of(client)
-                model = unset_model(architecture, info.sample, info.num_classes, info.feature_dim)
-                self.load(model, client, seed)
+                self.load(info.unset_model(architecture), client, seed)
             clients = [0]
         return f"initial weights: {self}"
 

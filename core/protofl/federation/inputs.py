@@ -220,7 +220,7 @@ def run_info(
     registry: Registry,
 ) -> RunInfo:
     """Return the information about the run that hooks may read."""
-    group, sample = choices["model-group"], preparation.seen(data.sample)
+    group, sample, K = choices["model-group"], preparation.seen(data.sample), settings.feature_dim
     check_arrivals(settings, settings.rounds)
     seen = settings.clients - count_unseen(settings.clients, settings.unseen)
     architectures: list[Architecture] = group.call("architectures")
@@ -232,7 +232,7 @@ def run_info(
         participants=participants(settings.participation, seen),
         class_names=(*data.classes,),
         num_classes=data.num_classes,
-        feature_dim=settings.feature_dim,
+        feature_dim=getattr(group.plugin, "feature_dim", 512) if K == "native" else K,
         sample=sample,
         public=settings.held_out if own_public is None else len(own_public.y),
         rounds=settings.rounds,
@@ -243,6 +243,7 @@ def run_info(
         auxiliary_architecture=getattr(group.plugin, "auxiliary_architecture", None)
         or architectures[0].name,
         malicious=settings.malicious,
+        native=K == "native",
         others=partial(architectures_of, registry, sample),
     )
 

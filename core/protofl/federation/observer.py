@@ -48,6 +48,12 @@ def check_observing(plan: Plan) -> None:
             f"they send: {', '.join(sent.names or ()) or 'nothing'}",
             "observe features, or take a method that does",
         )
+    if "features" in wanted and len(plan.info.feature_dims) > 1:
+        raise UsageError(
+            "--observe features needs features of one width, and the clients' have "
+            f"{', '.join(map(str, plan.info.feature_dims))}",
+            do="observe prototypes, or give a number for --feature-dim",
+        )
     if "images" in wanted and not given.covers("images"):
         raise UsageError(
             f"--observe images: the server of {method} makes no images",

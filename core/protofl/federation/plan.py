@@ -241,7 +241,9 @@ class Plan:
         info, architecture = self.info, self.info.architecture_of(client_id)
         who = architecture.name if self.settings.same_init else client_id
         with global_stream(self.seed(trial), "initial-weights", who):
-            model = architecture.build(info.sample, info.num_classes, info.feature_dim)
+            model = architecture.build(
+                info.sample, info.num_classes, info.feature_dim_of(client_id)
+            )
         if self._initial_weights is not None:
             self._initial_weights.load(model, client_id, self.seed(trial))
         return model.to(self.device).to(memory_format=architecture.layout)
@@ -274,7 +276,8 @@ class Plan:
         info = self.info
         if len(info.architectures) == 1:
             return 1.0
-        return cost(architecture, info.sample, info.num_classes, info.feature_dim)
+        width = info.feature_dim_of(architecture)
+        return cost(architecture, info.sample, info.num_classes, width)
 
 
 def _count_clients(found: Resolution, data: Dataset, given: int | None) -> int:

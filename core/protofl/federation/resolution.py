@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from protofl.errors import UsageError
+from protofl.errors import ProtoflError, UsageError
 from protofl.federation.client_arrivals import tuning_epochs
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.models.optimisers import training_options
@@ -72,6 +72,8 @@ def resolve(
     composition = _composed(registry, settings)
     choices = _chosen(registry, settings, "dataset", "models")
     settings, set_by = _with_defaults(given, composition, choices)
+    if settings.feature_dim == "native":
+        _check_native_widths(registry, composition, choices["model-group"])
     device = device_of(settings.device)
     if settings.engine == "auto" and device.type != "cuda":
         settings = settings.model_copy(update={"engine": "eager"})
@@ -108,6 +110,30 @@ def _composed(registry: Registry, settings: Settings) -> Composition:
                 do=f"give it to a method: protofl run METHOD --use {donated[0]}={name}",
             )
     return composition
+
+
+def _check_native_widths(registry: Registry, composition: Composition, group: Choice) -> None:
+    """Check that all methods of a run take features of several widths.
+
+    Raises:
+        UsageError: A method needs features of one width.
+    """
+    for method in composition.methods:
+        if not getattr(method.plugin, "native_widths", False):
+            able = [p.name for p in registry.plugins("method") if _takes_widths(registry, p.name)]
+            raise UsageError(
+                f"{method.name} needs features of one width, and --feature-dim native keeps each "
+                "architecture's own",
+                f"methods that take native widths: {', '.join(able)}",
+                f"give a number: --feature-dim {getattr(group.plugin, 'feature_dim', 512)}",
+            )
+
+
+def _takes_widths(registry: Registry, method: str) -> bool:
+    try:
+        return bool(getattr(registry.load("method", method), "native_widths", False))
+    except ProtoflError:
+        return False
 
 
 def _chosen(registry: Registry, settings: Settings, *options: str) -> dict[str, Choice]:

@@ -14,7 +14,7 @@ from protofl import functional
 from protofl.errors import UsageError, error_context
 from protofl.federation.jobs import EvaluateReply, TrainReply
 from protofl.federation.plan import Plan
-from protofl.hooks.wire.payload import Payload, stack_rows
+from protofl.hooks.wire.payload import Payload
 from protofl.system.files.tables import finite, rounded
 
 STAGES = ("setup", "train", "prototypes", "payload", "server", "evaluate", "checkpoint", "total")
@@ -210,8 +210,12 @@ def margins(knowledge: Payload, uploads: Mapping[int, Payload], classes: int) ->
     own = None
     if knowledge.is_table("prototypes"):
         own = _numbers(functional.class_margins(*knowledge.table("prototypes", classes)))
-    sent = stack_rows(uploads, "prototypes", classes)
-    return {"global": own, "clients": _numbers(functional.largest_margins(*sent))}
+    tables = [upload.table("prototypes", classes) for upload in uploads.values()]
+    width = max(rows.shape[1] for rows, _ in tables)
+    # Native widths differ; further zeros change no distance within a client.
+    rows = [torch.nn.functional.pad(own, (0, width - own.shape[1])) for own, _ in tables]
+    largest = functional.largest_margins(torch.stack(rows), torch.stack([k for _, k in tables]))
+    return {"global": own, "clients": _numbers(largest)}
 
 
 def public_logits(uploads: Mapping[int, Payload], labels: Tensor) -> dict[str, Any]:

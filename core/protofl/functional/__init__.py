@@ -24,9 +24,10 @@ in 0…C−1; ``known`` says which rows of ``prototypes`` are there, and the oth
 `orthogonality_loss`     FedORGP Eq. 3 to 5; `cosine_alignment` L_R of its Eq. 8
 `repelled_on_sphere`     prototypes as charges on the unit sphere: ProtoNorm
 `finch`                  clusters by first neighbours: FedPLVM
+`structural_loss`        S of FedSAF: how classes lie to each other in two spaces
 `train_prototypes`       SGD on FedTGP Eq. 10; `train_prototypes_by_autograd` the plain one
 `simplex_etf`            the fixed classifier V: FedKTL section 3.3.2
-`arcface_loss`           FedKTL Eq. 1
+`arcface_loss`           FedKTL Eq. 1; `fixed_point_loss` of AlignFed
 `centroid_distance`      to the own class's centroid: FedKTL Eq. 2
 `mmd_rbf`                maximum mean discrepancy: FedKTL Eq. 3
 `variance_weights`       β of an ensemble: FedPKD Eq. 7
@@ -96,7 +97,7 @@ if TYPE_CHECKING:
         kl_divergence,
         variance_weights,
     )
-    from protofl.functional.etf import arcface_loss, simplex_etf
+    from protofl.functional.etf import arcface_loss, fixed_point_loss, simplex_etf
     from protofl.functional.generators import diversity_loss, ensemble_loss
     from protofl.functional.kernels import centroid_distance, mmd_rbf
     from protofl.functional.margins import (
@@ -139,6 +140,7 @@ if TYPE_CHECKING:
         inter_class_distances,
         intra_class_distances,
     )
+    from protofl.functional.structure import structural_loss
     from protofl.functional.trainable import train_prototypes, train_prototypes_by_autograd
 
 _NAMES = {
@@ -150,7 +152,7 @@ _NAMES = {
     "distances": "prototype_alignment prototype_distance",
     "distillation": "ensemble_logits entropy_reduction filter_by_prototype kl_divergence"
     " variance_weights",
-    "etf": "arcface_loss simplex_etf",
+    "etf": "arcface_loss fixed_point_loss simplex_etf",
     "generators": "diversity_loss ensemble_loss",
     "kernels": "centroid_distance mmd_rbf",
     "margins": "class_margins largest_margins margin_contrastive_loss margin_contrastive_rows"
@@ -161,6 +163,7 @@ _NAMES = {
     "scores": "accuracy_by_class accuracy_over_clients area_under_curve balanced_accuracy"
     " calibration_counts calibration_error confusion_counts macro_f1 ranked_pairs recall_by_class",
     "spreads": "client_similarity distances_by_client inter_class_distances intra_class_distances",
+    "structure": "structural_loss",
     "trainable": "train_prototypes train_prototypes_by_autograd",
 }
 """{file: its public names}; a file is loaded when a name of it is first used."""
@@ -198,6 +201,7 @@ __all__ = [
     "entropy_reduction",
     "filter_by_prototype",
     "finch",
+    "fixed_point_loss",
     "geometric_median",
     "index_type",
     "inter_class_distances",
@@ -225,6 +229,7 @@ __all__ = [
     "repelled_on_sphere",
     "round_to_half",
     "simplex_etf",
+    "structural_loss",
     "train_prototypes",
     "train_prototypes_by_autograd",
     "trimmed_mean",

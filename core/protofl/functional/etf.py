@@ -1,14 +1,22 @@
-"""The fixed simplex-ETF classifier of FedKTL and the ArcFace loss that trains towards it."""
+"""Fixed points on the unit sphere, the simplex ETF, and losses towards them: FedKTL, AlignFed."""
 
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from protofl.functional._checks import check_floating, check_labels, check_shape, result_dtype
+from protofl.functional._checks import (
+    check_classes,
+    check_floating,
+    check_labels,
+    check_shape,
+    result_dtype,
+)
+from protofl.functional.prototypes import class_means
 
 
 def simplex_etf(num_classes: int, dim: int, generator: torch.Generator) -> Tensor:
@@ -74,3 +82,37 @@ def arcface_loss(
     own = labels.unsqueeze(1) == torch.arange(cosines.shape[1], device=labels.device)
     scores = scale * torch.where(own, (cosines.acos() + margin).cos(), cosines)
     return F.cross_entropy(scores, labels, reduction="sum") / max(cosines.shape[0], 1)
+
+
+def fixed_point_loss(
+    features: Tensor,
+    labels: Tensor,
+    points: Tensor,
+    over: Literal["batch", "classes"] = "batch",
+) -> Tensor:
+    """ℓ_v = −1/C·Σ_c mean over the samples x of class c of log p^c(x): AlignFed.
+
+    p is the softmax of cos(f(x), v^c), temperature 1, over the samples of the batch or over the
+    points. A class without samples adds 0.
+
+    Args:
+        features: f(x) [N, K].
+        labels: [N] integers in 0…C−1.
+        points: v [C, K]; scaled to length 1.
+        over: ``batch`` (the published code) or ``classes``.
+
+    Returns:
+        Scalar, without unit; 0 where N = 0.
+
+    Raises:
+        ValueError: A shape, dtype or ``over`` is wrong.
+    """
+    check_classes(features, points)
+    check_labels("labels", labels, features.shape[0])
+    if over not in ("batch", "classes"):
+        raise ValueError(f"over must be 'batch' or 'classes': got {over!r}")
+    dtype, labels = result_dtype(features, points), labels.long()
+    cosines = F.normalize(features.to(dtype), dim=1) @ F.normalize(points.to(dtype), dim=1).T
+    likely = F.log_softmax(cosines, 0 if over == "batch" else 1)
+    means, _ = class_means(likely.gather(1, labels.unsqueeze(1)), labels, points.shape[0])
+    return -means.mean()

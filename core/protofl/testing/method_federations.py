@@ -14,6 +14,7 @@ from protofl.testing.donors import Sound
 
 MIXED = toy.group(toy.CNN, toy.NORM)
 WITH_NORM = toy.group(toy.NORM)
+WIDTHS = toy.group(toy.WIDE, toy.NARROW, toy.CNN)
 Line = Mapping[str, Any]
 
 

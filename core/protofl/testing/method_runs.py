@@ -17,6 +17,7 @@ from protofl.system.options.plugin_options import Config, VariantConfig
 from protofl.testing import toy
 from protofl.testing.contract import expect
 from protofl.testing.method_federations import (
+    WIDTHS,
     WITH_NORM,
     MethodFederations,
     difference,
@@ -135,6 +136,12 @@ class RunChecks(MethodFederations):
         for number, line in enumerate(lines):
             expect(len(found.pool.uploads(number)) == 1, f"round {number} had other participants")
             expect(len(line["clients"]) == 10, f"{len(line['clients'])} of 10 were evaluated")
+
+    def test_native_widths(self) -> None:
+        """A method that declares native_widths trains with a feature width per architecture."""
+        if getattr(self.cls, "native_widths", False):
+            found = self.fed(models=[WIDTHS, toy.group(toy.NARROW)], feature_dim="native")
+            expect_finite(found.rounds(2))
 
     # --- equal runs -----------------------------------------------------------------------------
 

@@ -32,9 +32,11 @@ from protofl.testing.toy_data import make_images as make_images
 from protofl.testing.toy_data import random_batch as random_batch
 from protofl.testing.toy_plugins import CNN as CNN
 from protofl.testing.toy_plugins import EMBEDDING as EMBEDDING
+from protofl.testing.toy_plugins import NARROW as NARROW
 from protofl.testing.toy_plugins import NORM as NORM
 from protofl.testing.toy_plugins import PIXELS as PIXELS
 from protofl.testing.toy_plugins import TWO_LAYERS as TWO_LAYERS
+from protofl.testing.toy_plugins import WIDE as WIDE
 from protofl.testing.toy_plugins import Extractor as Extractor
 from protofl.testing.toy_plugins import Head as Head
 from protofl.testing.toy_plugins import architecture as architecture

@@ -119,6 +119,10 @@ class _MeanEmbedding(nn.Module):
         return mean
 
 
+def _own_width(width: int, sample: pf.datasets.SampleSpec, K: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(sample.shape), width), nn.Tanh())
+
+
 def _embedding(sample: pf.datasets.SampleSpec, K: int) -> nn.Module:
     return nn.Sequential(_MeanEmbedding(sample.vocabulary, 6), nn.Linear(6, K), nn.Tanh())
 
@@ -186,6 +190,12 @@ NORM = architecture("norm", _norm)
 
 
 PIXELS = architecture("pixels", _pixels)
+
+
+NARROW = architecture("narrow", partial(_own_width, 6))
+
+
+WIDE = architecture("wide", partial(_own_width, 11))
 
 
 EMBEDDING = architecture("embedding", _embedding)

@@ -45,6 +45,7 @@ class DSFL(D.ScoresDown, D.TrainsServerModel):
         )
         server_lr: float = pf.Field(1e-3, gt=0, description="learning rate of its Adam; ours")
 
+    native_widths = True
     terms = {
         "ce": "cross-entropy on private samples",
         "distil": "cross-entropy to the aggregated probabilities of public samples",

@@ -47,6 +47,7 @@ class FedDF(A.ModelPerArchitecture):
             0.1, gt=0, lt=1, description="share of public samples held out where patience is set"
         )
 
+    native_widths = True
     uploads = {
         "model/*": "the whole model after local training; gradients can be inverted from it",
         "samples": "n_i, the number of training samples (not with aggregate=uniform)",

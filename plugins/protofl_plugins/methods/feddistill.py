@@ -70,6 +70,7 @@ class FedDistill(DropsLastBatch):
             None, description="F^c of a class that no client of the round has: the last, or none"
         )
 
+    native_widths = True
     terms = {
         "ce": "ℓ(s(h(f(x))), y), cross-entropy",
         "distill": "γ·ℓ(s(h(f(x))), F̂^y), difference from the others' mean output",

@@ -77,6 +77,7 @@ class FedKD(Mutual):
             "to plain mutual distillation with weight 1/floor. Ours",
         )
 
+    native_widths = True
     terms = {
         "ce": "ℓ_s, cross-entropy of the client's model",
         "kl": "KL(p_a ‖ p_s)/(ℓ_s + ℓ_a)",
@@ -108,8 +109,8 @@ class FedKD(Mutual):
         super().setup_client(client)
         client.state["broadcast"] = _parameters(client.module("auxiliary"))
         client.state["version"] = -1
-        K, width = client.feature_dim, client.config.auxiliary_dim
-        client.add_module("W_h", nn.Linear(width or K, K, bias=False))
+        width = cast(pf.models.SplitModel, client.module("auxiliary")).feature_dim
+        client.add_module("W_h", nn.Linear(width, client.feature_dim, bias=False))
 
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:

@@ -29,6 +29,7 @@ class FedMD(D.ScoresDown):
 
         paper_epochs = {"local_epochs": 10, "public_epochs": 20}
 
+    native_widths = True
     terms = {
         "digest": "mean absolute difference to the consensus logits on public samples",
         "ce": "cross-entropy on private samples",

@@ -43,6 +43,7 @@ class FML(Mutual, SharedAuxiliary):
             "client's model",
         )
 
+    native_widths = True
     terms = {
         "ce": "α·ℓ(p, y), cross-entropy of the client's model",
         "kl": "(1−α)·KL(p_aux ‖ p)",

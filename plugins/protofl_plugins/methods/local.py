@@ -13,5 +13,6 @@ from __future__ import annotations
 class Local:
     """Every client trains alone with cross-entropy; nothing is sent."""
 
+    native_widths = True
     uploads: dict[str, str] = {}
     downloads: dict[str, str] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -25,6 +26,8 @@ class SplitModel(nn.Module):
         extractor: Maps samples B×… (`SampleSpec.shape`) to B×anything.
         head: Maps features B×K to class scores B×C.
         feature_dim: K.
+
+    With ``--feature-dim native`` K is the extractor's own width, so nothing is pooled.
     """
 
     def __init__(self, extractor: nn.Module, head: nn.Module, feature_dim: int) -> None:
@@ -106,6 +109,19 @@ def unset_model(
     """Build a model with uninitialised weights: fast, and without random draws."""
     with torch.random.fork_rng(devices=[]), _SkipInit():
         return architecture.build(sample, num_classes, feature_dim)
+
+
+@lru_cache(maxsize=256)
+def native_width(
+    architecture: Architecture, sample: SampleSpec, num_classes: int, feature_dim: int
+) -> int:
+    """Return the number of features that an extractor returns before any pooling.
+
+    An extractor that ends in a layer to K features is built for ``feature_dim``.
+    """
+    model = unset_model(architecture, sample, num_classes, feature_dim).eval()
+    with torch.no_grad():
+        return torch.flatten(model.extractor(sample.zeros(1)), 1).shape[1]
 
 
 class _SkipInit(TorchFunctionMode):

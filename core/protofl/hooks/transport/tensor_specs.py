@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from protofl.hooks.models.architecture import unset_model
+from protofl.hooks.models.architecture import Architecture
 from protofl.hooks.transport.rules import Declarations, Fault
 from protofl.hooks.views.run_info import RunInfo
 from protofl.hooks.wire.vocabulary import Key, find_key
@@ -92,6 +92,13 @@ class Spec:
         pairs = zip(self.dims, other.dims, strict=True)
         return replace(self, dims=tuple(a if a == b else None for a, b in pairs))
 
+    def with_width(self, name: str, width: int | None) -> Spec:
+        """Return the spec with another K, if the vocabulary gives the key the shape [n, K]."""
+        key = known_key(name)
+        if key is None or key.shape != "[n, K]" or len(self.dims) != 2:
+            return self
+        return replace(self, dims=(self.dims[0], width))
+
     def check(self, name: str, entry: Entry, varies: int = 0) -> None:
         """Check a tensor, with its `varying` dimension.
 
@@ -151,6 +158,11 @@ class SpecTable:
         """True if the table holds the specs of a dry step."""
         return bool(self._tried)
 
+    def spec(self, name: str, entry: Entry) -> Spec:
+        """Return the spec of a tensor, with K free if it differs between architectures."""
+        found = Spec.of(name, entry)
+        return found.with_width(name, None) if self._info.native else found
+
     def see(self, architecture: str, header: Header) -> None:
         """Learn from a payload of the dry step."""
         first = architecture not in self._tried
@@ -179,7 +191,13 @@ class SpecTable:
 
     def find(self, architecture: str, name: str) -> Spec | None:
         """Return the spec of a key for this architecture, or None if unknown."""
-        return self.of(architecture).get(name) or self._part(architecture, name).get(name)
+        found = self.of(architecture).get(name) or self._part(architecture, name).get(name)
+        if found is None or not self._info.native:
+            return found
+        return found.with_width(name, self._info.feature_dim_of(self._named(architecture)))
+
+    def _named(self, architecture: str) -> Architecture:
+        return next(a for a in self._info.architectures if a.name == architecture)
 
     def holds_part(self, architecture: str, name: str) -> bool:
         """Return True if other keys under the same prefix are known for this architecture."""
@@ -243,9 +261,7 @@ class SpecTable:
     def _weights(self, architecture: str, part: str) -> Mapping[str, Spec]:
         """Return the specs of an architecture's model or head, by wire names."""
         if (architecture, part) not in self._models:
-            info = self._info
-            found = next(a for a in info.architectures if a.name == architecture)
-            model = unset_model(found, info.sample, info.num_classes, info.feature_dim)
+            model = self._info.unset_model(self._named(architecture))
             for name, module in (("model", model), ("head", model.head)):
                 self._models[architecture, name] = {
                     key: Spec(TYPES.get(tensor.dtype, "F32"), tuple(tensor.shape))

@@ -63,6 +63,11 @@ class Learner(MethodView[ConfigT]):
         """The modules that this method gave the client."""
         return self._modules
 
+    @property
+    def feature_dim(self) -> int:
+        """K, the width of the features of this client's model."""
+        return self._model.feature_dim
+
     def features(self, x: Tensor) -> Tensor:
         """Return f(x), B×K."""
         return self._model.features(x)
@@ -170,7 +175,7 @@ class Client(Learner[ConfigT], StatefulView):
         Args:
             architecture: ``NAME`` of the run's group, ``GROUP/NAME`` of another group, or an
                 `Architecture`, which is built for the run's ``sample``.
-            feature_dim: Its own width of features; None for K.
+            feature_dim: Its own width of features; None for K, or its native width.
 
         Raises:
             UsageError: The name is unknown, or the group takes other samples.

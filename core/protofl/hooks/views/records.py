@@ -17,6 +17,7 @@ from typing_extensions import TypeVar
 from protofl.data.batches import LEAST, Samples
 from protofl.data.generators import ImageSource
 from protofl.data.spec import SampleSpec
+from protofl.errors import UsageError
 from protofl.hooks.malicious import malicious_clients
 from protofl.hooks.models.architecture import Architecture, SplitModel
 from protofl.hooks.models.flops import forward_flops
@@ -86,8 +87,22 @@ class MethodView(Generic[ConfigT]):
 
     @property
     def feature_dim(self) -> int:
-        """K."""
-        return self._info.feature_dim
+        """K; of a client its own, if widths are native.
+
+        Raises:
+            UsageError: The server of clients with several widths has no K.
+        """
+        if len(self.feature_dims) > 1:
+            raise UsageError(
+                f"the clients' features have the widths {', '.join(map(str, self.feature_dims))}",
+                do="read server.clients[i].feature_dim",
+            )
+        return self.feature_dims[0]
+
+    @property
+    def feature_dims(self) -> list[int]:
+        """The widths of the clients' features, ascending: K alone, unless widths are native."""
+        return self._info.feature_dims
 
     @property
     def sample(self) -> SampleSpec:

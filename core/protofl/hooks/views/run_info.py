@@ -10,7 +10,13 @@ from typing import Any
 
 from protofl.data.spec import SampleSpec
 from protofl.errors import UsageError
-from protofl.hooks.models.architecture import Architecture, SplitModel, find_architecture
+from protofl.hooks.models.architecture import (
+    Architecture,
+    SplitModel,
+    find_architecture,
+    native_width,
+    unset_model,
+)
 from protofl.system.files.tables import flat
 from protofl.system.randomness import global_stream
 
@@ -62,7 +68,7 @@ class ClientCard:
     Attributes:
         architecture: Name of the client's architecture.
         head: Type and shape of its head.
-        feature_dim: Width K of its features.
+        feature_dim: Width of its features: K, or its architecture's own.
     """
 
     architecture: str
@@ -80,7 +86,7 @@ class RunInfo:
         num_clients: M.
         participants: Clients in a round.
         num_classes: C.
-        feature_dim: K.
+        feature_dim: K. With native widths the group's usual K, for extractors built for any K.
         sample: The spec of a sample as models see it.
         public: Public samples; 0 for none.
         rounds: Rounds of the run.
@@ -91,6 +97,7 @@ class RunInfo:
         server_architecture: The architecture of a model that the server trains.
         auxiliary_architecture: The small architecture that clients share (FML, FedKD).
         malicious: The share of malicious clients.
+        native: True if features keep each architecture's own width (``--feature-dim native``).
         others: Returns the architectures of any installed group, by its name.
         asked: Facts that hooks have read and that extending a run changes: ``rounds``.
     """
@@ -111,6 +118,7 @@ class RunInfo:
     server_architecture: str = "resnet56"
     auxiliary_architecture: str = ""
     malicious: float = 0.0
+    native: bool = False
     others: Callable[[str], Sequence[Architecture]] = field(default=lambda group: (), repr=False)
     asked: set[str] = field(default_factory=set, repr=False, compare=False)
 
@@ -127,6 +135,23 @@ class RunInfo:
     def architecture_of(self, client_id: int) -> Architecture:
         """Return a client's architecture: i mod X for client i (FedTGP, section "Setup")."""
         return self.architectures[client_id % len(self.architectures)]
+
+    def feature_dim_of(self, of: int | Architecture) -> int:
+        """Return the width of a client's features, or of an architecture's: K, or its own."""
+        found = self.architecture_of(of) if isinstance(of, int) else of
+        if not self.native:
+            return self.feature_dim
+        return native_width(found, self.sample, self.num_classes, self.feature_dim)
+
+    def unset_model(self, architecture: Architecture) -> SplitModel:
+        """Build a client's model with uninitialised weights, see `unset_model`."""
+        width = self.feature_dim_of(architecture)
+        return unset_model(architecture, self.sample, self.num_classes, width)
+
+    @property
+    def feature_dims(self) -> list[int]:
+        """The widths of the clients' features, ascending; K alone without native widths."""
+        return sorted({*map(self.feature_dim_of, self.architectures)})
 
     def named(self, architecture: str | Architecture) -> Architecture:
         """Return an architecture of the run's group or of another group.
@@ -149,9 +174,10 @@ class RunInfo:
         Args:
             architecture: The architecture, as in `named`.
             seed: The trial's seed.
-            feature_dim: Its own width of features; None for K.
+            feature_dim: Its own width of features; None for `feature_dim_of`.
         """
-        found, width = self.named(architecture), feature_dim or self.feature_dim
+        found = self.named(architecture)
+        width = feature_dim or self.feature_dim_of(found)
         name = architecture if isinstance(architecture, str) else found.name
         with global_stream(seed, "server-model", name):
             return found.build(self.sample, self.num_classes, width)
@@ -167,7 +193,8 @@ class Cards(Mapping[int, ClientCard]):
         if not 0 <= client_id < len(self):
             raise KeyError(client_id)
         architecture = self._info.architecture_of(client_id)
-        return ClientCard(architecture.name, architecture.head, self._info.feature_dim)
+        width = self._info.feature_dim_of(architecture)
+        return ClientCard(architecture.name, architecture.head, width)
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(len(self)))

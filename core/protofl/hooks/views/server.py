@@ -146,7 +146,7 @@ class Server(MethodView[ConfigT], StatefulView):
         Args:
             architecture: ``NAME`` of the run's group, ``GROUP/NAME`` of another group, or an
                 `Architecture`, which is built for the run's ``sample``.
-            feature_dim: Its own width of features; None for K.
+            feature_dim: Its own width of features; None for K, or its native width.
 
         Raises:
             UsageError: The name is unknown, or the group takes other samples.

@@ -32,6 +32,7 @@ class Key:
 
 VOCABULARY = (
     Key("prototypes", "[n, K]", "mean feature, anchor or trained prototype of each class", True),
+    Key("prototypes/*", "[n, WIDTH]", "the prototypes in features of one native width (FedSAF)"),
     Key("global_prototypes", "[n, K]", "this round's aggregated prototypes, beside anchors", True),
     Key("class_logits", "[n, C]", "mean output of each class (FedDistill)", True),
     Key("guides", "[C, K] or [C, C]", "FedL2G's guiding vector of each class", True),

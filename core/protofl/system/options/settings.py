@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict
+from pydantic import AfterValidator, ConfigDict, PositiveInt
 
 from protofl.system.files.atomic import default_data_dir
 from protofl.system.options.option import (
@@ -141,8 +141,9 @@ class Settings(Strict):
     clip: float = training(
         0.0, "Clip the gradient norm of the model, and of each further module (0: off)", ge=0
     )
-    feature_dim: int = training(
-        512, "Feature width K", usual="the group's, mostly 512", common=True, ge=1
+    feature_dim: PositiveInt | Literal["native"] = training(
+        512, "Feature width K; native: each architecture's own, without pooling to K",
+        metavar="N|native", usual="the group's, mostly 512", common=True
     )
     drop_last: bool = training(False, "Leave out the last, smaller batch")
     shuffle: bool = training(True, "Shuffle the training samples every epoch")
