@@ -25,6 +25,8 @@ from protofl.testing.method_runs import as_declared
 
 REGISTRY = Registry()
 METHODS = methods_to_run(REGISTRY)
+FURTHER = {"fedplvm": {"share": "model"}}
+"""Options with which a method sends further keys."""
 
 
 def ways(*values, first):
@@ -64,10 +66,11 @@ def test_what_is_sent_is_what_is_declared(method, fed):
     """And nothing is declared that is never sent, but buffers, which not all models have."""
     plugin = REGISTRY.load("method", method)
     config = getattr(plugin, "Config", pf.Config)
-    variants = ["paper", "official"] if issubclass(config, VariantConfig) else [None]
+    variants = ["paper", "official"] if issubclass(config, VariantConfig) else []
+    options = [{"variant": variant} for variant in variants] or [{}]
     sent = {"uploads": set(), "downloads": set()}
-    for variant in variants:
-        found = fed(set={"variant": variant} if variant else {})
+    for own in [*options, *([FURTHER[method]] if method in FURTHER else [])]:
+        found = fed(set=own)
         found.rounds(2)
         for direction, keys in sent.items():
             for number in range(2):
