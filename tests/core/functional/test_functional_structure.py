@@ -110,7 +110,7 @@ def test_equal_rows_have_a_finite_gradient(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_bad_arguments(kind):
-    with pytest.raises(ValueError, match="kind must be 'cka', .*: got 'cca'"):
+    with pytest.raises(ValueError, match=r"kind must be 'cka', .*: got 'cca'"):
         F.structural_loss(points(3, 5), points(3, 5), torch.ones(3, dtype=torch.bool), "cca")
     known = torch.ones(3, dtype=torch.bool)
     with pytest.raises(ValueError, match=r"y must be \[C=3, K\]"):

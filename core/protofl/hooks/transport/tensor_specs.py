@@ -158,11 +158,6 @@ class SpecTable:
         """True if the table holds the specs of a dry step."""
         return bool(self._tried)
 
-    def spec(self, name: str, entry: Entry) -> Spec:
-        """Return the spec of a tensor, with K free if it differs between architectures."""
-        found = Spec.of(name, entry)
-        return found.with_width(name, None) if self._info.native else found
-
     def see(self, architecture: str, header: Header) -> None:
         """Learn from a payload of the dry step."""
         first = architecture not in self._tried
@@ -176,8 +171,9 @@ class SpecTable:
             self.put(architecture, name, replace(specs[name], optional=True))
 
     def spec(self, name: str, entry: Entry) -> Spec:
-        """Return the spec of a sent tensor."""
-        return Spec.of(name, entry, varying(name, self._declared))
+        """Return the spec of a sent tensor, with K free if it differs between architectures."""
+        found = Spec.of(name, entry, varying(name, self._declared))
+        return found.with_width(name, None) if self._info.native else found
 
     def put(self, architecture: str, name: str, spec: Spec) -> None:
         """Set the spec of a key."""
