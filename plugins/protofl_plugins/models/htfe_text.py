@@ -279,7 +279,7 @@ class HtFETxt53(HtFETxt2):
 class HtFETxt6(HtFETxt2):
     """FastText, LSTM, BiLSTM, Transformer, logistic regression and GRU (HtFLlib)."""
 
-    extractors = (FASTTEXT, LSTM, BILSTM, _transformer(8, 2), LOGISTIC, GRU)
+    extractors: tuple[Extractor, ...] = (FASTTEXT, LSTM, BILSTM, _transformer(8, 2), LOGISTIC, GRU)
     server_architecture = "transformer-h8-l2"
 
 

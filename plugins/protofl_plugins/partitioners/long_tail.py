@@ -13,6 +13,8 @@ tail too: ``--metrics balanced-accuracy`` weighs classes alike.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 import protofl as pf
@@ -64,7 +66,7 @@ class LongTail:
             f"long-tail: {len(rows)} of {len(labels)} samples, {least.max()} of the largest class "
             f"and {least.min()} of the smallest"
         )
-        given = {
+        given: dict[str, Any] = {
             "labels": labels[rows],
             "num_classes": num_classes,
             "num_clients": num_clients,
