@@ -5,7 +5,7 @@ w ← Σ_i (n_i / n) · w_i        (FedPKD Eq. 1)
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
@@ -53,7 +53,7 @@ class SharedWeights(SharedPart):
     """`SharedPart` of which clients send theirs, and the server averages them."""
 
     @pf.hookimpl
-    def upload_payload(self, client: pf.Client[SharingConfig]) -> pf.Payload:
+    def upload_payload(self, client: pf.Client[Any]) -> pf.Payload:
         """The client's weights, and n_i."""
         buffers = _sends_buffers(client.config)
         payload = pf.models.pack_weights(client.module(self.part), self.part, buffers=buffers)
@@ -61,7 +61,7 @@ class SharedWeights(SharedPart):
         return payload
 
     @pf.hookimpl
-    def server_aggregate(self, server: pf.Server[SharingConfig], uploads: pf.Uploads) -> pf.Payload:
+    def server_aggregate(self, server: pf.Server[Any], uploads: pf.Uploads) -> pf.Payload:
         """Σ_i (n_i / n) · w_i over the round's clients."""
         samples = torch.stack([upload["samples"] for upload in uploads.values()])
         weights = None if server.config.aggregate == "uniform" else samples
@@ -97,13 +97,13 @@ class SharedModel(SharedWeights):
         ]
 
     @pf.hookimpl
-    def setup_server(self, server: pf.Server[ModelSharingConfig]) -> pf.Payload:
+    def setup_server(self, server: pf.Server[Any]) -> pf.Payload:
         """w, as the server builds it."""
         model = server.build(server.clients[0].architecture)
         return pf.models.pack_weights(model, "model", buffers=_sends_buffers(server.config))
 
     @pf.hookimpl
-    def global_models(self, server: pf.Server[ModelSharingConfig]) -> dict[str, nn.Module]:
+    def global_models(self, server: pf.Server[Any]) -> dict[str, nn.Module]:
         """w; none where BatchNorm statistics stay on the clients, as it can't predict without."""
         model = server.build(server.clients[0].architecture)
         if not _sends_buffers(server.config) and any(True for _ in model.buffers()):

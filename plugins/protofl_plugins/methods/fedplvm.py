@@ -76,6 +76,7 @@ class FedPLVM(SharedModel):
         "classes": "the class of each; how often it occurs tells the number of clusters",
     }
     downloads = {**SharedModel.downloads, "prototypes": "𝒫^c of the classes that anybody has sent"}
+    native_widths = False
     upload_rules = {"classes": f"several {MOST}"}
     download_rules = {"classes": "several"}
     ablations = {
@@ -91,7 +92,7 @@ class FedPLVM(SharedModel):
         return {"share": config.share or ("model" if run.homogeneous else "nothing")}
 
     @pf.hookimpl
-    def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
+    def requires(self, run: pf.RunInfo, config: Config) -> list[str]:  # type: ignore[override]
         """Require a single architecture where models are averaged."""
         return super().requires(run) if config.share == "model" else []
 
@@ -166,7 +167,7 @@ class FedPLVM(SharedModel):
 
 def clustered(rows: Tensor, labels: Tensor, clusters: Clusters) -> tuple[Tensor, Tensor]:
     """Return the prototypes of each class of rows N×K, n×K, and the class of each, [n]."""
-    found, classes = list[Tensor](), labels.unique()
+    found, classes = list[Tensor](), torch.unique(labels)
     for c in classes:
         own = rows[labels == c]
         found.append(F.finch(own)[0] if clusters == "finch" else own.mean(0, keepdim=True))

@@ -17,8 +17,8 @@ and we take its GCSA and RCSA to be ``cka`` and ``rdm_cos``.
 Inference: the client's own head. The published code can also align samples (γ), and rotate
 prototypes before their mean; both are left out.
 
-**Native widths are ours.** G and D have one row for each class at any width, so S compares spaces of
-different widths, but their rows have no mean. So the server takes a mean P̄_K for each width K over
+**Native widths are ours.** G and D have one row for each class at any width, so S compares spaces
+of different widths, but their rows have no mean. So the server takes a mean P̄_K for each width K over
 the clients of that width and sends all of them, and S is the mean of S(X, P̄_K) over the widths.
 """
 
@@ -66,7 +66,7 @@ class FedSAF(Averaged):
     native_widths = True
     terms = {
         "ce": "cross-entropy",
-        "structure": "λ·S(X, Y), of the classes of the batch; with native widths the mean over them",
+        "structure": "λ·S(X, Y), of the batch's classes; with native widths the mean over them",
     }
     downloads = {
         "prototypes": "P̄^c of the classes that anybody has sent",
