@@ -183,7 +183,13 @@ class Adapters:
         self.receive_head(client)
 
     @pf.hookimpl
-    def local_loss(self, batch: pf.Batch, output: pf.Output) -> pf.Terms:
+    def local_loss(
+        self,
+        client: pf.Learner[AdapterConfig],
+        batch: pf.Batch,
+        output: pf.Output,
+        given: pf.Given,
+    ) -> pf.Terms:
         """Cross-entropy."""
         return {"ce": cross_entropy(output.logits, batch.y)}
 

@@ -87,10 +87,9 @@ class ServerSide:
         declared = self._plan.composition.declarations("upload_payload")
         limits = settings.upload_limit, settings.upload_bound
         codec, dry = self._plan.composition.upload, record.dry
-        own = {"dry": dry, "inspect": partial(self._plan.composition.lifecycle, "check_upload")}
-        self.gate = UploadGate(
-            record.info, declared, record.learned, limits, codec, self.view, **own
-        )
+        inspect = partial(self._plan.composition.lifecycle, "check_upload")
+        given = record.info, declared, record.learned, limits, codec, self.view
+        self.gate = UploadGate(*given, dry=dry, inspect=inspect)
 
     @property
     def view(self) -> Server:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -47,7 +48,7 @@ class HetLoRA(Adapters):
     ablations = {"without rank self-pruning": "--set gamma=1"}
 
     @pf.hookimpl
-    def receive(self, client: pf.Client[Config]) -> None:
+    def receive(self, client: pf.Client[AdapterConfig]) -> None:
         """Install factors and head; without the slices that were pruned."""
         super().receive(client)
         with torch.no_grad():
@@ -68,12 +69,17 @@ class HetLoRA(Adapters):
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
+        self,
+        client: pf.Learner[AdapterConfig],
+        batch: pf.Batch,
+        output: pf.Output,
+        given: pf.Given,
     ) -> pf.Terms:
         """Cross-entropy, and the penalty on the tail."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}
         if given:
-            terms["tail"] = client.config.lambda_ * _tail_of(client, given["tail"])
+            lambda_ = cast(HetLoRA.Config, client.config).lambda_
+            terms["tail"] = lambda_ * _tail_of(client, given["tail"])
         return terms
 
     @pf.hookimpl
@@ -88,7 +94,7 @@ class HetLoRA(Adapters):
             own.b[:, client.state["rank"] :] = 0
 
     @pf.hookimpl
-    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
+    def server_aggregate(self, server: pf.Server[AdapterConfig], uploads: pf.Uploads) -> pf.Payload:
         """The weighted mean; and the ranks that clients have left."""
         found = super().server_aggregate(server, uploads)
         ranks, name = list(server.state["ranks"]), next(iter(server.state["columns"]))
