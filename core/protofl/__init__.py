@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     from protofl.hooks.views.run_info import Phase, RunInfo, TrackedRun
     from protofl.hooks.views.server import Server
     from protofl.hooks.wire.payload import Payload, Uploads, class_rows, stack_rows
-    from protofl.records.result import Result, read_weights
+    from protofl.records.result import Result
+    from protofl.records.weights import read_weights
     from protofl.runs.python_api import Session, run
     from protofl.runs.recorded_run import Run, load_run
     from protofl.system.consent import trust_code
@@ -74,7 +75,8 @@ _NAMES = {
     # runs
     "protofl.runs.python_api": "run Session",
     "protofl.runs.recorded_run": "load_run Run",
-    "protofl.records.result": "Result read_weights",
+    "protofl.records.result": "Result",
+    "protofl.records.weights": "read_weights",
     "protofl.system.consent": "trust_code",
     "protofl.errors": "ProtoflError UsageError RunFailure",
     # many runs

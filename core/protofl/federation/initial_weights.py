@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from protofl.errors import UsageError, unknown
 from protofl.hooks.views.run_info import RunInfo
 from protofl.records.reading import Reading
-from protofl.records.result import kept_generation, require_here
+from protofl.records.weights import kept_generation, require_here
 from protofl.system.files.atomic import LARGEST_DATA, regular_file
 from protofl.system.files.checksums import sha256_of
 from protofl.system.files.commit import Generation

@@ -5,7 +5,7 @@ Public as ``protofl.models``.
 
 from protofl.hooks.models.architecture import Architecture, SplitModel
 from protofl.hooks.wire.weights import average_weights, load_weights, pack_weights
-from protofl.records.result import Weights
+from protofl.records.weights import Weights
 
 __all__ = [
     "Architecture",

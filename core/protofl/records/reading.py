@@ -24,8 +24,9 @@ from protofl.records.layout import (
     no_run,
 )
 from protofl.records.record_files import read_rows, table_of, table_or_none
-from protofl.records.result import Weights, is_best, is_exhausted, read_weights, summarise
+from protofl.records.result import is_best, is_exhausted, summarise
 from protofl.records.row import Row, round_after
+from protofl.records.weights import Weights, read_weights
 from protofl.system.files.checksums import Check, Damaged, read_json
 from protofl.system.files.commit import manifest_values
 from protofl.system.files.lock import LOCK, is_held

@@ -1,123 +1,13 @@
-"""The result of a run: its summary, figures and kept weights."""
+"""The result of a run: its summary and figures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from protofl.errors import UsageError
 from protofl.records.row import Row
-from protofl.system.files.commit import ELSEWHERE, KEPT, Generation
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-
-@dataclass
-class Weights:
-    """Weights of the server and the clients at the end of a round.
-
-    Attributes:
-        trial: The trial.
-        round: The round.
-        server: The server's tensors by their names: ``knowledge/NAME``, ``module/OWNER/NAME/*``.
-        clients: {client: its tensors by their names}, ``model/*`` its weights, of the clients that
-            have trained; others are what their seed made them.
-    """
-
-    trial: int
-    round: int
-    server: dict[str, Tensor]
-    clients: dict[int, dict[str, Tensor]]
-
-
-def read_weights(
-    run: str | Path,
-    which: str = "best",
-    trial: int = 0,
-    *,
-    clients: Collection[int] | None = None,
-) -> Weights:
-    """Read the weights of a round that a run has kept (``--keep``).
-
-    Args:
-        run: The run folder.
-        which: ``best``, the trial's best round, or ``last``.
-        trial: The trial.
-        clients: The clients whose weights are wanted; all by default.
-
-    Raises:
-        UsageError: The run has not kept them, or its backend keeps the clients' elsewhere.
-        Damaged: They are not what was written.
-
-    Examples:
-        >>> found = pf.read_weights("runs/first", "best")  # doctest: +SKIP
-        >>> found.clients[0]["model/head.weight"]  # doctest: +SKIP
-    """
-    folder, found = kept_round(run, which, trial, clients)
-    return Weights(
-        found.values["trial"],
-        found.values["round"],
-        _tensors(folder / found.values["server"]),
-        {c: _tensors(folder / name) for c, (name, _) in sorted(found.numbered.items())},
-    )
-
-
-def kept_round(
-    run: str | Path, which: str, trial: int, clients: Collection[int] | None
-) -> tuple[Path, Generation]:
-    """Return the folder and the files of a kept round, checked; see `read_weights`."""
-    folder, found = kept_generation(run, which, trial)
-    wanted = {c: e for c, e in found.numbered.items() if clients is None or c in clients}
-    found = replace(found, numbered=wanted)
-    require_here(folder.parent, found)
-    found.require(folder)
-    return folder, found
-
-
-def require_here(run: str | Path, found: Generation) -> None:
-    """Check that the clients' files of a kept round are in the run folder.
-
-    Raises:
-        UsageError: The backend keeps them.
-    """
-    if found.numbered and found.values.get(ELSEWHERE):
-        raise UsageError(
-            f"{run}: the clients' weights are not in the run folder",
-            "the hosts of the run's backend keep them, on the clients' own machines",
-            "read them there; the server's weights are here: read_weights(RUN, clients=[])",
-        )
-
-
-def kept_generation(run: str | Path, which: str, trial: int) -> tuple[Path, Generation]:
-    """Return the folder and the files of a kept round, before their checks; see `read_weights`."""
-    folder = Path(run).expanduser() / "checkpoint"
-    now = Generation.read(folder / "manifest.json")
-    values, title = now.values, f"{KEPT}{which}-t{trial}"
-    if which == "last" and values.get("trial") == trial:
-        found = now.fixed()
-    elif title in values:
-        found = Generation.read(folder / values[title])
-    else:
-        kept = [key.removeprefix(KEPT) for key in values if key.startswith(KEPT)]
-        kept += [f"last-t{values['trial']}"] if "trial" in values else []
-        raise UsageError(
-            f"{run} has not kept {which}-t{trial}",
-            f"it has kept: {', '.join(sorted(kept)) or 'nothing'}",
-            "see --keep",
-        )
-    return folder, found
-
-
-def _tensors(path: Path) -> dict[str, Tensor]:
-    from protofl.system.files.tensors import (
-        read_tensors,  # with torch, which other readers don't need
-    )
-
-    packed: Any = read_tensors(path)
-    return dict(packed[0])
 
 
 @dataclass

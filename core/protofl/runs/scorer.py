@@ -27,7 +27,7 @@ from protofl.hooks.views.client import Client
 from protofl.hooks.views.records import ClientRecord
 from protofl.hooks.views.snapshots import unpack_client, unpack_server
 from protofl.records.reading import Reading
-from protofl.records.result import kept_round
+from protofl.records.weights import kept_round
 from protofl.system.device import autocast, compute_threads, deterministic_kernels
 from protofl.system.files.atomic import write_file
 from protofl.system.files.tensors import read_tensors, tensor_bytes

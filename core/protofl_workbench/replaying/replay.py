@@ -15,7 +15,7 @@ from protofl.federation.plan import Plan
 from protofl.hooks.wire.payload import Payload
 from protofl.records.observed import UPLOADS, Features, Observed
 from protofl.records.reading import Reading
-from protofl.records.result import read_weights
+from protofl.records.weights import read_weights
 from protofl.runs.configuration import check_same_data
 from protofl.system.files.series import Series
 from protofl.system.machine import machine_facts, recorded_facts

@@ -257,15 +257,13 @@ class Settings(Strict):
         0, "Largest absolute number in an upload (0: 1e9)", affects="method", recipe=False, ge=0
     )
     on_lost_client: Literal["stop", "skip"] = record(
-        "stop", "What to do if a client's hook fails or its job ends three workers",
-        affects="nothing"
+        "stop", "What to do if a client's hook fails or a client is lost", affects="nothing"
     )
     min_clients: int = record(
         1, "Minimum number of clients in a round if others are absent", affects="nothing", ge=0
     )
     wait_for_clients: float = record(
-        600, "Seconds to wait for --min-clients clients that can be reached before a round",
-        affects="nothing", ge=0
+        600, "Seconds to wait before a round for --min-clients clients", affects="nothing", ge=0
     )
     dry_step: bool = record(
         True, "Check the run with two short rounds before training", affects="nothing", resume=False
