@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from protofl.data.split import client_domains
 from protofl.federation import events, jobs
 from protofl.federation.evaluation import NoObserver, figures_of
 from protofl.federation.participation import Participation
 from protofl.federation.plan import Plan
-from protofl.federation.pools import ClientFiles, Pool, Presence
+from protofl.federation.pools import ClientFiles, Pool, Presence, keep_files
 from protofl.federation.round_totals import Totals
 from protofl.federation.server_side import ServerSide, admit_uploads
 from protofl.federation.stages import Stages
@@ -27,6 +27,8 @@ from protofl.records.run_folder import RunFolder
 from protofl.system.device import compute_threads
 from protofl.system.files.checksums import Check
 from protofl.system.profile.run_profile import NOT_PROFILED, RunProfile
+
+R = TypeVar("R", bound=jobs.Reply)
 
 
 class Federation:
@@ -99,13 +101,13 @@ class Federation:
         self._server_side.open_gate()
         start = jobs.StartTrial(trial, parked=self._parked)
         if folder and folder.commit:
-            self.keep_files(folder.client_files)
+            keep_files(self.pool, folder.client_files)
             start.files, start.checks = folder.committed_clients(), folder.commit.checks
         self.pool.broadcast(start)
 
     def resume(self, folder: RunFolder) -> None:
         """Restore a run's last committed round."""
-        assert folder.commit is not None
+        assert folder.commit
         self.start_trial(folder.commit.trial, folder)
         unpack_server(self.server, folder.committed_server())
         self._server_side.open_gate()
@@ -127,8 +129,7 @@ class Federation:
         Raises:
             RunFailure: A hook failed, an upload is not as it should be, or too few answered.
         """
-        # Payloads are read and written with as few threads as the server has: others would only
-        # wait for the cores on which clients train.
+        # Further threads would only wait for the cores on which clients train.
         with compute_threads(self.plan.settings.server_threads):
             return self._round(number)
 
@@ -185,7 +186,7 @@ class Federation:
         lied = [client for client, reason in totals.absent.items() if reason == "skipped"]
         gone = sorted({*replies, *lied} - uploads.keys())
         if gone:
-            self._stages.replies("undo", [jobs.Undo(client) for client in gone], jobs.Reply, totals)
+            self._replies("undo", [jobs.Undo(client) for client in gone], jobs.Reply, totals)
         self._who.hear({client: replies[client] for client in uploads})
         return uploads
 
@@ -198,10 +199,7 @@ class Federation:
         totals.spend({"server": time.perf_counter() - start})
 
     def _follow_up(self, clients: list[int], number: int, totals: Totals) -> None:
-        """Run the phases after the server's step; clients keep the download for them.
-
-        A client that is lost is what it was before, without the download.
-        """
+        """Run the phases after the server's step; a lost client stays as it was before them."""
         self.holders = set()
         later = Totals(absent=self._who.lost(number, "unfollowed", clients))
         there = [client for client in clients if client not in later.absent]
@@ -238,7 +236,7 @@ class Federation:
                 if c not in idle
             ]
         self._stages.begin("train", [job.client for job in work], when)
-        replies = self._stages.replies("train", work, jobs.TrainReply, totals)
+        replies = self._replies("train", work, jobs.TrainReply, totals)
         for client, reply in replies.items():
             totals.trained[client] = totals.trained.get(client, 0) + reply.samples
         return replies
@@ -256,7 +254,7 @@ class Federation:
                 jobs.Evaluate(client, number, observe, epochs or 0, blob=blob, may_fail=skip)
                 for client, blob in portion.items()
             ]
-            replies = self._stages.replies("evaluate", work, jobs.EvaluateReply, totals)
+            replies = self._replies("evaluate", work, jobs.EvaluateReply, totals)
             for client, reply in replies.items():
                 totals.add_score(client, reply)
                 self.observer.take_features(client, totals.counts.get(client, Payload()))
@@ -278,11 +276,6 @@ class Federation:
         for client, name in product(totals.unscored, found):  # no figure has a lost client
             totals.apart[name].pop(client, None)
 
-    def keep_files(self, names: Collection[str]) -> None:
-        """Tell a pool that keeps the clients' files which of them the run may need."""
-        if isinstance(self.pool, ClientFiles):
-            self.pool.keep_files(names)
-
     def save_clients(
         self, clients: Iterable[int], paths: Mapping[int, str]
     ) -> tuple[float, dict[int, Check]]:
@@ -291,6 +284,17 @@ class Federation:
         work = [jobs.Save(client, paths[client]) for client in clients]
         self._stages.begin("checkpoint", [job.client for job in work])
         kind = jobs.SaveReply if self.elsewhere else jobs.Reply
-        found = self._stages.replies("checkpoint", work, kind, Totals()).items()
+        found = self._replies("checkpoint", work, kind, Totals()).items()
         checks = {c: Check(r.size, r.crc) for c, r in found if isinstance(r, jobs.SaveReply)}
         return time.perf_counter() - start, checks
+
+    def _replies(
+        self, stage: str, work: Sequence[jobs.ClientJob], kind: type[R], totals: Totals
+    ) -> dict[int, R]:
+        """Run jobs of one kind on the hosts; return {client: reply} without lost clients."""
+        with self._stages.ordered(stage, work) as ordered:
+            found = {
+                job.client: self._stages.take(stage, job, reply, kind, totals)
+                for job, reply in jobs.of_clients(self.pool.run(ordered))
+            }
+        return {client: reply for client, reply in found.items() if reply is not None}

@@ -6,12 +6,14 @@ hold them, and ``from_header(header, blob)`` builds the same object again.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
 from protofl.errors import RunFailure
 
 M = TypeVar("M", bound="Message")
+R = TypeVar("R", bound="Reply")
 
 
 @dataclass(kw_only=True)
@@ -281,3 +283,10 @@ class EvaluateReply(Reply):
     train: tuple[int, int] | None = None
     validation: tuple[int, int] | None = None
     balanced: tuple[int, int] | None = None
+
+
+def of_clients(done: Iterable[tuple[Job, R]]) -> Iterator[tuple[ClientJob, R]]:
+    """Yield clients' jobs with their replies, as a pool yields them."""
+    for job, reply in done:
+        assert isinstance(job, ClientJob), f"{job} concerns no client"
+        yield job, reply

@@ -70,3 +70,9 @@ class ClientFiles(Protocol):
         again after an interruption writes the same names with the same content.
         """
         ...
+
+
+def keep_files(pool: Pool, names: Collection[str]) -> None:
+    """Tell a pool that keeps the clients' files which of them the run may need."""
+    if isinstance(pool, ClientFiles):
+        pool.keep_files(names)

@@ -104,8 +104,7 @@ class Stages:
     def __init__(
         self, plan: Plan, pool: Pool, progress: events.Progress, profile: RunProfile
     ) -> None:
-        self._plan, self._pool = plan, pool
-        self._progress, self._profile = progress, profile
+        self._plan, self._progress, self._profile = plan, progress, profile
         self._labels = {term.label for term in plan.composition.terms}
         self._noted: set[str] = set()
         self._told = ""
@@ -142,25 +141,9 @@ class Stages:
             told = events.StepsDone(self._told, counts.done, counts.steps, counts.share)
             self._progress(told)
 
-    def replies(
-        self, stage: str, work: Sequence[ClientJob], kind: type[R], totals: Totals
-    ) -> dict[int, R]:
-        """Run jobs of one kind on the hosts; return {client: reply} without lost clients."""
-        replies: dict[int, R] = {}
-        with self._ordered(stage, work) as ordered:
-            for job, reply in self._pool.run(ordered):
-                assert isinstance(job, ClientJob), f"{job} concerns no client"
-                found = self._sound(job, reply, kind)
-                self._done(stage, job.client, found, totals)
-                if isinstance(found, Absent):
-                    totals.leave_out(job.client, found.reason, found.error, stage)
-                else:
-                    replies[job.client] = found
-        return replies
-
     @contextmanager
-    def _ordered(self, stage: str, jobs: Sequence[ClientJob]) -> Iterator[list[ClientJob]]:
-        """Yield the jobs of a stage in the order in which they start; call `_done` for each."""
+    def ordered(self, stage: str, jobs: Sequence[ClientJob]) -> Iterator[list[ClientJob]]:
+        """Yield the jobs of a stage in the order in which they start; call `take` for each."""
         plan, sizes = self._plan, self._plan.split(self.trial).train_sizes
 
         def cost(job: ClientJob) -> float:
@@ -171,6 +154,17 @@ class Stages:
             for job in found:
                 job.sample, job.counted = job.client in sampled, self._followed
             yield found
+
+    def take(
+        self, stage: str, job: ClientJob, reply: Reply, kind: type[R], totals: Totals
+    ) -> R | None:
+        """Check and book a reply; None if its client is lost, which the totals note."""
+        found = self._sound(job, reply, kind)
+        self._done(stage, job.client, found, totals)
+        if not isinstance(found, Absent):
+            return found
+        totals.leave_out(job.client, found.reason, found.error, stage)
+        return None
 
     def _sound(self, job: ClientJob, reply: Reply, kind: type[R]) -> R | Absent:
         """Check a reply: a bad one stops the run, or makes its client absent."""

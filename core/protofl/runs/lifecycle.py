@@ -15,7 +15,7 @@ from protofl.federation.events import Progress
 from protofl.federation.federation import Federation
 from protofl.federation.participation import Participation, check_participation
 from protofl.federation.plan import Plan
-from protofl.federation.pools import Pool
+from protofl.federation.pools import Pool, keep_files
 from protofl.federation.resolution import parts_of
 from protofl.federation.round_totals import check_measures
 from protofl.hooks.views.snapshots import pack_server
@@ -279,7 +279,7 @@ class _Lifecycle:
             server = pack_server(federation.server)
             holders, keep = federation.holders, self.plan.settings.keep != "current"
             self.folder.commit_round(row, server, holders, paths, checks, keep=keep, best=best)
-            federation.keep_files(self.folder.client_files)
+            keep_files(federation.pool, self.folder.client_files)
 
     def conclude(self) -> Result:
         """Write the summary."""
