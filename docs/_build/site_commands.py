@@ -15,7 +15,7 @@ BRACKETS = re.compile(r"(?P<what>.*) \((?:(?P<limits>.*); )?default: (?P<default
 NEEDED = re.compile(r"(?P<what>.*) \(needed\)", re.DOTALL)
 RANGE = re.compile(r"(?P<what>.*) \((?P<limits>[<>≤≥] [^()]*)\)", re.DOTALL)
 REPEATED = re.compile(r"(?P<what>.*)(?: \(repeatable\)|; repeatable)(?P<more>.*)", re.DOTALL)
-ADDED = re.compile(r"(?P<what>.*)  \[(?P<facts>[^\[\]]*)\]", re.DOTALL)
+ADDED = re.compile(r"(?P<what>.*)  \\?\[(?P<facts>[^\[\]]*)\]", re.DOTALL)
 NAMES = re.compile(r"^(?:-[\w-]+(?:, | / )?)+")
 USUAL = {"int": "N", "integer": "N", "float": "X", "str": "TEXT", "path": "PATH"}
 
