@@ -108,7 +108,7 @@ def _option(option: Any, context: Any) -> tuple[str, str, str, str]:  # noqa: AN
             if part.startswith("default: "):
                 default = part.removeprefix("default: ")
             elif "x" in part and "=" in part:
-                limits = part.replace("x>=", "≥ ").replace("x<=", "≤ ").replace("<=x<=", " … ")
+                limits = part.replace("<=x<=", " … ").replace("x>=", "≥ ").replace("x<=", "≤ ")
     if (bracketed := BRACKETS.fullmatch(what)) is not None:  # by us: (≥ 1; default: 20)
         what, default = bracketed["what"], bracketed["default"]
         limits = bracketed["limits"] or limits
