@@ -64,8 +64,8 @@ def model_group(registry: Registry, text: str, found: Any, classes: int) -> None
         for number, architecture in enumerate(architectures):
             parameters, flops = profile(architecture, seen, classes, width)
             with torch.device("meta"):
-                own = native_width(architecture, seen, classes, width)
-            counts = f"{own:,}", f"{parameters:,}", si(flops)
+                features = native_width(architecture, seen, classes, width)
+            counts = f"{features:,}", f"{parameters:,}", si(flops)
             cells.append((str(number), architecture.name, architecture.head, *counts))
     render.table(
         ("client", "architecture", "head", "own width", "parameters", "forward FLOPs"),

@@ -129,6 +129,36 @@ def sent_rows(uploads: pf.Uploads, name: str, width: int) -> tuple[Tensor, Tenso
     return torch.cat([rows for rows, _ in sent]), torch.cat([classes for _, classes in sent])
 
 
+class KeptConfig(AveragedConfig):
+    """`AveragedConfig` whose means may outlast the rounds of their clients."""
+
+    deviations = {
+        **AveragedConfig.deviations,
+        "absent": pf.Deviation(
+            "Eq. 3", "keep", "forget", "the code knows only the classes of this round's clients"
+        ),
+    }
+    absent: Absent = pf.Field(
+        None, description="P̄^c of a class that no client of the round has: the last, or none"
+    )
+
+
+class SendsMeans(Averaged):
+    """A method with `KeptConfig`, whose server sends the means P̄."""
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client[KeptConfig]) -> pf.Payload:
+        """P_i^c (Eq. 2), with counts if Eq. 3 weights by them."""
+        return class_prototypes(client, client.config.aggregate)
+
+    @pf.hookimpl
+    def server_aggregate(self, server: pf.Server[KeptConfig], uploads: pf.Uploads) -> pf.Payload:
+        """P̄ (Eq. 3)."""
+        mean, known = mean_prototypes(server, uploads, server.config.aggregate)
+        mean, known = with_absent(server, mean, known, server.config.absent)
+        return pf.class_rows(known, prototypes=mean)
+
+
 # --- prototypes down ------------------------------------------------------------------------------
 
 

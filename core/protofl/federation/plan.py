@@ -241,9 +241,7 @@ class Plan:
         info, architecture = self.info, self.info.architecture_of(client_id)
         who = architecture.name if self.settings.same_init else client_id
         with global_stream(self.seed(trial), "initial-weights", who):
-            model = architecture.build(
-                info.sample, info.num_classes, info.feature_dim_of(client_id)
-            )
+            model = architecture.build(*info.sizes_of(architecture))
         if self._initial_weights is not None:
             self._initial_weights.load(model, client_id, self.seed(trial))
         return model.to(self.device).to(memory_format=architecture.layout)
@@ -276,8 +274,7 @@ class Plan:
         info = self.info
         if len(info.architectures) == 1:
             return 1.0
-        width = info.feature_dim_of(architecture)
-        return cost(architecture, info.sample, info.num_classes, width)
+        return cost(architecture, *info.sizes_of(architecture))
 
 
 def _count_clients(found: Resolution, data: Dataset, given: int | None) -> int:

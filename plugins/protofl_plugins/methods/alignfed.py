@@ -12,8 +12,8 @@ loss and its numbers are those of the code in github.com/XinghaoWu/FedTSP_CVPR26
     h       Σ_i (n_i/n)·h_i over the round's clients
 
 The code finds v by 100,000 steps that minimise Σ_i log Σ_j exp(v_i·v_j/τ). For K ≥ C − 1 the
-minimum is a simplex equiangular tight frame. It has a closed form (FedKTL's, for K ≥ C), which we take:
-every client draws the same one from the seed, and no points are sent.
+minimum is a simplex equiangular tight frame. It has a closed form (FedKTL's, for K ≥ C), which we
+take: every client draws the same one from the seed, and no points are sent.
 
 ``over=classes`` takes the usual softmax over the C points in place of the one over the batch. The
 server builds h and sends it from round 0, as in `lg-fedavg`. Inference: the head.

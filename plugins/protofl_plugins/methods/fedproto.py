@@ -20,34 +20,21 @@ from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl_plugins.prototype_methods import (
-    Absent,
-    Averaged,
-    AveragedConfig,
     Guided,
     GuidedConfig,
-    class_prototypes,
+    KeptConfig,
+    SendsMeans,
     guide,
-    mean_prototypes,
-    with_absent,
 )
 
 
-class FedProto(Averaged, Guided):
+class FedProto(SendsMeans, Guided):
     """Clients are guided by the mean of all clients' prototypes (Tan et al., 2022)."""
 
-    class Config(GuidedConfig, AveragedConfig):
+    class Config(GuidedConfig, KeptConfig):
         """Options, with the paper's symbols."""
 
-        deviations = {
-            **GuidedConfig.deviations,
-            **AveragedConfig.deviations,
-            "absent": pf.Deviation(
-                "Eq. 3", "keep", "forget", "the code knows only the classes of this round's clients"
-            ),
-        }
-        absent: Absent = pf.Field(
-            None, description="P̄^c of a class that no client of the round has: the last, or none"
-        )
+        deviations = {**GuidedConfig.deviations, **KeptConfig.deviations}
 
     terms = {
         "ce": "cross-entropy, the first part of Eq. 4",
@@ -64,15 +51,3 @@ class FedProto(Averaged, Guided):
         if given:
             terms["align"] = guide(client, batch, output, **given)  # λ·E_c φ(P_i^c, P̄^c)
         return terms
-
-    @pf.hookimpl
-    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """P_i^c (Eq. 2), with counts if Eq. 3 weights by them."""
-        return class_prototypes(client, client.config.aggregate)
-
-    @pf.hookimpl
-    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
-        """P̄ (Eq. 3)."""
-        mean, known = mean_prototypes(server, uploads, server.config.aggregate)
-        mean, known = with_absent(server, mean, known, server.config.absent)
-        return pf.class_rows(known, prototypes=mean)

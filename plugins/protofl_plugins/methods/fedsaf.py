@@ -18,8 +18,8 @@ Inference: the client's own head. The published code can also align samples (γ)
 prototypes before their mean; both are left out.
 
 **Native widths are ours.** G and D have one row for each class at any width, so S compares spaces
-of different widths, but their rows have no mean. So the server takes a mean P̄_K for each width K over
-the clients of that width and sends all of them, and S is the mean of S(X, P̄_K) over the widths.
+of different widths, but their rows have no mean. So the server takes a mean P̄_K for each width K
+over the clients of that width and sends all of them. S is the mean of S(X, P̄_K) over the widths.
 """
 
 from __future__ import annotations
@@ -32,35 +32,24 @@ from torch.nn.functional import cross_entropy
 import protofl as pf
 from protofl import functional as F
 from protofl_plugins.prototype_methods import (
-    Absent,
-    Averaged,
-    AveragedConfig,
-    class_prototypes,
+    KeptConfig,
+    SendsMeans,
     mean_prototypes,
     with_absent,
 )
 
 
-class FedSAF(Averaged):
+class FedSAF(SendsMeans):
     """Clients align the relations between classes, also across feature widths (FedSAF, 2026)."""
 
-    class Config(AveragedConfig):
+    class Config(KeptConfig):
         """Options, with the symbols above."""
 
-        deviations = {
-            **AveragedConfig.deviations,
-            "absent": pf.Deviation(
-                "Eq. 3", "keep", "forget", "the code knows only the classes of this round's clients"
-            ),
-        }
         lambda_: float = pf.Field(
             1.0, alias="lambda", ge=0, description="λ of structure; 0 regresses to local training"
         )
         structure: Literal["cka", "rdm_cos", "gram_mse", "rdm_mse"] = pf.Field(
             "cka", description="S, the difference of two structures"
-        )
-        absent: Absent = pf.Field(
-            None, description="P̄^c of a class that no client of the round has: the last, or none"
         )
 
     native_widths = True
@@ -105,18 +94,11 @@ class FedSAF(Averaged):
         return terms
 
     @pf.hookimpl
-    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """P_i^c, with counts if the mean weights by them."""
-        return class_prototypes(client, client.config.aggregate)
-
-    @pf.hookimpl
-    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
+    def server_aggregate(self, server: pf.Server[KeptConfig], uploads: pf.Uploads) -> pf.Payload:
         """P̄, or P̄_K of each width."""
         config = server.config
         if len(server.feature_dims) == 1:
-            mean, known = mean_prototypes(server, uploads, config.aggregate)
-            mean, known = with_absent(server, mean, known, config.absent)
-            return pf.class_rows(known, prototypes=mean)
+            return super().server_aggregate(server, uploads)
         changed = pf.Payload()
         for K in server.feature_dims:
             own = {i: u for i, u in uploads.items() if server.clients[i].feature_dim == K}

@@ -143,10 +143,13 @@ class RunInfo:
             return self.feature_dim
         return native_width(found, self.sample, self.num_classes, self.feature_dim)
 
+    def sizes_of(self, architecture: Architecture) -> tuple[SampleSpec, int, int]:
+        """Return the arguments of ``architecture.build`` for a client's model."""
+        return self.sample, self.num_classes, self.feature_dim_of(architecture)
+
     def unset_model(self, architecture: Architecture) -> SplitModel:
         """Build a client's model with uninitialised weights, see `unset_model`."""
-        width = self.feature_dim_of(architecture)
-        return unset_model(architecture, self.sample, self.num_classes, width)
+        return unset_model(architecture, *self.sizes_of(architecture))
 
     @property
     def feature_dims(self) -> list[int]:

@@ -142,8 +142,7 @@ class Settings(Strict):
         0.0, "Clip the gradient norm of the model, and of each further module (0: off)", ge=0
     )
     feature_dim: PositiveInt | Literal["native"] = training(
-        512, "Feature width K; native: each architecture's own, without pooling to K",
-        metavar="N|native", usual="the group's, mostly 512", common=True
+        512, "Feature width K, or native", metavar="N|native", usual="the group's", common=True
     )
     drop_last: bool = training(False, "Leave out the last, smaller batch")
     shuffle: bool = training(True, "Shuffle the training samples every epoch")
