@@ -294,7 +294,7 @@ class Federation:
         """Run jobs of one kind on the hosts; return {client: reply} without lost clients."""
         with self._stages.ordered(stage, work) as ordered:
             found = {
-                job.client: self._stages.take(stage, job, reply, kind, totals)
-                for job, reply in jobs.of_clients(self.pool.run(ordered))
+                (own := jobs.of_client(job)).client: self._stages.take(stage, own, r, kind, totals)
+                for job, r in self.pool.run(ordered)
             }
         return {client: reply for client, reply in found.items() if reply is not None}

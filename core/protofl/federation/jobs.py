@@ -6,14 +6,12 @@ hold them, and ``from_header(header, blob)`` builds the same object again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
 from protofl.errors import RunFailure
 
 M = TypeVar("M", bound="Message")
-R = TypeVar("R", bound="Reply")
 
 
 @dataclass(kw_only=True)
@@ -285,8 +283,7 @@ class EvaluateReply(Reply):
     balanced: tuple[int, int] | None = None
 
 
-def of_clients(done: Iterable[tuple[Job, R]]) -> Iterator[tuple[ClientJob, R]]:
-    """Yield clients' jobs with their replies, as a pool yields them."""
-    for job, reply in done:
-        assert isinstance(job, ClientJob), f"{job} concerns no client"
-        yield job, reply
+def of_client(job: Job) -> ClientJob:
+    """Return a job that a pool yields, which is a client's."""
+    assert isinstance(job, ClientJob), f"{job} concerns no client"
+    return job
