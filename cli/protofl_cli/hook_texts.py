@@ -27,6 +27,7 @@ WHEN = {
         "after_batch": "on a client, at every step, after the gradients and before the update",
         "after_training": "on a client, after each phase of training",
         "upload_payload": "on a client, after its training",
+        "check_upload": "on the server, for each upload that passed the gate's other rules",
         "receive_uploads": "on the server, when all uploads of a round have passed the gate",
         "server_aggregate": "on the server, after the uploads of a round; not without uploads",
         "server_train": "on the server, after server_aggregate",

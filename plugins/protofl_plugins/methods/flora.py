@@ -104,7 +104,7 @@ class FLoRA(Adapters):
 
 
 def _merged(name: str) -> str:
-    return f"adapter/{name}/merged"
+    return f"adapter/{name}"
 
 
 def _product(factors: Factors) -> Tensor:

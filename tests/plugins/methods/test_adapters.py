@@ -227,7 +227,7 @@ def test_a_client_that_missed_merges_gets_their_sum(found):
         federation.rounds(3)
         server = Server(federation.server, "flora")
         (name,) = server.state["columns"]
-        total = server.knowledge[f"adapter/{name}/merged"]
+        total = server.knowledge[f"adapter/{name}"]
         kinds = set()
         for number in range(4):
             received = federation.call("download_payload", server=server, client_id=number)

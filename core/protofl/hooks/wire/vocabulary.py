@@ -89,7 +89,7 @@ VOCABULARY = (
     Key("auxiliary_update/NAME", "as the parameter", "the update of a 1-D parameter, whole"),
     Key("adapter/NAME/a", "[r, columns]", "A of ΔW = s·B·A of the weight NAME", varies=-2),
     Key("adapter/NAME/b", "[rows, r]", "B of the same adapter", varies=-1),
-    Key("adapter/NAME/merged", "[rows, columns]", "what FLoRA has merged into NAME so far"),
+    Key("adapter/NAME", "[rows, columns]", "what FLoRA has merged into NAME so far"),
     Key("adapter_version", "[] int", "number of merges that a download of FLoRA brings"),
     Key(
         "auxiliary_version",
