@@ -1,7 +1,7 @@
 """HetLoRA: adapters of different ranks are padded with zeros and weighted by their norms.
 
 Cho et al., "Heterogeneous LoRA for Federated Fine-tuning of On-Device Foundation Models", EMNLP
-2024 (arXiv 2401.06432).
+2024 (arXiv 2401.06432); after its abstract and other implementations.
 
     local     ℓ(W + s·B_i·A_i) + λ·‖B_i[:, ⌊γr_i⌋:]‖·‖A_i[⌊γr_i⌋:]‖
     pruning   r_i ← ⌊γr_i⌋ if the product of the tail's norms is smaller after training than before

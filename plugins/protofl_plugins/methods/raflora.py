@@ -1,7 +1,7 @@
 """raFLoRA: each slice of rank is averaged over the clients that have it.
 
 Wu et al., "Preventing Rank Collapse in Federated Low-Rank Adaptation with Client Heterogeneity",
-2026 (arXiv 2602.13486), Eq. 8.
+2026 (arXiv 2602.13486); after its abstract and summaries.
 
     local     as FlexLoRA
     server    ΔW ← Σ_k Σ_{i: r_i ≥ k} p_i/(Σ_{j: r_j ≥ k} p_j)·B_i[:, k]·A_i[k];   ΔW = U·Σ·V
