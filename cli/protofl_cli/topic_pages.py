@@ -15,6 +15,8 @@ ENABLES = {
     "diffusion": "--generator stable-diffusion",
     "pandas": "Run.frame",
     "ray": "--backend ray",
+    "flower": "protofl deploy",
+    "transformers": "--text-encoder transformers:FOLDER",
     "browser": "tests of pages",
     "timm": "--models timm:NAME",
     "tensorboard": "--track tensorboard",

@@ -311,7 +311,7 @@ def test_downloads_that_differ_are_prepared_a_part_at_a_time(monkeypatch):
             return torch.eye(4)[client.id % 4].expand(len(x), 4)
 
     whole = open_federation(make_plan(Own)).round(0)[0]
-    monkeypatch.setattr("protofl.federation.federation.AHEAD", 900)
+    monkeypatch.setattr("protofl.federation.server_side.AHEAD", 900)
     federation = open_federation(make_plan(Own))
     sizes, original = [], federation.pool.run
 

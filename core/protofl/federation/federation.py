@@ -19,7 +19,7 @@ from protofl.federation.round_totals import Totals
 from protofl.federation.server_side import ServerSide, admit_uploads
 from protofl.federation.stages import Stages
 from protofl.hooks.models.flops import ClientFlops, flops_of_round
-from protofl.hooks.views.records import ServerRecord
+from protofl.hooks.views.server_record import ServerRecord
 from protofl.hooks.views.snapshots import unpack_server
 from protofl.hooks.wire.payload import Payload
 from protofl.records.row import Row

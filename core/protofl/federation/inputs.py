@@ -224,7 +224,7 @@ def run_info(
     check_arrivals(settings, settings.rounds)
     seen = settings.clients - count_unseen(settings.clients, settings.unseen)
     architectures: list[Architecture] = group.call("architectures")
-    further: list[Architecture] = group.call("server_architectures") or []
+    first, further = architectures[0].name, group.call("server_architectures") or []
     return RunInfo(
         group=settings.models,
         architectures=tuple(architectures[: settings.clients]),
@@ -240,8 +240,9 @@ def run_info(
         local_epochs=settings.local_epochs,
         server_architectures=(*further, *architectures[settings.clients :]),
         server_architecture=getattr(group.plugin, "server_architecture", "resnet56"),
-        auxiliary_architecture=getattr(group.plugin, "auxiliary_architecture", None)
-        or architectures[0].name,
+        auxiliary_architecture=getattr(
+            group.plugin, "auxiliary_architecture", architectures[0].name
+        ),
         malicious=settings.malicious,
         native=K == "native",
         others=partial(architectures_of, registry, sample),

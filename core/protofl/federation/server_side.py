@@ -27,8 +27,8 @@ from protofl.hooks.transport.rules import (
     refused_upload,
     skipped_upload,
 )
-from protofl.hooks.views.records import ServerRecord
 from protofl.hooks.views.server import Server
+from protofl.hooks.views.server_record import ServerRecord
 from protofl.hooks.wire.payload import Payload
 from protofl.system.device import compute_threads
 from protofl.system.files.tables import finite

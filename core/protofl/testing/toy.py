@@ -20,8 +20,9 @@ import protofl as pf
 from protofl.federation.federation import Federation
 from protofl.federation.jobs import Job, Reply, Train, TrainReply
 from protofl.hooks.views.client import Client
-from protofl.hooks.views.records import ClientRecord, ServerRecord
+from protofl.hooks.views.records import ClientRecord
 from protofl.hooks.views.server import Server
+from protofl.hooks.views.server_record import ServerRecord
 from protofl.testing.toy_data import CHANNELS as CHANNELS
 from protofl.testing.toy_data import MIXED as MIXED
 from protofl.testing.toy_data import SIDE as SIDE

@@ -30,11 +30,7 @@ class FlexLoRA(Adapters):
     Config = AdapterConfig
 
     def combine(
-        self,
-        server: pf.Server[AdapterConfig],
-        name: str,
-        factors: Sequence[Factors],
-        p: Tensor,
+        self, server: pf.Server[AdapterConfig], name: str, factors: Sequence[Factors], p: Tensor
     ) -> Factors:
         """The SVD of Σ_i p_i·B_i·A_i."""
         return best_of_rank(stack(factors, [*p]), fresh(server, name).to(p))

@@ -30,11 +30,7 @@ class RaFLoRA(Adapters):
     Config = AdapterConfig
 
     def combine(
-        self,
-        server: pf.Server[AdapterConfig],
-        name: str,
-        factors: Sequence[Factors],
-        p: Tensor,
+        self, server: pf.Server[AdapterConfig], name: str, factors: Sequence[Factors], p: Tensor
     ) -> Factors:
         """The SVD of the sum over slices (Eq. 8)."""
         largest = max(f.rank for f in factors)

@@ -30,8 +30,8 @@ RULES = {
     "rows": "a tensor by class has a row for each of its classes, one of public samples for each",
     "counts": "numbers of samples are from 1 to 2^40",
     "finite": "its training diverged",
-    "figures": "samples and floats are from 0 to 2^40, those predicted rightly no more than "
-    "there are, seconds from 0 to 10^9, and sums are numbers by the run's loss terms",
+    "figures": "samples and floats are 0 to 2^40, correct ones no more than all, seconds 0 to 1e9, "
+    "and sums are numbers by the run's loss terms",
     "bound": "no number is larger than --upload-bound allows",
     "method": "the method's own check accepts it",
 }
@@ -166,9 +166,8 @@ class Declarations:
 
     def covers(self, name: str) -> bool:
         """Return True if the method declares this key. `NAME.classes` is implied by `NAME`."""
-        names = self.names or ()
-        whose = name.removesuffix("classes").removesuffix(".")
-        if name in names or (whose != name and (not whose or whose in names)):
+        names, whose = self.names or (), name.removesuffix("classes").removesuffix(".")
+        if whose != name and (not whose or whose in names):
             return True
         return any(_in_part(name, declared) for declared in names)
 
@@ -178,10 +177,8 @@ class Declarations:
 
     def number(self, name: str, word: str) -> int | None:
         """Return the number after a word of `WORDS` about a name, 0 if it has none; else None."""
-        for declared, words in self.exempt.items():
-            if word in words and (name == declared or _in_part(name, declared)):
-                return words[word]
-        return None
+        found = (w for declared, w in self.exempt.items() if _in_part(name, declared))
+        return next((words[word] for words in found if word in words), None)
 
 
 def declared_names(plugin: object, attribute: str) -> dict[str, str]:
@@ -201,7 +198,8 @@ def _starred(name: str) -> str:
 
 def _in_part(name: str, declared: str) -> bool:
     start, star, end = declared.partition("/*")
-    return bool(star) and name.startswith(f"{start}/") and name.endswith(end)
+    inside = bool(star) and name.startswith(f"{start}/") and name.endswith(end)
+    return inside or name == declared
 
 
 def _exemptions(owner: str, attribute: str, rules: object) -> dict[str, Mapping[str, int]]:
@@ -210,12 +208,12 @@ def _exemptions(owner: str, attribute: str, rules: object) -> dict[str, Mapping[
     found: dict[str, Mapping[str, int]] = {}
     for name, text in rules.items():
         words = {w: int(n or 0) for w, n in re.findall(r"(\S+)(?:\s+(-?\d+))?", str(text))}
-        found[_starred(name)] = words
         for word, number in words.items():
             if word not in WORDS:
                 raise unknown(f"word in {attribute} of {owner}:", word, WORDS)
             if not {"several": number >= 0, "varies": number < 0}.get(word, number == 0):
                 raise UsageError(f"{attribute} of {owner}: {name!r} is {text!r}", WORDS[word])
+        found[_starred(name)] = words
     return found
 
 

@@ -65,7 +65,7 @@ class Learner(MethodView[ConfigT]):
 
     @property
     def feature_dim(self) -> int:
-        """K, the width of the features of this client's model."""
+        """K, the width of this client's features."""
         return self._model.feature_dim
 
     def features(self, x: Tensor) -> Tensor:
@@ -285,19 +285,16 @@ class Client(Learner[ConfigT], StatefulView):
     def secret_generator(self, purpose: str) -> torch.Generator:
         """Return a CPU generator like `generator`, whose draws the server cannot repeat.
 
-        For wrappers that hide something from the server: it knows the seed, so it can compute all
-        other draws. The key contains the secret of the client's host (`Host(plan, secret=…)`). In a
-        simulation there is no secret, and the seed alone is the key. The generator is torch's and
-        has 63 bits of seed, so it is not a cryptographic one. A repeated round draws the same.
+        For wrappers that hide something from the server, which knows the seed. The key has the
+        secret of the client's host (`Host(plan, secret=…)`); a simulation has none.
         """
-        record, secret = self._record, self._record.secret
+        record, secret = self._record, [self._record.secret.hex()] * bool(self._record.secret)
         keys = (self._owner, "secret", purpose, record.round, record.id)
-        return random_stream(record.seed, *keys, *([secret.hex()] if secret else []))
+        return random_stream(record.seed, *keys, *secret)
 
     def shared_generator(self, purpose: str) -> torch.Generator:
         """Return a CPU generator like `generator` that is the same on all clients.
 
-        In ``setup_client`` the round is always -1, so its draws are the same for all clients and
-        all rounds (FedKTL's V).
+        In ``setup_client`` the round is always -1, so its draws never change (FedKTL's V).
         """
         return random_stream(self._record.seed, self._owner, purpose, self._record.round)

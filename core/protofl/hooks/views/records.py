@@ -1,4 +1,4 @@
-"""Records of a client and of the server, and the parts that both views share."""
+"""Records of a client, and the parts that the views of client and server share."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias
+from typing import Any, Generic, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from typing_extensions import TypeVar
 
 from protofl.data.batches import LEAST, Samples
-from protofl.data.generators import ImageSource
 from protofl.data.spec import SampleSpec
 from protofl.errors import UsageError
 from protofl.hooks.malicious import malicious_clients
@@ -23,11 +22,7 @@ from protofl.hooks.models.architecture import Architecture, SplitModel
 from protofl.hooks.models.flops import forward_flops
 from protofl.hooks.models.modules import ModuleSlot, restored
 from protofl.hooks.views.run_info import RunInfo
-from protofl.hooks.wire.payload import Knowledge, Payload
-from protofl.system.profile.run_profile import Sums
-
-if TYPE_CHECKING:
-    from protofl.data.text_encoders import TextSource
+from protofl.hooks.wire.payload import Payload
 
 ConfigT = TypeVar("ConfigT", default=Any, covariant=True)
 """The options of the method whose hook runs: ``pf.Client[Config]``."""
@@ -295,19 +290,3 @@ class ClientRecord(Record):
             yield
         finally:
             self.received, self.round = received, round_
-
-
-@dataclass(kw_only=True)
-class ServerRecord(Record):
-    """The server: knowledge, the methods' modules and state, and the gate's specs of uploads."""
-
-    lr: float
-    test: Samples | None = None
-    images: ImageSource | None = None
-    texts: TextSource | None = None
-    sums: Sums = field(default_factory=Sums)
-    dry: bool = False
-    evaluates: bool = False
-    learned: dict[str, Any] = field(default_factory=dict)
-    knowledge: Knowledge = field(default_factory=Knowledge)
-    modules: dict[str, dict[str, nn.Module]] = field(default_factory=dict)

@@ -13,8 +13,9 @@ from protofl.data.batches import Samples, batch_bounds
 from protofl.data.generators import ImageSource, Outline
 from protofl.errors import UsageError
 from protofl.hooks.models.architecture import Architecture, SplitModel
-from protofl.hooks.views.records import ConfigT, MethodView, ServerRecord, StatefulView
+from protofl.hooks.views.records import ConfigT, MethodView, StatefulView
 from protofl.hooks.views.run_info import Cards, ClientCard
+from protofl.hooks.views.server_record import ServerRecord
 from protofl.hooks.wire.payload import Knowledge
 from protofl.system.randomness import random_stream
 

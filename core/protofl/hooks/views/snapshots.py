@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from protofl.errors import RunFailure
-from protofl.hooks.views.records import ClientRecord, ServerRecord
+from protofl.hooks.views.records import ClientRecord
+from protofl.hooks.views.server_record import ServerRecord
 from protofl.hooks.wire.payload import Knowledge, Payload
 from protofl.hooks.wire.weights import load_weights, weight_views
 from protofl.system.files.tensors import Packed, pack_state, unpack_state

@@ -160,8 +160,7 @@ class Settings(Strict):
         flag="set", metavar="[NAME.]KEY=VALUE", step_time=False, common=True
     )
     use: dict[str, str] = composition(
-        {}, "Replace a hook of the method by the hook of another method", metavar="HOOK=METHOD",
-        common=True
+        {}, "Replace a hook by that of another method", metavar="HOOK=METHOD", common=True
     )
     add: list[str] = composition(
         [], "Add a loss term of another method, or the result of its upload_payload, "
@@ -174,26 +173,25 @@ class Settings(Strict):
         chooses="wrapper", common=True
     )
     block: list[str] = composition(
-        [], "Ignore a plugin: NAME or KIND/NAME, optionally with @DISTRIBUTION", affects="nothing",
-        metavar="NAME", resume=False
+        [], "Ignore a plugin: NAME or KIND/NAME, optionally with @DISTRIBUTION", metavar="NAME",
+        affects="nothing", resume=False
     )
     classes: dict[str, str] = composition(
-        {}, "Register a class that is not installed, as my-method for MyMethod; options that "
-        "name a plugin also accept FILE.py:CLASS", affects="nothing",
-        flag="class", metavar="[KIND/]FILE.py:CLASS", recipe=True
+        {}, "Register a class that is not installed, as my-method for MyMethod; options that name "
+        "a plugin also accept FILE.py:CLASS", affects="nothing", flag="class",
+        metavar="[KIND/]FILE.py:CLASS", recipe=True
     )
 
     # --- repetition ---
     seed: int = repetition(
-        0, "Seed s; trial k uses s + k", affects="extent", step_time=False, common=True, ge=0
-    )
+        0, "Seed s; trial k uses s + k", affects="extent", step_time=False, common=True, ge=0)
     trials: int = repetition(
-        1, "Repetitions with other seeds", affects="extent", resume=True,
-        step_time=False, common=True, ge=1, le=1_000_000
+        1, "Repetitions with other seeds", affects="extent", resume=True, step_time=False,
+        common=True, ge=1, le=1_000_000
     )
     hold_split: bool = repetition(
-        False, "Keep the first trial's split in all trials", affects="data", recipe=False,
-        sweep=False, step_time=False
+        False, "Keep the first split in all trials", affects="data", recipe=False, sweep=False,
+        step_time=False
     )
     same_init: bool = repetition(False, "Equal initial weights for equal architectures")
     deterministic: bool = repetition(False, "Use only deterministic CUDA kernels", affects="digits")
