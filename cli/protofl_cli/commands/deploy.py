@@ -67,10 +67,7 @@ def rehearse(
 
 
 Federated = Annotated[
-    Path,
-    option(
-        "--federation", "DIR", "Folder of the federation.", rich_help_panel=PANEL, show_default="."
-    ),
+    Path, option("--federation", "DIR", "Folder of the federation.", rich_help_panel=PANEL)
 ]
 Folder = Annotated[Path, typer.Argument(metavar="FEDERATION", help="Folder of the federation.")]
 

@@ -240,9 +240,7 @@ def run_info(
         local_epochs=settings.local_epochs,
         server_architectures=(*further, *architectures[settings.clients :]),
         server_architecture=getattr(group.plugin, "server_architecture", "resnet56"),
-        auxiliary_architecture=getattr(
-            group.plugin, "auxiliary_architecture", architectures[0].name
-        ),
+        auxiliary_architecture=getattr(group.plugin, "auxiliary_architecture", None) or first,
         malicious=settings.malicious,
         native=K == "native",
         others=partial(architectures_of, registry, sample),

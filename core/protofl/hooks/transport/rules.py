@@ -30,8 +30,7 @@ RULES = {
     "rows": "a tensor by class has a row for each of its classes, one of public samples for each",
     "counts": "numbers of samples are from 1 to 2^40",
     "finite": "its training diverged",
-    "figures": "samples and floats are 0 to 2^40, correct ones no more than all, seconds 0 to 1e9, "
-    "and sums are numbers by the run's loss terms",
+    "figures": "counts are 0 to 2^40, right ones at most all, seconds 0 to 1e9, sums by loss term",
     "bound": "no number is larger than --upload-bound allows",
     "method": "the method's own check accepts it",
 }
