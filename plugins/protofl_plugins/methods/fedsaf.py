@@ -74,7 +74,8 @@ class FedSAF(SendsMeans):
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.Given:
         """P̄ or each P̄_K as a table C×K, with the mask of known classes."""
-        names = [n for n in client.received if n.startswith("prototypes") and "." not in n]
+        names = ["prototypes"] if "prototypes" in client.received else []
+        names += [n for n in client.received if n.startswith("prototypes/") and "." not in n]
         return {"tables": [client.received.table(name, client.num_classes) for name in names]}
 
     @pf.hookimpl
