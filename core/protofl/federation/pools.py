@@ -39,7 +39,7 @@ class Pool(Protocol):
 
 @runtime_checkable
 class Presence(Protocol):
-    """What a `Pool` has that knows which clients can be reached.
+    """A `Pool` that knows which clients can be reached.
 
     A round then samples among these clients. If they are fewer than ``--min-clients``, it waits for
     up to ``--wait-for-clients`` seconds. A client that is lost later is `Absent`, reason ``left``.
@@ -52,7 +52,7 @@ class Presence(Protocol):
 
 @runtime_checkable
 class ClientFiles(Protocol):
-    """What a `Pool` has that keeps the clients' files itself, for clients on machines of their own.
+    """A `Pool` that keeps the clients' files itself, for clients on machines of their own.
 
     `Save.path` and `StartTrial.files` are then plain names instead of paths in the run folder, such
     as ``client-00003-t0-r4.safetensors`` for client 3 after round 4 of trial 0, and

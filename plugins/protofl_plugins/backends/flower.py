@@ -18,7 +18,7 @@ from protofl_plugins.backends.posts import Deployed, Post, Site
 from protofl_plugins.backends.site_pool import SitePool
 
 DEPLOYED: ContextVar[Deployed | None] = ContextVar("deployed", default=None)
-"""Where the run of this context takes place; `serve` sets it."""
+"""The place of the run of this context; `serve` sets it."""
 
 
 class Flower:

@@ -1,4 +1,4 @@
-"""What a node takes from the plan of a run, and what its operator's policy refuses.
+"""The options that a node takes from a plan, and the policy of its operator.
 
 A plan comes from elsewhere, and says which code to import, which files to read and where to
 compute. A node takes the options that training needs, sets those of its own machine itself, and
@@ -41,7 +41,7 @@ COUNTING = ("confusion", "macro-f1", "balanced-accuracy", "recall-by-class")
 
 @dataclass(frozen=True)
 class Policy:
-    """What the operator of a node allows; see ``node.toml``.
+    """Rules of a node's operator; see ``node.toml``.
 
     Attributes:
         methods: Methods and donors that may run; empty for all installed ones.

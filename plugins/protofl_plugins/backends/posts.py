@@ -1,4 +1,4 @@
-"""What a deployed run knows of Flower: messages to nodes, and the sites of its federation."""
+"""The interface of a deployed run to Flower: messages to nodes, and the sites of a federation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from protofl_plugins.backends import wire
 
 @dataclass(frozen=True)
 class Delivery:
-    """What came back for a message: an envelope, or Flower's error.
+    """The answer to a message: an envelope, or Flower's error.
 
     Attributes:
         ticket: The message's ticket.
@@ -72,7 +72,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Deployed:
-    """Where a deployed run takes place.
+    """The place of a deployed run.
 
     Attributes:
         post: The way to the nodes.

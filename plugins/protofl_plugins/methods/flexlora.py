@@ -3,7 +3,7 @@
 Bai et al., "Federated Fine-tuning of Large Language Models under Heterogeneous Tasks and Client
 Resources", NeurIPS 2024 (arXiv 2402.11505).
 
-    local     B_i, A_i of rank r_i: min over them of ℓ(W + s·B_i·A_i), starting from what came down
+    local     B_i, A_i of rank r_i: min over them of ℓ(W + s·B_i·A_i), starting from the download
     server    ΔW ← Σ_i p_i·B_i·A_i,  p_i = n_i/n;   ΔW = U·Σ·V
     down      B = U[:, :r_i]·Σ[:r_i],  A = V[:r_i]
 

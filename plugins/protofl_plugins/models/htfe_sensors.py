@@ -70,7 +70,7 @@ class HtFESen3(HtFESen2):
 
 
 class HtFESen5(HtFESen2):
-    """Those of htfe-sen-3, then one and three convolutions of stride 1, for series (HtFLlib)."""
+    """htfe-sen-3, then one and three convolutions of stride 1, for series (HtFLlib)."""
 
     extractors = (*HARCNN, HARCNN1[0], HARCNN3[0])
 

@@ -284,6 +284,6 @@ class HtFETxt6(HtFETxt2):
 
 
 class HtFETxt7(HtFETxt6):
-    """Those of htfe-txt-6 and TextCNN (HtFLlib's HtFE-txt-all)."""
+    """htfe-txt-6 and TextCNN (HtFLlib's HtFE-txt-all)."""
 
     extractors = (FASTTEXT, LSTM, BILSTM, TEXTCNN, _transformer(8, 2), LOGISTIC, GRU)
