@@ -45,7 +45,7 @@ ENCODED = {
     "fml quantise": {"wrappers": ["quantise"], "options": {"quantise": {"to": "fp16"}}},
 }
 """Methods whose uploads wrappers encode."""
-QUICK, LONG = 30, 300
+QUICK, LONG = 30, 1000
 
 
 @pytest.fixture(scope="module")

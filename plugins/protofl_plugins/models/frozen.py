@@ -13,7 +13,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torchvision.models.vision_transformer import Encoder
 
 
 def blocks_of(net: nn.Module) -> list[str]:
@@ -21,6 +20,8 @@ def blocks_of(net: nn.Module) -> list[str]:
 
     A block is a child of the net, or of a sequence of children.
     """
+    from torchvision.models.vision_transformer import Encoder  # only nets of torchvision have one
+
     found = []
     for name, child in net.named_children():
         if type(child) in (nn.Sequential, Encoder):

@@ -56,6 +56,7 @@ class Registry:
         named = {k: at for k, at in self._places.items() if k not in own}
         check_recorded({"classes": named}, "the options of the run")
         self._found: dict[str, list[Plugin]] = {}
+        self._loaded: dict[tuple[str, str], type] = {}
         self._origin = cache(_origin)  # a distribution's files are read once
         self._check_blocked(block)
 
@@ -114,6 +115,8 @@ class Registry:
         Raises:
             UsageError: The plugin does not exist, can't be imported, or breaks the hooks' rules.
         """
+        if (kind, name) in self._loaded:
+            return self._loaded[kind, name]
         plugin = self.find(kind, name)
         loaded = self._imported(plugin) if plugin.loaded is None else plugin.loaded
         check_version(plugin, loaded)
@@ -123,7 +126,7 @@ class Registry:
             if plugin.loaded is None:
                 error.what += f" ({plugin.distribution} {plugin.version})"
             raise
-        return loaded
+        return self._loaded.setdefault((kind, name), loaded)
 
     def status(self, plugin: Plugin) -> tuple[str, list[str]]:
         """Return ``ok`` or the error in one line, and the hooks that the plugin implements."""
