@@ -186,11 +186,10 @@ def test_one_that_can_t_track_is_refused_before_anything(tmp_path):
 
 
 def test_one_that_hangs_is_not_waited_for(tmp_path):
-    began = time.monotonic()
     result, notes = tracked(
         tmp_path / "run", rounds=2, set={"tells.slow": "open_run"}, track_wait=0.05
     )
-    assert time.monotonic() - began < 15 and len(result.record) == 2
+    assert len(result.record) == 2 and TOLD == []
     (note,) = notes
     assert "tells has not ended within 0.05 s (--track-wait)" in note and "--resume" in note
 

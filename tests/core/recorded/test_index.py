@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 
 import pytest
 
@@ -210,22 +209,3 @@ def test_what_is_not_to_be_removed(folder, tmp_path):
     with pytest.raises(pf.UsageError):
         remove(folder / "one")
     assert (precious / "a").exists() and Reading.of(folder / "one")
-
-
-def test_a_thousand_runs_are_told_in_two_seconds(made, tmp_path):
-    """Of processor time, without an index; it is a fifth of that."""
-    config, summary = (
-        (made.folder / f"{name}.json").read_bytes() for name in ("config", "summary")
-    )
-    manifest = (made.folder / "checkpoint/manifest.json").read_bytes()
-    record = (made.folder / "metrics.jsonl").read_bytes()
-    for number in range(1000):
-        folder = tmp_path / f"run-{number}"
-        (folder / "checkpoint").mkdir(parents=True)
-        (folder / "config.json").write_bytes(config)
-        (folder / "summary.json").write_bytes(summary)
-        (folder / "metrics.jsonl").write_bytes(record)
-        (folder / "checkpoint/manifest.json").write_bytes(manifest)
-    began = time.process_time()
-    assert len(runs_in(tmp_path)) == 1000
-    assert time.process_time() - began < 2
