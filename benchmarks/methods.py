@@ -71,10 +71,11 @@ CASES = (
         "mnist-12k.npz",
         (
             "local", "lg-fedavg", "fedproto", "fedtgp", "fedorgp", "protonorm", "fedsa",
-            "feddistill", "fedgh", "fedgen", "fml", "fedkd", "fedmrl", "fedl2g",
+            "fedsaf", "alignfed", "fedplvm", "fedtsp", "feddistill", "fedgh", "fedgen", "fml",
+            "fedkd", "fedmrl", "fedl2g",
         ),
         {"trials": 3},
-        {"fml": SMALLEST, "fedkd": SMALLEST, "fedmrl": SMALLEST},
+        {"fml": SMALLEST, "fedkd": SMALLEST, "fedmrl": SMALLEST, "fedplvm": {"set": {"lambda": 1}}},
     ),
     Case(
         "`cnn4`, MNIST, three seeds",
@@ -82,6 +83,14 @@ CASES = (
         "mnist-12k.npz",
         ("local", "fedavg", "fedprox"),
         {"trials": 3},
+    ),
+    Case(
+        "`cnn4`, MNIST, adapters of ranks 8, 4 and 2 over frozen random weights, three seeds",
+        "cnn4",
+        "mnist-12k.npz",
+        ("hetlora", "flexlora", "flora", "raflora"),
+        {"trials": 3, "set": {"ranks": "8,4,2"}},
+        label="-adapters",
     ),
     Case(
         "`widths:cnn4@1,0.5,0.25`, MNIST, three seeds",
@@ -102,6 +111,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="the folder of the npz files")
     parser.add_argument("--runs", type=Path, default=Path("runs/methods"))
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument(
+        "--trials", type=int, help="instead of the case's own, as for seconds alone"
+    )
     parser.add_argument("--case", type=int, action="append", help="only this case, from 0")
     given = parser.parse_args()
     for number in given.case or range(len(CASES)):
@@ -120,6 +132,7 @@ def one(case: Case, method: str, given: argparse.Namespace) -> dict[str, Any]:
     if not (out / "summary.json").exists():
         own = case.own.get(method, {})
         options = {"clients": 20, "rounds": given.rounds, "seed": 0} | case.options | own
+        options |= {"trials": given.trials} if given.trials else {}
         chosen = case.options.get("set", {}) | own.get("set", {})
         options["set"] = {key: value for key, value in chosen.items() if value is not None}
         dataset = f"npz:{given.data / case.data}"
