@@ -111,6 +111,9 @@ def add_site(
     client: Annotated[
         list[int], option("--client", "N", "A client on the node; repeatable.", min=0)
     ],
+    architecture: Annotated[
+        str, option("--architecture", "NAME|N", "Architecture of its clients (default: i mod X)")
+    ] = "",
     debug: Debug = False,
 ) -> None:
     """Add a site. A running link takes it when it is restarted."""
@@ -120,7 +123,7 @@ def add_site(
     from protofl_cli.deploying.keys import read_public_key
 
     found = read_federation(folder)
-    sites = [*found.sites, Site(name, read_public_key(key), tuple(client))]
+    sites = [*found.sites, Site(name, read_public_key(key), tuple(client), architecture)]
     check_sites(found.folder / FILE, sites)
     replace(found, sites=sites).write()
     render.line(f"{name} has client {', '.join(map(str, client))}: {len(sites)} sites")

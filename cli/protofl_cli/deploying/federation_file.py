@@ -23,11 +23,13 @@ class Site:
         name: Its name.
         key: The public key of its node, as OpenSSH writes it.
         clients: The clients on its node.
+        architecture: Name or number of its clients' architecture; empty for i mod X.
     """
 
     name: str
     key: str
     clients: tuple[int, ...]
+    architecture: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ class Federation:
             clients = ", ".join(map(str, site.clients))
             lines += ["", "[[site]]", f"name = {json.dumps(site.name)}"]
             lines += [f"key = {json.dumps(site.key)}", f"clients = [{clients}]"]
+            if site.architecture:
+                lines += [f"architecture = {json.dumps(site.architecture)}"]
         (self.folder / FILE).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -91,12 +95,14 @@ def read_federation(folder: Path) -> Federation:
 
 def _site(path: Path, table: Any) -> Site:  # noqa: ANN401 - whatever the file holds
     keys = ("name", "key", "clients")
-    if not isinstance(table, dict) or sorted(table) != sorted(keys):
-        raise UsageError(f"{path}: a site is {table!r}", f"expected the keys {', '.join(keys)}")
+    if not isinstance(table, dict) or {*table} - {"architecture"} != {*keys}:
+        expected = f"expected the keys {', '.join(keys)} and, if wanted, architecture"
+        raise UsageError(f"{path}: a site is {table!r}", expected)
     clients = table["clients"]
     if not isinstance(clients, list) or any(type(c) is not int or c < 0 for c in clients):
         raise UsageError(f"{path}: clients is {clients!r}", do="write clients = [NUMBER, …]")
-    return Site(str(table["name"]), str(table["key"]), tuple(clients))
+    architecture = str(table.get("architecture", ""))
+    return Site(str(table["name"]), str(table["key"]), tuple(clients), architecture)
 
 
 def check_sites(where: Path, sites: Iterable[Site]) -> None:

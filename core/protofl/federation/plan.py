@@ -21,9 +21,8 @@ from protofl.data.generators import ImageSource
 from protofl.data.partition import number_of_clients
 from protofl.data.spec import Preparation
 from protofl.data.split import Split, balanced_test, majority_correct
-from protofl.errors import UsageError
 from protofl.federation import inputs
-from protofl.federation.inputs import run_info, settle
+from protofl.federation.information import check_augmentation, run_info, settle
 from protofl.federation.resolution import Extra, Resolution, resolve, resolved
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.models.architecture import Architecture, SplitModel
@@ -126,7 +125,9 @@ class Plan:
         generator = choices.get("generator")
         info = run_info(settings, choices, data, preparation, own_public, found.registry)
         settle(composition, settings, info)
-        _check_augmentation(settings, info)
+        check_augmentation(settings, info)
+        if settings.architectures:
+            settings = settings.model_copy(update={"architectures": info.names_by_client})
         return cls(
             settings=resolved(settings, composition, choices),
             registry=found.registry,
@@ -284,16 +285,3 @@ def _count_clients(found: Resolution, data: Dataset, given: int | None) -> int:
     if data.split is None and clients != usual:
         found.set_by["clients"] = f"partition {partitioner.name}"
     return clients
-
-
-def _check_augmentation(settings: Settings, info: RunInfo) -> None:
-    """Check that no features are computed once of images that change in each pass.
-
-    Raises:
-        UsageError: They are.
-    """
-    if settings.augment and any(each.precomputed for each in info.architectures):
-        raise UsageError(
-            "--augment changes images in each pass, and keep_features computes features once",
-            do="leave one of them out",
-        )

@@ -16,8 +16,8 @@ from typing import Any
 import protofl as pf
 
 TAKEN = (
-    "method models dataset subset partition clients participation selection unseen fine_tune "
-    "generator rounds patience local_epochs batch_size optimizer lr lr_schedule momentum "
+    "method models architectures dataset subset partition clients participation selection unseen "
+    "fine_tune generator rounds patience local_epochs batch_size optimizer lr lr_schedule momentum "
     "weight_decay clip feature_dim drop_last shuffle augment precision public options use add drop "
     "wrappers seed trials hold_split same_init deterministic engine job_limit validation "
     "eval_every eval_clients on_bad_upload upload_limit upload_bound on_lost_client measure "

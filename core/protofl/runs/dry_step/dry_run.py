@@ -105,7 +105,7 @@ def for_dry_rounds(plan: Plan, clients: int, batches: int = 1) -> Plan:
         splits=lambda seed: plan.splits(seed).first_batch(few, clients),
         public_data=public and replace(public, x=public.x[:few], y=public.y[:few]),
         images=plan.images and plan.images.unopened(),
-        info=replace(plan.info, num_clients=clients, participants=clients),
+        info=replace(plan.info, num_clients=clients, participants=clients, places=()),
         settings=plan.settings.model_copy(update=changes),
         dry=True,
     )
