@@ -27,9 +27,27 @@ Report = Callable[[str], None]
 
 
 def load_data(choice: Choice, data_dir: Path, report: Report) -> Dataset:
-    """Load a data set, from the cache if possible."""
+    """Load a data set, from the cache if possible; an empty key means that it is not cached."""
     key = choice.call("cache_key", data_dir=data_dir)
+    if not key:
+        found: Dataset = choice.call("decode", data_dir=data_dir)
+        return found
     return cache.load(key, data_dir, partial(choice.call, "decode", data_dir=data_dir), report)
+
+
+def load_dataset(name: str, options: Mapping[str, Any], data_dir: Path, report: Report) -> Dataset:
+    """Load an installed data set by its name, as ``--dataset`` takes it.
+
+    Args:
+        name: The name, ``npz:FILE``.
+        options: Its options, as ``--set dataset.KEY=VALUE`` takes them.
+        data_dir: The folder of decoded data.
+        report: Takes a line when something takes long.
+
+    Raises:
+        UsageError: There is no such data set, or it can't be read.
+    """
+    return load_data(choose(Registry(), "dataset", name, options), data_dir, report)
 
 
 def load_for_group(

@@ -20,7 +20,7 @@ from protofl.data.dataset import Dataset
 from protofl.data.generators import ImageSource
 from protofl.data.partition import number_of_clients
 from protofl.data.spec import Preparation
-from protofl.data.split import Split, balanced_test, majority_correct
+from protofl.data.split import Split, balanced_test, majority_correct, pooled_guess
 from protofl.federation import inputs
 from protofl.federation.information import check_augmentation, run_info, settle
 from protofl.federation.resolution import Extra, Resolution, resolve, resolved
@@ -126,6 +126,10 @@ class Plan:
         info = run_info(settings, choices, data, preparation, own_public, found.registry)
         settle(composition, settings, info)
         check_augmentation(settings, info)
+        if data.elsewhere:
+            from protofl.data.elsewhere import check_elsewhere
+
+            check_elsewhere(settings, data, choices["selection"].plugin)
         if settings.architectures:
             settings = settings.model_copy(update={"architectures": info.names_by_client})
         return cls(
@@ -159,11 +163,11 @@ class Plan:
         return untracked(self.settings).model_dump_json()
 
     @classmethod
-    def from_json(cls, text: str) -> Plan:
-        """Make the plan that `to_json` wrote, whose code was checked there."""
+    def from_json(cls, text: str, data: Dataset | None = None) -> Plan:
+        """Make the plan that `to_json` wrote, whose code was checked there, perhaps of own data."""
         given = json.loads(text)
         allow(given["classes"].values())
-        return cls.make(given)
+        return cls.make(given, data=data)
 
     # --- what hosts and the loop read from it ---------------------------------------------------
 
@@ -195,6 +199,8 @@ class Plan:
 
     def majority_accuracy(self, trial: int, clients: Sequence[int] | None = None) -> float:
         """Return the accuracy of always guessing each client's most frequent class."""
+        if self.data.y.is_meta:
+            return pooled_guess(self.data.guesses, clients)
         own = slice(None) if clients is None else [*clients]
         train, test = self.split(trial).counts(self.data.y, self.info.num_classes)
         return majority_correct(train[own], test[own])

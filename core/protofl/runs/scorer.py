@@ -170,6 +170,10 @@ def export(scorer: Scorer, plan: Plan, path: Path) -> Path:
                 do="pip install 'protofl[onnx]', or write FILE.pt2",
             ) from None
     x, batch = plan.data.x[:2].clone(), torch.export.Dim("batch")
+    if x.is_meta:
+        from protofl.data.elsewhere import drawn
+
+        x = drawn(plan.data, 2).x
     try:
         with torch.no_grad():
             program = torch.export.export(

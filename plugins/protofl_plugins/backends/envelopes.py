@@ -52,6 +52,13 @@ def digest_of(text: str) -> str:
     return sha256(text.encode()).hexdigest()
 
 
+def without_told(plan: str) -> str:
+    """Return a plan, as JSON, without what other nodes tell of their data."""
+    found = json.loads(plan)
+    found["options"].get("dataset", {}).pop("told", None)
+    return json.dumps(found)
+
+
 def read(text: str) -> dict[str, Any]:
     """Parse the text of an envelope.
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 import protofl as pf
+from protofl_plugins.backends.hellos import told_by_sites
 from protofl_plugins.backends.posts import Deployed, Post, Site
 from protofl_plugins.backends.site_pool import SitePool
 
@@ -53,6 +55,28 @@ class Flower:
         return SitePool(plan, deployed, config)
 
 
+def asked_of_sites(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a new run with what nodes tell of their own data.
+
+    Args:
+        options: Options of `protofl.run`; those of the data set ``sites`` in ``options``.
+
+    Raises:
+        ProtoflError: A node is missing, or its data do not fit.
+    """
+    deployed, of_data = DEPLOYED.get(), options.get("options", {}).get("dataset", {})
+    if options.get("dataset") != "sites" or options.get("resume") or deployed is None:
+        return {**options}
+    given = options.get("set", ())
+    typed = given.items() if isinstance(given, Mapping) else (i.split("=", 1) for i in given)
+    seconds = {str(key).removeprefix("backend."): value for key, value in typed}
+    config = Flower.Config(**{k: seconds[k] for k in ("patience", "poll") if k in seconds})
+    skip = options.get("on_lost_client") == "skip"
+    told = told_by_sites(deployed, of_data, config, skip=skip)
+    own = {**options["options"], "dataset": {**of_data, "told": told}}
+    return {**options, "options": own}
+
+
 def serve(post: Post, request: str) -> None:
     """Do a run on Flower's grid; its lines and its end go to files.
 
@@ -70,7 +94,7 @@ def serve(post: Post, request: str) -> None:
             open(asked["lines"], "a", encoding="utf-8", buffering=1) as lines,
             contextlib.redirect_stderr(lines),
         ):
-            pf.run(**asked["options"], backend="flower")
+            pf.run(**asked_of_sites(asked["options"]), backend="flower")
     except Exception as error:
         end = {"failure": pf.ProtoflError.to_values(error)}
     finally:

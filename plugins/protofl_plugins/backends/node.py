@@ -29,6 +29,7 @@ from protofl_plugins.backends import envelopes, wire
 from protofl_plugins.backends.envelopes import Answer, BadEnvelope
 from protofl_plugins.backends.node_clients import ClientFiles, Stale
 from protofl_plugins.backends.node_plan import Policy, plan_here
+from protofl_plugins.backends.own_data import OwnData
 from protofl_plugins.backends.ray_actor import fingerprint
 
 PATIENCE = 60.0
@@ -55,6 +56,8 @@ class Node:
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self._runs = folder / "runs"
         self._own, self._clients, self._policy = read_settings(folder, settings)
+        place = Path(self._own["data_dir"])
+        self._data = OwnData.read(settings.get("data"), sorted(self._clients), place)
         self._digest, self._run, self._trial = "", "", -1
         self._host: pf.backends.Host | None = None
         self._files: ClientFiles | None = None
@@ -64,6 +67,8 @@ class Node:
         """Do what a request asks for; return the response."""
         try:
             asked = envelopes.read(text)
+            if "hello" in asked:
+                return json.dumps({"hello": self._hello(asked["hello"])}), []
             if asked.get("plan") != self._digest and "text" not in asked:
                 return json.dumps({"lacks": "plan"}), []
             return self._do_all(asked, blobs)
@@ -83,10 +88,24 @@ class Node:
         self._files.keep({envelopes.matching(envelopes.VERSION, v) for v in asked["keep"]})
         return envelopes.response([self._answer(job, blobs) for job in asked["jobs"]])
 
+    def _hello(self, form: Any) -> dict[str, Any]:  # noqa: ANN401 - as it came
+        """Tell what the operator allows of the sizes of this node's data.
+
+        Raises:
+            UsageError: The node has no data of its own.
+        """
+        if self._data is None:
+            raise pf.UsageError(
+                "this node has no data of its own",
+                do='name them in node.toml: [data] and dataset = "npz:FILE"',
+            )
+        return self._data.hello(form if isinstance(form, dict) else {})
+
     def _take(self, text: str) -> None:
         """Build the host of a plan."""
         self._host, self._files, self._digest = None, None, ""
-        plan = pf.backends.Plan.from_json(plan_here(text, self._own, self._policy))
+        here = plan_here(text, self._own, self._policy, self._data)
+        plan = pf.backends.Plan.from_json(here, self._data and self._data.of_plan(here))
         self._host, self._facts = pf.backends.Host(plan), fingerprint(plan)
         self._host.warm_up()
         self._digest = envelopes.digest_of(text)
@@ -156,7 +175,7 @@ def read_settings(
     Raises:
         UsageError: A setting is unknown or wrong.
     """
-    known = ("clients", "data_dir", "device", "client_store", "policy", "link")
+    known = ("clients", "data_dir", "device", "client_store", "policy", "link", "data")
     if unknown := sorted(settings.keys() - {*known}):
         raise pf.UsageError(
             f"node.toml: unknown setting {unknown[0]}", f"known: {', '.join(known)}"

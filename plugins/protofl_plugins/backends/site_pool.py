@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import protofl as pf
 from protofl_plugins.backends import envelopes
 from protofl_plugins.backends.client_versions import Versions
-from protofl_plugins.backends.envelopes import Answer, BadEnvelope
+from protofl_plugins.backends.envelopes import Answer, BadEnvelope, without_told
 from protofl_plugins.backends.posts import Delivery, Deployed, Site
 from protofl_plugins.backends.ray_actor import fingerprint
 
@@ -59,7 +59,7 @@ class SitePool:
 
     def __post_init__(self) -> None:
         self.report: Callable[[str], None] = lambda line: None
-        self._text = self.plan.to_json()
+        self._text = without_told(self.plan.to_json())
         self._digest = envelopes.digest_of(self._text)
         self._versions, self._trial = Versions(), 0
         self._home = {client: site for site in self.deployed.sites for client in site.clients}
@@ -300,6 +300,8 @@ def differences(site: Site, plan: pf.backends.Plan, facts: Any) -> list[str]:  #
     """Return lines about what differs between a node and the run's machine."""
     found = facts if isinstance(facts, dict) else {}
     here = fingerprint(plan)
+    if plan.data.elsewhere:
+        del here["data"]  # each node has its own
     return [
         f"{site.name} has {name} {printed(found[name])}, the run has {value}: "
         "results differ from a simulation's"
