@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from protofl.errors import RunFailure, UsageError
+from protofl.system.files.commit import Generation
 from protofl_cli.deploying import programs
 from protofl_cli.deploying.federation_file import Federation, Site
 from protofl_cli.deploying.link import make_federation, running_link, submit
@@ -62,8 +63,7 @@ def rehearse(
         submit(federation, secrets.token_hex(8), here, say)
         for check in checks:
             check()
-    deployed = pf.load_run(folder / "deployed")
-    return compare(local, deployed.folder)
+    return compare(local.folder, folder / "deployed", local.summary["best_test_accuracy"])
 
 
 def _facts(local: Result) -> tuple[int, Path]:
@@ -91,8 +91,13 @@ def _make_sites(
     return federation, nodes
 
 
-def compare(local: Result, deployed: Path) -> list[tuple[str, str]]:
+def compare(here: Path, there: Path, accuracy: float) -> list[tuple[str, str]]:
     """Compare a deployed run with the simulated one, to the last bit.
+
+    Args:
+        here: The run folder of the simulated run.
+        there: The run folder of the deployed run, beside the folders of its nodes.
+        accuracy: The accuracy to tell.
 
     Returns:
         What was compared, in words.
@@ -100,34 +105,36 @@ def compare(local: Result, deployed: Path) -> list[tuple[str, str]]:
     Raises:
         RunFailure: They differ.
     """
-    wanted, found = _lines(local.folder), _lines(deployed)
-    for ours, theirs in zip(wanted, found, strict=False):
-        keys = sorted({*ours, *theirs})
-        if wrong := [key for key in keys if ours.get(key) != theirs.get(key)]:
+    wanted, found = _lines(here), _lines(there)
+    for line, other in zip(wanted, found, strict=False):
+        keys = sorted({*line, *other})
+        if wrong := [key for key in keys if line.get(key) != other.get(key)]:
             raise RunFailure(
-                f"the deployed run differs from local in round {ours['round']}: {', '.join(wrong)}"
+                f"the deployed run differs from local in round {line['round']}: {', '.join(wrong)}"
             )
     if len(wanted) != len(found):
         raise RunFailure(f"the deployed run has {len(found)} rounds, local {len(wanted)}")
-    files = sorted(path.name for path in (local.folder / "checkpoint").glob("*.safetensors"))
-    clients = 0
-    for name in files:
-        ours_file, file = local.folder / "checkpoint" / name, deployed / "checkpoint" / name
-        digest = sha256(ours_file.read_bytes()).hexdigest()
-        if name.startswith("client-"):
-            same = json.loads(file.read_text(encoding="utf-8"))["version"] == digest
-            clients += 1
-        else:
-            same = sha256(file.read_bytes()).hexdigest() == digest
-        if not same:
+    ours, theirs = (Generation.read(f / "checkpoint" / "manifest.json") for f in (here, there))
+    servers = [name for name in ours.files if name.startswith("server-")]
+    for name in servers:
+        if ours.files[name] != theirs.files.get(name):
             raise RunFailure(f"the deployed run differs from local in {name}")
-    accuracy = local.summary["best_test_accuracy"]
+    kept = {digest_of(path) for path in there.parent.glob("node-*/runs/*/client-*.safetensors")}
+    for client, (name, check) in sorted(ours.numbered.items()):
+        same = digest_of(here / "checkpoint" / name) in kept
+        if not same or theirs.numbered.get(client) != (name, check):
+            raise RunFailure(f"the deployed run differs from local in client {client}")
     return [
         ("rounds", f"{len(found)}, best test accuracy {100 * accuracy:.2f} %"),
         ("record", "equal to local"),
-        ("server", f"equal to local: {len(files) - clients} files"),
-        ("clients", f"equal to local: {clients} files, which stayed on the nodes"),
+        ("server", f"equal to local: {len(servers)} files"),
+        ("clients", f"equal to local: {len(ours.numbered)} files, which stayed on the nodes"),
     ]
+
+
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    return sha256(path.read_bytes()).hexdigest()
 
 
 def _lines(folder: Path) -> list[dict[str, Any]]:

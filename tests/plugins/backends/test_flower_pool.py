@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-from hashlib import sha256
 from itertools import count
 from types import SimpleNamespace
 
@@ -13,9 +12,9 @@ import pytest
 
 import protofl as pf
 from protofl.federation.jobs import StartTrial, Train
+from protofl.system.files.commit import Generation
 from protofl.system.options.table import OPTIONS
 from protofl_plugins.backends import envelopes, flower, node_plan
-from protofl_plugins.backends.client_versions import read_version
 from protofl_plugins.backends.node import Node
 from protofl_plugins.backends.node_plan import Policy, plan_here
 from protofl_plugins.backends.posts import Delivery, Deployed, Piped, Site, pass_on
@@ -109,15 +108,15 @@ def lines(result):
 
 def same_state(first, second):
     """Check that servers and clients of a local and a deployed run are equal to the bit."""
-    files = sorted(path.name for path in (first.folder / "checkpoint").glob("*.safetensors"))
-    assert files
-    for name in files:
-        ours = (first.folder / "checkpoint" / name).read_bytes()
-        path = second.folder / "checkpoint" / name
-        if name.startswith("client-"):
-            assert read_version(path) == sha256(ours).hexdigest(), name
-        else:
-            assert ours == path.read_bytes(), name
+    ours, theirs = (Generation.read(r.folder / "checkpoint/manifest.json") for r in (first, second))
+    assert ours.numbered == theirs.numbered
+    server = ours.values["server"]
+    assert ours.files[server] == theirs.files[server]
+    nodes = second.folder.parent.glob(f"*/runs/{RUN}/client-*.safetensors")
+    kept = [path.read_bytes() for path in nodes]
+    assert ours.numbered
+    for name, _ in ours.numbered.values():
+        assert (first.folder / "checkpoint" / name).read_bytes() in kept, name
 
 
 @pytest.mark.slow
@@ -192,11 +191,32 @@ def test_a_resumed_run_goes_on_from_the_versions_of_its_checkpoint(tmp_path, dat
     assert lines(local) == lines(found)
     same_state(local, found)
     # A node whose disk was lost says so, and the round goes on without it.
-    for path in (tmp_path / "a" / "runs" / RUN).iterdir():
-        path.unlink()
+    empty_disk(tmp_path)
     again = {key: node(tmp_path, key, data_dir) for key in nodes}
     longer, _ = deployed(None, again, out=out, resume=True, rounds=4)
     assert longer.record[3].absent == {"0": "stale", "2": "stale"}
+
+
+def empty_disk(folder):
+    for path in (folder / "a" / "runs" / RUN).iterdir():
+        path.unlink()
+
+
+def test_a_lost_state_stops_the_run_or_begins_anew(tmp_path, data_dir, nodes):
+    options = QUICK | {"data_dir": data_dir, "rounds": 1}
+    out = tmp_path / "deployed"
+    deployed("fedproto", nodes, out=out, **options)
+    empty_disk(tmp_path)
+    again = {key: node(tmp_path, key, data_dir) for key in nodes}
+    more = {"resume": True, "rounds": 3}
+    with pytest.raises(pf.RunFailure, match="site-a does not have the last state of client [02]"):
+        deployed(None, again, out=out, set={"backend.on_stale": "stop"}, **more)
+    found, _ = deployed(None, again, out=out, set={"backend.on_stale": "fresh"}, **more)
+    assert not any(row.get("absent") for row in lines(found))
+    # Client 0 trained from its initial state in round 1, and goes on from there.
+    versions = {path.name.split("-")[1] for path in (tmp_path / "a/runs" / RUN).glob("client-*")}
+    assert versions == {"00000", "00002"}
+    assert found.record[2].test_accuracy > found.record[0].test_accuracy
 
 
 def test_a_run_that_needs_all_clients_stops(tmp_path, data_dir, nodes):
@@ -250,7 +270,7 @@ def plan(data_dir):
 def asked(plan, **values):
     text = plan.to_json()
     request = {"run": RUN, "plan": envelopes.digest_of(text), "text": text, "trial": 0}
-    return json.dumps({**request, "keep": [], "jobs": [], **values})
+    return json.dumps({**request, "names": {}, "keep": [], "jobs": [], **values})
 
 
 def job(kind="Train", client=0, **values):
@@ -269,7 +289,7 @@ def job(kind="Train", client=0, **values):
         (job("Evaluate", observe=5), "it asks for features"),
         (job(round="0"), "round is '0'"),
         ({**job(), "blob": 3}, "it has no blob '3'"),
-        ({**job(), "base": "../x"}, "neither a version nor a run"),
+        ({**job(), "base": "../x"}, "no version, run or file"),
     ],
 )
 def test_a_node_refuses_jobs_that_are_not_its_own(wrong, words, plan, nodes, tmp_path):
