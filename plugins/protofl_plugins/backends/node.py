@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -117,7 +118,7 @@ class Node:
                 version = self._files.write(client)
             elif header["kind"] == "Train":
                 self._files.forget(client)
-            return Answer(without_profile(reply.header()), reply.blob, version)
+            return Answer(public_header(reply.header()), reply.blob, version)
         except Stale as error:
             return Answer({"kind": "Absent", "reason": "stale", "notes": [str(error)]})
         except Exception as error:
@@ -189,16 +190,29 @@ def read_settings(
     return own, frozenset(clients), Policy.read(settings.get("policy", {}))
 
 
+PLACE = re.compile(
+    r"(?<=')~?/[^'\n]+(?=')|(?<=\")~?/[^\"\n]+(?=\")|(?<![\w.:/'\"])~?/[^\s'\",:;)\]]+"
+)
+"""A path from the root in the words of an error."""
+
+
 def words_of(error: Exception) -> dict[str, Any]:
-    """Return an error without its traceback, which is printed here."""
+    """Return an error without its traceback, which is printed here, and without paths."""
     traceback.print_exception(error)
     sys.stderr.flush()
-    return {**pf.ProtoflError.to_values(error), "trace": ""}
+    values = pf.ProtoflError.to_values(error)
+    return {**{key: without_paths(text) for key, text in values.items()}, "trace": ""}
 
 
-def without_profile(header: dict[str, Any]) -> dict[str, Any]:
-    """Return the header of a reply without what a profiled host recorded."""
-    return {**header, "profile": ""}
+def without_paths(text: str) -> str:
+    """Return words without the places of this machine's files."""
+    return PLACE.sub("PATH", text)
+
+
+def public_header(header: dict[str, Any]) -> dict[str, Any]:
+    """Return the header of a reply without what a profiled host recorded, and without paths."""
+    found = {**header, "profile": "", "notes": [*map(without_paths, header["notes"])]}
+    return {**found, "error": without_paths(found["error"])} if "error" in found else found
 
 
 def serve(node: Node, path: Path) -> None:

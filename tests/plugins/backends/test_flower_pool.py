@@ -5,64 +5,22 @@ from __future__ import annotations
 import json
 import os
 import threading
-from itertools import count
 from types import SimpleNamespace
 
 import pytest
+from fake_grid import RUN, SITES, FakePost, deployed, lines, node, same_state, site_of, stage
 
 import protofl as pf
 from protofl.federation.jobs import StartTrial, Train
-from protofl.system.files.commit import Generation
 from protofl.system.options.table import OPTIONS
 from protofl_plugins.backends import envelopes, flower, node_plan
 from protofl_plugins.backends.node import Node
 from protofl_plugins.backends.node_plan import Policy, plan_here
-from protofl_plugins.backends.posts import Delivery, Deployed, Piped, Site, pass_on
+from protofl_plugins.backends.posts import Delivery, Deployed, Piped, pass_on
 from protofl_plugins.backends.site_pool import SitePool
 
 BASE = {"models": "htcnn8", "dataset": "digits", "clients": 4, "batch_size": 64, "rounds": 3}
 BASE |= {"local_epochs": 1, "device": "cpu", "progress": False, "feature_dim": 16}
-RUN = "0123456789abcdef"
-
-
-class FakePost:
-    """Flower's grid with nodes in this process: a message is answered when it is looked for."""
-
-    def __init__(self, nodes):
-        self.there, self.fates, self.sent = dict(nodes), {}, []
-        self._tickets, self._waiting = count(), {}
-
-    def nodes(self):
-        return {key: number for number, key in enumerate(self.there)}
-
-    def send(self, node, text, blobs, seconds, group):
-        ticket = str(next(self._tickets))
-        key = [*self.there][node]
-        self.sent.append((key, text, list(blobs)))
-        self._waiting[ticket] = (key, text, list(blobs))
-        return ticket
-
-    def receive(self, tickets):
-        return [found for ticket in tickets for found in self._carry(ticket)]
-
-    def _carry(self, ticket):
-        key, text, blobs = self._waiting.pop(ticket)
-        asked = json.loads(text)
-        fate = self.fates.get((key, *stage(asked)))
-        if fate is None or fate == "lost after work":
-            text, found = self.there[key].respond(text, blobs)
-            if fate is None:
-                return [Delivery(ticket, text, found)]
-            fate = 8
-        if callable(fate):
-            return [Delivery(ticket, *fate(text))]
-        return [Delivery(ticket, code=fate, reason="as the test wants")]
-
-
-def stage(asked):
-    """Round and kind of a request's jobs."""
-    header = asked["jobs"][0]["header"] if asked["jobs"] else {"kind": "plan", "round": -1}
-    return header["round"], header.get("when", header["kind"])
 
 
 @pytest.fixture(scope="module")
@@ -70,53 +28,9 @@ def data_dir(tmp_path_factory):
     return tmp_path_factory.mktemp("data")
 
 
-def site_of(key, clients):
-    return Site(f"site-{key}", key, tuple(clients))
-
-
-SITES = [site_of("a", [0, 2]), site_of("b", [1, 3])]
-
-
-def node(folder, key, data_dir, **policy):
-    clients = next([*site.clients] for site in SITES if site.key == key)
-    (folder / key).mkdir(exist_ok=True)
-    return Node(folder / key, {"clients": clients, "data_dir": str(data_dir), "policy": policy})
-
-
 @pytest.fixture
 def nodes(tmp_path, data_dir):
     return {site.key: node(tmp_path, site.key, data_dir) for site in SITES}
-
-
-def deployed(method, nodes, fates=None, **options):
-    """A run through a fake grid; returns the result and the grid."""
-    post = FakePost(nodes)
-    post.fates = fates or {}
-    token = flower.DEPLOYED.set(Deployed(post, SITES, RUN))
-    try:
-        given = {"set": {"backend.poll": 1e-6, "backend.patience": 0} | options.pop("set", {})}
-        return pf.run(method, backend="flower", **given, **options), post
-    finally:
-        flower.DEPLOYED.reset(token)
-
-
-def lines(result):
-    """The record without what may differ between equal runs."""
-    found = [dict(row) for row in result.record]
-    return [{k: v for k, v in row.items() if k not in ("seconds", "time")} for row in found]
-
-
-def same_state(first, second):
-    """Check that servers and clients of a local and a deployed run are equal to the bit."""
-    ours, theirs = (Generation.read(r.folder / "checkpoint/manifest.json") for r in (first, second))
-    assert ours.numbered == theirs.numbered
-    server = ours.values["server"]
-    assert ours.files[server] == theirs.files[server]
-    nodes = second.folder.parent.glob(f"*/runs/{RUN}/client-*.safetensors")
-    kept = [path.read_bytes() for path in nodes]
-    assert ours.numbered
-    for name, _ in ours.numbered.values():
-        assert (first.folder / "checkpoint" / name).read_bytes() in kept, name
 
 
 @pytest.mark.slow
@@ -209,7 +123,7 @@ def test_a_lost_state_stops_the_run_or_begins_anew(tmp_path, data_dir, nodes):
     empty_disk(tmp_path)
     again = {key: node(tmp_path, key, data_dir) for key in nodes}
     more = {"resume": True, "rounds": 3}
-    with pytest.raises(pf.RunFailure, match="site-a does not have the last state of client [02]"):
+    with pytest.raises(pf.RunFailure, match=r"site-a does not have the last state of client [02]"):
         deployed(None, again, out=out, set={"backend.on_stale": "stop"}, **more)
     found, _ = deployed(None, again, out=out, set={"backend.on_stale": "fresh"}, **more)
     assert not any(row.get("absent") for row in lines(found))
@@ -352,27 +266,6 @@ def test_every_option_of_a_run_is_taken_or_not():
 def test_without_a_federation_the_backend_says_what_to_do(tmp_path):
     with pytest.raises(pf.UsageError, match="protofl deploy run METHOD"):
         pf.run("fedproto", backend="flower", out=tmp_path / "x", **QUICK)
-
-
-def test_no_path_and_no_traceback_leaves_a_node(tmp_path, data_dir, nodes):
-    """All bytes that a node sends in a run in which a hook fails."""
-    said = []
-
-    def listening(key):
-        def respond(text, blobs):
-            text, found = nodes[key].respond(text, blobs)
-            said.extend([text.encode(), *found])
-            return text, found
-
-        return SimpleNamespace(respond=respond)
-
-    options = QUICK | {"data_dir": data_dir, "rounds": 1}
-    listened = {key: listening(key) for key in nodes}
-    deployed("fedproto", listened, out=tmp_path / "deployed", **options)
-    broken = json.dumps({"run": RUN, "plan": "x", "text": "{}", "jobs": []})
-    said.append(nodes["a"].respond(broken, [])[0].encode())
-    for planted in (str(tmp_path), str(data_dir), "Traceback", 'File "'):
-        assert not any(planted.encode() in part for part in said), planted
 
 
 def test_calls_cross_a_pipe():
