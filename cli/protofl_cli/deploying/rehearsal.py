@@ -55,7 +55,7 @@ def rehearse(
         folder / "federation", f"127.0.0.1:{(port := programs.free_port())}", port
     )
     with ExitStack() as until:
-        federation, nodes = _make_sites(federation, folder, sites, clients, data_dir)
+        federation, nodes = make_sites(federation, folder, sites, clients, data_dir)
         say(f"link at {federation.address}: TLS, keys of {sites} nodes, process isolation")
         checks = [until.enter_context(running_link(federation))]
         checks += [until.enter_context(running_node(node, federation.address)) for node in nodes]
@@ -72,7 +72,7 @@ def _facts(local: Result) -> tuple[int, Path]:
     return int(config["clients"]), Path(config["data_dir"])
 
 
-def _make_sites(
+def make_sites(
     federation: Federation, folder: Path, sites: int, clients: int, data_dir: Path
 ) -> tuple[Federation, list[Path]]:
     """Write a folder for each node; clients are dealt to nodes in turn."""
@@ -114,6 +114,24 @@ def compare(here: Path, there: Path, accuracy: float) -> list[tuple[str, str]]:
             )
     if len(wanted) != len(found):
         raise RunFailure(f"the deployed run has {len(found)} rounds, local {len(wanted)}")
+    servers, clients = compare_states(here, there)
+    return [
+        ("rounds", f"{len(found)}, best test accuracy {100 * accuracy:.2f} %"),
+        ("record", "equal to local"),
+        ("server", f"equal to local: {servers} files"),
+        ("clients", f"equal to local: {clients} files, which stayed on the nodes"),
+    ]
+
+
+def compare_states(here: Path, there: Path) -> tuple[int, int]:
+    """Compare server and clients of the last round; see `compare`.
+
+    Returns:
+        The numbers of files of the server and of the clients.
+
+    Raises:
+        RunFailure: One differs.
+    """
     ours, theirs = (Generation.read(f / "checkpoint" / "manifest.json") for f in (here, there))
     servers = [name for name in ours.files if name.startswith("server-")]
     for name in servers:
@@ -124,12 +142,7 @@ def compare(here: Path, there: Path, accuracy: float) -> list[tuple[str, str]]:
         same = digest_of(here / "checkpoint" / name) in kept
         if not same or theirs.numbered.get(client) != (name, check):
             raise RunFailure(f"the deployed run differs from local in client {client}")
-    return [
-        ("rounds", f"{len(found)}, best test accuracy {100 * accuracy:.2f} %"),
-        ("record", "equal to local"),
-        ("server", f"equal to local: {len(servers)} files"),
-        ("clients", f"equal to local: {len(ours.numbered)} files, which stayed on the nodes"),
-    ]
+    return len(servers), len(ours.numbered)
 
 
 def digest_of(path: Path) -> str:

@@ -3,8 +3,8 @@
 A *request* names the run, the digest of its plan (and the plan, until a node knows it), the trial,
 the versions of clients that the node must keep, and the jobs of one stage for the node's clients.
 Each job names the version of its client on which it builds. A *response* has one reply per job, and
-for each client that trained the version that lies on the node's disk. A version is the length and the
-CRC-32 of a client's file, in hexadecimal digits, or empty for the state that the seed gives.
+for each client that trained the version that lies on the node's disk. A version is the length and
+the CRC-32 of a client's file, in hexadecimal digits, or empty for the state that the seed gives.
 """
 
 from __future__ import annotations

@@ -14,11 +14,16 @@ from runtime_toys import GIVEN, install
 from slowness import quick
 
 import protofl as pf
+from protofl.errors import Refused
 from protofl.federation.jobs import StartTrial
 from protofl.hooks.discovery.registry import Registry
 from protofl.testing.donors import methods_to_run
 
-OPTIONS = {k: v for k, v in GIVEN.items() if k != "backend"} | {"dry_step": False, "rounds": 2}
+OPTIONS = {k: v for k, v in GIVEN.items() if k != "backend"} | {
+    "dry_step": False,
+    "rounds": 2,
+    "lr": 0.01,
+}
 OPTIONS |= {"on_lost_client": "skip", "progress": False}
 FITTING = {"fedmrl": {"fedmrl.auxiliary_dim": 4}}
 """Options without which a method refuses the tiny nets."""
@@ -29,7 +34,7 @@ MACHINE = "machine-7c21"
 class Leaky:
     """A method that uploads samples, in the form that the test names."""
 
-    uploads = {"row": "samples of the client"}  # noqa: RUF012
+    uploads = {"row": "samples of the client"}
 
     @pf.hookimpl
     def upload_payload(self, client):
@@ -39,7 +44,7 @@ class Leaky:
 class LeakyStored:
     """A method that uploads samples with the numbers that lie on the disk, as floats."""
 
-    uploads = {"row": "samples of the client"}  # noqa: RUF012
+    uploads = {"row": "samples of the client"}
 
     @pf.hookimpl
     def upload_payload(self, client):
@@ -76,13 +81,14 @@ def options_of(method):
 
 
 def run(method, there, tmp_path, **options):
-    """All bytes that left the nodes in a run, on the first model group that the method takes."""
-    try:
-        return deployed(method, there, out=tmp_path / "1", **options)
-    except pf.UsageError as error:
-        if "architecture" not in str(error):
-            raise
-        return deployed(method, there, out=tmp_path / "2", **options | {"models": "toy1"})
+    """A run on the first model group that the method takes, and its grid."""
+    for group in ("toy", "toy1", "widths:cnn4@1,0.5"):
+        try:
+            given = options | {"models": group}
+            return deployed(method, there, out=tmp_path / group.partition(":")[0], **given)
+        except Refused:
+            pass
+    raise AssertionError(f"{method} takes no group")
 
 
 def private(config):
