@@ -156,6 +156,17 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume the run in --out.", rich_help_panel=PANEL)
     ] = False,
+    on_stale: Annotated[
+        str | None,
+        option(
+            "--on-stale",
+            "skip|stop|fresh",
+            "If a node lost the state of a client: go on without the client, stop the run, or give "
+            "the client its initial state (default: skip)",
+            rich_help_panel=PANEL,
+            show_default=False,
+        ),
+    ] = None,
     debug: Debug = False,
     **given: Any,  # noqa: ANN401 - the options of `Settings`, see with_options
 ) -> None:
@@ -169,7 +180,13 @@ def run(
     if out is None:
         raise UsageError("the run folder is missing", do="give it: --out DIR")
     try:
-        start(federation, out, _typed(method, given), render.line, resume=resume)
+        start(
+            federation,
+            out,
+            _typed(method, {**given, "on_stale": on_stale}),
+            render.line,
+            resume=resume,
+        )
     except KeyboardInterrupt as stop:
         do = "the run goes on; end it with: protofl deploy stop"
         raise typer.Exit(interrupted(stop, do)) from None

@@ -81,9 +81,10 @@ def real_options(options: dict[str, Any], *, resume: bool) -> dict[str, Any]:
         raise UsageError(
             f"--backend {found['backend']}: a deployed run has its own", do="leave out"
         )
-    seconds = found.pop("deadline", None)
-    if seconds is not None:
-        found["set"] = [*found.get("set", []), f"backend.deadline={seconds}"]
+    for name in ("deadline", "on_stale"):
+        value = found.pop(name, None)
+        if value is not None:
+            found["set"] = [*found.get("set", []), f"backend.{name}={value}"]
     if resume:
         return {**found, "resume": True}
     return {"on_lost_client": "skip", **found}

@@ -1,8 +1,8 @@
 """The backend of deployed runs: clients on nodes of their own, reached through Flower.
 
 protofl knows Flower as a `posts.Post`. `flower_app.server_app` makes one of Flower's grid and calls
-`serve`; ``protofl deploy run`` starts that app. What a run saves of a client is the name of a
-version (`client_versions`); the version itself never leaves the node.
+`serve`; ``protofl deploy run`` starts that app. A run knows a client by the name and the version of
+its file (`client_versions`); the file itself never leaves the node.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import protofl as pf
 from protofl_plugins.backends.hellos import told_by_sites
@@ -36,6 +36,11 @@ class Flower:
             60, ge=0, description="seconds within which the nodes must be online at the start"
         )
         poll: float = pf.Field(0.2, gt=0, description="seconds between two looks for replies")
+        on_stale: Literal["skip", "stop", "fresh"] = pf.Field(
+            "skip",
+            description="if a node lost a client's state: go on without the client, stop the run, "
+            "or give the client its initial state",
+        )
 
     @pf.hookimpl
     def open_pool(self, plan: pf.backends.Plan, config: Config) -> pf.backends.Pool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -27,7 +28,7 @@ else:
 import protofl as pf
 from protofl_plugins.backends import envelopes, wire
 from protofl_plugins.backends.envelopes import Answer, BadEnvelope
-from protofl_plugins.backends.node_clients import ClientFiles, Stale
+from protofl_plugins.backends.node_clients import NodeFiles, Stale
 from protofl_plugins.backends.node_plan import Policy, plan_here
 from protofl_plugins.backends.own_data import OwnData
 from protofl_plugins.backends.ray_actor import fingerprint
@@ -60,7 +61,7 @@ class Node:
         self._data = OwnData.read(settings.get("data"), sorted(self._clients), place)
         self._digest, self._run, self._trial = "", "", -1
         self._host: pf.backends.Host | None = None
-        self._files: ClientFiles | None = None
+        self._files: NodeFiles | None = None
         self._facts: dict[str, str] = {}
 
     def respond(self, text: str, blobs: Sequence[bytes]) -> tuple[str, list[bytes]]:
@@ -81,12 +82,13 @@ class Node:
             self._take(str(asked["text"]))
         if self._files is None or run != self._run:
             assert self._host is not None
-            self._files, self._run, self._trial = ClientFiles(self._runs, run, self._host), run, -1
+            self._files, self._run, self._trial = NodeFiles(self._runs, run, self._host), run, -1
         if not asked["jobs"]:
             return json.dumps({"facts": self._facts}), []
         self._start(int(asked["trial"]))
-        self._files.keep({envelopes.matching(envelopes.VERSION, v) for v in asked["keep"]})
-        return envelopes.response([self._answer(job, blobs) for job in asked["jobs"]])
+        self._files.keep(*envelopes.kept_in(asked))
+        fresh = asked.get("fresh") is True
+        return envelopes.response([self._answer(job, blobs, fresh) for job in asked["jobs"]])
 
     def _hello(self, form: Any) -> dict[str, Any]:  # noqa: ANN401 - as it came
         """Tell what the operator allows of the sizes of this node's data.
@@ -118,8 +120,8 @@ class Node:
             self._files.begin()
             self._trial = trial
 
-    def _answer(self, asked: Mapping[str, Any], blobs: Sequence[bytes]) -> Answer:
-        """Do a job; an error becomes its answer."""
+    def _answer(self, asked: Mapping[str, Any], blobs: Sequence[bytes], fresh: bool) -> Answer:
+        """Do a job; an error becomes its answer. A client that is lost may begin ``fresh``."""
         assert self._host is not None and self._files is not None
         try:
             job = self._job(asked, blobs)
@@ -128,19 +130,35 @@ class Node:
         header, version = job.header(), ""
         client = header["client"]
         try:
-            self._files.set(client, envelopes.matching(envelopes.VERSION, asked.get("base")))
+            notes = self._set(client, asked.get("base"), fresh)
             reply = self._host.handle(job)
+            reply.notes += notes
             if reply.header()["kind"] == "TrainReply":
                 version = self._files.write(client)
             elif header["kind"] == "Train":
                 self._files.forget(client)
-            return Answer(without_profile(reply.header()), reply.blob, version)
+            return Answer(public_header(reply.header()), reply.blob, version)
         except Stale as error:
-            notes = [str(error)]
-            return Answer({"kind": "Absent", "reason": "stale", "notes": notes})
+            return Answer({"kind": "Absent", "reason": "stale", "notes": [str(error)]})
         except Exception as error:
             self._files.forget(client)
             return Answer({"failure": words_of(error)})
+
+    def _set(self, client: int, base: object, fresh: bool) -> list[str]:
+        """Set a client to the version on which its job builds; return lines for the user.
+
+        Raises:
+            Stale: The version is lost, and the client may not begin anew.
+        """
+        assert self._files is not None
+        try:
+            self._files.set(client, envelopes.matching(envelopes.VERSION, base))
+        except Stale as error:
+            if not fresh:
+                raise
+            self._files.set(client, "")
+            return [f"{error}; it has its initial state again"]
+        return []
 
     def _job(self, asked: Mapping[str, Any], blobs: Sequence[bytes]) -> pf.backends.Job:
         """Return the job that a request describes, of values that a node takes.
@@ -191,16 +209,29 @@ def read_settings(
     return own, frozenset(clients), Policy.read(settings.get("policy", {}))
 
 
+PLACE = re.compile(
+    r"(?<=')~?/[^'\n]+(?=')|(?<=\")~?/[^\"\n]+(?=\")|(?<![\w.:/'\"])~?/[^\s'\",:;)\]]+"
+)
+"""A path from the root in the words of an error."""
+
+
 def words_of(error: Exception) -> dict[str, Any]:
-    """Return an error without its traceback, which is printed here."""
+    """Return an error without its traceback, which is printed here, and without paths."""
     traceback.print_exception(error)
     sys.stderr.flush()
-    return {**pf.ProtoflError.to_values(error), "trace": ""}
+    values = pf.ProtoflError.to_values(error)
+    return {**{key: without_paths(text) for key, text in values.items()}, "trace": ""}
 
 
-def without_profile(header: dict[str, Any]) -> dict[str, Any]:
-    """Return the header of a reply without what a profiled host recorded."""
-    return {**header, "profile": ""}
+def without_paths(text: str) -> str:
+    """Return words without the places of this machine's files."""
+    return PLACE.sub("PATH", text)
+
+
+def public_header(header: dict[str, Any]) -> dict[str, Any]:
+    """Return the header of a reply without what a profiled host recorded, and without paths."""
+    found = {**header, "profile": "", "notes": [*map(without_paths, header["notes"])]}
+    return {**found, "error": without_paths(found["error"])} if "error" in found else found
 
 
 def serve(node: Node, path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -29,11 +29,12 @@ AWAY = ("Train", "Evaluate")
 
 
 class Pace(Protocol):
-    """Options of the backend: its seconds, see `flower.Flower.Config`."""
+    """Options of the backend, see `flower.Flower.Config`."""
 
     deadline: float
     patience: float
     poll: float
+    on_stale: str
 
 
 @dataclass
@@ -82,7 +83,16 @@ class SitePool:
         header = job.header()
         if header["kind"] == "StartTrial":
             self._trial = header["trial"]
-            self._versions.start(header["files"])
+            self._versions.start(header["files"], header["checks"])
+
+    def present(self) -> set[int]:
+        """Return the clients whose nodes are online."""
+        nodes = self.deployed.post.nodes()
+        return {c for site in self.deployed.sites if site.key in nodes for c in site.clients}
+
+    def keep_files(self, names: Collection[str]) -> None:
+        """Keep files of clients; nodes are told with their next jobs."""
+        self._versions.keep(names)
 
     def run(
         self, jobs: Sequence[pf.backends.Job]
@@ -98,8 +108,7 @@ class SitePool:
             if header["kind"] in AWAY:
                 away.setdefault(self._home[header["client"]], []).append(job)
             else:
-                self._versions.answer(header)
-                yield job, pf.backends.Reply()
+                yield job, self._versions.answer(header)
         yield from self._exchange(away)
 
     def close(self) -> None:
@@ -150,11 +159,14 @@ class SitePool:
 
     def _send(self, node: int, site: Site, jobs: Sequence[pf.backends.Job]) -> str:
         blobs = envelopes.Blobs()
+        names, versions = self._versions.needed(site.clients)
         asked: dict[str, Any] = {
             "run": self.deployed.run,
             "plan": self._digest,
             "trial": self._trial,
-            "keep": sorted(self._versions.needed(site.clients)),
+            "names": names,
+            "keep": versions,
+            "fresh": self.config.on_stale == "fresh",
             "jobs": [],
         }
         if site.name not in self._known:
@@ -248,6 +260,13 @@ class SitePool:
             if asked.get("may_fail") and not isinstance(error, pf.UsageError):
                 return absent("failed", error.what, site)
             raise error
+        stale = kind == "Absent" and answer.header.get("reason") == "stale"
+        if stale and (self.config.on_stale == "stop" or not asked.get("may_fail")):
+            raise pf.RunFailure(
+                f"{site.name} does not have the last state of client {asked['client']}",
+                do="restore the node's folder runs and resume, or go on with: --on-stale fresh "
+                "(it has its initial state again) or --on-stale skip (without it)",
+            )
         if kind == "Absent" and not asked.get("may_fail"):
             reason = printed(answer.header.get("reason"))
             if reason != "skipped":
