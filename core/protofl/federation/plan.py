@@ -223,10 +223,11 @@ class Plan:
 
     def public_samples(self, trial: int, channels_last: bool) -> Samples | None:
         """Return the public samples without labels; None without public data."""
-        x, rows = self.stored[0], self.split(trial).public
-        if self.public_data is not None:
-            x, rows = self._public_stored
-        return None if rows is None else Samples(x, None, rows, self.preparation, channels_last)
+        rows = self.split(trial).public
+        if self.public_data is None and rows is None:
+            return None
+        x, rows = self._public_stored if self.public_data is not None else (self.stored[0], rows)
+        return Samples(x, None, rows, self.preparation, channels_last)
 
     def public_labels(self, trial: int) -> torch.Tensor | None:
         """Return the labels of the public samples, which no hook sees; None if not known."""
