@@ -30,7 +30,7 @@ from protofl_cli.deploying.rehearsal import compare_states, make_sites
 
 PROTOFL = [sys.executable, "-c", "from protofl_cli.start import main; main()"]
 RUN = "--models htcnn8 --dataset digits --clients 4 --batch-size 64 --local-epochs 4 --device cpu"
-RUN += " --feature-dim 16 --no-dry-step --quiet"
+RUN += " --feature-dim 16 --no-dry-step"
 ROUNDS = 5
 ONE = {"OMP_NUM_THREADS": "1"}
 
@@ -198,7 +198,7 @@ def superlink(lab: Lab, run: Program) -> Program:
 
 
 def stopped(lab: Lab, run: Program) -> Program:
-    """protofl deploy stop in training; the run is resumed."""
+    """The command protofl deploy stop in training; the run is resumed."""
     lab.in_training(run)
     stop = Program(lab.folder, "stop", "deploy", "stop", lab.lab)
     print("   stop:", closing(stop))
@@ -263,8 +263,9 @@ def strangers(lab: Lab) -> Iterator[str]:
 
     address = read_federation(lab.lab).address
     context = ssl.create_default_context(cafile=str(lab.lab / "ca.crt"))
-    for path in ("/v1/fleet/pull-messages", "/v1/runtime/acquire-task", "/v1/control/start-run"):
-        asked = request.Request(f"https://{address}{path}", data=b"", method="POST")
+    kind = {"Content-Type": "application/protobuf"}
+    for path in ("/v1/fleet/pull-messages", "/v1/runtime/acquire-task", "/v1/control/list-runs"):
+        asked = request.Request(f"https://{address}{path}", b"", kind, method="POST")
         try:
             with request.urlopen(asked, context=context, timeout=20) as answer:
                 yield f"{path}: {answer.status}"
