@@ -29,9 +29,9 @@ from protofl_cli.deploying.link import make_federation
 from protofl_cli.deploying.rehearsal import compare_states, make_sites
 
 PROTOFL = [sys.executable, "-c", "from protofl_cli.start import main; main()"]
-RUN = "--models htcnn8 --dataset digits --clients 4 --batch-size 64 --local-epochs 4 --device cpu"
+RUN = "--models htcnn8 --dataset digits --clients 4 --batch-size 64 --local-epochs 10 --device cpu"
 RUN += " --feature-dim 16 --no-dry-step"
-ROUNDS = 5
+ROUNDS = 4
 ONE = {"OMP_NUM_THREADS": "1"}
 
 
@@ -52,6 +52,7 @@ class Program:
 
     @property
     def said(self) -> str:
+        """What it has printed."""
         return self.log.read_bytes()[self._start :].decode(errors="replace")
 
     def wait_for(self, words: str, seconds: float = 240) -> None:
@@ -63,6 +64,7 @@ class Program:
             time.sleep(0.2)
 
     def end(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """End the program by a signal."""
         self.process.send_signal(how)
         self.process.wait(60)
 
@@ -106,18 +108,22 @@ class Lab:
         self.starts = [self.start_node(number) for number in range(2)]
 
     def start_link(self) -> Program:
+        """Start the link, and wait until it is there."""
         link = Program(self.folder, "link", "deploy", "link", self.lab)
         link.wait_for("link at")
         return link
 
     def start_node(self, number: int) -> Program:
+        """Start a node."""
         return Program(self.folder, f"start-{number}", "node", "start", self.nodes[number])
 
     def run(self, name: str, *more: object) -> Program:
+        """Start or resume a run."""
         out = ["--federation", self.lab, "--out", self.folder / name]
         return Program(self.folder, f"run-{name}", "deploy", "run", *out, *more)
 
     def new_run(self, name: str, *more: object) -> Program:
+        """Start a new run."""
         shutil.rmtree(self.folder / name, ignore_errors=True)
         words = ["fedproto", *RUN.split(), "--rounds", ROUNDS, "--data-dir", self.folder / "data"]
         return self.run(name, *words, *more)
@@ -125,11 +131,15 @@ class Lab:
     def in_training(self, run: Program) -> None:
         """Wait until the first node trains in the second round."""
         run.wait_for("round 1/")
-        while not processes("flwr-clientapp", self.nodes[0]):
+        before, since = list[int](), time.monotonic()
+        while not before or time.monotonic() - since < 4:  # the one of the evaluation ends soon
+            now = processes("flwr-clientapp", self.nodes[0])
+            if now != before:
+                before, since = now, time.monotonic()
             time.sleep(0.1)
-        time.sleep(4)
 
     def close(self) -> None:
+        """End all programs."""
         for program in (*self.starts, self.link):
             with contextlib.suppress(Exception):
                 program.end()
@@ -171,8 +181,10 @@ def deadline(lab: Lab, run: Program) -> Program:
     """A node that stands still past the deadline."""
     lab.in_training(run)
     assert kill("backends.node", lab.nodes[0], signal.SIGSTOP)
-    run.wait_for("no reply within")
-    kill("backends.node", lab.nodes[0], signal.SIGCONT)
+    try:
+        run.wait_for("no reply within")
+    finally:
+        kill("backends.node", lab.nodes[0], signal.SIGCONT)
     return run
 
 

@@ -24,6 +24,8 @@ REASONS = {1: "failed", 2: "failed", 3: "deadline", 4: "deadline", 5: "left", 6:
 REASONS |= {8: "failed"}
 """{code of a Flower error: reason for which the node's clients are absent}; others end the run."""
 
+DAY = 86_400
+
 AWAY = ("Train", "Evaluate")
 """Kinds of jobs that are sent to nodes; the pool answers all others itself."""
 
@@ -242,8 +244,11 @@ class SitePool:
     ) -> Iterator[tuple[pf.backends.Job, pf.backends.Reply]]:
         """Yield the replies of a delivery."""
         if delivery.code in REASONS:
-            words = f"{printed(delivery.reason)} (Flower's error {delivery.code})"
-            yield from self._lost(site, jobs, REASONS[delivery.code], words)
+            reason, words = REASONS[delivery.code], printed(delivery.reason)
+            if reason == "deadline":  # Flower's words speak of its database
+                words = f"no reply within {self.config.deadline or DAY / 2:g} s"
+            words += f" (Flower's error {delivery.code})"
+            yield from self._lost(site, jobs, reason, words)
             return
         try:
             found = self._opened(site, delivery)
