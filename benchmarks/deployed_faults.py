@@ -26,6 +26,7 @@ from urllib import error, request
 from protofl_cli.deploying import programs
 from protofl_cli.deploying.federation_file import read_federation
 from protofl_cli.deploying.link import make_federation
+from protofl_cli.deploying.node_process import make_node
 from protofl_cli.deploying.rehearsal import compare_states, make_sites
 
 PROTOFL = [sys.executable, "-c", "from protofl_cli.start import main; main()"]
@@ -93,19 +94,19 @@ def kill(mark: str, home: Path, how: signal.Signals = signal.SIGKILL) -> int:
 class Lab:
     """The federation, its link and its nodes."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, sites: int = 2) -> None:
         self.folder, self.lab = folder, folder / "federation"
         if not self.lab.exists():
             port = programs.free_port()
             made = make_federation(self.lab, f"127.0.0.1:{port}", port)
             data = folder / "data"
-            made, nodes = make_sites(made, folder, 2, 4, data)
+            made, nodes = make_sites(made, folder, sites, 4, data)
             for node in nodes:
                 text = (node / "node.toml").read_text()
                 (node / "node.toml").write_text(f'link = "{made.public}"\n' + text)
-        self.nodes = [folder / f"node-{number}" for number in range(2)]
+        self.nodes = [folder / f"node-{number}" for number in range(sites)]
         self.link = self.start_link()
-        self.starts = [self.start_node(number) for number in range(2)]
+        self.starts = [self.start_node(number) for number in range(sites)]
 
     def start_link(self) -> Program:
         """Start the link, and wait until it is there."""
@@ -201,7 +202,6 @@ def gone(lab: Lab, run: Program) -> Program:
 def superlink(lab: Lab, run: Program) -> Program:
     """The SuperLink killed in training, started again; the run is resumed."""
     lab.in_training(run)
-    lab.link.process.kill()
     kill("flower-superlink", lab.lab)
     print("   the run:", closing(run))
     lab.link = lab.start_link()
@@ -244,12 +244,12 @@ def closing(program: Program) -> str:
 
 
 def online(lab: Lab, seconds: float = 150) -> None:
-    """Wait until both nodes are online."""
+    """Wait until all nodes are online."""
     end = time.monotonic() + seconds
     while True:
         status = Program(lab.folder, "status", "deploy", "status", lab.lab)
         status.process.wait()
-        if status.said.count("online") >= 2 and "offline" not in status.said:
+        if status.said.count("online") >= len(lab.nodes) and "offline" not in status.said:
             return
         if time.monotonic() > end:
             raise RuntimeError(f"the nodes are not online: {status.said}")
@@ -285,11 +285,41 @@ def strangers(lab: Lab) -> Iterator[str]:
             yield f"{path}: {problem.code}"
 
 
+def refused_nodes(lab: Lab) -> Iterator[str]:
+    """What a node says that the link refuses, and what protofl node check says of it."""
+    other, away = lab.folder / "other", lab.folder / "refused"
+    for place in (other, away):
+        shutil.rmtree(place, ignore_errors=True)
+    make_federation(other, "127.0.0.1:1", 1)
+    lines = (lab.nodes[0] / "node.toml").read_text()
+    made = {"a wrong CA": (other / "ca.crt", True), "a key that is not registered": (None, False)}
+    made["the key of a node that is online"] = (None, True)
+    for name, (authority, known) in made.items():
+        node = away / name.replace(" ", "-")
+        make_node(node, lines)
+        if known:
+            shutil.copy(lab.nodes[0] / "key", node / "key")
+        shutil.copy(authority or lab.lab / "ca.crt", node / "ca.crt")
+        check = Program(lab.folder, f"check-{node.name}", "node", "check", node)
+        check.process.wait(120)
+        link = [line.strip() for line in check.said.splitlines() if "link" in line][-1:]
+        start = Program(lab.folder, f"refused-{node.name}", "node", "start", node)
+        end = time.monotonic() + 60
+        while start.process.poll() is None and time.monotonic() < end:
+            if "next try" in start.said:
+                break
+            time.sleep(0.5)
+        said = [line for line in start.said.splitlines() if line.strip()][-2:]
+        if start.process.poll() is None:
+            start.end()
+        yield f"{name}: {' | '.join(said)} (node check: {' '.join(link)})"
+
+
 def main() -> None:
     """Let the faults befall runs, and print what these say."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("faults", nargs="*", help=f"default: all of {', '.join(FAULTS)}")
+    parser.add_argument("faults", nargs="*", help=f"default: {', '.join(FAULTS)}, refused nodes")
     given = parser.parse_args()
     folder = given.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
@@ -298,6 +328,9 @@ def main() -> None:
         online(lab)
         for answer in strangers(lab):
             print("a stranger at", answer, flush=True)
+        if not given.faults:
+            for answer in refused_nodes(lab):
+                print(answer, flush=True)
         for name in given.faults or FAULTS:
             print(f"{name}: {FAULTS[name].__doc__}", flush=True)
             try:

@@ -186,7 +186,14 @@ def follow(
                 break
             if time.monotonic() - looked > 15:
                 looked = time.monotonic()
-                status = status_of(federation, number)
+                try:
+                    status = status_of(federation, number)
+                except RunFailure as error:
+                    raise RunFailure(
+                        f"the link has ended, and the run with it: {error.what}",
+                        do=f"start it again: protofl deploy link {federation.folder}; then "
+                        "continue the run with --resume",
+                    ) from None
                 if status.startswith("finished") and not end.exists():
                     log = federation.folder / "logs" / "superexec.log"
                     what = f"Flower's run {number} ended without a result ({status})"
