@@ -26,12 +26,13 @@ from urllib import error, request
 from protofl_cli.deploying import programs
 from protofl_cli.deploying.federation_file import read_federation
 from protofl_cli.deploying.link import make_federation
+from protofl_cli.deploying.node_process import make_node
 from protofl_cli.deploying.rehearsal import compare_states, make_sites
 
 PROTOFL = [sys.executable, "-c", "from protofl_cli.start import main; main()"]
-RUN = "--models htcnn8 --dataset digits --clients 4 --batch-size 64 --local-epochs 4 --device cpu"
-RUN += " --feature-dim 16 --no-dry-step --quiet"
-ROUNDS = 5
+RUN = "--models htcnn8 --dataset digits --clients 4 --batch-size 64 --local-epochs 10 --device cpu"
+RUN += " --feature-dim 16 --no-dry-step"
+ROUNDS = 4
 ONE = {"OMP_NUM_THREADS": "1"}
 
 
@@ -52,6 +53,7 @@ class Program:
 
     @property
     def said(self) -> str:
+        """What it has printed."""
         return self.log.read_bytes()[self._start :].decode(errors="replace")
 
     def wait_for(self, words: str, seconds: float = 240) -> None:
@@ -63,6 +65,7 @@ class Program:
             time.sleep(0.2)
 
     def end(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """End the program by a signal."""
         self.process.send_signal(how)
         self.process.wait(60)
 
@@ -91,33 +94,37 @@ def kill(mark: str, home: Path, how: signal.Signals = signal.SIGKILL) -> int:
 class Lab:
     """The federation, its link and its nodes."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, sites: int = 2) -> None:
         self.folder, self.lab = folder, folder / "federation"
         if not self.lab.exists():
             port = programs.free_port()
             made = make_federation(self.lab, f"127.0.0.1:{port}", port)
             data = folder / "data"
-            made, nodes = make_sites(made, folder, 2, 4, data)
+            made, nodes = make_sites(made, folder, sites, 4, data)
             for node in nodes:
                 text = (node / "node.toml").read_text()
                 (node / "node.toml").write_text(f'link = "{made.public}"\n' + text)
-        self.nodes = [folder / f"node-{number}" for number in range(2)]
+        self.nodes = [folder / f"node-{number}" for number in range(sites)]
         self.link = self.start_link()
-        self.starts = [self.start_node(number) for number in range(2)]
+        self.starts = [self.start_node(number) for number in range(sites)]
 
     def start_link(self) -> Program:
+        """Start the link, and wait until it is there."""
         link = Program(self.folder, "link", "deploy", "link", self.lab)
         link.wait_for("link at")
         return link
 
     def start_node(self, number: int) -> Program:
+        """Start a node."""
         return Program(self.folder, f"start-{number}", "node", "start", self.nodes[number])
 
     def run(self, name: str, *more: object) -> Program:
+        """Start or resume a run."""
         out = ["--federation", self.lab, "--out", self.folder / name]
         return Program(self.folder, f"run-{name}", "deploy", "run", *out, *more)
 
     def new_run(self, name: str, *more: object) -> Program:
+        """Start a new run."""
         shutil.rmtree(self.folder / name, ignore_errors=True)
         words = ["fedproto", *RUN.split(), "--rounds", ROUNDS, "--data-dir", self.folder / "data"]
         return self.run(name, *words, *more)
@@ -125,11 +132,15 @@ class Lab:
     def in_training(self, run: Program) -> None:
         """Wait until the first node trains in the second round."""
         run.wait_for("round 1/")
-        while not processes("flwr-clientapp", self.nodes[0]):
+        before, since = list[int](), time.monotonic()
+        while not before or time.monotonic() - since < 4:  # the one of the evaluation ends soon
+            now = processes("flwr-clientapp", self.nodes[0])
+            if now != before:
+                before, since = now, time.monotonic()
             time.sleep(0.1)
-        time.sleep(4)
 
     def close(self) -> None:
+        """End all programs."""
         for program in (*self.starts, self.link):
             with contextlib.suppress(Exception):
                 program.end()
@@ -171,8 +182,10 @@ def deadline(lab: Lab, run: Program) -> Program:
     """A node that stands still past the deadline."""
     lab.in_training(run)
     assert kill("backends.node", lab.nodes[0], signal.SIGSTOP)
-    run.wait_for("no reply within")
-    kill("backends.node", lab.nodes[0], signal.SIGCONT)
+    try:
+        run.wait_for("no reply within")
+    finally:
+        kill("backends.node", lab.nodes[0], signal.SIGCONT)
     return run
 
 
@@ -189,7 +202,6 @@ def gone(lab: Lab, run: Program) -> Program:
 def superlink(lab: Lab, run: Program) -> Program:
     """The SuperLink killed in training, started again; the run is resumed."""
     lab.in_training(run)
-    lab.link.process.kill()
     kill("flower-superlink", lab.lab)
     print("   the run:", closing(run))
     lab.link = lab.start_link()
@@ -198,7 +210,7 @@ def superlink(lab: Lab, run: Program) -> Program:
 
 
 def stopped(lab: Lab, run: Program) -> Program:
-    """protofl deploy stop in training; the run is resumed."""
+    """The command protofl deploy stop in training; the run is resumed."""
     lab.in_training(run)
     stop = Program(lab.folder, "stop", "deploy", "stop", lab.lab)
     print("   stop:", closing(stop))
@@ -232,12 +244,12 @@ def closing(program: Program) -> str:
 
 
 def online(lab: Lab, seconds: float = 150) -> None:
-    """Wait until both nodes are online."""
+    """Wait until all nodes are online."""
     end = time.monotonic() + seconds
     while True:
         status = Program(lab.folder, "status", "deploy", "status", lab.lab)
         status.process.wait()
-        if status.said.count("online") >= 2 and "offline" not in status.said:
+        if status.said.count("online") >= len(lab.nodes) and "offline" not in status.said:
             return
         if time.monotonic() > end:
             raise RuntimeError(f"the nodes are not online: {status.said}")
@@ -263,8 +275,9 @@ def strangers(lab: Lab) -> Iterator[str]:
 
     address = read_federation(lab.lab).address
     context = ssl.create_default_context(cafile=str(lab.lab / "ca.crt"))
-    for path in ("/v1/fleet/pull-messages", "/v1/runtime/acquire-task", "/v1/control/start-run"):
-        asked = request.Request(f"https://{address}{path}", data=b"", method="POST")
+    kind = {"Content-Type": "application/protobuf"}
+    for path in ("/v1/fleet/pull-messages", "/v1/runtime/acquire-task", "/v1/control/list-runs"):
+        asked = request.Request(f"https://{address}{path}", b"", kind, method="POST")
         try:
             with request.urlopen(asked, context=context, timeout=20) as answer:
                 yield f"{path}: {answer.status}"
@@ -272,11 +285,41 @@ def strangers(lab: Lab) -> Iterator[str]:
             yield f"{path}: {problem.code}"
 
 
+def refused_nodes(lab: Lab) -> Iterator[str]:
+    """What a node says that the link refuses, and what protofl node check says of it."""
+    other, away = lab.folder / "other", lab.folder / "refused"
+    for place in (other, away):
+        shutil.rmtree(place, ignore_errors=True)
+    make_federation(other, "127.0.0.1:1", 1)
+    lines = (lab.nodes[0] / "node.toml").read_text()
+    made = {"a wrong CA": (other / "ca.crt", True), "a key that is not registered": (None, False)}
+    made["the key of a node that is online"] = (None, True)
+    for name, (authority, known) in made.items():
+        node = away / name.replace(" ", "-")
+        make_node(node, lines)
+        if known:
+            shutil.copy(lab.nodes[0] / "key", node / "key")
+        shutil.copy(authority or lab.lab / "ca.crt", node / "ca.crt")
+        check = Program(lab.folder, f"check-{node.name}", "node", "check", node)
+        check.process.wait(120)
+        link = [line.strip() for line in check.said.splitlines() if "link" in line][-1:]
+        start = Program(lab.folder, f"refused-{node.name}", "node", "start", node)
+        end = time.monotonic() + 60
+        while start.process.poll() is None and time.monotonic() < end:
+            if "next try" in start.said:
+                break
+            time.sleep(0.5)
+        said = [line for line in start.said.splitlines() if line.strip()][-2:]
+        if start.process.poll() is None:
+            start.end()
+        yield f"{name}: {' | '.join(said)} (node check: {' '.join(link)})"
+
+
 def main() -> None:
     """Let the faults befall runs, and print what these say."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("faults", nargs="*", help=f"default: all of {', '.join(FAULTS)}")
+    parser.add_argument("faults", nargs="*", help=f"default: {', '.join(FAULTS)}, refused nodes")
     given = parser.parse_args()
     folder = given.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
@@ -285,6 +328,9 @@ def main() -> None:
         online(lab)
         for answer in strangers(lab):
             print("a stranger at", answer, flush=True)
+        if not given.faults:
+            for answer in refused_nodes(lab):
+                print(answer, flush=True)
         for name in given.faults or FAULTS:
             print(f"{name}: {FAULTS[name].__doc__}", flush=True)
             try:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import stat
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -109,6 +111,41 @@ def test_node_check_says_what_is_wrong(cli, tmp_path):
     assert "unknown rule [policy] method" in found.output
     assert "can be read by others" in found.output
     assert "ca.crt is missing" in found.output
+
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from protofl_cli.deploying.programs import Child
+sleep = "import time; print('here', flush=True); time.sleep(600)"
+Child([sys.executable, "-c", sleep], Path(sys.argv[1]))
+time.sleep(600)
+"""
+
+
+def test_programs_end_with_a_command_that_is_killed(tmp_path):
+    log = tmp_path / "child.log"
+    with subprocess.Popen([sys.executable, "-c", PARENT, str(log)], cwd=tmp_path) as parent:
+        while not (log.exists() and log.read_text()):
+            assert parent.poll() is None
+            time.sleep(0.02)
+        children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+        parent.kill()
+    assert len(children) == 1
+    for _ in range(1500):
+        if not is_alive(children[0]):
+            return
+        time.sleep(0.02)
+    os.kill(int(children[0]), signal.SIGKILL)
+    pytest.fail("the program goes on")
+
+
+def is_alive(process):
+    """Whether a process runs; one that nobody has waited for has ended."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 @needs_flower

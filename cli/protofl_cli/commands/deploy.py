@@ -80,11 +80,20 @@ def init(
     port: Annotated[
         int, option("--port", "N", "Port of the link on this machine.", min=1, max=65535)
     ] = 9200,
+    sample: Annotated[
+        str,
+        option("--sample", "SHAPE", "Shape of a sample of the sites' own data, such as 1x28x28"),
+    ] = "",
+    classes: Annotated[
+        str,
+        option("--classes", "N|NAME,…", "Classes of the sites' own data: a number, or names"),
+    ] = "",
     debug: Debug = False,
 ) -> None:
     """Make a federation: certificates, a secret, federation.toml, a proxy's configuration.
 
-    Keep ca.key and server.key secret. Give ca.crt to every node.
+    With --sample and --classes, runs train on the sites' own data. Keep ca.key and server.key
+    secret. Give ca.crt to every node.
     """
     from protofl_cli.deploying.link import make_federation
     from protofl_cli.deploying.service_files import write_link_files
@@ -92,7 +101,14 @@ def init(
     host, colon, number = public.rpartition(":")
     if not (host and colon and number.isdecimal()):
         raise UsageError(f"--public {public!r}: expected HOST:PORT")
-    made = make_federation(folder, public, port)
+    if bool(sample) != bool(classes):
+        raise UsageError("--sample and --classes belong together", do="give both, or neither")
+    data = {"sample": sample, "classes": classes} if sample else {}
+    if data:
+        from protofl.federation.inputs import load_dataset
+
+        load_dataset("sites", {**data, "told": [{}]}, Path(), render.line)  # words what is wrong
+    made = make_federation(folder, public, port, data)
     files = write_link_files(made)
     render.pairs(
         [

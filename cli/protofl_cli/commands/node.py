@@ -23,6 +23,10 @@ def init(
     client: Annotated[
         list[int], option("--client", "N", "A client on this node; repeatable.", min=0)
     ],
+    data: Annotated[
+        str,
+        option("--data", "NAME[:PATH]", "Data set with this node's samples (default: the run's)"),
+    ] = "",
     debug: Debug = False,
 ) -> None:
     """Make a node: a key pair, node.toml with its policy, a systemd unit.
@@ -34,7 +38,7 @@ def init(
 
     check_address("--link", link)
     place = folder.expanduser().absolute()
-    public = make_node(place, settings_text(link, client))
+    public = make_node(place, settings_text(link, client, data))
     unit = unit_text("node", f"node start {place}")
     (place / "protofl-node.service").write_text(unit, encoding="utf-8")
     render.pairs(

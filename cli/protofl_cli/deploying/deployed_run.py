@@ -52,17 +52,20 @@ def options_of(federation: Federation, options: Mapping[str, Any]) -> dict[str, 
     Raises:
         UsageError: Some sites name an architecture, and others do not.
     """
+    found: dict[str, Any] = {}
+    if federation.data and "dataset" not in options:
+        found = {"dataset": "sites", "options": {"dataset": dict(federation.data)}}
     sites = federation.sites
     names = {client: site.architecture for site in sites for client in site.clients}
     without = [site.name for site in sites if not site.architecture]
     if "architectures" in options or len(without) == len(sites):
-        return {}
+        return found
     if without:
         raise UsageError(
             f"{without[0]} has no architecture in {FILE}, and other sites have one",
             do="name one for each site, or for none",
         )
-    return {"architectures": [names[client] for client in sorted(names)]}
+    return {**found, "architectures": [names[client] for client in sorted(names)]}
 
 
 def real_options(options: dict[str, Any], *, resume: bool) -> dict[str, Any]:

@@ -29,9 +29,9 @@ import protofl as pf
 from protofl_plugins.backends import envelopes, wire
 from protofl_plugins.backends.envelopes import Answer, BadEnvelope
 from protofl_plugins.backends.node_clients import NodeFiles, Stale
+from protofl_plugins.backends.node_facts import changes_of, facts_of
 from protofl_plugins.backends.node_plan import Policy, plan_here
 from protofl_plugins.backends.own_data import OwnData
-from protofl_plugins.backends.ray_actor import fingerprint
 
 PATIENCE = 60.0
 """Seconds that the pipe of a message may pause before it is given up."""
@@ -63,6 +63,7 @@ class Node:
         self._host: pf.backends.Host | None = None
         self._files: NodeFiles | None = None
         self._facts: dict[str, str] = {}
+        self._changes: list[str] = []
 
     def respond(self, text: str, blobs: Sequence[bytes]) -> tuple[str, list[bytes]]:
         """Do what a request asks for; return the response."""
@@ -82,9 +83,12 @@ class Node:
             self._take(str(asked["text"]))
         if self._files is None or run != self._run:
             assert self._host is not None
-            self._files, self._run, self._trial = NodeFiles(self._runs, run, self._host), run, -1
+            files = NodeFiles(self._runs, run, self._host)
+            self._changes += changes_of(self._runs / run, self._facts)
+            self._files, self._run, self._trial = files, run, -1
         if not asked["jobs"]:
-            return json.dumps({"facts": self._facts}), []
+            changes, self._changes = self._changes, []
+            return json.dumps({"facts": self._facts, "changes": changes}), []
         self._start(int(asked["trial"]))
         self._files.keep(*envelopes.kept_in(asked))
         fresh = asked.get("fresh") is True
@@ -108,7 +112,7 @@ class Node:
         self._host, self._files, self._digest = None, None, ""
         here = plan_here(text, self._own, self._policy, self._data)
         plan = pf.backends.Plan.from_json(here, self._data and self._data.of_plan(here))
-        self._host, self._facts = pf.backends.Host(plan), fingerprint(plan)
+        self._host, self._facts = pf.backends.Host(plan), facts_of(plan)
         self._host.warm_up()
         self._digest = envelopes.digest_of(text)
 

@@ -98,6 +98,17 @@ class OwnData:
         labels = {str(key): str(value) for key, value in table.get("labels", {}).items()}
         return cls(clients, data_dir, **{**table, "part": parts, "labels": labels})
 
+    def described(self) -> str:
+        """Return the size of each client's data and the labels, for the operator.
+
+        Raises:
+            UsageError: The data can't be read.
+        """
+        found = self._read(self.dataset, self.options)
+        sizes = ", ".join(f"{len(a)} + {len(b)}" for a, b in self._parts(found))
+        labels = ", ".join(found.classes[:20]) + (", …" if found.num_classes > 20 else "")
+        return f"{found.sample}, {sizes} for training and tests; labels: {labels}"
+
     def hello(self, form: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the server is told before a run.
 

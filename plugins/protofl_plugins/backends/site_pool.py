@@ -17,12 +17,14 @@ import protofl as pf
 from protofl_plugins.backends import envelopes
 from protofl_plugins.backends.client_versions import Versions
 from protofl_plugins.backends.envelopes import Answer, BadEnvelope, without_told
+from protofl_plugins.backends.node_facts import facts_of
 from protofl_plugins.backends.posts import Delivery, Deployed, Site
-from protofl_plugins.backends.ray_actor import fingerprint
 
 REASONS = {1: "failed", 2: "failed", 3: "deadline", 4: "deadline", 5: "left", 6: "failed"}
 REASONS |= {8: "failed"}
 """{code of a Flower error: reason for which the node's clients are absent}; others end the run."""
+
+DAY = 86_400
 
 AWAY = ("Train", "Evaluate")
 """Kinds of jobs that are sent to nodes; the pool answers all others itself."""
@@ -156,6 +158,9 @@ class SitePool:
         self._known.add(site.name)
         for line in differences(site, self.plan, found.get("facts")):
             self.report(line)
+        changes = found.get("changes")
+        for line in changes[:20] if isinstance(changes, list) else ():
+            self.report(f"{site.name} has changed since the last round: {printed(line)}")
 
     def _send(self, node: int, site: Site, jobs: Sequence[pf.backends.Job]) -> str:
         blobs = envelopes.Blobs()
@@ -239,10 +244,21 @@ class SitePool:
     ) -> Iterator[tuple[pf.backends.Job, pf.backends.Reply]]:
         """Yield the replies of a delivery."""
         if delivery.code in REASONS:
-            words = f"{printed(delivery.reason)} (Flower's error {delivery.code})"
-            yield from self._lost(site, jobs, REASONS[delivery.code], words)
+            reason, words = REASONS[delivery.code], printed(delivery.reason)
+            if reason == "deadline":  # Flower's words speak of its database
+                words = f"no reply within {self.config.deadline or DAY / 2:g} s"
+            words += f" (Flower's error {delivery.code})"
+            yield from self._lost(site, jobs, reason, words)
             return
-        found = self._opened(site, delivery)
+        try:
+            found = self._opened(site, delivery)
+        except pf.ProtoflError as error:
+            if not all(job.header().get("may_fail") for job in jobs):
+                raise
+            self._known.discard(site.name)
+            words = error.what.removeprefix(site.name).lstrip(": ")
+            yield from self._lost(site, jobs, reason_of(error), words)
+            return
         self._known.add(site.name)
         try:
             answers = envelopes.answers_in(found, delivery.blobs, len(jobs))
@@ -257,8 +273,8 @@ class SitePool:
         asked, kind = job.header(), answer.header.get("kind")
         if "failure" in answer.header:
             error = failure_of(site, answer.header["failure"])
-            if asked.get("may_fail") and not isinstance(error, pf.UsageError):
-                return absent("failed", error.what, site)
+            if asked.get("may_fail"):
+                return absent(reason_of(error), error.what.removeprefix(f"{site.name}: "), site)
             raise error
         stale = kind == "Absent" and answer.header.get("reason") == "stale"
         if stale and (self.config.on_stale == "stop" or not asked.get("may_fail")):
@@ -300,6 +316,11 @@ def absent(reason: str, words: str, site: Site) -> pf.backends.Reply:
     return pf.backends.Reply.from_header({"kind": "Absent", "reason": reason, "notes": [note]})
 
 
+def reason_of(error: pf.ProtoflError) -> str:
+    """Return the reason for which a client is absent after a node's error."""
+    return "refused" if isinstance(error, pf.UsageError) else "failed"
+
+
 def printed(text: object) -> str:
     """Return a foreign text as one short printable line."""
     line = " ".join(str(text).split())
@@ -318,7 +339,7 @@ def failure_of(site: Site, values: Any) -> pf.ProtoflError:  # noqa: ANN401 - as
 def differences(site: Site, plan: pf.backends.Plan, facts: Any) -> list[str]:  # noqa: ANN401
     """Return lines about what differs between a node and the run's machine."""
     found = facts if isinstance(facts, dict) else {}
-    here = fingerprint(plan)
+    here = facts_of(plan)
     if plan.data.elsewhere:
         del here["data"]  # each node has its own
     return [

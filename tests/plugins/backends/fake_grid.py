@@ -19,8 +19,9 @@ class FakePost:
 
     Attributes:
         there: {public key: node}.
-        fates: {(key, round, stage): a code of Flower's errors, "lost after work", or a function of
-            the request that gives the answer}.
+        fates: {(key, round, stage): a code of Flower's errors; "lost after work" or "late", where
+            the work was done; "never", where nothing comes; or a function of the request that
+            gives the answer}.
         sent: The messages to nodes.
         left: All bytes that left nodes.
     """
@@ -43,14 +44,17 @@ class FakePost:
         return [found for ticket in tickets for found in self._carry(ticket)]
 
     def _carry(self, ticket):
-        key, text, blobs = self._waiting.pop(ticket)
+        key, text, blobs = self._waiting[ticket]
         fate = self.fates.get((key, *stage(json.loads(text))))
-        if fate is None or fate == "lost after work":
+        if fate == "never":
+            return []
+        del self._waiting[ticket]
+        if fate in (None, "late", "lost after work"):
             text, found = self.there[key].respond(text, blobs)
             self.left += [text.encode(), *found]
             if fate is None:
                 return [Delivery(ticket, text, found)]
-            fate = 8
+            fate = {"late": 4, "lost after work": 8}[fate]
         if callable(fate):
             return [Delivery(ticket, *fate(text))]
         return [Delivery(ticket, code=fate, reason="as the test wants")]
@@ -82,9 +86,9 @@ def deployed(method, nodes, fates=None, **options):
     return run_on(post, method, **options), post
 
 
-def run_on(post, method, **options):
+def run_on(post, method, run=RUN, **options):
     """A run through a grid."""
-    token = flower.DEPLOYED.set(Deployed(post, SITES, RUN))
+    token = flower.DEPLOYED.set(Deployed(post, SITES, run))
     try:
         given = {"set": {"backend.poll": 1e-6, "backend.patience": 0} | options.pop("set", {})}
         return pf.run(method, backend="flower", **given, **options)
@@ -98,13 +102,13 @@ def lines(result):
     return [{k: v for k, v in row.items() if k not in ("seconds", "time")} for row in found]
 
 
-def same_state(first, second):
+def same_state(first, second, run=RUN):
     """Check that servers and clients of a local and a deployed run are equal to the bit."""
     ours, theirs = (Generation.read(r.folder / "checkpoint/manifest.json") for r in (first, second))
     assert ours.numbered == theirs.numbered
     server = ours.values["server"]
     assert ours.files[server] == theirs.files[server]
-    nodes = second.folder.parent.glob(f"*/runs/{RUN}/client-*.safetensors")
+    nodes = second.folder.parent.glob(f"*/runs/{run}/client-*.safetensors")
     kept = [path.read_bytes() for path in nodes]
     assert ours.numbered
     for name, _ in ours.numbered.values():

@@ -167,12 +167,8 @@ def test_what_a_hostile_node_sends_makes_its_clients_absent(name, tmp_path, data
     pool = SitePool(plan, one, flower.Flower.Config(poll=1e-6, patience=0))
     pool.broadcast(StartTrial(0))
     jobs = [Train(client, 0, may_fail=True) for client in (0, 2)]
-    try:
-        replies = [reply.header() for _, reply in pool.run(jobs)]
-    except pf.RunFailure as error:
-        assert "wrong envelope" in error.what
-    else:
-        assert [(r["kind"], r["reason"]) for r in replies] == [("Absent", "failed")] * 2
+    replies = [reply.header() for _, reply in pool.run(jobs)]
+    assert [(r["kind"], r["reason"]) for r in replies] == [("Absent", "failed")] * 2
 
 
 @pytest.fixture(scope="module")
