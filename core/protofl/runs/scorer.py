@@ -103,9 +103,26 @@ def scorer_of(plan: Plan, reading: Reading, client: int, which: str, trial: int)
         unpack_server(side.record, read_tensors(folder / found.values["server"]))
         side.begin(number)
         [(_, blob)] = side.downloads([client], Totals(), counted=False)
+    file = folder / found.numbered[client][0] if client in found.numbered else None
+    return scorer_with(plan, trial, client, file, number, blob)
+
+
+def scorer_with(
+    plan: Plan, trial: int, client: int, file: Path | None, number: int, blob: bytes
+) -> Scorer:
+    """Restore a client from its file, with the download of an evaluation.
+
+    Args:
+        plan: The run.
+        trial: The trial.
+        client: The client.
+        file: Its file; None if it never trained.
+        number: The round of the evaluation.
+        blob: The encoded download.
+    """
     record = build_client(plan, trial, client)
-    if client in found.numbered:
-        unpack_client(record, read_tensors(folder / found.numbered[client][0]))
+    if file is not None:
+        unpack_client(record, read_tensors(file))
     declared = plan.composition.declarations("download_payload")
     gate = DownloadGate(plan.info, declared, plan.composition.download, dry=False)
     view = Client(record, plan.composition.main)

@@ -59,7 +59,7 @@ class Node:
         self._own, self._clients, self._policy = read_settings(folder, settings)
         place = Path(self._own["data_dir"])
         self._data = OwnData.read(settings.get("data"), sorted(self._clients), place)
-        self._digest, self._run, self._trial = "", "", -1
+        self._digest, self._run, self._trial, self._plan = "", "", -1, ""
         self._host: pf.backends.Host | None = None
         self._files: NodeFiles | None = None
         self._facts: dict[str, str] = {}
@@ -84,6 +84,7 @@ class Node:
         if self._files is None or run != self._run:
             assert self._host is not None
             files = NodeFiles(self._runs, run, self._host)
+            files.keep_plan(self._plan)
             self._changes += changes_of(self._runs / run, self._facts)
             self._files, self._run, self._trial = files, run, -1
         if not asked["jobs"]:
@@ -114,7 +115,7 @@ class Node:
         plan = pf.backends.Plan.from_json(here, self._data and self._data.of_plan(here))
         self._host, self._facts = pf.backends.Host(plan), facts_of(plan)
         self._host.warm_up()
-        self._digest = envelopes.digest_of(text)
+        self._plan, self._digest = here, envelopes.digest_of(text)
 
     def _start(self, trial: int) -> None:
         assert self._host is not None and self._files is not None
@@ -141,6 +142,9 @@ class Node:
                 version = self._files.write(client)
             elif header["kind"] == "Train":
                 self._files.forget(client)
+            elif not header["epochs"]:
+                about = {"version": asked.get("base"), "trial": self._trial}
+                self._files.evaluated(client, {**about, "round": header["round"]}, job.blob)
             return Answer(public_header(reply.header()), reply.blob, version)
         except Stale as error:
             return Answer({"kind": "Absent", "reason": "stale", "notes": [str(error)]})

@@ -14,6 +14,7 @@ import shutil
 import zlib
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ RUNS = 5
 """Runs whose clients a node keeps."""
 
 NAMES = "names.json"
+
+PLAN = "plan.json"
+"""The plan as this node took it."""
 
 
 class Stale(Exception):
@@ -50,6 +54,16 @@ class NodeFiles:
         self._names: dict[str, str] = {}
         with suppress(OSError, ValueError):
             self._names = dict(json.loads((self._folder / NAMES).read_text(encoding="utf-8")))
+
+    def keep_plan(self, text: str) -> None:
+        """Write the plan of the run, for exports."""
+        (self._folder / PLAN).write_text(text, encoding="utf-8")
+
+    def evaluated(self, client: int, about: Mapping[str, Any], blob: bytes) -> None:
+        """Write with what a client was evaluated last: a line of facts, and its download."""
+        part = self._folder / f"evaluation-{client:05d}.part"
+        part.write_bytes(json.dumps(dict(about)).encode() + b"\n" + blob)
+        part.replace(part.with_suffix(""))
 
     def begin(self) -> None:
         """Note that the host has forgotten its clients."""
@@ -114,6 +128,52 @@ class NodeFiles:
     def _do(self, kind: str, client: int, **values: Any) -> None:  # noqa: ANN401 - of a job
         job = {"kind": kind, "client": client, **values}
         self._host.handle(pf.backends.Job.from_header(job))
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A client of a run on this node as it was evaluated last.
+
+    Attributes:
+        plan: The plan, as JSON.
+        file: The client's file; None if it had not trained.
+        trial: The trial.
+        round: The round.
+        blob: The encoded download.
+    """
+
+    plan: str
+    file: Path | None
+    trial: int
+    round: int
+    blob: bytes
+
+
+def last_evaluation(folder: Path, client: int) -> Evaluation:
+    """Return the last evaluation of a client.
+
+    Args:
+        folder: The folder of the run on this node.
+        client: The client.
+
+    Raises:
+        UsageError: It was not evaluated here, or its file is gone.
+    """
+    try:
+        line, _, blob = (folder / f"evaluation-{client:05d}").read_bytes().partition(b"\n")
+        plan = (folder / PLAN).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise pf.UsageError(f"client {client} was not evaluated on this node in {folder}") from None
+    about = json.loads(line)
+    file, version = None, about["version"]
+    if version:
+        file = folder / f"client-{client:05d}-{version}.safetensors"
+        if not file.is_file() or version_in(file) != version:
+            raise pf.UsageError(
+                f"the state with which client {client} was evaluated last is gone",
+                do="export after the next evaluation",
+            )
+    return Evaluation(plan, file, about["trial"], about["round"], blob)
 
 
 def version_in(path: Path) -> str:

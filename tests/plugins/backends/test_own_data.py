@@ -8,9 +8,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from fake_grid import RUN, FakePost, lines, same_state
+from safetensors import safe_open
 from sklearn.datasets import load_digits
 
 import protofl as pf
+from protofl_cli.deploying.node_export import export_client
+from protofl_cli.deploying.node_process import settings_text
 from protofl_plugins.backends import flower
 from protofl_plugins.backends.hellos import LARGEST, told_by_sites
 from protofl_plugins.backends.node import Node
@@ -123,6 +126,37 @@ def test_sites_with_own_data_equal_a_simulation_of_data_split_alike(tmp_path, fi
         assert ours[table] == theirs[table]
     # No node learns what another one tells.
     assert not [text for _, text, _ in post.sent if '"told"' in text or "[40, " in text]
+
+
+def content(path):
+    """The metadata of an exported file, and its tensors as bytes."""
+    with safe_open(path, "pt") as file:
+        tensors = {key: file.get_tensor(key) for key in file.keys()}
+        about = file.metadata()
+    return about, {key: (tensor.shape, tensor.numpy().tobytes()) for key, tensor in tensors.items()}
+
+
+def test_a_node_exports_its_client_as_the_server_would(tmp_path, files):
+    """Client 1 trained last in round 2, and was evaluated last in round 3."""
+    fates = {("b", 3, "before_upload"): 5}
+    found, _ = deployed(nodes_of(tmp_path, files), fates, out=tmp_path / "deployed", **QUICK)
+    local = simulated(files, tmp_path / "local", participants_from=found.folder)
+    folder = tmp_path / "hospital"
+    text = settings_text("x:1", [1], f"pfllib:{files}/hospital").replace("# part = 0", "part = 1")
+    (folder / "node.toml").write_text(f"data_dir = {json.dumps(str(files / 'cache'))}\n" + text)
+    export_client(folder, "", 1, tmp_path / "node.safetensors")
+    pf.load_run(local.folder).export(1, tmp_path / "server.safetensors")
+    ours, theirs = (content(tmp_path / f"{who}.safetensors") for who in ("node", "server"))
+    assert ours == theirs
+    assert any(name.startswith("received/") for name in ours[1])
+    with pytest.raises(pf.UsageError, match="client 0 is not on this node"):
+        export_client(folder, "", 0, tmp_path / "x.safetensors")
+    with pytest.raises(pf.UsageError, match="no run first"):
+        export_client(folder, "first", 1, tmp_path / "x.safetensors")
+    for path in (folder / "runs" / RUN).glob("client-*"):
+        path.unlink()
+    with pytest.raises(pf.UsageError, match="was evaluated last is gone"):
+        export_client(folder, RUN, 1, tmp_path / "x.safetensors")
 
 
 def test_withheld_sizes_change_no_result(tmp_path, files):
