@@ -15,8 +15,8 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -106,13 +106,16 @@ class Node:
                 "this node has no data of its own",
                 do='name them in node.toml: [data] and dataset = "npz:FILE"',
             )
-        return self._data.hello(form if isinstance(form, dict) else {})
+        with private_words():
+            return self._data.hello(form if isinstance(form, dict) else {})
 
     def _take(self, text: str) -> None:
         """Build the host of a plan."""
         self._host, self._files, self._digest = None, None, ""
         here = plan_here(text, self._own, self._policy, self._data)
-        plan = pf.backends.Plan.from_json(here, self._data and self._data.of_plan(here))
+        with private_words():
+            data = self._data and self._data.of_plan(here)
+        plan = pf.backends.Plan.from_json(here, data)
         self._host, self._facts = pf.backends.Host(plan), facts_of(plan)
         self._host.warm_up()
         self._plan, self._digest = here, envelopes.digest_of(text)
@@ -215,6 +218,22 @@ def read_settings(
         "client_store": str(settings.get("client_store", "memory")),
     }
     return own, frozenset(clients), Policy.read(settings.get("policy", {}))
+
+
+@contextmanager
+def private_words() -> Iterator[None]:
+    """Keep on the node what an error says of its data: labels, files, shapes.
+
+    Raises:
+        UsageError: An error occurred; the node's log has its words.
+    """
+    try:
+        yield
+    except pf.UsageError as error:
+        raise pf.UsageError(
+            "its own data do not fit the run",
+            do="the node's operator finds the reason in logs/host.log and with: protofl node check",
+        ) from error
 
 
 PLACE = re.compile(

@@ -286,6 +286,18 @@ def test_wrong_settings_of_a_nodes_data_are_refused(key, change, words, files):
         own_data(files, key, **change).hello(FORM)
 
 
+def test_labels_and_files_of_a_node_stay_in_its_log(tmp_path, files, capfd):
+    nodes = nodes_of(tmp_path, files, labels={"one": 1})
+    post = FakePost(nodes)
+    with pytest.raises(pf.UsageError, match="clinic: its own data do not fit the run"):
+        place = Deployed(post, SITES, RUN)
+        told_by_sites(place, FORM, flower.Flower.Config(patience=0, poll=1e-6), skip=True)
+    assert post.left
+    for planted in ("three", "zero", str(files), "npz"):
+        assert not any(planted.encode() in part for part in post.left), planted
+    assert "label 'three' of this node is not a class" in capfd.readouterr().err
+
+
 def test_data_of_another_form_are_refused(files):
     data = own_data(files, "c")
     with pytest.raises(
