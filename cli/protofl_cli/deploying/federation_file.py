@@ -108,11 +108,10 @@ def _form(path: Path, table: Any) -> dict[str, str | int]:  # noqa: ANN401 - wha
         do = 'write sample = "1x28x28" and classes = 10'
         raise UsageError(f"{path}: [data] has {', '.join(table)}", do=do)
     classes = table.get("classes")
-    listed = isinstance(classes, list)
-    texts = ",".join(map(str, classes)) if isinstance(classes, list) else str(classes)
-    if listed and any("," in str(name) for name in classes):
-        raise UsageError(f"{path}: a class has a comma in its name: {texts}")
-    return {**table, "classes": texts} if table else {}
+    names = [*map(str, classes)] if isinstance(classes, list) else [str(classes)]
+    if isinstance(classes, list) and any("," in name for name in names):
+        raise UsageError(f"{path}: a class has a comma in its name: {', '.join(names)}")
+    return {**table, "classes": ",".join(names)} if table else {}
 
 
 def _site(path: Path, table: Any) -> Site:  # noqa: ANN401 - whatever the file holds

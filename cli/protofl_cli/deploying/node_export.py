@@ -38,7 +38,7 @@ def export_client(folder: Path, run: str, client: int, out: Path) -> list[tuple[
         raise UsageError(f"the node has no run {run}".rstrip(), f"its runs, oldest first: {listed}")
     found = importlib.import_module(CLIENTS).last_evaluation(chosen[0], client)
     data = host.OwnData.read(settings.get("data"), sorted(clients), Path(own["data_dir"]))
-    plan = Plan.from_json(found.plan, data and data.of_plan(found.plan))
+    plan = Plan.from_json(found.plan, None if data is None else data.of_plan(found.plan))
     scorer = scorer_with(plan, found.trial, client, found.file, found.round, found.blob)
     export(scorer, plan, out)
     return [

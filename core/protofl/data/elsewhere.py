@@ -47,7 +47,7 @@ def data_elsewhere(sample: SampleSpec, classes: Sequence[str], told: Sequence[To
     parts = [(client.get("train"), client.get("test")) for client in told]
     known = all(isinstance(client["train"], list) for client in told if client)
     sizes = [_size(part) for pair in parts for part in pair]
-    rows = torch.arange(sum(sizes)).split(sizes) if sizes else ()
+    rows = torch.split(torch.arange(sum(sizes)), sizes) if sizes else ()
     labels = [_labels(part) for pair in parts for part in pair] if known else []
     y = torch.cat(labels) if labels else torch.empty(sum(sizes), dtype=torch.int64, device="meta")
     unknown = [str(number) for number, (train, _) in enumerate(parts) if train is None]

@@ -118,14 +118,28 @@ def architectures_of(registry: Registry, sample: SampleSpec, text: str) -> list[
     return [*group.call("architectures"), *(group.call("server_architectures") or [])]
 
 
-def check_augmentation(settings: Settings, info: RunInfo) -> None:
-    """Check that no features are computed once of images that change in each pass.
+def checked(settings: Settings, info: RunInfo, data: Dataset, selection: type) -> Settings:
+    """Check options against the models and the data; return them with names of architectures.
+
+    Args:
+        settings: The options of the run.
+        info: What hooks may know of the run.
+        data: Its data.
+        selection: The plugin that samples clients.
 
     Raises:
-        UsageError: They are.
+        UsageError: Features are computed once of images that change in each pass, or an option
+            reads samples that lie on other machines.
     """
     if settings.augment and any(each.precomputed for each in info.architectures):
         raise UsageError(
             "--augment changes images in each pass, and keep_features computes features once",
             do="leave one of them out",
         )
+    if data.elsewhere:
+        from protofl.data.elsewhere import check_elsewhere
+
+        check_elsewhere(settings, data, selection)
+    if settings.architectures:
+        return settings.model_copy(update={"architectures": info.names_by_client})
+    return settings

@@ -22,7 +22,7 @@ from protofl.data.partition import number_of_clients
 from protofl.data.spec import Preparation
 from protofl.data.split import Split, balanced_test, majority_correct, pooled_guess
 from protofl.federation import inputs
-from protofl.federation.information import check_augmentation, run_info, settle
+from protofl.federation.information import checked, run_info, settle
 from protofl.federation.resolution import Extra, Resolution, resolve, resolved
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.models.architecture import Architecture, SplitModel
@@ -125,13 +125,7 @@ class Plan:
         generator = choices.get("generator")
         info = run_info(settings, choices, data, preparation, own_public, found.registry)
         settle(composition, settings, info)
-        check_augmentation(settings, info)
-        if data.elsewhere:
-            from protofl.data.elsewhere import check_elsewhere
-
-            check_elsewhere(settings, data, choices["selection"].plugin)
-        if settings.architectures:
-            settings = settings.model_copy(update={"architectures": info.names_by_client})
+        settings = checked(settings, info, data, choices["selection"].plugin)
         return cls(
             settings=resolved(settings, composition, choices),
             registry=found.registry,
@@ -223,11 +217,13 @@ class Plan:
 
     def public_samples(self, trial: int, channels_last: bool) -> Samples | None:
         """Return the public samples without labels; None without public data."""
-        rows = self.split(trial).public
-        if self.public_data is None and rows is None:
+        if self.public_data is not None:
+            x, rows = self._public_stored
+            return Samples(x, None, rows, self.preparation, channels_last)
+        held = self.split(trial).public
+        if held is None:
             return None
-        x, rows = self._public_stored if self.public_data is not None else (self.stored[0], rows)
-        return Samples(x, None, rows, self.preparation, channels_last)
+        return Samples(self.stored[0], None, held, self.preparation, channels_last)
 
     def public_labels(self, trial: int) -> torch.Tensor | None:
         """Return the labels of the public samples, which no hook sees; None if not known."""

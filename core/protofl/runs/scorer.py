@@ -154,6 +154,15 @@ def samples_like(x: Any, sample: SampleSpec) -> Tensor:  # noqa: ANN401 - NumPy 
 ENDINGS = (".safetensors", ".pt2", ".onnx")
 
 
+def _two_samples(plan: Plan) -> Tensor:
+    """Return two samples as the data set stores them, drawn ones if none are here."""
+    if plan.data.x.is_meta:
+        from protofl.data.elsewhere import drawn
+
+        return drawn(plan.data, 2).x
+    return plan.data.x[:2].clone()
+
+
 def export(scorer: Scorer, plan: Plan, path: Path) -> Path:
     """Write a client to ``path``; its ending chooses the format.
 
@@ -186,11 +195,7 @@ def export(scorer: Scorer, plan: Plan, path: Path) -> Path:
                 "ONNX files need the packages onnx and onnxscript",
                 do="pip install 'protofl[onnx]', or write FILE.pt2",
             ) from None
-    x, batch = plan.data.x[:2].clone(), torch.export.Dim("batch")
-    if x.is_meta:
-        from protofl.data.elsewhere import drawn
-
-        x = drawn(plan.data, 2).x
+    x, batch = _two_samples(plan), torch.export.Dim("batch")
     try:
         with torch.no_grad():
             program = torch.export.export(

@@ -114,7 +114,7 @@ class Node:
         self._host, self._files, self._digest = None, None, ""
         here = plan_here(text, self._own, self._policy, self._data)
         with private_words():
-            data = self._data and self._data.of_plan(here)
+            data = None if self._data is None else self._data.of_plan(here)
         plan = pf.backends.Plan.from_json(here, data)
         self._host, self._facts = pf.backends.Host(plan), facts_of(plan)
         self._host.warm_up()

@@ -126,11 +126,12 @@ class OwnData:
                 torch.bincount(samples.y[rows], minlength=classes) for rows in samples.split[client]
             )
             guess = int(train.numpy().argmax())  # NumPy promises the first of equals
-            own: dict[str, Any] = {
-                "counts": {"train": train.tolist(), "test": test.tolist()},
-                "sizes": {"train": int(train.sum()), "test": int(test.sum())},
-                "nothing": {"train": None, "test": None},
-            }[self.tell]
+            ways: dict[str, tuple[Any, Any]] = {
+                "counts": (train.tolist(), test.tolist()),
+                "sizes": (int(train.sum()), int(test.sum())),
+                "nothing": (None, None),
+            }
+            own = dict(zip(("train", "test"), ways[self.tell], strict=True))
             told[str(client)] = {**own, "majority": [int(test[guess]), int(test.sum())]}
         return {"clients": told}
 
@@ -228,7 +229,7 @@ class OwnData:
         """
         unused = {*self.labels}
         places = torch.full((len(found.classes),), -1)
-        used = {*found.y[rows].unique().tolist()}
+        used = {*torch.unique(found.y[rows]).tolist()}
         for number, name in enumerate(found.classes):
             key = name if name in self.labels else str(number)
             unused.discard(key)
