@@ -27,19 +27,18 @@ if TYPE_CHECKING:
 _STORED = {"image": torch.uint8, "tokens": torch.int64}
 """Types of stored samples; float32 for others."""
 
-Told = Mapping[str, Any]
-"""What a client's machine tells: ``train`` and ``test``, each a list of counts [C], a number of
-samples or None, and ``majority``, the right and all test samples of always guessing the client's
-most frequent class, or None. Empty for a machine that has not answered."""
 
-
-def data_elsewhere(sample: SampleSpec, classes: Sequence[str], told: Sequence[Told]) -> Dataset:
+def data_elsewhere(
+    sample: SampleSpec, classes: Sequence[str], told: Sequence[Mapping[str, Any]]
+) -> Dataset:
     """Return the data set of clients whose samples lie on other machines.
 
     Args:
         sample: The spec of a sample.
         classes: Names of the C classes.
-        told: What the machine of each client tells.
+        told: What the machine of each client tells: ``train`` and ``test``, each a list of counts
+            [C], a number of samples or None, and ``majority``, the right and all test samples of
+            always guessing the client's most frequent class. Empty for one that has not answered.
 
     Returns:
         The data, split over as many clients as ``told`` has. A client of unknown size has no rows.
