@@ -247,7 +247,7 @@ _group(
     "node",
     "Run clients on this machine for a deployed run.",
     DEPLOY,
-    {"init": node.init, "start": node.start, "check": node.check},
+    {"init": node.init, "start": node.start, "check": node.check, "export": node.export},
 )
 _add(app, "new-plugin", new_plugin.new_plugin, WRITE)
 _add(app, "check", check.check, WRITE)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import stat
 import subprocess
 import sys
+import time
 from contextlib import suppress
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from protofl.errors import UsageError
-from protofl_cli.deploying.deployed_run import real_options
+from protofl_cli.deploying.deployed_run import options_of, real_options
 from protofl_cli.deploying.federation_file import Federation, Site, read_federation
 
 needs_keys = pytest.mark.skipif(
@@ -26,8 +29,9 @@ needs_flower = pytest.mark.skipif(
 
 
 def test_a_federation_is_read_as_it_was_written(tmp_path):
-    sites = [Site("clinic", "key 1", (0, 2)), Site("hospital", "key 2", (1,))]
-    made = Federation(tmp_path, 9200, "fl.example.org:443", sites)
+    sites = [Site("clinic", "key 1", (0, 2), "cnn4"), Site("hospital", "key 2", (1,))]
+    form = {"sample": "12", "classes": "cat,dog", "vocabulary": 50}
+    made = Federation(tmp_path, 9200, "fl.example.org:443", sites, form)
     made.write()
     assert read_federation(tmp_path) == made
 
@@ -39,6 +43,9 @@ def test_a_federation_is_read_as_it_was_written(tmp_path):
         ('port = 70000\npublic = "x:1"', "port is 70000"),
         ("port = 1", "public is None"),
         ('port = 1\npublic = "x:1"\nhost = 1', "unknown key host"),
+        ('port = 1\npublic = "x:1"\ndata = 3', "data is 3"),
+        ('port = 1\npublic = "x:1"\n[data]\nsample = "1x8x8"', "[data] has sample"),
+        ('port = 1\npublic = "x:1"\n[data]\nsample = "8"\nclasses = ["a,b"]', "has a comma"),
         ('port = 1\npublic = "x:1"\n[[site]]\nname = "a"', "expected the keys"),
         ('port = 1\npublic = "x:1"\n[[site]]\nname = "../a"\nkey = "k"\nclients = [0]', "'../a'"),
         (
@@ -60,6 +67,18 @@ def test_a_wrong_federation_file_is_refused(tmp_path, text, words):
     assert words in str(caught.value)
 
 
+def test_sites_say_what_a_run_trains_on(tmp_path):
+    form = {"sample": "1x8x8", "classes": "10"}
+    sites = [Site("a", "k", (1,), "cnn4"), Site("b", "l", (0, 2), "3")]
+    made = Federation(tmp_path, 9200, "x:1", sites, form)
+    own = {"dataset": "sites", "options": {"dataset": form}}
+    assert options_of(made, {}) == {**own, "architectures": ["3", "cnn4", "3"]}
+    assert options_of(made, {"architectures": "0,1,2"}) == own
+    assert options_of(replace(made, sites=[Site("a", "k", (0,))]), {"dataset": "digits"}) == {}
+    with pytest.raises(UsageError, match="c has no architecture in federation"):
+        options_of(replace(made, sites=[*sites, Site("c", "m", (3,))]), {})
+
+
 def test_options_that_simulate_what_is_real_are_refused():
     with pytest.raises(UsageError, match="--over-select 1 simulates devices"):
         real_options({"over_select": 1}, resume=False)
@@ -78,6 +97,11 @@ def test_init_and_add_site_make_a_federation(cli, tmp_path):
     for name in ("ca.key", "server.key", "secret"):
         assert stat.S_IMODE((lab / name).stat().st_mode) == 0o600
     assert "location /v1/fleet/" in (lab / "proxy.conf").read_text()
+    half = cli("deploy", "init", tmp_path / "half", "--public", "x:1", "--sample", "1x8x8")
+    wrong = ("--public", "x:1", "--sample", "8x", "--classes", "3")
+    for found in (half, cli("deploy", "init", tmp_path / "half", *wrong)):
+        assert found.exit_code == 2
+        assert not (tmp_path / "half").exists()
     again = cli("deploy", "init", lab, "--public", "fl.example.org:443")
     assert again.exit_code == 2
     assert "is not empty" in again.output
@@ -109,6 +133,41 @@ def test_node_check_says_what_is_wrong(cli, tmp_path):
     assert "unknown rule [policy] method" in found.output
     assert "can be read by others" in found.output
     assert "ca.crt is missing" in found.output
+
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from protofl_cli.deploying.programs import Child
+sleep = "import time; print('here', flush=True); time.sleep(600)"
+Child([sys.executable, "-c", sleep], Path(sys.argv[1]))
+time.sleep(600)
+"""
+
+
+def test_programs_end_with_a_command_that_is_killed(tmp_path):
+    log = tmp_path / "child.log"
+    with subprocess.Popen([sys.executable, "-c", PARENT, str(log)], cwd=tmp_path) as parent:
+        while not (log.exists() and log.read_text()):
+            assert parent.poll() is None
+            time.sleep(0.02)
+        children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+        parent.kill()
+    assert len(children) == 1
+    for _ in range(1500):
+        if not is_alive(children[0]):
+            return
+        time.sleep(0.02)
+    os.kill(int(children[0]), signal.SIGKILL)
+    pytest.fail("the program goes on")
+
+
+def is_alive(process):
+    """Whether a process runs; one that nobody has waited for has ended."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 @needs_flower

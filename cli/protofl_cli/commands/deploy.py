@@ -80,11 +80,20 @@ def init(
     port: Annotated[
         int, option("--port", "N", "Port of the link on this machine.", min=1, max=65535)
     ] = 9200,
+    sample: Annotated[
+        str,
+        option("--sample", "SHAPE", "Shape of a sample of the sites' own data, such as 1x28x28"),
+    ] = "",
+    classes: Annotated[
+        str,
+        option("--classes", "N|NAME,…", "Classes of the sites' own data: a number, or names"),
+    ] = "",
     debug: Debug = False,
 ) -> None:
     """Make a federation: certificates, a secret, federation.toml, a proxy's configuration.
 
-    Keep ca.key and server.key secret. Give ca.crt to every node.
+    With --sample and --classes, runs train on the sites' own data. Keep ca.key and server.key
+    secret. Give ca.crt to every node.
     """
     from protofl_cli.deploying.link import make_federation
     from protofl_cli.deploying.service_files import write_link_files
@@ -92,7 +101,14 @@ def init(
     host, colon, number = public.rpartition(":")
     if not (host and colon and number.isdecimal()):
         raise UsageError(f"--public {public!r}: expected HOST:PORT")
-    made = make_federation(folder, public, port)
+    if bool(sample) != bool(classes):
+        raise UsageError("--sample and --classes belong together", do="give both, or neither")
+    data = {"sample": sample, "classes": classes} if sample else {}
+    if data:
+        from protofl.federation.inputs import load_dataset
+
+        load_dataset("sites", {**data, "told": [{}]}, Path(), render.line)  # words what is wrong
+    made = make_federation(folder, public, port, data)
     files = write_link_files(made)
     render.pairs(
         [
@@ -111,6 +127,9 @@ def add_site(
     client: Annotated[
         list[int], option("--client", "N", "A client on the node; repeatable.", min=0)
     ],
+    architecture: Annotated[
+        str, option("--architecture", "NAME|N", "Architecture of its clients (default: i mod X)")
+    ] = "",
     debug: Debug = False,
 ) -> None:
     """Add a site. A running link takes it when it is restarted."""
@@ -120,7 +139,7 @@ def add_site(
     from protofl_cli.deploying.keys import read_public_key
 
     found = read_federation(folder)
-    sites = [*found.sites, Site(name, read_public_key(key), tuple(client))]
+    sites = [*found.sites, Site(name, read_public_key(key), tuple(client), architecture)]
     check_sites(found.folder / FILE, sites)
     replace(found, sites=sites).write()
     render.line(f"{name} has client {', '.join(map(str, client))}: {len(sites)} sites")
@@ -153,6 +172,17 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume the run in --out.", rich_help_panel=PANEL)
     ] = False,
+    on_stale: Annotated[
+        str | None,
+        option(
+            "--on-stale",
+            "skip|stop|fresh",
+            "If a node lost the state of a client: go on without the client, stop the run, or give "
+            "the client its initial state (default: skip)",
+            rich_help_panel=PANEL,
+            show_default=False,
+        ),
+    ] = None,
     debug: Debug = False,
     **given: Any,  # noqa: ANN401 - the options of `Settings`, see with_options
 ) -> None:
@@ -166,7 +196,13 @@ def run(
     if out is None:
         raise UsageError("the run folder is missing", do="give it: --out DIR")
     try:
-        start(federation, out, _typed(method, given), render.line, resume=resume)
+        start(
+            federation,
+            out,
+            _typed(method, {**given, "on_stale": on_stale}),
+            render.line,
+            resume=resume,
+        )
     except KeyboardInterrupt as stop:
         do = "the run goes on; end it with: protofl deploy stop"
         raise typer.Exit(interrupted(stop, do)) from None

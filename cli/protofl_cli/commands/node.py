@@ -11,6 +11,7 @@ from protofl.errors import UsageError
 from protofl_cli import render
 from protofl_cli.interrupts import interrupted
 from protofl_cli.options import Debug, option
+from protofl_cli.overwriting import Force, checked
 
 Folder = Annotated[Path, typer.Argument(metavar="NODE", help="Folder of the node.")]
 
@@ -23,6 +24,10 @@ def init(
     client: Annotated[
         list[int], option("--client", "N", "A client on this node; repeatable.", min=0)
     ],
+    data: Annotated[
+        str,
+        option("--data", "NAME[:PATH]", "Data set with this node's samples (default: the run's)"),
+    ] = "",
     debug: Debug = False,
 ) -> None:
     """Make a node: a key pair, node.toml with its policy, a systemd unit.
@@ -34,7 +39,7 @@ def init(
 
     check_address("--link", link)
     place = folder.expanduser().absolute()
-    public = make_node(place, settings_text(link, client))
+    public = make_node(place, settings_text(link, client, data))
     unit = unit_text("node", f"node start {place}")
     (place / "protofl-node.service").write_text(unit, encoding="utf-8")
     render.pairs(
@@ -74,3 +79,25 @@ def check(folder: Folder, debug: Debug = False) -> None:
     wrong = [name for name, _, good in rows if not good]
     if wrong:
         raise UsageError(f"the node can't start: {', '.join(wrong)}")
+
+
+def export(
+    folder: Folder,
+    out: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="FILE.onnx, FILE.pt2 or FILE.safetensors."),
+    ],
+    client: Annotated[int, option("--client", "N", "Number of the client.", min=0)],
+    run: Annotated[
+        str, option("--run", "NAME", "Run, by its folder in NODE/runs (default: the latest)")
+    ] = "",
+    force: Force = False,
+    debug: Debug = False,
+) -> None:
+    """Export a client of this node as it was evaluated last; the same file as protofl export."""
+    target = checked("FILE", out, force=force)
+    with render.waiting("exporting"):
+        from protofl_cli.deploying.node_export import export_client
+
+        rows = export_client(folder.expanduser().absolute(), run, client, target)
+    render.pairs(rows)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
 from protofl.system.files.atomic import write_json
-from protofl_cli.deploying.federation_file import Federation, read_federation
+from protofl_cli.deploying.federation_file import FILE, Federation, read_federation
 from protofl_cli.deploying.link import submit
 
 
@@ -38,7 +38,34 @@ def start(
     if not federation.sites:
         raise UsageError("the federation has no site", do="add one: protofl deploy add-site")
     run = _name(federation, place, resume=resume)
-    submit(federation, run, {**real_options(options, resume=resume), "out": str(place)}, say)
+    own = {} if resume else options_of(federation, options)
+    submit(federation, run, {**own, **real_options(options, resume=resume), "out": str(place)}, say)
+
+
+def options_of(federation: Federation, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of `protofl.run` that ``federation.toml`` sets for a new run.
+
+    Args:
+        federation: The federation.
+        options: Options as ``protofl deploy run`` takes them; these come first.
+
+    Raises:
+        UsageError: Some sites name an architecture, and others do not.
+    """
+    found: dict[str, Any] = {}
+    if federation.data and "dataset" not in options:
+        found = {"dataset": "sites", "options": {"dataset": dict(federation.data)}}
+    sites = federation.sites
+    names = {client: site.architecture for site in sites for client in site.clients}
+    without = [site.name for site in sites if not site.architecture]
+    if "architectures" in options or len(without) == len(sites):
+        return found
+    if without:
+        raise UsageError(
+            f"{without[0]} has no architecture in {FILE}, and other sites have one",
+            do="name one for each site, or for none",
+        )
+    return {**found, "architectures": [names[client] for client in sorted(names)]}
 
 
 def real_options(options: dict[str, Any], *, resume: bool) -> dict[str, Any]:
@@ -57,9 +84,10 @@ def real_options(options: dict[str, Any], *, resume: bool) -> dict[str, Any]:
         raise UsageError(
             f"--backend {found['backend']}: a deployed run has its own", do="leave out"
         )
-    seconds = found.pop("deadline", None)
-    if seconds is not None:
-        found["set"] = [*found.get("set", []), f"backend.deadline={seconds}"]
+    for name in ("deadline", "on_stale"):
+        value = found.pop(name, None)
+        if value is not None:
+            found["set"] = [*found.get("set", []), f"backend.{name}={value}"]
     if resume:
         return {**found, "resume": True}
     return {"on_lost_client": "skip", **found}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,13 @@ class Site:
         name: Its name.
         key: The public key of its node, as OpenSSH writes it.
         clients: The clients on its node.
+        architecture: Name or number of its clients' architecture; empty for i mod X.
     """
 
     name: str
     key: str
     clients: tuple[int, ...]
+    architecture: str = ""
 
 
 @dataclass(frozen=True)
@@ -39,12 +41,15 @@ class Federation:
         port: The port of the link on this machine.
         public: The address at which nodes reach the link, HOST:PORT.
         sites: The sites.
+        data: The form of the sites' own data, ``sample`` and ``classes``, for tokens also
+            ``vocabulary`` and ``padding``; empty if a run names a data set.
     """
 
     folder: Path
     port: int
     public: str
     sites: Sequence[Site]
+    data: Mapping[str, str | int] = field(default_factory=dict)
 
     @property
     def address(self) -> str:
@@ -58,10 +63,15 @@ class Federation:
             f"port = {self.port}",
             f"public = {json.dumps(self.public)}",
         ]
+        if self.data:
+            lines += ["", "[data]    # the form of the sites' own data"]
+            lines += [f"{key} = {json.dumps(value)}" for key, value in self.data.items()]
         for site in self.sites:
             clients = ", ".join(map(str, site.clients))
             lines += ["", "[[site]]", f"name = {json.dumps(site.name)}"]
             lines += [f"key = {json.dumps(site.key)}", f"clients = [{clients}]"]
+            if site.architecture:
+                lines += [f"architecture = {json.dumps(site.architecture)}"]
         (self.folder / FILE).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -77,8 +87,8 @@ def read_federation(folder: Path) -> Federation:
     if not path.is_file():
         raise UsageError(f"{path} is missing", do="make a federation with: protofl deploy init")
     table = read_table(path, "federation", "options")
-    if unknown := sorted(table.keys() - {"port", "public", "site"}):
-        raise UsageError(f"{path}: unknown key {unknown[0]}", "known: port, public, site")
+    if unknown := sorted(table.keys() - {"port", "public", "site", "data"}):
+        raise UsageError(f"{path}: unknown key {unknown[0]}", "known: port, public, data, site")
     port, public, tables = table.get("port"), table.get("public"), table.get("site", [])
     if type(port) is not int or not 0 < port < 65536:
         raise UsageError(f"{path}: port is {port!r}", do="write a number from 1 to 65535")
@@ -86,17 +96,34 @@ def read_federation(folder: Path) -> Federation:
         raise UsageError(f"{path}: public is {public!r}", do='write public = "HOST:PORT"')
     sites = [_site(path, each) for each in tables]
     check_sites(path, sites)
-    return Federation(path.parent, port, public, sites)
+    return Federation(path.parent, port, public, sites, _form(path, table.get("data", {})))
+
+
+def _form(path: Path, table: Any) -> dict[str, str | int]:  # noqa: ANN401 - whatever the file holds
+    """Return the form of the sites' data, with the classes as one text."""
+    keys = ("sample", "classes", "vocabulary", "padding")
+    if not isinstance(table, dict) or table.keys() - {*keys}:
+        raise UsageError(f"{path}: data is {table!r}", f"expected the keys {', '.join(keys)}")
+    if table and not {"sample", "classes"} <= table.keys():
+        do = 'write sample = "1x28x28" and classes = 10'
+        raise UsageError(f"{path}: [data] has {', '.join(table)}", do=do)
+    classes = table.get("classes")
+    names = [*map(str, classes)] if isinstance(classes, list) else [str(classes)]
+    if isinstance(classes, list) and any("," in name for name in names):
+        raise UsageError(f"{path}: a class has a comma in its name: {', '.join(names)}")
+    return {**table, "classes": ",".join(names)} if table else {}
 
 
 def _site(path: Path, table: Any) -> Site:  # noqa: ANN401 - whatever the file holds
     keys = ("name", "key", "clients")
-    if not isinstance(table, dict) or sorted(table) != sorted(keys):
-        raise UsageError(f"{path}: a site is {table!r}", f"expected the keys {', '.join(keys)}")
+    if not isinstance(table, dict) or {*table} - {"architecture"} != {*keys}:
+        expected = f"expected the keys {', '.join(keys)} and, if wanted, architecture"
+        raise UsageError(f"{path}: a site is {table!r}", expected)
     clients = table["clients"]
     if not isinstance(clients, list) or any(type(c) is not int or c < 0 for c in clients):
         raise UsageError(f"{path}: clients is {clients!r}", do="write clients = [NUMBER, …]")
-    return Site(str(table["name"]), str(table["key"]), tuple(clients))
+    architecture = str(table.get("architecture", ""))
+    return Site(str(table["name"]), str(table["key"]), tuple(clients), architecture)
 
 
 def check_sites(where: Path, sites: Iterable[Site]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,16 @@ APP = "protofl_plugins.backends.flower_app"
 """The package with the Flower app, the same for every run."""
 
 
-def make_federation(folder: Path, public: str, port: int) -> Federation:
+def make_federation(
+    folder: Path, public: str, port: int, data: Mapping[str, str | int] | None = None
+) -> Federation:
     """Write a federation's folder: certificates, a secret and ``federation.toml``.
 
     Args:
         folder: The folder, new or empty.
         public: HOST:PORT at which nodes reach the link.
         port: The port on this machine.
+        data: The form of the sites' own data, see `Federation`.
 
     Raises:
         UsageError: The folder has files.
@@ -40,7 +43,7 @@ def make_federation(folder: Path, public: str, port: int) -> Federation:
     hosts = dict.fromkeys([host, "localhost", "127.0.0.1"])
     make_certificates(folder, [*hosts])
     write_secret(folder / "secret", secrets.token_bytes(32))
-    made = Federation(folder, port, public, [])
+    made = Federation(folder, port, public, [], data or {})
     made.write()
     return made
 
@@ -186,7 +189,14 @@ def follow(
                 break
             if time.monotonic() - looked > 15:
                 looked = time.monotonic()
-                status = status_of(federation, number)
+                try:
+                    status = status_of(federation, number)
+                except RunFailure as error:
+                    raise RunFailure(
+                        f"the link has ended, and the run with it: {error.what}",
+                        do=f"start it again: protofl deploy link {federation.folder}; then "
+                        "continue the run with --resume",
+                    ) from None
                 if status.startswith("finished") and not end.exists():
                     log = federation.folder / "logs" / "superexec.log"
                     what = f"Flower's run {number} ended without a result ({status})"

@@ -24,6 +24,7 @@ def checks(folder: Path) -> list[tuple[str, str, bool]]:
     """Return the name, the finding and the success of each check."""
     made: dict[str, Callable[[], str]] = {
         "settings": lambda: _settings(folder),
+        "data": lambda: _data(folder),
         "key": lambda: _key(folder),
         "flower": lambda: programs.program("flower-supernode"),
         "device": lambda: _device(settings_of(folder)),
@@ -46,6 +47,15 @@ def _settings(folder: Path) -> str:
     _, clients, policy = importlib.import_module(HOST).read_settings(folder, values)
     methods = ", ".join(sorted(policy.methods)) or "all installed methods"
     return f"client {', '.join(map(str, sorted(clients)))}; allows {methods}"
+
+
+def _data(folder: Path) -> str:
+    """Read the node's own data, without the federation's classes."""
+    values = settings_of(folder)
+    host = importlib.import_module(HOST)
+    own, clients, _ = host.read_settings(folder, values)
+    data = host.OwnData.read(values.get("data"), sorted(clients), Path(own["data_dir"]))
+    return "those of the run" if data is None else str(data.described())
 
 
 def _key(folder: Path) -> str:

@@ -36,14 +36,24 @@ def make_node(folder: Path, settings: str) -> str:
     return public
 
 
-def settings_text(link: str, clients: Sequence[int]) -> str:
+def settings_text(link: str, clients: Sequence[int], data: str = "") -> str:
     """Return the text of a new ``node.toml``."""
+    mark = "" if data else "# "
     return f"""\
 link = {json.dumps(link)}    # the federation's link
 clients = {[*clients]}    # the clients that live here
 # data_dir = "data"    # decoded data sets
 # device = "cpu"
 # client_store = "memory"    # or "disk"
+
+{mark}[data]    # samples of this node; left out: all nodes have the data set of the run
+{mark}dataset = {json.dumps(data or "npz:FILE")}    # or folder:DIR, pfllib:DIR, any installed one
+# options = {{kind = "table"}}    # of the data set
+# part = 0    # of data that come split: the part of each client
+# seed = 0    # draws 25 % for tests if the data have no test part
+# tell = "counts"    # what the server learns of sizes; or "sizes" or "nothing"
+# public = "npz:FILE"    # public samples, for methods that need them
+# labels = {{kitten = "cat", "3" = "dog"}}    # own label to class of the federation
 
 [policy]    # a plan outside it is refused before training
 # methods = ["fedproto"]    # all installed ones if left out; also: wrappers, models

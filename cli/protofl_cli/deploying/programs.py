@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
@@ -43,13 +44,28 @@ def environment(home: Path) -> dict[str, str]:
     return {**os.environ, **QUIET, **polling, "PATH": path, "FLWR_HOME": str(home)}
 
 
+_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+
+
+def _end_with(parent: int) -> None:
+    """Have the system terminate this process when its parent ends, even by SIGKILL (Linux)."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
 class Child:
-    """A program in a process group of its own, with a file for what it prints."""
+    """A program in a process group of its own, with a file for what it prints.
+
+    It ends with the process that started it, however that ends.
+    """
 
     def __init__(
         self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
     ) -> None:
         self.log, self._name = log, Path(command[0]).name
+        parent = os.getpid()
         with open(log, "ab") as file:
             self._process = subprocess.Popen(
                 command,
@@ -58,6 +74,7 @@ class Child:
                 stderr=subprocess.STDOUT,
                 env=environment,
                 start_new_session=True,
+                preexec_fn=lambda: _end_with(parent),
             )
 
     @property

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from protofl.errors import RunFailure, UsageError
+from protofl.system.files.commit import Generation
 from protofl_cli.deploying import programs
 from protofl_cli.deploying.federation_file import Federation, Site
 from protofl_cli.deploying.link import make_federation, running_link, submit
@@ -54,7 +55,7 @@ def rehearse(
         folder / "federation", f"127.0.0.1:{(port := programs.free_port())}", port
     )
     with ExitStack() as until:
-        federation, nodes = _make_sites(federation, folder, sites, clients, data_dir)
+        federation, nodes = make_sites(federation, folder, sites, clients, data_dir)
         say(f"link at {federation.address}: TLS, keys of {sites} nodes, process isolation")
         checks = [until.enter_context(running_link(federation))]
         checks += [until.enter_context(running_node(node, federation.address)) for node in nodes]
@@ -62,8 +63,7 @@ def rehearse(
         submit(federation, secrets.token_hex(8), here, say)
         for check in checks:
             check()
-    deployed = pf.load_run(folder / "deployed")
-    return compare(local, deployed.folder)
+    return compare(local.folder, folder / "deployed", local.summary["best_test_accuracy"])
 
 
 def _facts(local: Result) -> tuple[int, Path]:
@@ -72,7 +72,7 @@ def _facts(local: Result) -> tuple[int, Path]:
     return int(config["clients"]), Path(config["data_dir"])
 
 
-def _make_sites(
+def make_sites(
     federation: Federation, folder: Path, sites: int, clients: int, data_dir: Path
 ) -> tuple[Federation, list[Path]]:
     """Write a folder for each node; clients are dealt to nodes in turn."""
@@ -91,8 +91,13 @@ def _make_sites(
     return federation, nodes
 
 
-def compare(local: Result, deployed: Path) -> list[tuple[str, str]]:
+def compare(here: Path, there: Path, accuracy: float) -> list[tuple[str, str]]:
     """Compare a deployed run with the simulated one, to the last bit.
+
+    Args:
+        here: The run folder of the simulated run.
+        there: The run folder of the deployed run, beside the folders of its nodes.
+        accuracy: The accuracy to tell.
 
     Returns:
         What was compared, in words.
@@ -100,34 +105,49 @@ def compare(local: Result, deployed: Path) -> list[tuple[str, str]]:
     Raises:
         RunFailure: They differ.
     """
-    wanted, found = _lines(local.folder), _lines(deployed)
-    for ours, theirs in zip(wanted, found, strict=False):
-        keys = sorted({*ours, *theirs})
-        if wrong := [key for key in keys if ours.get(key) != theirs.get(key)]:
+    wanted, found = _lines(here), _lines(there)
+    for line, other in zip(wanted, found, strict=False):
+        keys = sorted({*line, *other})
+        if wrong := [key for key in keys if line.get(key) != other.get(key)]:
             raise RunFailure(
-                f"the deployed run differs from local in round {ours['round']}: {', '.join(wrong)}"
+                f"the deployed run differs from local in round {line['round']}: {', '.join(wrong)}"
             )
     if len(wanted) != len(found):
         raise RunFailure(f"the deployed run has {len(found)} rounds, local {len(wanted)}")
-    files = sorted(path.name for path in (local.folder / "checkpoint").glob("*.safetensors"))
-    clients = 0
-    for name in files:
-        ours_file, file = local.folder / "checkpoint" / name, deployed / "checkpoint" / name
-        digest = sha256(ours_file.read_bytes()).hexdigest()
-        if name.startswith("client-"):
-            same = json.loads(file.read_text(encoding="utf-8"))["version"] == digest
-            clients += 1
-        else:
-            same = sha256(file.read_bytes()).hexdigest() == digest
-        if not same:
-            raise RunFailure(f"the deployed run differs from local in {name}")
-    accuracy = local.summary["best_test_accuracy"]
+    servers, clients = compare_states(here, there)
     return [
         ("rounds", f"{len(found)}, best test accuracy {100 * accuracy:.2f} %"),
         ("record", "equal to local"),
-        ("server", f"equal to local: {len(files) - clients} files"),
+        ("server", f"equal to local: {servers} files"),
         ("clients", f"equal to local: {clients} files, which stayed on the nodes"),
     ]
+
+
+def compare_states(here: Path, there: Path) -> tuple[int, int]:
+    """Compare server and clients of the last round; see `compare`.
+
+    Returns:
+        The numbers of files of the server and of the clients.
+
+    Raises:
+        RunFailure: One differs.
+    """
+    ours, theirs = (Generation.read(f / "checkpoint" / "manifest.json") for f in (here, there))
+    servers = [name for name in ours.files if name.startswith("server-")]
+    for name in servers:
+        if ours.files[name] != theirs.files.get(name):
+            raise RunFailure(f"the deployed run differs from local in {name}")
+    kept = {digest_of(path) for path in there.parent.glob("node-*/runs/*/client-*.safetensors")}
+    for client, (name, check) in sorted(ours.numbered.items()):
+        same = digest_of(here / "checkpoint" / name) in kept
+        if not same or theirs.numbered.get(client) != (name, check):
+            raise RunFailure(f"the deployed run differs from local in client {client}")
+    return len(servers), len(ours.numbered)
+
+
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    return sha256(path.read_bytes()).hexdigest()
 
 
 def _lines(folder: Path) -> list[dict[str, Any]]:

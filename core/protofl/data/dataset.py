@@ -46,6 +46,9 @@ class Dataset:
         padding: The id at the end of short token sequences; None without padding.
         columns: {name: values [N]}, further facts about each sample, numbers or
             strings: ``--partition column:NAME`` makes a client of each value.
+        elsewhere: True if samples of clients lie on other machines: clients may have no rows here.
+        guesses: Of data elsewhere, per client the right and all test samples of always guessing
+            its most frequent class.
     """
 
     x: Tensor
@@ -58,6 +61,8 @@ class Dataset:
     vocabulary: int = 0
     padding: int | None = None
     columns: Columns = field(default_factory=dict)
+    elsewhere: bool = False
+    guesses: list[tuple[int, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Take rows of the split and columns as tensors, arrays or lists."""

@@ -6,6 +6,7 @@ Public as ``protofl.datasets``.
 from protofl.data.arrays import dataset_from_arrays
 from protofl.data.dataset import Dataset
 from protofl.data.download import download, files_key
+from protofl.data.elsewhere import data_elsewhere
 from protofl.data.generators import Generator, Outline
 from protofl.data.npz import read_npz
 from protofl.data.spec import SampleSpec
@@ -19,6 +20,7 @@ __all__ = [
     "TextEncoder",
     "TextOutline",
     "TextSource",
+    "data_elsewhere",
     "dataset_from_arrays",
     "download",
     "files_key",

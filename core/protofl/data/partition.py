@@ -278,7 +278,7 @@ def _own_split(data: Dataset, num_clients: int | None, public: int, subset: floa
         )
     pieces = [part for pair in own for part in pair]
     sizes = torch.tensor([len(part) for part in pieces], dtype=torch.int64)
-    for index in torch.nonzero(sizes == 0).flatten().tolist():
+    for index in [] if data.elsewhere else torch.nonzero(sizes == 0).flatten().tolist():
         raise UsageError(
             f"empty client: client {index // 2} of {len(own)} has no "
             f"{('training', 'test')[index % 2]} sample in the data's own split",

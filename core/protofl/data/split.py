@@ -135,19 +135,32 @@ def partition_record(splits: Sequence[Split], data: Dataset) -> dict[str, Any]:
 
 def _record(split: Split, data: Dataset) -> dict[str, Any]:
     """Counts, clients × classes, and the hash of a split."""
-    train_counts, test_counts = split.counts(data.y, data.num_classes)
     return {
         "partitioner": split.partitioner,
         "clients": split.num_clients,
         "classes": list(data.classes),
-        "train_counts": train_counts.tolist(),
-        "test_counts": test_counts.tolist(),
+        **_tables(split, data),
         **({} if split.validation is None else {"validation_counts": _validation(split, data)}),
         "public_samples": 0 if split.public is None else len(split.public),
         "global_test_samples": 0 if split.global_test is None else len(split.global_test),
         "notes": list(split.notes),
         "hash": split.hash,
     }
+
+
+def _tables(split: Split, data: Dataset) -> dict[str, Any]:
+    """Counts, clients × classes; none if they are not known here, then guesses instead."""
+    if data.y.is_meta:
+        return {"train_counts": [], "test_counts": [], "majority": [*map(list, data.guesses)]}
+    train, test = split.counts(data.y, data.num_classes)
+    return {"train_counts": train.tolist(), "test_counts": test.tolist()}
+
+
+def pooled_guess(guesses: Sequence[Sequence[int]], clients: Sequence[int] | None) -> float:
+    """Accuracy of always guessing a client's commonest class, of (right, all) test samples."""
+    own = guesses if clients is None else [guesses[client] for client in clients]
+    total = sum(count for _, count in own)
+    return sum(right for right, _ in own) / total if total else 0.0
 
 
 def _validation(split: Split, data: Dataset) -> list[list[int]]:

@@ -6,6 +6,7 @@ Public as ``protofl.backends``.
 from protofl.errors import HostFailure
 from protofl.federation.dispatcher import Dispatcher
 from protofl.federation.host import Host
+from protofl.federation.inputs import load_dataset
 from protofl.federation.jobs import Absent, Job, Reply, SaveReply
 from protofl.federation.plan import Plan
 from protofl.federation.pools import ClientFiles, Pool, Presence
@@ -27,4 +28,5 @@ __all__ = [
     "SaveReply",
     "TrainJob",
     "fresh_interpreter",
+    "load_dataset",
 ]

@@ -152,10 +152,9 @@ class Federation:
             self._follow_up(clients, number, totals)
         # 6. Evaluation, each client with what it would download next.
         if self.server.evaluates:
-            everyone = settings.eval_clients == "all"
-            chosen = self._who.members.numbers(number) if everyone else clients
-            shown = [*chosen, *self._who.members.unseen]
-            totals.unscored = self._who.lost(number, "unscored", shown)
+            members, everyone = self._who.members, settings.eval_clients == "all"
+            chosen = members.numbers(number) if everyone else clients
+            totals.unscored = self._who.lost(number, "unscored", [*chosen, *members.unseen])
             self.evaluate_clients(chosen, number, totals)
             totals.add_metrics(figures_of(self.plan.metrics, totals.counts))
             totals.add_domains(self._domains)
@@ -163,7 +162,8 @@ class Federation:
         with self._sums.span("end_round", "server"):
             extra = self._server_side.end_round(totals)
         if self.flops:
-            totals.measures["flops"] = flops_of_round(self.flops, totals.trained)
+            place_of = self.plan.info.place_of
+            totals.measures["flops"] = flops_of_round(self.flops, totals.trained, place_of)
         self.observer.keep(self.trial, number)
         totals.seconds["total"] = time.perf_counter() - start
         self.client_accuracy = totals.accuracy

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from protofl.errors import UsageError, unknown
 from protofl.hooks.views.run_info import RunInfo
+from protofl.records.layout import architectures_in
 from protofl.records.reading import Reading
 from protofl.records.weights import kept_generation, require_here
 from protofl.system.files.atomic import LARGEST_DATA, regular_file
@@ -68,7 +69,7 @@ class InitialWeights(ABC):
             UsageError: A model, a tensor, a shape or a trial is missing or another.
         """
         info = self._info
-        clients = [*range(min(info.num_clients, len(info.architectures))), *self.clients()]
+        clients = [*info.examples, *self.clients()]
         for seed in seeds:
             for client in clients:
                 architecture = info.architecture_of(client)
@@ -142,8 +143,7 @@ class _KeptRun(InitialWeights):
             raise UsageError(f"{self.where}: the run is not finished", do=do)
         config = run.config
         self._seeds = range(config["seed"], config["seed"] + config["trials"])
-        self._clients, names = config["clients"], config.get("layout")
-        self._names = [*names] if isinstance(names, dict) else []
+        self._clients, self._names = config["clients"], architectures_in(config)
         self._kept = lru_cache(maxsize=8)(self._read)
 
     def _read(self, seed: int) -> tuple[Path, Generation, dict[str, int]]:
@@ -192,9 +192,9 @@ class _KeptRun(InitialWeights):
         }
 
     def clients(self) -> list[int]:
-        """Return a client that the run does not have, if there is one."""
+        """Return clients of all architectures that the run does not have, if there are some."""
         more = range(self._clients, self._info.num_clients)
-        return [*more[: len(self._info.architectures)]]
+        return [*(more if self._info.places else more[: len(self._info.architectures)])]
 
     def __str__(self) -> str:
         own = range(min(self._clients, self._info.num_clients))

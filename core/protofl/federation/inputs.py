@@ -16,14 +16,10 @@ from protofl.data.partition import kept_split, make_split
 from protofl.data.spec import PLURAL, AsStored, Kind, Preparation, SampleSpec, in_words, pixels_for
 from protofl.data.split import Split
 from protofl.data.subset import with_validation
-from protofl.errors import ProtoflError, Refused, UsageError
-from protofl.federation.client_arrivals import check_arrivals, count_unseen, participants
+from protofl.errors import ProtoflError, UsageError
 from protofl.hooks.discovery.registry import Registry
-from protofl.hooks.malicious import check_attacks
-from protofl.hooks.models.architecture import Architecture
 from protofl.hooks.plugin.composition import Composition
 from protofl.hooks.plugin.members import Choice, choose
-from protofl.hooks.views.run_info import RunInfo
 from protofl.system.options.settings import Settings
 
 Report = Callable[[str], None]
@@ -31,9 +27,27 @@ Report = Callable[[str], None]
 
 
 def load_data(choice: Choice, data_dir: Path, report: Report) -> Dataset:
-    """Load a data set, from the cache if possible."""
+    """Load a data set, from the cache if possible; an empty key means that it is not cached."""
     key = choice.call("cache_key", data_dir=data_dir)
+    if not key:
+        found: Dataset = choice.call("decode", data_dir=data_dir)
+        return found
     return cache.load(key, data_dir, partial(choice.call, "decode", data_dir=data_dir), report)
+
+
+def load_dataset(name: str, options: Mapping[str, Any], data_dir: Path, report: Report) -> Dataset:
+    """Load an installed data set by its name, as ``--dataset`` takes it.
+
+    Args:
+        name: The name, ``npz:FILE``.
+        options: Its options, as ``--set dataset.KEY=VALUE`` takes them.
+        data_dir: The folder of decoded data.
+        report: Takes a line when something takes long.
+
+    Raises:
+        UsageError: There is no such data set, or it can't be read.
+    """
+    return load_data(choose(Registry(), "dataset", name, options), data_dir, report)
 
 
 def load_for_group(
@@ -186,20 +200,6 @@ def takes(registry: Registry, name: str, sample: SampleSpec) -> bool:
         return False
 
 
-def architectures_of(registry: Registry, sample: SampleSpec, text: str) -> list[Architecture]:
-    """Return the architectures of an installed model group for the samples of a run.
-
-    Raises:
-        UsageError: There is no such group, or it takes samples in another form.
-    """
-    group = choose(registry, "model-group", text)
-    _, notes = preparation_for(sample, group, registry, augment=False)
-    if notes:
-        do = "take an architecture of a group that takes the same samples"
-        raise UsageError(f"{text} takes other samples than the run's models", notes[0], do)
-    return [*group.call("architectures"), *(group.call("server_architectures") or [])]
-
-
 def image_source(
     choice: Choice | None, data: Dataset, device: torch.device, data_dir: Path
 ) -> ImageSource | None:
@@ -209,86 +209,6 @@ def image_source(
     outline = partial(choice.call, "outline", data_dir=data_dir)
     load = partial(choice.call, "open_generator", data_dir=data_dir, device=device)
     return ImageSource(choice.name, outline, load, data, device)
-
-
-def run_info(
-    settings: Settings,
-    choices: Mapping[str, Choice],
-    data: Dataset,
-    preparation: Preparation,
-    own_public: Dataset | None,
-    registry: Registry,
-) -> RunInfo:
-    """Return the information about the run that hooks may read."""
-    group, sample, K = choices["model-group"], preparation.seen(data.sample), settings.feature_dim
-    check_arrivals(settings, settings.rounds)
-    seen = settings.clients - count_unseen(settings.clients, settings.unseen)
-    architectures: list[Architecture] = group.call("architectures")
-    first, further = architectures[0].name, group.call("server_architectures") or []
-    return RunInfo(
-        group=settings.models,
-        architectures=tuple(architectures[: settings.clients]),
-        num_clients=settings.clients,
-        participants=participants(settings.participation, seen),
-        class_names=(*data.classes,),
-        num_classes=data.num_classes,
-        feature_dim=getattr(group.plugin, "feature_dim", 512) if K == "native" else K,
-        sample=sample,
-        public=settings.held_out if own_public is None else len(own_public.y),
-        rounds=settings.rounds,
-        batch_size=settings.batch_size,
-        local_epochs=settings.local_epochs,
-        server_architectures=(*further, *architectures[settings.clients :]),
-        server_architecture=getattr(group.plugin, "server_architecture", "resnet56"),
-        auxiliary_architecture=getattr(group.plugin, "auxiliary_architecture", None) or first,
-        malicious=settings.malicious,
-        native=K == "native",
-        others=partial(architectures_of, registry, sample),
-    )
-
-
-def settle(composition: Composition, settings: Settings, info: RunInfo) -> None:
-    """Check the requirements of the methods, and resolve options that depend on the run.
-
-    Raises:
-        Refused: It is not as a method needs it.
-    """
-    reasons = [
-        f"{method.name}: {reason}"
-        for method in composition.methods
-        for reason in method.call("requires", run=info) or []
-    ]
-    if reasons:
-        raise Refused(
-            f"{settings.method} can't run with {settings.models} on {settings.dataset}",
-            *("; ".join(reasons).partition("\n")[::2]),
-            lacks="requirement",
-            name="; ".join(reasons),
-        )
-    for method in composition.methods:
-        method.resolve(info)
-    _check_phases(composition, info)
-    check_attacks(settings.malicious, info.num_clients, composition.wrappers)
-
-
-def _check_phases(composition: Composition, info: RunInfo) -> None:
-    """Find terms of donors for which the main method has no phase.
-
-    Raises:
-        Refused: A term belongs to a phase of its method's own, and phases are the main method's.
-    """
-    for term in composition.terms:
-        phases = composition.members[term.method].call("phases", run=info) or []
-        own = [p for p in phases if term.name in p.terms and p.data != "private"]
-        if term.method != composition.main and own:
-            raise Refused(
-                f"the loss term {term.label!r} belongs to the phase {own[0].name!r} of "
-                f"{term.method}, which {composition.main} does not have",
-                "phases of training are those of the main method alone",
-                f"drop it: --drop local_loss.{term.label}",
-                lacks="phase",
-                name=own[0].name,
-            )
 
 
 def _options_like(sample: SampleSpec) -> dict[str, Any]:

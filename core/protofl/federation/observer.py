@@ -140,7 +140,7 @@ class Observer(NoObserver):
             }
         plan, rounds = self._plan, range(self._plan.settings.rounds)
         about = {
-            "architectures": [architecture.name for architecture in plan.info.architectures],
+            "architectures": plan.info.names_by_client,
             "classes": plan.info.num_classes,
         }
         uploads = {} if self._sent is None or trial in self._lost else self._sent

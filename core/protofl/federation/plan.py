@@ -20,10 +20,9 @@ from protofl.data.dataset import Dataset
 from protofl.data.generators import ImageSource
 from protofl.data.partition import number_of_clients
 from protofl.data.spec import Preparation
-from protofl.data.split import Split, balanced_test, majority_correct
-from protofl.errors import UsageError
+from protofl.data.split import Split, balanced_test, majority_correct, pooled_guess
 from protofl.federation import inputs
-from protofl.federation.inputs import run_info, settle
+from protofl.federation.information import checked, run_info, settle
 from protofl.federation.resolution import Extra, Resolution, resolve, resolved
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.models.architecture import Architecture, SplitModel
@@ -126,7 +125,7 @@ class Plan:
         generator = choices.get("generator")
         info = run_info(settings, choices, data, preparation, own_public, found.registry)
         settle(composition, settings, info)
-        _check_augmentation(settings, info)
+        settings = checked(settings, info, data, choices["selection"].plugin)
         return cls(
             settings=resolved(settings, composition, choices),
             registry=found.registry,
@@ -158,11 +157,11 @@ class Plan:
         return untracked(self.settings).model_dump_json()
 
     @classmethod
-    def from_json(cls, text: str) -> Plan:
-        """Make the plan that `to_json` wrote, whose code was checked there."""
+    def from_json(cls, text: str, data: Dataset | None = None) -> Plan:
+        """Make the plan that `to_json` wrote, whose code was checked there, perhaps of own data."""
         given = json.loads(text)
         allow(given["classes"].values())
-        return cls.make(given)
+        return cls.make(given, data=data)
 
     # --- what hosts and the loop read from it ---------------------------------------------------
 
@@ -194,6 +193,8 @@ class Plan:
 
     def majority_accuracy(self, trial: int, clients: Sequence[int] | None = None) -> float:
         """Return the accuracy of always guessing each client's most frequent class."""
+        if self.data.y.is_meta:
+            return pooled_guess(self.data.guesses, clients)
         own = slice(None) if clients is None else [*clients]
         train, test = self.split(trial).counts(self.data.y, self.info.num_classes)
         return majority_correct(train[own], test[own])
@@ -216,10 +217,13 @@ class Plan:
 
     def public_samples(self, trial: int, channels_last: bool) -> Samples | None:
         """Return the public samples without labels; None without public data."""
-        x, rows = self.stored[0], self.split(trial).public
         if self.public_data is not None:
             x, rows = self._public_stored
-        return None if rows is None else Samples(x, None, rows, self.preparation, channels_last)
+            return Samples(x, None, rows, self.preparation, channels_last)
+        held = self.split(trial).public
+        if held is None:
+            return None
+        return Samples(self.stored[0], None, held, self.preparation, channels_last)
 
     def public_labels(self, trial: int) -> torch.Tensor | None:
         """Return the labels of the public samples, which no hook sees; None if not known."""
@@ -284,16 +288,3 @@ def _count_clients(found: Resolution, data: Dataset, given: int | None) -> int:
     if data.split is None and clients != usual:
         found.set_by["clients"] = f"partition {partitioner.name}"
     return clients
-
-
-def _check_augmentation(settings: Settings, info: RunInfo) -> None:
-    """Check that no features are computed once of images that change in each pass.
-
-    Raises:
-        UsageError: They are.
-    """
-    if settings.augment and any(each.precomputed for each in info.architectures):
-        raise UsageError(
-            "--augment changes images in each pass, and keep_features computes features once",
-            do="leave one of them out",
-        )

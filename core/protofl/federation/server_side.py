@@ -113,9 +113,8 @@ class ServerSide:
             totals: Takes seconds and, where these downloads count, floats and bytes.
             counted: Whether they count as traffic; those for an evaluation don't.
         """
-        architectures = len(self._plan.info.architectures)
         codec, last, floats, blob = self._plan.composition.download, Payload(), 0, b""
-        for client in sorted(clients, key=lambda client: client % architectures):
+        for client in sorted(clients, key=self._plan.info.place_of):
             start = time.perf_counter()
             with self._within(f"download_payload, client {client}, round {self.record.round}"):
                 payload = Payload(

@@ -68,8 +68,8 @@ class Clock:
     def __init__(self, plan: Plan) -> None:
         settings = plan.settings
         self._plan, self._world = plan, World(plan)
-        host, count = Host(plan), len(plan.info.architectures)
-        self._flops = [host.client(client).forward_flops() for client in range(count)]
+        host = Host(plan)
+        self._flops = [host.client(client).forward_flops() for client in plan.info.examples]
         # Epochs of its own samples that a client trains in any case before its upload.
         self._epochs = sum(
             phase.epochs or settings.local_epochs
@@ -164,7 +164,7 @@ class Clock:
     # --- a client ---------------------------------------------------------------------------------
 
     def _training(self, client: int, samples: int) -> float:
-        flops = PASSES * self._flops[client % len(self._flops)] * samples
+        flops = PASSES * self._flops[self._plan.info.place_of(client)] * samples
         return self._world.device(client).seconds_of(flops)
 
     def _is_hopeless(self, client: int) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from protofl.errors import UsageError
 from protofl.system.files.atomic import unused_path
@@ -31,6 +32,12 @@ def fresh_folder(*words: str, below: Path = Path("runs")) -> Path:
 def name_of(*words: str) -> str:
     """Join words to the name of a folder; long words are cut."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(filter(None, (word[:60] for word in words))))
+
+
+def architectures_in(config: Mapping[str, Any]) -> list[str]:
+    """Return the architectures of ``config.json``: client i has the one at place i mod length."""
+    layout = config.get("layout")
+    return [*config.get("architectures", ())] or ([*layout] if isinstance(layout, dict) else [])
 
 
 def is_run(folder: Path) -> bool:

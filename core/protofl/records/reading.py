@@ -290,8 +290,10 @@ def _majority(split: Mapping[str, Any], clients: Sequence[int] | None) -> float:
     """Return the accuracy of always guessing each client's most frequent class."""
     import torch
 
-    from protofl.data.split import majority_correct
+    from protofl.data.split import majority_correct, pooled_guess
 
+    if "majority" in split:
+        return pooled_guess(split["majority"], clients)
     own = slice(None) if clients is None else [*clients]
     train, test = (torch.tensor(split[f"{part}_counts"])[own] for part in ("train", "test"))
     return majority_correct(train, test)

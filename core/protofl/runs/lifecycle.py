@@ -218,7 +218,7 @@ class _Lifecycle:
             self.folder = RunFolder.create(path, config_of(plan, tried=plan.settings.dry_step))
             self.progress(events.FolderMade(self.folder))
         self.write_partition()
-        few = int((plan.split(0).train_sizes < LEAST).sum())
+        few = int((((sizes := plan.split(0).train_sizes) > 0) & (sizes < LEAST)).sum())
         if few:
             line = f"{few} clients have fewer than {LEAST} training samples: BatchNorm in eval mode"
             self._note(line)

@@ -103,9 +103,26 @@ def scorer_of(plan: Plan, reading: Reading, client: int, which: str, trial: int)
         unpack_server(side.record, read_tensors(folder / found.values["server"]))
         side.begin(number)
         [(_, blob)] = side.downloads([client], Totals(), counted=False)
+    file = folder / found.numbered[client][0] if client in found.numbered else None
+    return scorer_with(plan, trial, client, file, number, blob)
+
+
+def scorer_with(
+    plan: Plan, trial: int, client: int, file: Path | None, number: int, blob: bytes
+) -> Scorer:
+    """Restore a client from its file, with the download of an evaluation.
+
+    Args:
+        plan: The run.
+        trial: The trial.
+        client: The client.
+        file: Its file; None if it never trained.
+        number: The round of the evaluation.
+        blob: The encoded download.
+    """
     record = build_client(plan, trial, client)
-    if client in found.numbered:
-        unpack_client(record, read_tensors(folder / found.numbered[client][0]))
+    if file is not None:
+        unpack_client(record, read_tensors(file))
     declared = plan.composition.declarations("download_payload")
     gate = DownloadGate(plan.info, declared, plan.composition.download, dry=False)
     view = Client(record, plan.composition.main)
@@ -135,6 +152,15 @@ def samples_like(x: Any, sample: SampleSpec) -> Tensor:  # noqa: ANN401 - NumPy 
 
 
 ENDINGS = (".safetensors", ".pt2", ".onnx")
+
+
+def _two_samples(plan: Plan) -> Tensor:
+    """Return two samples as the data set stores them, drawn ones if none are here."""
+    if plan.data.x.is_meta:
+        from protofl.data.elsewhere import drawn
+
+        return drawn(plan.data, 2).x
+    return plan.data.x[:2].clone()
 
 
 def export(scorer: Scorer, plan: Plan, path: Path) -> Path:
@@ -169,7 +195,7 @@ def export(scorer: Scorer, plan: Plan, path: Path) -> Path:
                 "ONNX files need the packages onnx and onnxscript",
                 do="pip install 'protofl[onnx]', or write FILE.pt2",
             ) from None
-    x, batch = plan.data.x[:2].clone(), torch.export.Dim("batch")
+    x, batch = _two_samples(plan), torch.export.Dim("batch")
     try:
         with torch.no_grad():
             program = torch.export.export(

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from protofl.errors import UsageError, unknown
+from protofl.records.layout import architectures_in
 from protofl.records.row import Row
 from protofl.runs.recorded_run import Run
 from protofl.system.files.tables import flat
@@ -168,10 +169,10 @@ def accuracies_by_architecture(run: Run) -> dict[str, list[float]]:
 
     Empty for a run with one architecture, and above 1,000 clients.
     """
-    names, found = [*run.config.get("layout", ())], dict[str, list[float]]()
-    for accuracies in run.accuracies.values() if len(names) > 1 else ():
-        for number, name in enumerate(names):
-            own = [a for c, a in accuracies.items() if c % len(names) == number]
+    names, found = architectures_in(run.config), dict[str, list[float]]()
+    for accuracies in run.accuracies.values() if len({*names}) > 1 else ():
+        for name in dict.fromkeys(names):
+            own = [a for c, a in accuracies.items() if names[c % len(names)] == name]
             if own:
                 found.setdefault(name, []).append(sum(own) / len(own))
     return found

@@ -152,8 +152,9 @@ def similarity(seen: Prototypes, kind: Similarity = "pearson") -> tuple[list[int
     """
     P, known = map(torch.from_numpy, seen.table())
     found = functional.client_similarity(P, known, kind).numpy()
-    count = len(seen.architectures)
-    order = sorted(range(len(P)), key=lambda place: (seen.who[place] % count, seen.who[place]))
+    names = [*dict.fromkeys(seen.architectures)]
+    group = [names.index(seen.architecture_of(client)) for client in seen.who]
+    order = sorted(range(len(P)), key=lambda place: (group[place], seen.who[place]))
     return [seen.who[place] for place in order], found[np.ix_(order, order)]
 
 

@@ -157,8 +157,8 @@ def flops(request: Request) -> list[Row]:
     """
     plan = plan_of(request)
     host = Host(plan)
-    forward = [host.client(i).forward_flops() for i in range(len(plan.info.architectures))]
-    own = [forward[client % len(forward)] for client in range(plan.info.participants)]
+    forward = [host.client(i).forward_flops() for i in plan.info.examples]
+    own = [forward[plan.info.place_of(client)] for client in range(plan.info.participants)]
     names = [architecture.name for architecture in plan.info.architectures]
     found = {
         "flops": {"forward": sum(own), "training": training_flops(own)},

@@ -3,22 +3,23 @@
 A *request* names the run, the digest of its plan (and the plan, until a node knows it), the trial,
 the versions of clients that the node must keep, and the jobs of one stage for the node's clients.
 Each job names the version of its client on which it builds. A *response* has one reply per job, and
-for each client that trained the version that lies on the node's disk. A version is the SHA-256 of a
-client's file, or empty for the state that the seed gives.
+for each client that trained the version that lies on the node's disk. A version is the length and
+the CRC-32 of a client's file, in hexadecimal digits, or empty for the state that the seed gives.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
 import protofl as pf
 
-VERSION = re.compile(r"(?:[0-9a-f]{64})?\Z")
+VERSION = re.compile(r"(?:[0-9a-f]{1,12}-[0-9a-f]{8})?\Z")
+FILE = re.compile(r"client-\d{5,9}-t\d{1,9}-r\d{1,9}\.safetensors\Z")
 RUN = re.compile(r"[0-9a-f]{16}\Z")
 
 LONGEST = 64 << 20
@@ -52,6 +53,13 @@ def digest_of(text: str) -> str:
     return sha256(text.encode()).hexdigest()
 
 
+def without_told(plan: str) -> str:
+    """Return a plan, as JSON, without what other nodes tell of their data."""
+    found = json.loads(plan)
+    found["options"].get("dataset", {}).pop("told", None)
+    return json.dumps(found)
+
+
 def read(text: str) -> dict[str, Any]:
     """Parse the text of an envelope.
 
@@ -83,14 +91,27 @@ def blob_at(place: Any, blobs: Sequence[bytes]) -> bytes:  # noqa: ANN401 - what
 
 
 def matching(pattern: re.Pattern[str], value: Any) -> str:  # noqa: ANN401 - whatever was sent
-    """Return a value that has the form of a version or a run.
+    """Return a value that has the form of a version, a run or a client's file.
 
     Raises:
         BadEnvelope: The value has another form.
     """
     if isinstance(value, str) and pattern.match(value):
         return value
-    raise BadEnvelope(f"{str(value)[:80]!r} is neither a version nor a run")
+    raise BadEnvelope(f"{str(value)[:80]!r} is no version, run or file")
+
+
+def kept_in(asked: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
+    """Return the names and the other versions that a request names to be kept.
+
+    Raises:
+        BadEnvelope: One has another form.
+    """
+    names, versions = asked.get("names"), asked.get("keep")
+    if not isinstance(names, dict) or not isinstance(versions, list):
+        raise BadEnvelope("it doesn't say which versions to keep")
+    named = {matching(FILE, name): matching(VERSION, v) for name, v in names.items()}
+    return named, [matching(VERSION, version) for version in versions]
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,21 @@
 """The backend of deployed runs: clients on nodes of their own, reached through Flower.
 
 protofl knows Flower as a `posts.Post`. `flower_app.server_app` makes one of Flower's grid and calls
-`serve`; ``protofl deploy run`` starts that app. What a run saves of a client is the name of a
-version (`client_versions`); the version itself never leaves the node.
+`serve`; ``protofl deploy run`` starts that app. A run knows a client by the name and the version of
+its file (`client_versions`); the file itself never leaves the node.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Mapping
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import protofl as pf
+from protofl_plugins.backends.hellos import told_by_sites
 from protofl_plugins.backends.posts import Deployed, Post, Site
 from protofl_plugins.backends.site_pool import SitePool
 
@@ -34,6 +36,11 @@ class Flower:
             60, ge=0, description="seconds within which the nodes must be online at the start"
         )
         poll: float = pf.Field(0.2, gt=0, description="seconds between two looks for replies")
+        on_stale: Literal["skip", "stop", "fresh"] = pf.Field(
+            "skip",
+            description="if a node lost a client's state: go on without the client, stop the run, "
+            "or give the client its initial state",
+        )
 
     @pf.hookimpl
     def open_pool(self, plan: pf.backends.Plan, config: Config) -> pf.backends.Pool:
@@ -53,6 +60,28 @@ class Flower:
         return SitePool(plan, deployed, config)
 
 
+def asked_of_sites(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a new run with what nodes tell of their own data.
+
+    Args:
+        options: Options of `protofl.run`; those of the data set ``sites`` in ``options``.
+
+    Raises:
+        ProtoflError: A node is missing, or its data do not fit.
+    """
+    deployed, of_data = DEPLOYED.get(), options.get("options", {}).get("dataset", {})
+    if options.get("dataset") != "sites" or options.get("resume") or deployed is None:
+        return {**options}
+    given = options.get("set", ())
+    typed = given.items() if isinstance(given, Mapping) else (i.split("=", 1) for i in given)
+    seconds = {str(key).removeprefix("backend."): value for key, value in typed}
+    config = Flower.Config(**{k: seconds[k] for k in ("patience", "poll") if k in seconds})
+    skip = options.get("on_lost_client") == "skip"
+    told = told_by_sites(deployed, of_data, config, skip=skip)
+    own = {**options["options"], "dataset": {**of_data, "told": told}}
+    return {**options, "options": own}
+
+
 def serve(post: Post, request: str) -> None:
     """Do a run on Flower's grid; its lines and its end go to files.
 
@@ -70,7 +99,7 @@ def serve(post: Post, request: str) -> None:
             open(asked["lines"], "a", encoding="utf-8", buffering=1) as lines,
             contextlib.redirect_stderr(lines),
         ):
-            pf.run(**asked["options"], backend="flower")
+            pf.run(**asked_of_sites(asked["options"]), backend="flower")
     except Exception as error:
         end = {"failure": pf.ProtoflError.to_values(error)}
     finally:

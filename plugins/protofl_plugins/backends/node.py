@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -27,9 +28,10 @@ else:
 import protofl as pf
 from protofl_plugins.backends import envelopes, wire
 from protofl_plugins.backends.envelopes import Answer, BadEnvelope
-from protofl_plugins.backends.node_clients import ClientFiles, Stale
+from protofl_plugins.backends.node_clients import NodeFiles, Stale
+from protofl_plugins.backends.node_facts import changes_of, facts_of
 from protofl_plugins.backends.node_plan import Policy, plan_here
-from protofl_plugins.backends.ray_actor import fingerprint
+from protofl_plugins.backends.own_data import OwnData
 
 PATIENCE = 60.0
 """Seconds that the pipe of a message may pause before it is given up."""
@@ -55,15 +57,20 @@ class Node:
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self._runs = folder / "runs"
         self._own, self._clients, self._policy = read_settings(folder, settings)
-        self._digest, self._run, self._trial = "", "", -1
+        place = Path(self._own["data_dir"])
+        self._data = OwnData.read(settings.get("data"), sorted(self._clients), place)
+        self._digest, self._run, self._trial, self._plan = "", "", -1, ""
         self._host: pf.backends.Host | None = None
-        self._files: ClientFiles | None = None
+        self._files: NodeFiles | None = None
         self._facts: dict[str, str] = {}
+        self._changes: list[str] = []
 
     def respond(self, text: str, blobs: Sequence[bytes]) -> tuple[str, list[bytes]]:
         """Do what a request asks for; return the response."""
         try:
             asked = envelopes.read(text)
+            if "hello" in asked:
+                return json.dumps({"hello": self._hello(asked["hello"])}), []
             if asked.get("plan") != self._digest and "text" not in asked:
                 return json.dumps({"lacks": "plan"}), []
             return self._do_all(asked, blobs)
@@ -76,20 +83,42 @@ class Node:
             self._take(str(asked["text"]))
         if self._files is None or run != self._run:
             assert self._host is not None
-            self._files, self._run, self._trial = ClientFiles(self._runs, run, self._host), run, -1
+            files = NodeFiles(self._runs, run, self._host)
+            files.keep_plan(self._plan)
+            self._changes += changes_of(self._runs / run, self._facts)
+            self._files, self._run, self._trial = files, run, -1
         if not asked["jobs"]:
-            return json.dumps({"facts": self._facts}), []
+            changes, self._changes = self._changes, []
+            return json.dumps({"facts": self._facts, "changes": changes}), []
         self._start(int(asked["trial"]))
-        self._files.keep({envelopes.matching(envelopes.VERSION, v) for v in asked["keep"]})
-        return envelopes.response([self._answer(job, blobs) for job in asked["jobs"]])
+        self._files.keep(*envelopes.kept_in(asked))
+        fresh = asked.get("fresh") is True
+        return envelopes.response([self._answer(job, blobs, fresh) for job in asked["jobs"]])
+
+    def _hello(self, form: Any) -> dict[str, Any]:  # noqa: ANN401 - as it came
+        """Tell what the operator allows of the sizes of this node's data.
+
+        Raises:
+            UsageError: The node has no data of its own.
+        """
+        if self._data is None:
+            raise pf.UsageError(
+                "this node has no data of its own",
+                do='name them in node.toml: [data] and dataset = "npz:FILE"',
+            )
+        with private_words():
+            return self._data.hello(form if isinstance(form, dict) else {})
 
     def _take(self, text: str) -> None:
         """Build the host of a plan."""
         self._host, self._files, self._digest = None, None, ""
-        plan = pf.backends.Plan.from_json(plan_here(text, self._own, self._policy))
-        self._host, self._facts = pf.backends.Host(plan), fingerprint(plan)
+        here = plan_here(text, self._own, self._policy, self._data)
+        with private_words():
+            data = None if self._data is None else self._data.of_plan(here)
+        plan = pf.backends.Plan.from_json(here, data)
+        self._host, self._facts = pf.backends.Host(plan), facts_of(plan)
         self._host.warm_up()
-        self._digest = envelopes.digest_of(text)
+        self._plan, self._digest = here, envelopes.digest_of(text)
 
     def _start(self, trial: int) -> None:
         assert self._host is not None and self._files is not None
@@ -99,8 +128,8 @@ class Node:
             self._files.begin()
             self._trial = trial
 
-    def _answer(self, asked: Mapping[str, Any], blobs: Sequence[bytes]) -> Answer:
-        """Do a job; an error becomes its answer."""
+    def _answer(self, asked: Mapping[str, Any], blobs: Sequence[bytes], fresh: bool) -> Answer:
+        """Do a job; an error becomes its answer. A client that is lost may begin ``fresh``."""
         assert self._host is not None and self._files is not None
         try:
             job = self._job(asked, blobs)
@@ -109,19 +138,38 @@ class Node:
         header, version = job.header(), ""
         client = header["client"]
         try:
-            self._files.set(client, envelopes.matching(envelopes.VERSION, asked.get("base")))
+            notes = self._set(client, asked.get("base"), fresh)
             reply = self._host.handle(job)
+            reply.notes += notes
             if reply.header()["kind"] == "TrainReply":
                 version = self._files.write(client)
             elif header["kind"] == "Train":
                 self._files.forget(client)
-            return Answer(without_profile(reply.header()), reply.blob, version)
+            elif not header["epochs"]:
+                about = {"version": asked.get("base"), "trial": self._trial}
+                self._files.evaluated(client, {**about, "round": header["round"]}, job.blob)
+            return Answer(public_header(reply.header()), reply.blob, version)
         except Stale as error:
-            notes = [str(error)]
-            return Answer({"kind": "Absent", "reason": "stale", "notes": notes})
+            return Answer({"kind": "Absent", "reason": "stale", "notes": [str(error)]})
         except Exception as error:
             self._files.forget(client)
             return Answer({"failure": words_of(error)})
+
+    def _set(self, client: int, base: object, fresh: bool) -> list[str]:
+        """Set a client to the version on which its job builds; return lines for the user.
+
+        Raises:
+            Stale: The version is lost, and the client may not begin anew.
+        """
+        assert self._files is not None
+        try:
+            self._files.set(client, envelopes.matching(envelopes.VERSION, base))
+        except Stale as error:
+            if not fresh:
+                raise
+            self._files.set(client, "")
+            return [f"{error}; it has its initial state again"]
+        return []
 
     def _job(self, asked: Mapping[str, Any], blobs: Sequence[bytes]) -> pf.backends.Job:
         """Return the job that a request describes, of values that a node takes.
@@ -156,7 +204,7 @@ def read_settings(
     Raises:
         UsageError: A setting is unknown or wrong.
     """
-    known = ("clients", "data_dir", "device", "client_store", "policy", "link")
+    known = ("clients", "data_dir", "device", "client_store", "policy", "link", "data")
     if unknown := sorted(settings.keys() - {*known}):
         raise pf.UsageError(
             f"node.toml: unknown setting {unknown[0]}", f"known: {', '.join(known)}"
@@ -172,16 +220,45 @@ def read_settings(
     return own, frozenset(clients), Policy.read(settings.get("policy", {}))
 
 
+@contextmanager
+def private_words() -> Iterator[None]:
+    """Keep on the node what an error says of its data: labels, files, shapes.
+
+    Raises:
+        UsageError: An error occurred; the node's log has its words.
+    """
+    try:
+        yield
+    except pf.UsageError as error:
+        raise pf.UsageError(
+            "its own data do not fit the run",
+            do="the node's operator finds the reason in logs/host.log and with: protofl node check",
+        ) from error
+
+
+PLACE = re.compile(
+    r"(?<=')~?/[^'\n]+(?=')|(?<=\")~?/[^\"\n]+(?=\")|(?<![\w.:/'\"])~?/[^\s'\",:;)\]]+"
+)
+"""A path from the root in the words of an error."""
+
+
 def words_of(error: Exception) -> dict[str, Any]:
-    """Return an error without its traceback, which is printed here."""
+    """Return an error without its traceback, which is printed here, and without paths."""
     traceback.print_exception(error)
     sys.stderr.flush()
-    return {**pf.ProtoflError.to_values(error), "trace": ""}
+    values = pf.ProtoflError.to_values(error)
+    return {**{key: without_paths(text) for key, text in values.items()}, "trace": ""}
 
 
-def without_profile(header: dict[str, Any]) -> dict[str, Any]:
-    """Return the header of a reply without what a profiled host recorded."""
-    return {**header, "profile": ""}
+def without_paths(text: str) -> str:
+    """Return words without the places of this machine's files."""
+    return PLACE.sub("PATH", text)
+
+
+def public_header(header: dict[str, Any]) -> dict[str, Any]:
+    """Return the header of a reply without what a profiled host recorded, and without paths."""
+    found = {**header, "profile": "", "notes": [*map(without_paths, header["notes"])]}
+    return {**found, "error": without_paths(found["error"])} if "error" in found else found
 
 
 def serve(node: Node, path: Path) -> None:

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import protofl as pf
+from protofl_plugins.backends.own_data import OwnData
 
 TAKEN = (
-    "method models dataset subset partition clients participation selection unseen fine_tune "
-    "generator rounds patience local_epochs batch_size optimizer lr lr_schedule momentum "
+    "method models architectures dataset subset partition clients participation selection unseen "
+    "fine_tune generator rounds patience local_epochs batch_size optimizer lr lr_schedule momentum "
     "weight_decay clip feature_dim drop_last shuffle augment precision public options use add drop "
     "wrappers seed trials hold_split same_init deterministic engine job_limit validation "
     "eval_every eval_clients on_bad_upload upload_limit upload_bound on_lost_client measure "
@@ -100,13 +101,16 @@ def refused(rule: str, what: str) -> pf.UsageError:
     )
 
 
-def plan_here(text: str, own: Mapping[str, Any], policy: Policy) -> str:
+def plan_here(
+    text: str, own: Mapping[str, Any], policy: Policy, data: OwnData | None = None
+) -> str:
     """Return the plan that a node makes of the server's.
 
     Args:
         text: The plan, as JSON.
         own: Options of this machine, which replace the server's.
         policy: What is allowed.
+        data: The node's own data, if it has some.
 
     Raises:
         UsageError: The plan is not one, has unknown options, or breaks a rule.
@@ -127,7 +131,9 @@ def plan_here(text: str, own: Mapping[str, Any], policy: Policy) -> str:
             "--init names a file of the server, and nodes have no copy of it", do="leave it out"
         )
     taken = {name: given[name] for name in TAKEN if name in given}
-    _check(taken, policy)
+    if data is not None and data.public:
+        taken["public"] = data.public
+    _check(taken, policy, data)
     taken["job_limit"] = min(taken.get("job_limit") or policy.longest_job, policy.longest_job)
     others = {
         owner: v for owner, v in taken["options"].items() if owner not in ("world", "backend")
@@ -136,12 +142,18 @@ def plan_here(text: str, own: Mapping[str, Any], policy: Policy) -> str:
     return json.dumps(here, default=str)
 
 
-def _check(plan: Mapping[str, Any], policy: Policy) -> None:
-    """Compare a plan with the policy.
+def _check(plan: Mapping[str, Any], policy: Policy, data: OwnData | None) -> None:
+    """Compare a plan with the policy, and its data set with the node's.
 
     Raises:
-        UsageError: It breaks a rule.
+        UsageError: It breaks a rule, or is for other data.
     """
+    if (plan["dataset"] == "sites") != (data is not None):
+        has = "no data of its own" if data is None else "data of its own"
+        raise pf.UsageError(
+            f"this node has {has}, and the run is on the data set {plan['dataset']}",
+            do="leave --dataset out for a run on the nodes' own data, which node.toml names",
+        )
     if plan["classes"] and not policy.classes:
         places = ", ".join(sorted(map(str, plan["classes"].values())))
         raise refused("classes", f"it imports code that is not installed ({places})")
@@ -166,7 +178,9 @@ def _check(plan: Mapping[str, Any], policy: Policy) -> None:
         if name not in plan["wrappers"] or other:
             more = "".join(f" with {key}={value}" for key, value in other.items())
             raise refused("required", f"it lacks the wrapper {name}{more}")
-    files = [str(plan[key]) for key in ("dataset", "selection", "partition", "generator", "public")]
+    own = () if data is None or not data.public else ("public",)
+    naming = {"dataset", "selection", "partition", "generator", "public"}.difference(own)
+    files = [str(plan[key]) for key in sorted(naming)]
     named = [text for text in files if _names_a_file(text)]
     if named and not policy.paths:
         raise refused("paths", f"it names a file: {named[0]}")

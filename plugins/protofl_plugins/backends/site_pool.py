@@ -9,31 +9,34 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import protofl as pf
 from protofl_plugins.backends import envelopes
 from protofl_plugins.backends.client_versions import Versions
-from protofl_plugins.backends.envelopes import Answer, BadEnvelope
+from protofl_plugins.backends.envelopes import Answer, BadEnvelope, without_told
+from protofl_plugins.backends.node_facts import facts_of
 from protofl_plugins.backends.posts import Delivery, Deployed, Site
-from protofl_plugins.backends.ray_actor import fingerprint
 
 REASONS = {1: "failed", 2: "failed", 3: "deadline", 4: "deadline", 5: "left", 6: "failed"}
 REASONS |= {8: "failed"}
 """{code of a Flower error: reason for which the node's clients are absent}; others end the run."""
+
+DAY = 86_400
 
 AWAY = ("Train", "Evaluate")
 """Kinds of jobs that are sent to nodes; the pool answers all others itself."""
 
 
 class Pace(Protocol):
-    """Options of the backend: its seconds, see `flower.Flower.Config`."""
+    """Options of the backend, see `flower.Flower.Config`."""
 
     deadline: float
     patience: float
     poll: float
+    on_stale: Literal["skip", "stop", "fresh"]
 
 
 @dataclass
@@ -59,7 +62,7 @@ class SitePool:
 
     def __post_init__(self) -> None:
         self.report: Callable[[str], None] = lambda line: None
-        self._text = self.plan.to_json()
+        self._text = without_told(self.plan.to_json())
         self._digest = envelopes.digest_of(self._text)
         self._versions, self._trial = Versions(), 0
         self._home = {client: site for site in self.deployed.sites for client in site.clients}
@@ -82,7 +85,16 @@ class SitePool:
         header = job.header()
         if header["kind"] == "StartTrial":
             self._trial = header["trial"]
-            self._versions.start(header["files"])
+            self._versions.start(header["files"], header["checks"])
+
+    def present(self) -> set[int]:
+        """Return the clients whose nodes are online."""
+        nodes = self.deployed.post.nodes()
+        return {c for site in self.deployed.sites if site.key in nodes for c in site.clients}
+
+    def keep_files(self, names: Collection[str]) -> None:
+        """Keep files of clients; nodes are told with their next jobs."""
+        self._versions.keep(names)
 
     def run(
         self, jobs: Sequence[pf.backends.Job]
@@ -98,8 +110,7 @@ class SitePool:
             if header["kind"] in AWAY:
                 away.setdefault(self._home[header["client"]], []).append(job)
             else:
-                self._versions.answer(header)
-                yield job, pf.backends.Reply()
+                yield job, self._versions.answer(header)
         yield from self._exchange(away)
 
     def close(self) -> None:
@@ -147,14 +158,20 @@ class SitePool:
         self._known.add(site.name)
         for line in differences(site, self.plan, found.get("facts")):
             self.report(line)
+        changes = found.get("changes")
+        for line in changes[:20] if isinstance(changes, list) else ():
+            self.report(f"{site.name} has changed since the last round: {printed(line)}")
 
     def _send(self, node: int, site: Site, jobs: Sequence[pf.backends.Job]) -> str:
         blobs = envelopes.Blobs()
+        names, versions = self._versions.needed(site.clients)
         asked: dict[str, Any] = {
             "run": self.deployed.run,
             "plan": self._digest,
             "trial": self._trial,
-            "keep": sorted(self._versions.needed(site.clients)),
+            "names": names,
+            "keep": versions,
+            "fresh": self.config.on_stale == "fresh",
             "jobs": [],
         }
         if site.name not in self._known:
@@ -227,10 +244,21 @@ class SitePool:
     ) -> Iterator[tuple[pf.backends.Job, pf.backends.Reply]]:
         """Yield the replies of a delivery."""
         if delivery.code in REASONS:
-            words = f"{printed(delivery.reason)} (Flower's error {delivery.code})"
-            yield from self._lost(site, jobs, REASONS[delivery.code], words)
+            reason, words = REASONS[delivery.code], printed(delivery.reason)
+            if reason == "deadline":  # Flower's words speak of its database
+                words = f"no reply within {self.config.deadline or DAY / 2:g} s"
+            words += f" (Flower's error {delivery.code})"
+            yield from self._lost(site, jobs, reason, words)
             return
-        found = self._opened(site, delivery)
+        try:
+            found = self._opened(site, delivery)
+        except pf.ProtoflError as error:
+            if not all(job.header().get("may_fail") for job in jobs):
+                raise
+            self._known.discard(site.name)
+            words = error.what.removeprefix(site.name).lstrip(": ")
+            yield from self._lost(site, jobs, reason_of(error), words)
+            return
         self._known.add(site.name)
         try:
             answers = envelopes.answers_in(found, delivery.blobs, len(jobs))
@@ -245,9 +273,16 @@ class SitePool:
         asked, kind = job.header(), answer.header.get("kind")
         if "failure" in answer.header:
             error = failure_of(site, answer.header["failure"])
-            if asked.get("may_fail") and not isinstance(error, pf.UsageError):
-                return absent("failed", error.what, site)
+            if asked.get("may_fail"):
+                return absent(reason_of(error), error.what.removeprefix(f"{site.name}: "), site)
             raise error
+        stale = kind == "Absent" and answer.header.get("reason") == "stale"
+        if stale and (self.config.on_stale == "stop" or not asked.get("may_fail")):
+            raise pf.RunFailure(
+                f"{site.name} does not have the last state of client {asked['client']}",
+                do="restore the node's folder runs and resume, or go on with: --on-stale fresh "
+                "(it has its initial state again) or --on-stale skip (without it)",
+            )
         if kind == "Absent" and not asked.get("may_fail"):
             reason = printed(answer.header.get("reason"))
             if reason != "skipped":
@@ -281,6 +316,11 @@ def absent(reason: str, words: str, site: Site) -> pf.backends.Reply:
     return pf.backends.Reply.from_header({"kind": "Absent", "reason": reason, "notes": [note]})
 
 
+def reason_of(error: pf.ProtoflError) -> str:
+    """Return the reason for which a client is absent after a node's error."""
+    return "refused" if isinstance(error, pf.UsageError) else "failed"
+
+
 def printed(text: object) -> str:
     """Return a foreign text as one short printable line."""
     line = " ".join(str(text).split())
@@ -299,7 +339,9 @@ def failure_of(site: Site, values: Any) -> pf.ProtoflError:  # noqa: ANN401 - as
 def differences(site: Site, plan: pf.backends.Plan, facts: Any) -> list[str]:  # noqa: ANN401
     """Return lines about what differs between a node and the run's machine."""
     found = facts if isinstance(facts, dict) else {}
-    here = fingerprint(plan)
+    here = facts_of(plan)
+    if plan.data.elsewhere:
+        del here["data"]  # each node has its own
     return [
         f"{site.name} has {name} {printed(found[name])}, the run has {value}: "
         "results differ from a simulation's"

@@ -28,6 +28,8 @@ from protofl_plugins.selections.size import draw_by_size
 class Loss:
     """The clients with the largest known losses, among some drawn by size."""
 
+    reads_sizes = True
+
     class Config(pf.Config):
         """Options: --set selection.OPTION=VALUE."""
 

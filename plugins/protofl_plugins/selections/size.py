@@ -48,6 +48,8 @@ def draw_by_size(
 class Size:
     """Client sampling by size: clients with more training samples are drawn more often."""
 
+    reads_sizes = True
+
     class Config(pf.Config):
         """Options: --set selection.OPTION=VALUE."""
 

@@ -126,7 +126,10 @@ class DatasetSpec:
 
     @hookspec(firstresult=True)
     def cache_key(self, config: Config, data_dir: Path) -> str:
-        """Return a file name ([a-z0-9-]) for the decoded data; changed data need another name."""
+        """Return a file name ([a-z0-9-]) for the decoded data; changed data need another name.
+
+        Data that should not be cached have an empty name, and a ``digest`` of their own.
+        """
 
     @hookspec(firstresult=True)
     def decode(self, config: Config, data_dir: Path) -> Dataset:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from protofl.data.spec import SampleSpec
-from protofl.errors import unknown
+from protofl.errors import UsageError, unknown
 
 
 class SplitModel(nn.Module):
@@ -101,6 +101,34 @@ def find_architecture(
     if name not in known:
         raise unknown(f"architecture of {group}:" if group else "architecture", name, known)
     return known[name]
+
+
+def places_of(wanted: Sequence[str], group: Sequence[Architecture], clients: int) -> list[int]:
+    """Return the number in the group of each client's architecture.
+
+    Args:
+        wanted: A name or number of the group for each client.
+        group: The architectures of the group.
+        clients: Clients M.
+
+    Raises:
+        UsageError: A name or number is unknown, or there are not M of them.
+    """
+    if len(wanted) != clients:
+        raise UsageError(
+            f"--architectures lists {len(wanted)}, and the run has {clients} clients",
+            do=f"list {clients}, or give --clients {len(wanted)}",
+        )
+    names = [architecture.name for architecture in group]
+    found = []
+    for text in wanted:
+        number = int(text) if text.isdecimal() and text not in names else -1
+        if text not in names and not 0 <= number < len(names):
+            listed = ", ".join(f"{n} {name}" for n, name in enumerate(names))
+            error = unknown("architecture in --architectures:", text, names)
+            raise UsageError(error.what, error.near, f"the group has: {listed}")
+        found.append(names.index(text) if text in names else number)
+    return found
 
 
 def unset_model(

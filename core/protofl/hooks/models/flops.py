@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -74,18 +74,21 @@ def training_flops(forward: Iterable[float]) -> float:
     return 4 * sum(forward)
 
 
-def flops_of_round(flops: Sequence[ClientFlops], trained: Mapping[int, int]) -> dict[str, float]:
+def flops_of_round(
+    flops: Sequence[ClientFlops], trained: Mapping[int, int], place_of: Callable[[int], int]
+) -> dict[str, float]:
     """Return the FLOPs of the clients of a round.
 
     Args:
-        flops: FLOPs by architecture; client i has architecture i mod X.
+        flops: FLOPs by architecture.
         trained: {client: samples seen} of the clients that trained.
+        place_of: Returns the place of a client's architecture in ``flops``.
 
     Returns:
         ``forward``: the sum over clients of one sample's forward pass; ``training``:
         `training_flops` of the same; ``counted``: all samples, by torch's counter.
     """
-    own = {client: flops[client % len(flops)] for client in trained}
+    own = {client: flops[place_of(client)] for client in trained}
     counted = sum(found.counted / found.samples * trained[c] for c, found in own.items())
     return {
         "forward": sum(found.forward for found in own.values()),

@@ -99,6 +99,7 @@ class RunInfo:
         malicious: The share of malicious clients.
         native: True if features keep each architecture's own width (``--feature-dim native``).
         others: Returns the architectures of any installed group, by its name.
+        places: Place of each client's architecture in ``architectures``; empty for i mod X.
         asked: Facts that hooks have read and that extending a run changes: ``rounds``.
     """
 
@@ -120,6 +121,7 @@ class RunInfo:
     malicious: float = 0.0
     native: bool = False
     others: Callable[[str], Sequence[Architecture]] = field(default=lambda group: (), repr=False)
+    places: tuple[int, ...] = ()
     asked: set[str] = field(default_factory=set, repr=False, compare=False)
 
     @property
@@ -133,8 +135,26 @@ class RunInfo:
         return len({a.head for a in self.architectures}) == 1
 
     def architecture_of(self, client_id: int) -> Architecture:
-        """Return a client's architecture: i mod X for client i (FedTGP, section "Setup")."""
-        return self.architectures[client_id % len(self.architectures)]
+        """Return a client's architecture."""
+        return self.architectures[self.place_of(client_id)]
+
+    def place_of(self, client_id: int) -> int:
+        """Return the place of a client's architecture in ``architectures``.
+
+        It is i mod X for client i (FedTGP, section "Setup") unless ``--architectures`` lists it.
+        """
+        return self.places[client_id] if self.places else client_id % len(self.architectures)
+
+    @property
+    def examples(self) -> list[int]:
+        """The first client of each architecture, in the order of the architectures."""
+        count = len(self.architectures)
+        return [self.places.index(n) for n in range(count)] if self.places else [*range(count)]
+
+    @property
+    def names_by_client(self) -> list[str]:
+        """Names of architectures: client i has the one at place i mod their number."""
+        return [self.architectures[n].name for n in self.places or range(len(self.architectures))]
 
     def feature_dim_of(self, of: int | Architecture) -> int:
         """Return the width of a client's features, or of an architecture's: K, or its own."""

@@ -94,18 +94,25 @@ def for_dry_rounds(plan: Plan, clients: int, batches: int = 1) -> Plan:
     """Return the plan of a dry host with some clients, which all take part in every round.
 
     All have client 0's first batch, or batches, as far as it has so many, and there are no more
-    public or global test samples than that.
+    public or global test samples than that. If samples lie on other machines, they are drawn.
     """
     # Methods keep no state on themselves, so nothing is left behind by sharing them.
     changes: dict[str, Any] = {"eval_every": 1, "on_bad_upload": "stop", "measure": []}
     changes |= {"unseen": 0.0, "join_round": None, "min_clients": 1}
     few, public = plan.settings.batch_size * batches, plan.public_data
+    data, split = plan.data, lambda seed: plan.splits(seed).first_batch(few, clients)
+    if data.x.is_meta:
+        from protofl.data.elsewhere import drawn, drawn_split
+
+        few = min(few, 256)
+        data, split = drawn(data, few), lambda seed: drawn_split(few, clients)
     return replace(
         plan,
-        splits=lambda seed: plan.splits(seed).first_batch(few, clients),
+        data=data,
+        splits=split,
         public_data=public and replace(public, x=public.x[:few], y=public.y[:few]),
         images=plan.images and plan.images.unopened(),
-        info=replace(plan.info, num_clients=clients, participants=clients),
+        info=replace(plan.info, num_clients=clients, participants=clients, places=()),
         settings=plan.settings.model_copy(update=changes),
         dry=True,
     )

@@ -12,7 +12,13 @@ from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
 from protofl.errors import unknown
-from protofl.system.options.parsing import read_joins, read_names, read_rounds, read_share
+from protofl.system.options.parsing import (
+    read_joins,
+    read_labels,
+    read_names,
+    read_rounds,
+    read_share,
+)
 
 MEASURES = ("train-accuracy", "global-accuracy", "margins", "public-logits", "flops")
 """Figures that a run records on request, see docs/reference/record.md."""
@@ -41,6 +47,8 @@ Share = Annotated[float, BeforeValidator(read_share)]
 Rounds = Annotated[int, BeforeValidator(read_rounds)]
 
 Joins = Annotated[str | None, BeforeValidator(read_joins)]
+
+Labels = Annotated[list[str], BeforeValidator(read_labels)]
 
 Names = Annotated[list[str], BeforeValidator(read_names)]
 

@@ -145,6 +145,14 @@ def read_names(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
     return [*dict.fromkeys(filter(None, map(str.strip, parts)))] if texts else parts
 
 
+def read_labels(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
+    """Return ``A,2,A`` or a list of names and numbers as a list of texts, in order."""
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, (list, tuple)):
+        return value
+    return [str(part).strip() if type(part) in (str, int) else part for part in parts]
+
+
 def read_joins(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
     """Return ``--join-round`` in one form: ``ROUND:SHARE[,…]``, in order of rounds.
 

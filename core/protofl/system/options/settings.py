@@ -11,6 +11,7 @@ from protofl.system.files.atomic import default_data_dir
 from protofl.system.options.option import (
     MEASURES,
     Joins,
+    Labels,
     Measures,
     Names,
     Rounds,
@@ -46,6 +47,9 @@ class Settings(Strict):
     models: str = federation(
         ..., "The model group", metavar="GROUP", chooses="model-group", common=True
     )
+    architectures: Labels = federation(
+        [], "Each client's architecture, by name or number", metavar="NAME|N[,…]", usual="i mod X"
+    )
     dataset: str = federation(
         "digits", "The data set", affects="data", metavar="NAME[:PATH]", chooses="dataset",
         common=True
@@ -66,8 +70,7 @@ class Settings(Strict):
         1.0, "Share of clients in a round, ρ", step_time=False, common=True, gt=0, le=1
     )
     selection: str = federation(
-        "uniform", "How the clients of a round are selected", metavar="NAME[:PATH]",
-        chooses="selection", step_time=False
+        "uniform", "Client sampling", metavar="NAME[:PATH]", chooses="selection", step_time=False
     )
     participants_from: Path | None = federation(
         None, "Reuse the participants of another run, without clients that dropped out",
@@ -85,9 +88,7 @@ class Settings(Strict):
         None, "Rounds from which further clients take part, and the share of clients that join",
         metavar="N[:SHARE][,…]", usual="all from the beginning"
     )
-    malicious: float = federation(
-        0.0, "Share of clients that are malicious", usual="none", ge=0, lt=1
-    )
+    malicious: float = federation(0.0, "Share of malicious clients", usual="none", ge=0, lt=1)
     world: str | None = federation(
         None, "Devices of the clients in virtual time", metavar="NAME[:PATH]", chooses="world",
         usual="none: no virtual time"
@@ -113,8 +114,7 @@ class Settings(Strict):
         metavar="N", sweep=False, step_time=False, ge=0
     )
     generator: str = federation(
-        "tiny-style", "The image generator of the server, for methods that need one",
-        metavar="NAME[:PATH]", chooses="generator"
+        "tiny-style", "Image generator of the server", metavar="NAME[:PATH]", chooses="generator"
     )
     text_encoder: str = federation(
         "tiny-text", "The text encoder of the server", metavar="NAME[:PATH]", chooses="text-encoder"
@@ -282,8 +282,8 @@ class Settings(Strict):
         [], "Experiment trackers", affects="nothing", chooses="tracker", recorded=False, common=True
     )
     track_group: str = record(
-        "", "Group name of runs in trackers", affects="nothing",
-        metavar="TEXT", usual="none", recorded=False
+        "", "Group name of runs in trackers", affects="nothing", metavar="TEXT", usual="none",
+        recorded=False
     )
     track_wait: float = record(
         30, "Seconds that a run waits for trackers at its end", affects="nothing", recorded=False,

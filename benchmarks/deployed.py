@@ -1,0 +1,135 @@
+"""What a deployed run costs beside a simulated one: seconds, memory; on this machine, with Flower.
+
+    python benchmarks/deployed.py runs/deployed --nodes 2 4
+    python benchmarks/deployed.py runs/large --nodes 2 --rounds 10 --large    # 40 MB each way
+
+Prints the seconds of a round, the start of Flower's ClientApp, and the largest resident memory of
+each program. The same clients train in worker processes of a simulated run. Messages and bytes are
+counted by tests/plugins/backends/test_flower_pool.py. Needs protofl[flower]; Linux only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+
+from deployed_faults import RUN, Lab, Program, closing, online, processes
+
+SMALL = RUN.replace("--local-epochs 10", "--local-epochs 2")
+LARGE = "--models torchvision:resnet18 --dataset digits --subset 0.1 --clients 4 --batch-size 16"
+LARGE += " --local-epochs 1 --device cpu --feature-dim 512 --no-dry-step"
+LINK, CLIENTAPP, HOST = "flower-superlink", "flwr-clientapp", "backends.node"
+PROGRAMS = {LINK: "SuperLink", CLIENTAPP: "ClientApp", HOST: "resident host"}
+PROGRAMS |= {"flower-supernode": "SuperNode", "backends.worker": "process worker"}
+
+
+class Memory(threading.Thread):
+    """Watches the resident memory of programs of a folder, in MB.
+
+    Attributes:
+        largest: {program: its largest}.
+        over_time: What the link has had, one figure a look.
+        torch: Whether a ClientApp has mapped torch.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(daemon=True)
+        self._folder, self._ended = folder, threading.Event()
+        self.largest, self.torch = defaultdict[str, float](float), False
+        self.over_time: list[float] = []
+
+    def run(self) -> None:
+        """Look until the end."""
+        while not self._ended.wait(0.25):
+            for mark, name in PROGRAMS.items():
+                found = [*map(resident, processes(mark, self._folder))]
+                self.largest[name] = max([self.largest[name], *found])
+                if mark == LINK and found:
+                    self.over_time.append(max(found))
+            for number in processes(CLIENTAPP, self._folder):
+                with contextlib.suppress(OSError):
+                    self.torch |= "libtorch" in Path(f"/proc/{number}/maps").read_text()
+
+    def end(self) -> None:
+        """End the watch."""
+        self._ended.set()
+        self.join()
+
+
+def resident(number: int) -> float:
+    """Resident memory of a process in MB."""
+    with contextlib.suppress(OSError, IndexError):
+        text = Path(f"/proc/{number}/status").read_text()
+        return int(text.split("VmRSS:")[1].split()[0]) / 1000
+    return 0.0
+
+
+def seconds_of(folder: Path) -> tuple[float, dict[str, float]]:
+    """Return the median of a round's seconds without the first round, and of its parts."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()][1:]
+    parts = {
+        name: median(row["seconds"].get(name, 0) for row in rows) for name in rows[0]["seconds"]
+    }
+    return parts.pop("total"), parts
+
+
+def measure(folder: Path, nodes: int, rounds: int, method: str, words: str) -> None:
+    """Run the same on nodes and in worker processes, and print."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    given = [*words.split(), "--rounds", rounds, "--data-dir", folder / "data"]
+    for backend in ("local", "process"):
+        more = ["--workers", nodes] if backend == "process" else []
+        watch = Memory(folder)
+        watch.start()
+        out = ["--backend", backend, "--out", folder / backend]
+        run = Program(folder, f"run-{backend}", "run", method, *given, *more, *out)
+        print(backend, closing(run), flush=True)
+        watch.end()
+        print("  ", seconds_of(folder / backend), dict(watch.largest), flush=True)
+    lab = Lab(folder, nodes)
+    try:
+        online(lab)
+        watch = Memory(folder)
+        watch.start()
+        out = ["--federation", lab.lab, "--out", folder / "deployed"]
+        print("deployed", closing(Program(folder, "run", "deploy", "run", method, *given, *out)))
+        watch.end()
+        print("  ", seconds_of(folder / "deployed"), dict(watch.largest), flush=True)
+        print("   a ClientApp maps torch:", watch.torch)
+        looks = watch.over_time
+        tenths = [looks[len(looks) * part // 10] for part in range(10)] + looks[-1:]
+        print("   the link over time, MB:", [round(each) for each in tenths], flush=True)
+    finally:
+        lab.close()
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--nodes", type=int, nargs="+", default=[2])
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--large", action="store_true", help="FedAvg of ResNet-18, 45 MB each way")
+    given = parser.parse_args()
+    begin = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "import flwr.clientapp, flwr.app"], check=True)
+    print(f"import of flwr in a new process: {time.perf_counter() - begin:.1f} s")
+    for nodes in given.nodes:
+        print(f"{nodes} nodes")
+        method, words = ("fedavg", LARGE) if given.large else ("fedproto", SMALL)
+        folder = given.folder.absolute() / f"{nodes}-nodes"
+        measure(folder, nodes, given.rounds, method, words)
+
+
+if __name__ == "__main__":
+    main()

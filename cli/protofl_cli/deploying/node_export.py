@@ -1,0 +1,49 @@
+"""Export of a client from the node on which it lives."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+from protofl.errors import UsageError
+from protofl.federation.plan import Plan
+from protofl.runs.scorer import export, scorer_with
+from protofl_cli.deploying.node_process import HOST, settings_of
+
+CLIENTS = "protofl_plugins.backends.node_clients"
+"""The module of a node's client files."""
+
+
+def export_client(folder: Path, run: str, client: int, out: Path) -> list[tuple[str, str]]:
+    """Write a client as it was evaluated last; return facts about the file.
+
+    Args:
+        folder: The folder of the node.
+        run: The name of a run on the node; empty for the latest.
+        client: The client.
+        out: The file, as `protofl.Run.export` takes it.
+
+    Raises:
+        UsageError: There is no such run or client, or the file cannot be written.
+    """
+    settings, host = settings_of(folder), importlib.import_module(HOST)
+    own, clients, _ = host.read_settings(folder, settings)
+    if client not in clients:
+        listed = ", ".join(map(str, sorted(clients)))
+        raise UsageError(f"client {client} is not on this node", f"its clients: {listed}")
+    runs = sorted((folder / "runs").glob("*"), key=lambda path: path.stat().st_mtime)
+    chosen = [path for path in runs if path.name == run] if run else runs[-1:]
+    if not chosen:
+        listed = ", ".join(path.name for path in runs) or "none"
+        raise UsageError(f"the node has no run {run}".rstrip(), f"its runs, oldest first: {listed}")
+    found = importlib.import_module(CLIENTS).last_evaluation(chosen[0], client)
+    data = host.OwnData.read(settings.get("data"), sorted(clients), Path(own["data_dir"]))
+    plan = Plan.from_json(found.plan, None if data is None else data.of_plan(found.plan))
+    scorer = scorer_with(plan, found.trial, client, found.file, found.round, found.blob)
+    export(scorer, plan, out)
+    return [
+        ("client", f"{client} of run {chosen[0].name}, round {found.round + 1}"),
+        ("samples", f"{plan.data.sample}, {str(plan.data.x.dtype).removeprefix('torch.')}"),
+        ("classes", ", ".join(plan.data.classes)),
+        ("file", str(out)),
+    ]

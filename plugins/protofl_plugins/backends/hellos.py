@@ -1,0 +1,142 @@
+"""Hellos of nodes: what they tell of their data before a run, and the gate that it passes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import protofl as pf
+from protofl_plugins.backends import envelopes
+from protofl_plugins.backends.envelopes import BadEnvelope
+from protofl_plugins.backends.own_data import FORM
+from protofl_plugins.backends.posts import Delivery, Deployed, Site
+from protofl_plugins.backends.site_pool import REASONS, Pace, failure_of, printed
+
+LARGEST = 10_000_000
+"""Samples of a client, at most."""
+
+
+def told_by_sites(
+    deployed: Deployed, form: Mapping[str, Any], config: Pace, *, skip: bool
+) -> list[dict[str, Any]]:
+    """Ask all nodes for the sizes of their data; return what each client's node tells.
+
+    Args:
+        deployed: The nodes.
+        form: The options of the data set ``sites``.
+        config: Options of the backend.
+        skip: Go on without nodes that do not answer; their sizes are not known then.
+
+    Raises:
+        ProtoflError: A node's data do not fit, its hello is wrong, or it does not answer.
+    """
+    form = {key: form[key] for key in FORM if key in form}
+    classes = len(pf.backends.load_dataset("sites", {**form, "told": [{}]}, Path(), print).classes)
+    clients = sorted(client for site in deployed.sites for client in site.clients)
+    if clients != [*range(len(clients))]:
+        raise pf.UsageError(
+            f"the sites have the clients {clients}", do="number them from 0 in federation.toml"
+        )
+    told: dict[int, dict[str, Any]] = {client: {} for client in clients}
+    text = json.dumps({"run": deployed.run, "hello": form, "jobs": []})
+    waiting, missing = dict[str, Site](), [*deployed.sites]
+    end = time.monotonic() + config.patience
+    while missing:
+        nodes = deployed.post.nodes()
+        for site in [site for site in missing if site.key in nodes]:
+            missing.remove(site)
+            waiting[deployed.post.send(nodes[site.key], text, [], 0, "hello")] = site
+        if time.monotonic() > end:
+            break
+        time.sleep(min(1.0, config.poll * 5) if missing else 0)
+    if missing and not skip:
+        names = ", ".join(site.name for site in missing)
+        raise pf.RunFailure(
+            f"not online after {config.patience:g} s: {names}",
+            do="start the nodes, or go on without: --on-lost-client skip",
+        )
+    while waiting:
+        for delivery in deployed.post.receive([*waiting]):
+            site = waiting.pop(delivery.ticket)
+            if not (delivery.code in REASONS and skip):
+                told |= checked(site, delivery, classes)
+        time.sleep(config.poll if waiting else 0)
+    return [told[client] for client in clients]
+
+
+def checked(site: Site, delivery: Delivery, classes: int) -> dict[int, dict[str, Any]]:
+    """Return what a node tells of each of its clients.
+
+    Args:
+        site: The node's site.
+        delivery: Its answer.
+        classes: Classes C of the federation.
+
+    Raises:
+        ProtoflError: The node or Flower reports an error, or the hello is not one.
+    """
+    if delivery.code:
+        words = f"{printed(delivery.reason)} (Flower's error {delivery.code})"
+        raise pf.RunFailure(f"{site.name}: {words}")
+    try:
+        found = envelopes.read(delivery.text)
+        if "failure" in found:
+            raise failure_of(site, found["failure"])
+        hello = _table(found, ("hello",), "it")["hello"]
+        own = _table(hello, ("clients",), "its hello")["clients"]
+        names = [*map(str, site.clients)]
+        clients = _table(own, names, "its clients")
+        return {int(name): _told(clients[name], f"client {name}", classes) for name in names}
+    except BadEnvelope as error:
+        raise pf.RunFailure(f"{site.name} sent a wrong hello: {printed(error)}") from None
+
+
+def _table(value: Any, keys: Sequence[str], what: str) -> dict[str, Any]:  # noqa: ANN401 - as sent
+    if not isinstance(value, dict) or {*value} != {*keys}:
+        found = ", ".join(map(repr, [*value][:5])) if isinstance(value, dict) else repr(value)[:40]
+        raise BadEnvelope(f"{what} should have {', '.join(keys)}, and has {found or 'nothing'}")
+    return value
+
+
+def _told(value: Any, what: str, classes: int) -> dict[str, Any]:  # noqa: ANN401 - as sent
+    """Return what is told of a client: two tables of counts, or two sizes, or neither."""
+    found = _table(value, ("train", "test", "majority"), what)
+    train, test = (_part(found[key], f"{what}: {key}", classes) for key in ("train", "test"))
+    if type(train) is not type(test):
+        raise BadEnvelope(f"{what} tells of train and test in two ways")
+    guess = found["majority"]
+    if not isinstance(guess, list) or len(guess) != 2:
+        raise BadEnvelope(f"{what}: majority is {_short(guess)}, and should be two numbers")
+    right, total = (_number(each, f"{what}: majority", 0) for each in guess)
+    if right > total:
+        raise BadEnvelope(f"{what}: majority is {right} of {total}")
+    if isinstance(train, list) and isinstance(test, list):
+        right, total = test[train.index(max(train))], sum(test)
+    elif test is not None and test != total:
+        raise BadEnvelope(f"{what} has {test} test samples and guesses {total}")
+    return {"train": train, "test": test, "majority": [right, total]}
+
+
+def _part(value: Any, what: str, classes: int) -> list[int] | int | None:  # noqa: ANN401 - as sent
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        return _number(value, what, 1)
+    if len(value) != classes:
+        raise BadEnvelope(f"{what} has {len(value)} classes, and the federation has {classes}")
+    counts = [_number(each, what, 0) for each in value]
+    _number(sum(counts), what, 1)
+    return counts
+
+
+def _number(value: Any, what: str, least: int) -> int:  # noqa: ANN401 - as sent
+    if type(value) is not int or not least <= value <= LARGEST:
+        raise BadEnvelope(f"{what} is {_short(value)}, and should be from {least} to {LARGEST:,}")
+    return value
+
+
+def _short(value: Any) -> str:  # noqa: ANN401 - as sent
+    return str(value)[:40] if type(value) is not int or abs(value) < 10**30 else "a huge number"

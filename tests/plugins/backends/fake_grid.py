@@ -1,0 +1,115 @@
+"""Flower's grid without Flower: a run's nodes in this process, and what they say."""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+
+import protofl as pf
+from protofl.system.files.commit import Generation
+from protofl_plugins.backends import flower
+from protofl_plugins.backends.node import Node
+from protofl_plugins.backends.posts import Delivery, Deployed, Site
+
+RUN = "0123456789abcdef"
+
+
+class FakePost:
+    """Flower's grid with nodes in this process: a message is answered when it is looked for.
+
+    Attributes:
+        there: {public key: node}.
+        fates: {(key, round, stage): a code of Flower's errors; "lost after work" or "late", where
+            the work was done; "never", where nothing comes; or a function of the request that
+            gives the answer}.
+        sent: The messages to nodes.
+        left: All bytes that left nodes.
+    """
+
+    def __init__(self, nodes):
+        self.there, self.fates, self.sent, self.left = dict(nodes), {}, [], []
+        self._tickets, self._waiting = count(), {}
+
+    def nodes(self):
+        return {key: number for number, key in enumerate(self.there)}
+
+    def send(self, node, text, blobs, seconds, group):
+        ticket = str(next(self._tickets))
+        key = [*self.there][node]
+        self.sent.append((key, text, list(blobs)))
+        self._waiting[ticket] = (key, text, list(blobs))
+        return ticket
+
+    def receive(self, tickets):
+        return [found for ticket in tickets for found in self._carry(ticket)]
+
+    def _carry(self, ticket):
+        key, text, blobs = self._waiting[ticket]
+        fate = self.fates.get((key, *stage(json.loads(text))))
+        if fate == "never":
+            return []
+        del self._waiting[ticket]
+        if fate in (None, "late", "lost after work"):
+            text, found = self.there[key].respond(text, blobs)
+            self.left += [text.encode(), *found]
+            if fate is None:
+                return [Delivery(ticket, text, found)]
+            fate = {"late": 4, "lost after work": 8}[fate]
+        if callable(fate):
+            return [Delivery(ticket, *fate(text))]
+        return [Delivery(ticket, code=fate, reason="as the test wants")]
+
+
+def stage(asked):
+    """Round and kind of a request's jobs."""
+    header = asked["jobs"][0]["header"] if asked["jobs"] else {"kind": "plan", "round": -1}
+    return header["round"], header.get("when", header["kind"])
+
+
+def site_of(key, clients):
+    return Site(f"site-{key}", key, tuple(clients))
+
+
+SITES = [site_of("a", [0, 2]), site_of("b", [1, 3])]
+
+
+def node(folder, key, data_dir, **policy):
+    clients = next([*site.clients] for site in SITES if site.key == key)
+    (folder / key).mkdir(exist_ok=True)
+    return Node(folder / key, {"clients": clients, "data_dir": str(data_dir), "policy": policy})
+
+
+def deployed(method, nodes, fates=None, **options):
+    """A run through a fake grid; returns the result and the grid."""
+    post = FakePost(nodes)
+    post.fates = fates or {}
+    return run_on(post, method, **options), post
+
+
+def run_on(post, method, run=RUN, **options):
+    """A run through a grid."""
+    token = flower.DEPLOYED.set(Deployed(post, SITES, run))
+    try:
+        given = {"set": {"backend.poll": 1e-6, "backend.patience": 0} | options.pop("set", {})}
+        return pf.run(method, backend="flower", **given, **options)
+    finally:
+        flower.DEPLOYED.reset(token)
+
+
+def lines(result):
+    """The record without what may differ between equal runs."""
+    found = [dict(row) for row in result.record]
+    return [{k: v for k, v in row.items() if k not in ("seconds", "time")} for row in found]
+
+
+def same_state(first, second, run=RUN):
+    """Check that servers and clients of a local and a deployed run are equal to the bit."""
+    ours, theirs = (Generation.read(r.folder / "checkpoint/manifest.json") for r in (first, second))
+    assert ours.numbered == theirs.numbered
+    server = ours.values["server"]
+    assert ours.files[server] == theirs.files[server]
+    nodes = second.folder.parent.glob(f"*/runs/{run}/client-*.safetensors")
+    kept = [path.read_bytes() for path in nodes]
+    assert ours.numbered
+    for name, _ in ours.numbered.values():
+        assert (first.folder / "checkpoint" / name).read_bytes() in kept, name
