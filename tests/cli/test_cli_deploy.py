@@ -18,6 +18,7 @@ import pytest
 from protofl.errors import UsageError
 from protofl_cli.deploying.deployed_run import real_options
 from protofl_cli.deploying.federation_file import Federation, Site, read_federation
+from protofl_cli.deploying.node_process import cause_in
 
 needs_keys = pytest.mark.skipif(
     find_spec("cryptography") is None, reason="cryptography is not installed (extra: flower)"
@@ -111,6 +112,28 @@ def test_node_check_says_what_is_wrong(cli, tmp_path):
     assert "unknown rule [policy] method" in found.output
     assert "can be read by others" in found.output
     assert "ca.crt is missing" in found.output
+
+
+@pytest.mark.parametrize(
+    ("said", "words", "heals"),
+    [
+        (
+            "SSL: CERTIFICATE_VERIFY_FAILED",
+            "certificate is not of this ca.crt, or has expired",
+            False,
+        ),
+        ("[2001] must be registered via the CLI", "knows no key of this node", False),
+        ("[2004] Failed to activate SuperNode.", "the link refuses the key", True),
+        ("[code: 2004] Failed to activate SuperNode.", "the link refuses the key", True),
+        ("Connection attempt failed", "", True),
+    ],
+)
+def test_a_node_says_why_the_link_refuses_it(said, words, heals):
+    """The words of Flower 1.41 and 1.42."""
+    cause, again = cause_in(said)
+    assert again == heals
+    assert words in cause
+    assert bool(words) == bool(cause)
 
 
 PARENT = """

@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import protofl as pf
 from protofl_plugins.backends import envelopes
@@ -36,7 +36,7 @@ class Pace(Protocol):
     deadline: float
     patience: float
     poll: float
-    on_stale: str
+    on_stale: Literal["skip", "stop", "fresh"]
 
 
 @dataclass
