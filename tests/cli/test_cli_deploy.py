@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import ssl
 import stat
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from importlib.util import find_spec
@@ -16,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from protofl.errors import UsageError
+from protofl_cli.deploying import keys
 from protofl_cli.deploying.deployed_run import real_options
 from protofl_cli.deploying.federation_file import Federation, Site, read_federation
 from protofl_cli.deploying.node_process import cause_in
@@ -169,6 +172,31 @@ def is_alive(process):
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+@needs_keys
+def test_node_check_names_an_expired_certificate(cli, tmp_path, monkeypatch):
+    monkeypatch.setattr(keys, "DAYS", -5 / 1440)
+    lab, site = tmp_path / "lab", tmp_path / "site"
+    cli("deploy", "init", lab, "--public", "localhost:443")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(lab / "server.crt", lab / "server.key")
+    with socket.create_server(("localhost", 0)) as door:
+        link = f"localhost:{door.getsockname()[1]}"
+        cli("node", "init", site, "--link", link, "--client", "0")
+        (site / "ca.crt").write_bytes((lab / "ca.crt").read_bytes())
+
+        def answer():
+            line, _ = door.accept()
+            with suppress(OSError), line:
+                context.wrap_socket(line, server_side=True)
+
+        end = threading.Thread(target=answer)
+        end.start()
+        found = cli("node", "check", site)
+        end.join()
+    assert found.exit_code == 2
+    assert f"the certificate of {link} is refused: certificate has expired" in found.output
 
 
 @needs_flower
