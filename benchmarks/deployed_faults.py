@@ -77,7 +77,9 @@ def processes(mark: str, home: Path) -> list[int]:
         with contextlib.suppress(OSError):
             command = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
             place = (path / "environ").read_bytes().decode(errors="replace")
-            if mark in command and (str(home) in command or f"FLWR_HOME={home}/" in place):
+            here = Path(os.readlink(path / "cwd")).is_relative_to(home)
+            named = str(home) in command or f"FLWR_HOME={home}/" in place
+            if mark in command and (named or here):
                 found.append(int(path.name))
     return found
 
