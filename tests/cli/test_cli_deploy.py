@@ -139,6 +139,21 @@ def test_a_node_says_why_the_link_refuses_it(said, words, heals):
     assert bool(words) == bool(cause)
 
 
+APP = """
+import subprocess, sys
+from protofl_plugins.backends.posts import end_with_parent
+sleep = "import time; print('here', flush=True); time.sleep(600)"
+with subprocess.Popen([sys.executable, "-c", sleep]) as run:
+    end_with_parent(run)
+"""
+
+LINK = """
+import subprocess, sys, time
+with open(sys.argv[1], "w") as log:
+    subprocess.Popen([sys.executable, "-c", sys.argv[2]], stdout=log)
+time.sleep(600)
+"""
+
 PARENT = """
 import sys, time
 from pathlib import Path
@@ -149,21 +164,31 @@ time.sleep(600)
 """
 
 
-def test_programs_end_with_a_command_that_is_killed(tmp_path):
+@pytest.mark.parametrize("words", [[PARENT], [LINK, APP]], ids=["programs", "runs"])
+def test_programs_end_with_a_command_that_is_killed(words, tmp_path):
+    """Programs of a command, and the run of a ServerApp whose SuperExec has ended."""
     log = tmp_path / "child.log"
-    with subprocess.Popen([sys.executable, "-c", PARENT, str(log)], cwd=tmp_path) as parent:
+    command = [sys.executable, "-c", words[0], str(log), *words[1:]]
+    with subprocess.Popen(command, cwd=tmp_path) as parent:
         while not (log.exists() and log.read_text()):
             assert parent.poll() is None
             time.sleep(0.02)
-        children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+        children = descendants(parent.pid)
         parent.kill()
-    assert len(children) == 1
+    assert len(children) == len(words)
     for _ in range(1500):
-        if not is_alive(children[0]):
+        if not any(map(is_alive, children)):
             return
         time.sleep(0.02)
-    os.kill(int(children[0]), signal.SIGKILL)
+    for child in filter(is_alive, children):
+        os.kill(child, signal.SIGKILL)
     pytest.fail("the program goes on")
+
+
+def descendants(process):
+    """The children of a process, and theirs."""
+    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return [each for child in map(int, children) for each in (child, *descendants(child))]
 
 
 def is_alive(process):
