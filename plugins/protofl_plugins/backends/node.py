@@ -242,7 +242,7 @@ def serve(node: Node, path: Path) -> None:
 def main() -> None:
     """Read ``node.toml`` and serve."""
     folder, path = map(Path, sys.argv[-2:])
-    # At once: an exit as an exception may be lost in a callback, and all files are whole or not there.
+    # An exit as an exception may be lost in a callback. Files are whole or not there.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     try:
         node = Node(folder, tomllib.loads((folder / "node.toml").read_text("utf-8")))
