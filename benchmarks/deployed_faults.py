@@ -77,7 +77,9 @@ def processes(mark: str, home: Path) -> list[int]:
         with contextlib.suppress(OSError):
             command = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
             place = (path / "environ").read_bytes().decode(errors="replace")
-            if mark in command and (str(home) in command or f"FLWR_HOME={home}/" in place):
+            here = Path(os.readlink(path / "cwd")).is_relative_to(home)
+            named = str(home) in command or f"FLWR_HOME={home}/" in place
+            if mark in command and (named or here):
                 found.append(int(path.name))
     return found
 
@@ -190,13 +192,15 @@ def deadline(lab: Lab, run: Program) -> Program:
 
 
 def gone(lab: Lab, run: Program) -> Program:
-    """Both nodes terminated, and back after a while."""
+    """Both nodes terminated, and back after a while; the run is resumed if it ended."""
     lab.in_training(run)
     for start in lab.starts:
         start.end()
     time.sleep(45)
     lab.starts = [lab.start_node(number) for number in range(2)]
-    return run
+    print("   the run:", closing(run))
+    online(lab)
+    return lab.run("gone", "--resume")
 
 
 def superlink(lab: Lab, run: Program) -> Program:
@@ -319,7 +323,7 @@ def main() -> None:
     """Let the faults befall runs, and print what these say."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("faults", nargs="*", help=f"default: {', '.join(FAULTS)}, refused nodes")
+    parser.add_argument("faults", nargs="*", help=f"default: refused, {', '.join(FAULTS)}")
     given = parser.parse_args()
     folder = given.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
@@ -328,10 +332,10 @@ def main() -> None:
         online(lab)
         for answer in strangers(lab):
             print("a stranger at", answer, flush=True)
-        if not given.faults:
+        if not given.faults or "refused" in given.faults:
             for answer in refused_nodes(lab):
                 print(answer, flush=True)
-        for name in given.faults or FAULTS:
+        for name in [f for f in given.faults or FAULTS if f != "refused"]:
             print(f"{name}: {FAULTS[name].__doc__}", flush=True)
             try:
                 run = FAULTS[name](lab, lab.new_run(name, *MORE.get(name, ())))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import ssl
 import stat
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -17,8 +19,10 @@ from pathlib import Path
 import pytest
 
 from protofl.errors import UsageError
+from protofl_cli.deploying import keys
 from protofl_cli.deploying.deployed_run import options_of, real_options
 from protofl_cli.deploying.federation_file import Federation, Site, read_federation
+from protofl_cli.deploying.node_process import cause_in
 
 needs_keys = pytest.mark.skipif(
     find_spec("cryptography") is None, reason="cryptography is not installed (extra: flower)"
@@ -135,6 +139,43 @@ def test_node_check_says_what_is_wrong(cli, tmp_path):
     assert "ca.crt is missing" in found.output
 
 
+@pytest.mark.parametrize(
+    ("said", "words", "heals"),
+    [
+        (
+            "SSL: CERTIFICATE_VERIFY_FAILED",
+            "certificate is not of this ca.crt, or has expired",
+            False,
+        ),
+        ("[2001] must be registered via the CLI", "knows no key of this node", False),
+        ("[2004] Failed to activate SuperNode.", "the link refuses the key", True),
+        ("[code: 2004] Failed to activate SuperNode.", "the link refuses the key", True),
+        ("Connection attempt failed", "", True),
+    ],
+)
+def test_a_node_says_why_the_link_refuses_it(said, words, heals):
+    """The words of Flower 1.41 and 1.42."""
+    cause, again = cause_in(said)
+    assert again == heals
+    assert words in cause
+    assert bool(words) == bool(cause)
+
+
+APP = """
+import subprocess, sys
+from protofl_plugins.backends.posts import end_with_parent
+sleep = "import time; print('here', flush=True); time.sleep(600)"
+with subprocess.Popen([sys.executable, "-c", sleep]) as run:
+    end_with_parent(run)
+"""
+
+LINK = """
+import subprocess, sys, time
+with open(sys.argv[1], "w") as log:
+    subprocess.Popen([sys.executable, "-c", sys.argv[2]], stdout=log)
+time.sleep(600)
+"""
+
 PARENT = """
 import sys, time
 from pathlib import Path
@@ -145,21 +186,31 @@ time.sleep(600)
 """
 
 
-def test_programs_end_with_a_command_that_is_killed(tmp_path):
+@pytest.mark.parametrize("words", [[PARENT], [LINK, APP]], ids=["programs", "runs"])
+def test_programs_end_with_a_command_that_is_killed(words, tmp_path):
+    """Programs of a command, and the run of a ServerApp whose SuperExec has ended."""
     log = tmp_path / "child.log"
-    with subprocess.Popen([sys.executable, "-c", PARENT, str(log)], cwd=tmp_path) as parent:
+    command = [sys.executable, "-c", words[0], str(log), *words[1:]]
+    with subprocess.Popen(command, cwd=tmp_path) as parent:
         while not (log.exists() and log.read_text()):
             assert parent.poll() is None
             time.sleep(0.02)
-        children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+        children = descendants(parent.pid)
         parent.kill()
-    assert len(children) == 1
+    assert len(children) == len(words)
     for _ in range(1500):
-        if not is_alive(children[0]):
+        if not any(map(is_alive, children)):
             return
         time.sleep(0.02)
-    os.kill(int(children[0]), signal.SIGKILL)
+    for child in filter(is_alive, children):
+        os.kill(child, signal.SIGKILL)
     pytest.fail("the program goes on")
+
+
+def descendants(process):
+    """The children of a process, and theirs."""
+    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return [each for child in map(int, children) for each in (child, *descendants(child))]
 
 
 def is_alive(process):
@@ -168,6 +219,31 @@ def is_alive(process):
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+@needs_keys
+def test_node_check_names_an_expired_certificate(cli, tmp_path, monkeypatch):
+    monkeypatch.setattr(keys, "DAYS", -5 / 1440)
+    lab, site = tmp_path / "lab", tmp_path / "site"
+    cli("deploy", "init", lab, "--public", "localhost:443")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(lab / "server.crt", lab / "server.key")
+    with socket.create_server(("localhost", 0)) as door:
+        link = f"localhost:{door.getsockname()[1]}"
+        cli("node", "init", site, "--link", link, "--client", "0")
+        (site / "ca.crt").write_bytes((lab / "ca.crt").read_bytes())
+
+        def answer():
+            line, _ = door.accept()
+            with suppress(OSError), line:
+                context.wrap_socket(line, server_side=True)
+
+        end = threading.Thread(target=answer)
+        end.start()
+        found = cli("node", "check", site)
+        end.join()
+    assert found.exit_code == 2
+    assert f"the certificate of {link} is refused: certificate has expired" in found.output
 
 
 @needs_flower

@@ -108,9 +108,21 @@ def link_of(folder: Path, settings: Mapping[str, Any]) -> str:
 
 CAUSES = {
     "CERTIFICATE_VERIFY_FAILED": "the link's certificate is not of this ca.crt, or has expired",
-    "[2001]": "the link knows no key of this node: protofl deploy add-site",
+    "2001]": "the link knows no key of this node: protofl deploy add-site",
 }
-"""{words of Flower's log: a cause that time does not heal}."""
+"""{words of Flower's log: a cause that time does not heal}; 1.42 writes ``[code: 2001]``."""
+
+
+def cause_in(said: str) -> tuple[str, bool]:
+    """Return the cause that Flower's log names, empty for none, and whether time may heal it."""
+    if cause := next((words for mark, words in CAUSES.items() if mark in said), ""):
+        return cause, False
+    if "2004]" not in said:
+        return "", True
+    return (
+        "the link refuses the key: it is not registered, another node uses it, or the node was "
+        f"killed less than {REFUSED:.0f} s ago"
+    ), True
 
 
 def keep_running(folder: Path, say: Callable[[str], None]) -> None:
@@ -135,16 +147,12 @@ def keep_running(folder: Path, say: Callable[[str], None]) -> None:
                     time.sleep(2)
         except RunFailure as problem:
             said = log.read_bytes()[start:].decode(errors="replace") if log.is_file() else ""
-            if cause := next((words for mark, words in CAUSES.items() if mark in said), ""):
-                raise RunFailure(cause, problem.near, problem.do) from None
-            words = problem.what
-            if "[2004]" in said:
-                words = (
-                    "the link refuses the key: it is not registered, another node uses it, or the "
-                    f"node was killed less than {REFUSED:.0f} s ago"
-                )
-            elif not said:  # the host, which nothing on the link can heal
+            cause, heals = cause_in(said)
+            if not heals:
+                raise RunFailure(cause, do=problem.do) from None
+            if not said:  # the host, which nothing on the link can heal
                 raise
+            words = cause or problem.what
             say(f"{words}; the next try is in 15 s")
             time.sleep(15)
 

@@ -31,6 +31,7 @@ server {{
     server_name {host};
     ssl_certificate     {folder}/server.crt;
     ssl_certificate_key {folder}/server.key;
+    ssl_protocols TLSv1.2 TLSv1.3;
     client_max_body_size 64m;
     location /v1/fleet/ {{
         limit_except POST {{ deny all; }}

@@ -284,7 +284,8 @@ def serve(node: Node, path: Path) -> None:
 def main() -> None:
     """Read ``node.toml`` and serve."""
     folder, path = map(Path, sys.argv[-2:])
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    # An exit as an exception may be lost in a callback. Files are whole or not there.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     try:
         node = Node(folder, tomllib.loads((folder / "node.toml").read_text("utf-8")))
     except (OSError, ValueError, pf.ProtoflError) as error:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -83,6 +87,22 @@ class Deployed:
     post: Post
     sites: Sequence[Site]
     run: str
+
+
+def end_with_parent(process: subprocess.Popen[bytes]) -> None:
+    """End a process and this one when the parent of this one ends; a thread watches.
+
+    A ServerApp whose SuperLink is gone would ask for it for ever, and keep the run folder locked.
+    """
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        process.terminate()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def pass_on(post: Post, asked: BinaryIO, answered: BinaryIO) -> None:

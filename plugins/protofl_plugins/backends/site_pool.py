@@ -24,8 +24,6 @@ REASONS = {1: "failed", 2: "failed", 3: "deadline", 4: "deadline", 5: "left", 6:
 REASONS |= {8: "failed"}
 """{code of a Flower error: reason for which the node's clients are absent}; others end the run."""
 
-DAY = 86_400
-
 AWAY = ("Train", "Evaluate")
 """Kinds of jobs that are sent to nodes; the pool answers all others itself."""
 
@@ -245,8 +243,8 @@ class SitePool:
         """Yield the replies of a delivery."""
         if delivery.code in REASONS:
             reason, words = REASONS[delivery.code], printed(delivery.reason)
-            if reason == "deadline":  # Flower's words speak of its database
-                words = f"no reply within {self.config.deadline or DAY / 2:g} s"
+            if reason == "deadline" and self.config.deadline:  # Flower's speak of its database
+                words = f"no reply within {self.config.deadline:g} s"
             words += f" (Flower's error {delivery.code})"
             yield from self._lost(site, jobs, reason, words)
             return

@@ -126,6 +126,27 @@ def test_a_round_asks_among_those_who_are_online(tmp_path, nodes):
     simulated("fedproto", found, tmp_path)
 
 
+@pytest.mark.parametrize("method", PHASES)
+def test_few_messages_and_bytes_cross(method, tmp_path, nodes):
+    """Two messages a node and round, or three; at most 2 KB a job beside the payloads."""
+    more = {"public": 12} if method == "fedpkd" else {}
+    found, post = deployed(method, nodes, out=tmp_path / "deployed", **SKIP | more)
+    rounds = len(found.record)
+    asked = [json.loads(text) for _, text, _ in post.sent]
+    assert len(asked) == len(nodes) * (1 + rounds * (2 + len(PHASES[method])))
+    jobs = sum(len(each["jobs"]) for each in asked)
+    plans = sum(len(each.pop("text", "")) for each in asked)
+    there = sum(len(text) + sum(map(len, blobs)) for _, text, blobs in post.sent) - plans
+    back = sum(map(len, post.left))
+    counted = (
+        [row["upload_bytes"] for row in found.record],
+        [row["download_bytes"] for row in found.record],
+    )
+    assert back <= sum(counted[0]) + 2048 * jobs
+    # What clients get to be evaluated is the next round's download, which the record counts there.
+    assert there <= 2 * sum(counted[1]) + 2048 * jobs
+
+
 # --- nodes that are not what they were ------------------------------------------------------------
 
 

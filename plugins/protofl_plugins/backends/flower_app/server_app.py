@@ -14,7 +14,7 @@ from typing import BinaryIO, cast
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from protofl_plugins.backends.posts import Delivery, pass_on
+from protofl_plugins.backends.posts import Delivery, end_with_parent, pass_on
 
 app = ServerApp()
 
@@ -61,6 +61,7 @@ def main(grid: Grid, context: Context) -> None:
     run = [sys.executable, "-P", "-m", "protofl_plugins.backends.server_process"]
     command = [*run, str(context.run_config["request"])]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        end_with_parent(process)
         asked, answered = cast(BinaryIO, process.stdout), cast(BinaryIO, process.stdin)
         pass_on(Post(grid), asked, answered)
 
