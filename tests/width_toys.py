@@ -13,7 +13,7 @@ from protofl_plugins.models.widths import narrow
 ADAPTED = ("hetlora", "flexlora", "flora", "raflora")
 """Methods with adapters over a frozen net."""
 
-ONE_NET = ("fedavg", "fedprox", "heterofl", "fedrolex", *ADAPTED)
+ONE_NET = ("fedavg", "fedprox", "heterofl", "fedrolex", "fiarse", *ADAPTED)
 """Methods that refuse clients with different nets."""
 
 

@@ -19,12 +19,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
+from protofl_plugins.listed_options import joined
 from protofl_plugins.low_rank import Factors
 from protofl_plugins.models.adapted import Adapted, Layers, matrices, thawed
-
-
-def _joined(value: object) -> object:
-    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def ranks_of(text: str) -> list[int]:
@@ -47,7 +44,7 @@ def _checked(text: str) -> str:
 class AdapterConfig(pf.Config):
     """Options of the adapters."""
 
-    ranks: Annotated[str, BeforeValidator(_joined), AfterValidator(_checked)] = pf.Field(
+    ranks: Annotated[str, BeforeValidator(joined), AfterValidator(_checked)] = pf.Field(
         "4", description="ranks r_i, with commas between; client i gets number i mod their count"
     )
     layers: Layers = pf.Field(

@@ -52,6 +52,7 @@ RUNS: dict[str, tuple[str, Options]] = {
     "alignfed": ("alignfed", {}),
     "heterofl": ("heterofl", {}),
     "fedrolex": ("fedrolex", {}),
+    "fiarse": ("fiarse", {"sizes": "1,0.5,0.25", "server_rate": 0.5}),
     "hetlora": ("hetlora", {"ranks": "4,2", "gamma": 0.6}),
     "flexlora": ("flexlora", {"ranks": "4,2"}),
     "flora": ("flora", {"ranks": "4,2"}),
@@ -107,7 +108,7 @@ def plan_of(
     """
     method, options = RUNS[name]
     options = {**options, **changed}
-    shared = method in ("fedavg", "fedprox", *ADAPTED) or options.get("share") == "model"
+    shared = method in ("fedavg", "fedprox", "fiarse", *ADAPTED) or options.get("share") == "model"
     members = [toyfed.NORM] if shared else [toyfed.CNN, toyfed.NORM]
     if method in ("heterofl", "fedrolex"):
         members = WIDTHS

@@ -87,6 +87,11 @@ class FedPLVM(SharedModel):
     }
 
     @pf.hookimpl
+    def run_defaults(self, config: Config) -> dict[str, Any]:
+        """The paper's learning rate: λ = 100 diverges at larger ones in nets without norm layers."""
+        return {"lr": 0.01}
+
+    @pf.hookimpl
     def resolve(self, run: pf.RunInfo, config: Config) -> dict[str, Any]:
         """Share models where all clients have one architecture."""
         return {"share": config.share or ("model" if run.homogeneous else "nothing")}

@@ -113,3 +113,9 @@ def test_models_are_averaged_where_all_are_alike(toy):
 def test_models_of_several_architectures_are_not_averaged(toy):
     with pytest.raises(pf.UsageError, match="averages whole models"):
         toy("fedplvm", set={"share": "model"})
+
+
+def test_the_learning_rate_is_the_papers_unless_given(tmp_path):
+    found = toyfed.make_plan("fedplvm", tmp_path, lr=None)
+    assert found.settings.lr == 0.01
+    assert toyfed.make_plan("fedplvm", tmp_path, lr=0.03).settings.lr == 0.03

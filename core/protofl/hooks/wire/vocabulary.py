@@ -58,6 +58,7 @@ VOCABULARY = (
         "the rows of the public samples of `public_…` tensors; all if it is missing",
     ),
     Key("model/*", "as the parameter", "weights of a whole model"),
+    Key("model_update/*", "as the parameter", "change of a whole model by training (FIARSE)"),
     Key("head/*", "as the parameter", "weights of the classifier on K features"),
     Key("auxiliary/*", "as the parameter", "weights of a small model trained beside the own one"),
     Key("generator/*", "as the parameter", "weights of a generator of features (FedGen)"),
