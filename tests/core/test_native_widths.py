@@ -27,7 +27,8 @@ ONE_ELSE = toyfed.group(toyfed.NARROW, replace(toyfed.NARROW, name="again"), toy
 
 
 ABLE = [
-    "ds-fl", "fedavg", "feddf", "feddistill", "fedkd", "fedmd", "fedprox", "fedsaf", "fml", "local",
+    "ds-fl", "fedavg", "feddf", "feddistill", "fedkd", "fedmd", "fedprox", "fedsaf", "fiarse",
+    "fml", "local",
 ]  # fmt: skip
 
 
@@ -171,4 +172,4 @@ def test_a_run_keeps_its_widths_when_it_is_resumed(tmp_path):
     assert all(torch.equal(found[n], expected[n]) for n in expected)
     run.export(1, tmp_path / "client.safetensors")
     exported = load_file(tmp_path / "client.safetensors")
-    assert [*exported["model/head.weight"].shape] == [10, 128]
+    assert [*exported["weights/model.head.weight"].shape] == [10, 128]

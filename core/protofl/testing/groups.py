@@ -168,6 +168,9 @@ class ModelGroupContract(Contract):
             if sample.kind == "image" and sample.shape[1] != sample.shape[2]:
                 self.remarks.append(f"{member.name} takes square images only: {refusal(error)}")
                 return
+            if K != self.width:  # a net may be bound to some widths
+                self.remarks.append(f"{member.name} refuses K={K}: {refusal(error)}")
+                return
             raise
         place = f"{member.name} with {sample} and K={K}"
         with torch.no_grad():

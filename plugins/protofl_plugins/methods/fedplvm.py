@@ -88,7 +88,7 @@ class FedPLVM(SharedModel):
 
     @pf.hookimpl
     def run_defaults(self, config: Config) -> dict[str, Any]:
-        """The paper's learning rate: λ = 100 diverges at larger ones in nets without norm layers."""
+        """The paper's learning rate: at 0.03 λ = 100 diverges in nets without norm layers."""
         return {"lr": 0.01}
 
     @pf.hookimpl

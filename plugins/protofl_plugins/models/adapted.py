@@ -17,6 +17,7 @@ from torch.nn.functional import conv2d, linear
 
 from protofl_plugins.low_rank import Factors
 from protofl_plugins.models.frozen import Frozen
+from protofl_plugins.models.masked import unmask
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 Layers = Literal["linear", "all"]
@@ -80,6 +81,7 @@ class Adapted(nn.Module):
         merges: bool,
     ) -> None:
         super().__init__()
+        unmask(net)  # adapters learn beside the whole net
         net = _shared(thawed(net))
         self.frozen, self.scale, self.sizes = Frozen(net), scale, matrices(net, layers)
         self.a, self.b = nn.ParameterList(), nn.ParameterList()

@@ -26,6 +26,13 @@ def mask(net: nn.Module) -> None:
             layer.register_buffer(THETA, next(layer.parameters()).new_zeros(()))
 
 
+def unmask(net: nn.Module) -> None:
+    """Undo `mask`, in place: layers have their own kinds and no θ."""
+    for layer in net.modules():
+        if layer._buffers.pop(THETA, None) is not None:
+            layer.__class__ = type(layer).__base__
+
+
 @torch.no_grad()
 def set_thresholds(net: nn.Module, size: float, scope: Scope) -> None:
     """Set each θ so that the largest share of the numbers counts.

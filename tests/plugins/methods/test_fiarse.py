@@ -1,4 +1,4 @@
-"""FIARSE against loops over single numbers: thresholds, masked gradients, changes and their mean."""
+"""FIARSE against loops over single numbers: thresholds, masked gradients, mean of changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import protofl as pf
 from protofl.hooks.views.client import Client
 from protofl.testing import toy as toyfed
 from protofl.testing.equality import double_precision
-from protofl_plugins.models.masked import THETA, mask, masked, set_thresholds
+from protofl_plugins.models.masked import THETA, mask, masked, set_thresholds, unmask
 
 SIZES = (1.0, 0.5, 0.25, 0.1)
 
@@ -68,7 +68,9 @@ def test_the_gradient_goes_through_the_mask():
         G = torch.tensor([1.0, 2.0, -3.0, 4.0, 5.0])
         value = masked(w, theta)
         (value * G).sum().backward()
-        for number, g, v, own in zip(w.tolist(), G.tolist(), value.tolist(), w.grad.tolist()):
+        for number, g, v, own in zip(
+            w.tolist(), G.tolist(), value.tolist(), w.grad.tolist(), strict=True
+        ):
             kept = abs(number) >= 0.2
             assert v == (number if kept else 0.0)
             slope = 1 + 2 * 0.2 * abs(number) / (abs(number) + 0.2) ** 2
@@ -80,6 +82,20 @@ def test_theta_0_is_the_whole_net():
         w = torch.tensor([0.5, -0.3, 0.0], requires_grad=True)
         (masked(w, torch.tensor(0.0)) * torch.tensor([1.0, 2.0, 3.0])).sum().backward()
         assert w.grad.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_an_unmasked_net_is_the_plain_one():
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    x, state = torch.randn(3, 4), {name: value.clone() for name, value in net.state_dict().items()}
+    plain = net(x)
+    mask(net)
+    set_thresholds(net, 0.3, "net")
+    assert not torch.equal(net(x), plain)
+    unmask(net)
+    assert torch.equal(net(x), plain) and net.state_dict().keys() == state.keys()
+    assert type(net[0]) is torch.nn.Linear and isinstance(
+        net.get_parameter("0.weight"), torch.nn.Parameter
+    )
 
 
 @pytest.mark.parametrize("net", [toyfed.CNN, toyfed.NORM])
