@@ -20,9 +20,11 @@ Scope = Literal["net", "layer"]
 
 def mask(net: nn.Module) -> None:
     """Mask a net's layers, in place, with θ = 0: all numbers count."""
-    for layer in net.modules():
-        if isinstance(layer, KINDS) and THETA not in layer._buffers:
-            layer.__class__ = _masked(type(layer), *layer._parameters)
+    plain: list[nn.Module] = [layer for layer in net.modules() if isinstance(layer, KINDS)]
+    for layer in plain:
+        if THETA not in layer._buffers:
+            masked_kind = _masked(type(layer), *layer._parameters)  # type: ignore[arg-type]
+            _turn(layer, masked_kind)
             layer.register_buffer(THETA, next(layer.parameters()).new_zeros(()))
 
 
@@ -30,7 +32,7 @@ def unmask(net: nn.Module) -> None:
     """Undo `mask`, in place: layers have their own kinds and no θ."""
     for layer in net.modules():
         if layer._buffers.pop(THETA, None) is not None:
-            layer.__class__ = type(layer).__base__
+            _turn(layer, type(layer).__mro__[1])
 
 
 @torch.no_grad()
@@ -80,6 +82,10 @@ def _masked(kind: type[nn.Module], *names: str) -> type[nn.Module]:
     return type(f"Masked{kind.__name__}", (kind,), own)
 
 
+def _turn(layer: nn.Module, kind: type[nn.Module]) -> None:
+    layer.__class__ = kind
+
+
 def _read(layer: nn.Module, name: str) -> Tensor | None:
     parameter = layer._parameters[name]
-    return None if parameter is None else masked(parameter, layer._buffers[THETA])
+    return None if parameter is None else masked(parameter, layer.get_buffer(THETA))
