@@ -64,8 +64,10 @@ def test_a_sample_runs_or_is_refused_as_stored(main):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("main", METHODS)
-def test_every_combination_runs_or_is_refused_as_stored(main):
-    check(main, [donor for donor in METHODS if donor not in (main, *SAMPLES.get(main, ()))])
+def test_a_third_of_all_runs_or_is_refused_as_stored(main):
+    """The whole takes half an hour of a core: ``python tests/contract/mixing.py`` writes it."""
+    own = METHODS.index(main)
+    check(main, [donor for n, donor in enumerate(METHODS) if n != own and (n + own) % 3 == 0])
 
 
 def test_every_combination_is_stored_and_counted_on_the_page():
