@@ -96,7 +96,7 @@ CASES = (
         "`widths:cnn4@1,0.5,0.25`, MNIST, three seeds",
         "widths:cnn4@1,0.5,0.25",
         "mnist-12k.npz",
-        ("local", "fedproto", "heterofl", "fedrolex"),
+        ("local", "fedproto", "heterofl", "fedrolex", "fiarse"),
         {"trials": 3},
     ),
     Case("`htfe4`, CIFAR-10", "htfe4", "cifar10-12k.npz", ("local", "fedktl")),

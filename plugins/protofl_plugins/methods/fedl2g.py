@@ -183,11 +183,11 @@ def guide_gradient(
         return cast(tuple[Tensor, Tensor], functional_call(net, theta, (x,)))
 
     with torch.enable_grad():
-        at = {n: p.clone().requires_grad_() for n, p in theta.items()}
+        at = {n: p.detach().requires_grad_() for n, p in theta.items()}
         g, logits = outputs(at, x)
         guide = mse_loss(g, v[y].to(g.dtype))
         slope = _gradient(cross_entropy(logits, y) + weight * guide, at)
-        at = {n: (p - eta * slope[n]).requires_grad_() for n, p in theta.items()}  # θ'
+        at = {n: p.sub(slope[n], alpha=eta).requires_grad_() for n, p in theta.items()}  # θ'
         Q = cross_entropy(outputs(at, quiz[0])[1], quiz[1])
         direction = _gradient(Q, at)
     with warnings.catch_warnings():
