@@ -58,6 +58,7 @@ def told_by_sites(
             f"not online after {config.patience:g} s: {names}",
             do="start the nodes, or go on without: --on-lost-client skip",
         )
+    deployed.missing.update(site.name for site in missing)
     while waiting:
         for delivery in deployed.post.receive([*waiting]):
             site = waiting.pop(delivery.ticket)

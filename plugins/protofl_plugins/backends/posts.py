@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, BinaryIO, Protocol
 
@@ -82,11 +82,13 @@ class Deployed:
         post: The way to the nodes.
         sites: The sites.
         run: The name of the run on the nodes' disks, 16 hexadecimal digits.
+        missing: Names of the sites that nobody waits for any more before the run starts.
     """
 
     post: Post
     sites: Sequence[Site]
     run: str
+    missing: set[str] = field(default_factory=set)
 
 
 def end_with_parent(process: subprocess.Popen[bytes]) -> None:

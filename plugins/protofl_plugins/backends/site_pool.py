@@ -130,7 +130,8 @@ class SitePool:
             for site in [site for site in missing if site.key in nodes]:
                 missing.remove(site)
                 waiting[self._send(nodes[site.key], site, [])] = site
-            if not missing or time.monotonic() > end:
+            awaited = {site.name for site in missing} - self.deployed.missing
+            if not awaited or time.monotonic() > end:
                 break
             time.sleep(min(1.0, self.config.poll * 5))
         yield

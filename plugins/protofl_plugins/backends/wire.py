@@ -10,7 +10,6 @@ import json
 import os
 import struct
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
 from typing import Any, BinaryIO
 
 import protofl as pf
@@ -81,9 +80,9 @@ def receive_parts(stream: BinaryIO) -> tuple[str, list[bytes]]:
     Raises:
         EOFError: The other side closed the stream.
     """
-    header, data = receive(stream)
-    ends = accumulate(header["lengths"], initial=0)
-    return str(header["text"]), [data[start:end] for start, end in pairwise(ends)]
+    text_length, _ = _LENGTHS.unpack(_exactly(stream, _LENGTHS.size))
+    header = json.loads(_exactly(stream, text_length))
+    return str(header["text"]), [_exactly(stream, length) for length in header["lengths"]]
 
 
 def answer(

@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 import protofl as pf
 from protofl_cli.deploying.node_export import export_client
 from protofl_cli.deploying.node_process import settings_text
-from protofl_plugins.backends import flower
+from protofl_plugins.backends import flower, hellos, site_pool
 from protofl_plugins.backends.hellos import LARGEST, told_by_sites
 from protofl_plugins.backends.node import Node
 from protofl_plugins.backends.node_plan import Policy, plan_here
@@ -194,6 +194,19 @@ def test_a_site_that_never_comes_and_one_that_is_lost_equal_their_simulation(tmp
     )  # fmt: skip
     same_state(local, found)
     assert [row.test_accuracy for row in local.record] == [r.test_accuracy for r in found.record]
+
+
+def test_a_missing_site_costs_its_patience_once(tmp_path, files, monkeypatch):
+    now = [0.0]
+    clock = SimpleNamespace(
+        monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds)
+    )
+    for module in (hellos, site_pool):
+        monkeypatch.setattr(module, "time", clock)
+    sites, pace = [*SITES, Site("island", "d", (3,))], {"backend.patience": 60, "backend.poll": 1}
+    options = QUICK | {"architectures": "3,0,3,1", "rounds": 1, "set": pace}
+    deployed(nodes_of(tmp_path, files), sites=sites, out=tmp_path / "deployed", **options)
+    assert 60 <= now[0] < 65
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ app = ClientApp()
 def work(message: Message, context: Context) -> Message:
     """Pass a message to the host, and its response back."""
     record, arrays = message.content["protofl"], message.content["blobs"]
-    blobs = [arrays[str(number)].data for number in range(len(arrays))]
+    blobs = [arrays.pop(str(number)).data for number in range(len(arrays))]
     text, found = _ask(str(context.node_config["socket"]), str(record["text"]), blobs)
     content = RecordDict({"protofl": ConfigRecord({"text": text}), "blobs": _arrays(found)})
     return Message(content, reply_to=message)
@@ -40,6 +40,7 @@ def _ask(path: str, text: str, blobs: list[bytes]) -> tuple[str, list[bytes]]:
         with line.makefile("rwb") as made:
             stream = cast(BinaryIO, made)
             wire.send_parts(stream, text, blobs)
+            blobs.clear()  # of the message too: not in memory beside what comes back
             return wire.receive_parts(stream)
 
 
