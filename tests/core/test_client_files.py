@@ -100,6 +100,7 @@ def test_weights_are_not_in_the_run_folder(tmp_path, backend):
         with pytest.raises(pf.UsageError, match=words) as caught:
             read()
         assert "clients' own machines" in caught.value.near
+        assert "protofl node export" in caught.value.do
     assert "knowledge/prototypes" in pf.read_weights(run, clients=[]).server
 
 

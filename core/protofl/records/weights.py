@@ -86,7 +86,8 @@ def require_here(run: str | Path, found: Generation) -> None:
         raise UsageError(
             f"{run}: the clients' weights are not in the run folder",
             "the hosts of the run's backend keep them, on the clients' own machines",
-            "read them there; the server's weights are here: read_weights(RUN, clients=[])",
+            "export one there: protofl node export; the server's weights are here: "
+            "read_weights(RUN, clients=[])",
         )
 
 

@@ -94,7 +94,7 @@ def nodes_of(tmp_path, files, **more):
     return found
 
 
-def deployed(nodes, fates=None, sites=SITES, **options):
+def deployed(nodes, fates=None, sites=SITES, method="fedproto", **options):
     """A run on the nodes' own data, through a fake grid."""
     post = FakePost(nodes)
     post.fates = fates or {}
@@ -103,14 +103,14 @@ def deployed(nodes, fates=None, sites=SITES, **options):
     given = {"dataset": "sites", "options": {"dataset": FORM}, "set": pace}
     try:
         options = flower.asked_of_sites({**given, **options})
-        return pf.run("fedproto", backend="flower", **options), post
+        return pf.run(method, backend="flower", **options), post
     finally:
         flower.DEPLOYED.reset(token)
 
 
-def simulated(files, out, **options):
+def simulated(files, out, method="fedproto", **options):
     given = {"dataset": f"pfllib:{files}/all", "data_dir": files / "cache", "backend": "local"}
-    return pf.run("fedproto", out=out, **QUICK | given | options)
+    return pf.run(method, out=out, **QUICK | given | options)
 
 
 def test_sites_with_own_data_equal_a_simulation_of_data_split_alike(tmp_path, files):
@@ -126,6 +126,22 @@ def test_sites_with_own_data_equal_a_simulation_of_data_split_alike(tmp_path, fi
         assert ours[table] == theirs[table]
     # No node learns what another one tells.
     assert not [text for _, text, _ in post.sent if '"told"' in text or "[40, " in text]
+
+
+@pytest.mark.parametrize("method", ["fedpkd", "fedmd"])
+def test_each_node_has_the_public_samples_in_a_file_of_its_own(method, tmp_path, files):
+    """The server has them too, for its own training, under another name."""
+    digits = load_digits()
+    x = (digits.images[-60:, None] * 15).astype(np.uint8)
+    for name in ("ours", "theirs"):
+        np.savez(tmp_path / f"{name}.npz", x_train=x, y_train=digits.target[-60:].astype(np.int64))
+    options = QUICK | {"rounds": 2, "public": f"npz:{tmp_path}/ours.npz"}
+    nodes = nodes_of(tmp_path, files, public=f"npz:{tmp_path}/theirs.npz")
+    found, post = deployed(nodes, method=method, out=tmp_path / "deployed", **options)
+    local = simulated(files, tmp_path / "local", method, **options)
+    assert lines(local) == lines(found)
+    same_state(local, found)
+    assert b"theirs.npz" not in b"".join(post.left)
 
 
 def content(path):
