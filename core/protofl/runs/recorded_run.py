@@ -275,7 +275,7 @@ class Run(Reading):
             client: The client.
             path: ``FILE.onnx`` and ``FILE.pt2`` (torch.export) map stored samples to class scores
                 and contain the preparation and the method's inference; ``FILE.safetensors`` has
-                the weights and the client's download.
+                the weights, but for those of a frozen net, and the client's download.
             which: See `predict`.
             trial: See `predict`.
 
