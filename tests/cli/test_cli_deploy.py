@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from protofl.errors import UsageError
+from protofl.system.files.lock import folder_lock
 from protofl_cli.deploying import keys
 from protofl_cli.deploying.deployed_run import options_of, real_options
 from protofl_cli.deploying.federation_file import Federation, Site, read_federation
@@ -120,6 +121,20 @@ def test_init_and_add_site_make_a_federation(cli, tmp_path):
     wrong = cli("deploy", "add-site", lab, "other", lab / "ca.crt", "--client", "1")
     assert wrong.exit_code == 2
     assert "is not a public key" in wrong.output
+
+
+@needs_keys
+def test_a_node_and_a_link_run_once(cli, tmp_path):
+    """Two hosts would write the same clients' files, two links the same database."""
+    lab, site = tmp_path / "lab", tmp_path / "site"
+    cli("deploy", "init", lab, "--public", "127.0.0.1:1")
+    cli("node", "init", site, "--link", "127.0.0.1:1", "--client", "0")
+    (site / "ca.crt").write_bytes((lab / "ca.crt").read_bytes())
+    with folder_lock(site, "node"), folder_lock(lab, "federation"):
+        for found in (cli("node", "start", site), cli("deploy", "link", lab)):
+            assert found.exit_code == 2
+            assert "another process uses this folder" in found.output
+    assert not (site / "logs").exists()
 
 
 @needs_keys

@@ -12,6 +12,7 @@ from typing import Any
 
 from protofl.errors import RunFailure, UsageError
 from protofl.system.files.atomic import write_json
+from protofl.system.files.lock import folder_lock
 from protofl_cli.deploying import programs
 from protofl_cli.deploying.federation_file import Federation
 from protofl_cli.deploying.keys import make_certificates, pem_of, write_secret
@@ -54,7 +55,14 @@ def running_link(federation: Federation) -> Iterator[Callable[[], None]]:
 
     Raises:
         RunFailure: A program did not start.
+        UsageError: The link runs already.
     """
+    with folder_lock(federation.folder, "federation"), _programs(federation) as check:
+        yield check
+
+
+@contextmanager
+def _programs(federation: Federation) -> Iterator[Callable[[], None]]:
     folder, here = federation.folder, federation.address
     logs, secret, authority = folder / "logs", str(folder / "secret"), str(folder / "ca.crt")
     logs.mkdir(exist_ok=True)

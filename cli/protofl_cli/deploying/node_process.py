@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import RunFailure, UsageError
+from protofl.system.files.lock import folder_lock
 from protofl.system.machine import fresh_interpreter
 from protofl_cli.deploying import programs
 from protofl_cli.deploying.keys import make_node_key
@@ -167,10 +168,12 @@ def running_node(folder: Path, address: str) -> Iterator[Callable[[], None]]:
 
     Raises:
         RunFailure: A program did not start.
+        UsageError: The node runs already.
     """
     logs = folder / "logs"
-    logs.mkdir(exist_ok=True)
     with ExitStack() as until:
+        until.enter_context(folder_lock(folder, "node"))
+        logs.mkdir(exist_ok=True)
         # The path of a Unix socket is short, and the folder of this one is closed to others.
         place = until.enter_context(tempfile.TemporaryDirectory(prefix="protofl-node-"))
         door = Path(place) / "host"
