@@ -29,7 +29,8 @@ def export(
     r"""Export a client: preparation of samples, model and inference of the method in one file.
 
     .onnx and .pt2 files map raw samples of the data set to class scores. .safetensors files have
-    the weights (but for a frozen net) and the client's download. ONNX needs: pip install 'protofl\[onnx]'
+    the weights (but for a frozen net) and the client's download. ONNX needs:
+    pip install 'protofl\[onnx]'
     """
     target = checked("FILE", out, force=force)
     with render.waiting("exporting"):
