@@ -3,9 +3,10 @@
     python benchmarks/deployed.py runs/deployed --nodes 2 4
     python benchmarks/deployed.py runs/large --nodes 2 --rounds 10 --large    # 40 MB each way
 
-Prints the seconds of a round, the start of Flower's ClientApp, and the largest resident memory of
-each program. The same clients train in worker processes of a simulated run. Messages and bytes are
-counted by tests/plugins/backends/test_flower_pool.py. Needs protofl[flower]; Linux only.
+Prints the seconds of a round, the start and the life of a ClientApp (the rest of a message's time
+is polling), and the largest resident memory of each program. The same clients train in worker
+processes of a simulated run. Messages and bytes are counted by
+tests/plugins/backends/test_flower_pool.py. Needs protofl[flower]; Linux only.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Memory(threading.Thread):
         largest: {program: its largest}.
         over_time: What the link has had, one figure a look.
         torch: Whether a ClientApp has mapped torch.
+        lives: {process of a ClientApp: when it was first and last seen}.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -46,6 +48,7 @@ class Memory(threading.Thread):
         self._folder, self._ended = folder, threading.Event()
         self.largest, self.torch = defaultdict[str, float](float), False
         self.over_time: list[float] = []
+        self.lives: dict[int, tuple[float, float]] = {}
 
     def run(self) -> None:
         """Look until the end."""
@@ -55,7 +58,9 @@ class Memory(threading.Thread):
                 self.largest[name] = max([self.largest[name], *found])
                 if mark == LINK and found:
                     self.over_time.append(max(found))
+            now = time.monotonic()
             for number in processes(CLIENTAPP, self._folder):
+                self.lives[number] = self.lives.get(number, (now,))[0], now
                 with contextlib.suppress(OSError):
                     self.torch |= "libtorch" in Path(f"/proc/{number}/maps").read_text()
 
@@ -106,6 +111,8 @@ def measure(folder: Path, nodes: int, rounds: int, method: str, words: str) -> N
         watch.end()
         print("  ", seconds_of(folder / "deployed"), dict(watch.largest), flush=True)
         print("   a ClientApp maps torch:", watch.torch)
+        lives = [end - begin for begin, end in watch.lives.values()]
+        print(f"   seconds of a ClientApp: {median(lives):.1f}, of {len(lives)}")
         looks = watch.over_time
         tenths = [looks[len(looks) * part // 10] for part in range(10)] + looks[-1:]
         print("   the link over time, MB:", [round(each) for each in tenths], flush=True)
