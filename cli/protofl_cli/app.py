@@ -29,6 +29,7 @@ from protofl_cli.commands import (
     reproduce,
     run,
     runs,
+    score,
     show,
     sweep,
     watch,
@@ -218,6 +219,7 @@ _add(app, "report", report.report, USE)
 _add(app, "compare", compare.compare, USE)
 _add(app, "plot", plot.plot, USE)
 _add(app, "export", export.export, USE)
+_add(app, "score", score.score, USE)
 _add(app, "replay", replay.replay, USE)
 _add(app, "list-plugins", list_plugins.list_plugins, USE)
 _add(app, "show", show.show, USE)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -132,20 +133,25 @@ def scorer_with(
     return Scorer(plan, record)
 
 
-def samples_like(x: Any, sample: SampleSpec) -> Tensor:  # noqa: ANN401 - NumPy takes it
+def samples_like(
+    x: Any,  # noqa: ANN401 - NumPy takes it
+    sample: SampleSpec,
+    source: str = "samples",
+) -> Tensor:
     """Return samples [N, …] in the form in which a data set stores them.
 
     Args:
         x: Samples in a layout that `dataset_from_arrays` takes.
         sample: A sample of the data set.
+        source: What they are, for errors.
 
     Raises:
         UsageError: Their kind, shape or values differ from the data set's.
     """
-    found = torch.from_numpy(joined_samples([(np.asarray(x), "samples")], sample.kind))
+    found = torch.from_numpy(joined_samples([(np.asarray(x), source)], sample.kind))
     if tuple(found.shape[1:]) != sample.shape:
         raise UsageError(
-            f"samples are {shape_text(found.shape[1:])}, the run's data are {sample}",
+            f"{source} are {shape_text(found.shape[1:])}, the run's data are {sample}",
             do="give samples in the form of the data set, also if it is one sample: x[None]",
         )
     return found
@@ -181,6 +187,8 @@ def export(scorer: Scorer, plan: Plan, path: Path) -> Path:
         )
     about = {"classes": json.dumps(plan.data.classes), "sample": str(plan.data.sample)}
     about["architecture"] = scorer.architecture
+    about["form"] = json.dumps(asdict(plan.data.sample))
+    about["dtype"] = str(plan.data.x.dtype).removeprefix("torch.")
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".safetensors":
         tensors = {f"weights/{k}": v for k, v in scorer.whole.state_dict().items()}

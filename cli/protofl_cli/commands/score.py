@@ -1,0 +1,77 @@
+"""``protofl score``: class scores of samples by an exported client."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from protofl_cli import render
+from protofl_cli.options import Debug, option
+
+
+def score(
+    bundle: Annotated[
+        Path, typer.Argument(metavar="BUNDLE", help="A file of protofl export: .onnx or .pt2.")
+    ],
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help="Images, .npy with an array of samples, or .npz with an array x or x_test.",
+        ),
+    ],
+    format_: Annotated[
+        Literal["table", "csv", "json"],
+        option("--format", "FORMAT", "table, or csv or json with the scores of all classes."),
+    ] = "table",
+    trust_pickle: Annotated[
+        bool, typer.Option("--trust-pickle", help="Read a .pt2 file, which can contain code.")
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """Score samples with an exported client: the class of each, by the inference of the method.
+
+    Scores are those of the method, such as logits, or negative distances to prototypes.
+    """
+    with render.waiting("scoring"):
+        from protofl.runs.exported import read_exported
+
+        client = read_exported(bundle, trust_pickle=trust_pickle)
+        samples = [(str(file), client.samples_in(file)) for file in files]
+        lines = [
+            line
+            for file, x in samples
+            for line in _lines(file, client.classes, client.scores(x).tolist())
+        ]
+    if format_ == "table":
+        columns = ("file", "sample", "class", "score")
+        rows = [[*map(str, [*line.values()][:3]), _best(line)] for line in lines]
+        render.table(columns, rows, right=("sample", "score"))
+        return
+    from protofl_workbench.comparing.figure_table import csv_text, json_text
+
+    if format_ == "json":
+        render.plain([json_text({"samples": lines}).rstrip()])
+        return
+    flat = [{key: line[key] for key in line if key != "scores"} | line["scores"] for line in lines]
+    render.plain(csv_text(flat).splitlines() if flat else [])
+
+
+def _lines(file: str, classes: list[str], scores: list[list[float]]) -> Iterator[dict[str, Any]]:
+    """Yield a line for each sample; a class that cannot be predicted has the score None."""
+    for sample, found in enumerate(scores):
+        best = classes[max(range(len(classes)), key=found.__getitem__)]
+        named = {
+            name: value if math.isfinite(value) else None
+            for name, value in zip(classes, found, strict=True)
+        }
+        yield {"file": file, "sample": sample, "class": best, "scores": named}
+
+
+def _best(line: dict[str, Any]) -> str:
+    value = line["scores"][line["class"]]
+    return "" if value is None else f"{value:.4g}"

@@ -1,0 +1,167 @@
+"""Exported clients: class scores of samples in files, without the run (`protofl score`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from protofl.data.spec import SampleSpec
+from protofl.errors import UsageError
+from protofl.runs.scorer import samples_like
+from protofl.system.files.atomic import regular_file
+
+BATCH = 256
+"""Samples that are scored at once."""
+
+MODES = {1: "L", 3: "RGB"}
+"""{channels: PIL's mode of an image}."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A client from a file that `protofl.Run.export` wrote.
+
+    Attributes:
+        classes: Names of the C classes.
+        sample: A sample as the data set stored it.
+        dtype: The type of its numbers.
+        program: Maps samples [N, …] to class scores [N, C].
+    """
+
+    classes: list[str]
+    sample: SampleSpec
+    dtype: torch.dtype
+    program: Callable[[Tensor], Tensor]
+
+    @torch.no_grad()
+    def scores(self, x: Tensor) -> Tensor:
+        """Return class scores [N, C] of samples [N, …] from `samples_in`."""
+        found = [self.program(batch) for batch in torch.split(x, BATCH)]
+        return torch.cat(found) if found else torch.empty(0, len(self.classes))
+
+    def samples_in(self, path: Path) -> Tensor:
+        """Read samples [N, …] in the form in which the data set stored them.
+
+        Args:
+            path: An image; an array of samples (.npy); or .npz with an array ``x`` or ``x_test``.
+
+        Raises:
+            UsageError: The file cannot be read, or its samples have another form.
+        """
+        try:
+            regular_file(path)
+            array = _array(path) if path.suffix in (".npy", ".npz") else self._image(path)
+        except (OSError, ValueError, EOFError, SyntaxError) as error:
+            raise UsageError(
+                f"{path} can't be read: {error}", "samples are images, .npy or .npz files"
+            ) from error
+        found = samples_like(array, self.sample, f"{path}: samples")
+        if found.dtype != self.dtype:
+            expected, has = (str(each).removeprefix("torch.") for each in (self.dtype, found.dtype))
+            raise UsageError(f"{path}: samples are {has}, the client's data are {expected}")
+        return found
+
+    def _image(self, path: Path) -> np.ndarray:
+        """Read one image [1, channels, height, width], resized and cropped as by ``folder:``."""
+        from PIL import Image
+        from torchvision.transforms.functional import center_crop, resize
+
+        if self.sample.kind != "image" or self.sample.shape[0] not in MODES:
+            raise UsageError(f"{path} is an image, the client's data are {self.sample}")
+        channels, *size = self.sample.shape
+        try:
+            with Image.open(path) as file:
+                image = file.convert(MODES[channels])
+        except Image.DecompressionBombError as error:
+            raise OSError(str(error)) from error
+        if size != [image.height, image.width]:
+            if size[0] != size[1]:
+                raise UsageError(
+                    f"{path} is {image.height}×{image.width}, the client's data are {self.sample}",
+                    do="bring the image to this size",
+                )
+            image = center_crop(resize(image, size[0]), size[0])
+        pixels = np.asarray(image, np.uint8).reshape(1, *size, channels)
+        return np.moveaxis(pixels, 3, 1)
+
+
+def read_exported(path: Path, *, trust_pickle: bool = False) -> Exported:
+    """Read an exported client.
+
+    Args:
+        path: FILE.onnx or FILE.pt2.
+        trust_pickle: Read .pt2, which can contain pickled objects and so run code.
+
+    Raises:
+        UsageError: The file is another, damaged, or needs consent or a package.
+    """
+    if path.suffix not in (".onnx", ".pt2"):
+        raise UsageError(f"{path}: unknown ending {path.suffix!r}", "possible: .onnx, .pt2")
+    if path.suffix == ".pt2" and not trust_pickle:
+        raise UsageError(
+            f"{path} can contain pickled objects, which can run code",
+            do="if you trust where it comes from: --trust-pickle; or export FILE.onnx",
+        )
+    read = _onnx if path.suffix == ".onnx" else _torch_export
+    try:
+        program, about = read(regular_file(path))
+        sample = json.loads(about["form"])
+        spec = SampleSpec(**(sample | {"shape": tuple(sample["shape"])}))
+        return Exported(json.loads(about["classes"]), spec, getattr(torch, about["dtype"]), program)
+    except UsageError:
+        raise
+    except Exception as error:  # each library has its own errors for damaged files
+        line = str(error).strip().partition("\n")[0]
+        raise UsageError(
+            f"{path} can't be read as an exported client: {type(error).__name__}: {line}",
+            do="write it with: protofl export",
+        ) from error
+
+
+def _onnx(path: Path) -> tuple[Callable[[Tensor], Tensor], dict[str, str]]:
+    try:
+        import onnxruntime
+    except ImportError:
+        raise UsageError(
+            "ONNX files need the package onnxruntime", do="pip install 'protofl[onnx]'"
+        ) from None
+    options: Any = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session: Any = onnxruntime.InferenceSession(path, options)
+
+    def program(x: Tensor) -> Tensor:
+        [scores] = session.run(None, {"samples": x.numpy()})
+        return torch.from_numpy(scores)
+
+    return program, session.get_modelmeta().custom_metadata_map
+
+
+def _torch_export(path: Path) -> tuple[Callable[[Tensor], Tensor], dict[str, str]]:
+    about: dict[str, Any] = dict.fromkeys(("classes", "form", "dtype"), "")
+    program = torch.export.load(path, extra_files=about).module()
+    return program, about
+
+
+def _array(path: Path) -> np.ndarray:
+    """Read an array of samples.
+
+    Raises:
+        UsageError: The file has no such array.
+    """
+    with path.open("rb") as file:
+        found = np.load(file, allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            return found
+        for name in ("x", "x_test"):
+            if name in found:
+                return np.asarray(found[name])
+        raise UsageError(
+            f"{path} has no array x or x_test", f"its arrays: {', '.join(sorted(found))}"
+        )

@@ -1,0 +1,107 @@
+"""``protofl score``: an exported client scores files as the run does."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+import protofl as pf
+from protofl.runs.exported import read_exported
+from protofl_cli.app import app
+
+
+@pytest.fixture
+def run(made, toys):
+    return pf.load_run(made.folder)
+
+
+@pytest.fixture
+def bundle(run, tmp_path):
+    return run.export(1, tmp_path / "client.pt2")
+
+
+def score(*words):
+    return CliRunner().invoke(app, ["score", *map(str, words)])
+
+
+def classes_of(run, x):
+    return [run.plan.data.classes[c] for c in run.predict(1, x)]
+
+
+@pytest.mark.parametrize("ending", ["pt2", "onnx"])
+def test_files_are_scored_as_the_run_predicts(run, tmp_path, ending):
+    if ending == "onnx":
+        pytest.importorskip("onnxscript")
+        pytest.importorskip("onnxruntime")
+    bundle = run.export(1, tmp_path / f"client.{ending}")
+    x = run.plan.data.x[:40].numpy()
+    np.save(tmp_path / "some.npy", x)
+    np.savez(tmp_path / "more.npz", x_test=x[:3], y_test=np.zeros(3, np.int64))
+    words = (bundle, tmp_path / "some.npy", tmp_path / "more.npz", "--trust-pickle")
+    done = score(*words, "--format", "json")
+    assert done.exit_code == 0, done.output
+    lines = json.loads(done.output)["samples"]
+    expected = classes_of(run, x)
+    assert [line["class"] for line in lines] == expected + expected[:3]
+    assert [line["sample"] for line in lines] == [*range(40), 0, 1, 2]
+    assert lines[-1]["file"].endswith("more.npz")
+    rows = [*csv.DictReader(io.StringIO(score(*words, "--format", "csv").output))]
+    assert [row["class"] for row in rows] == expected + expected[:3]
+    assert [*rows[0]][3:] == run.plan.data.classes
+    table = score(*words)
+    assert table.exit_code == 0 and "more.npz" in table.output
+
+
+def test_an_image_is_brought_to_the_form_of_the_data(run, bundle, tmp_path):
+    client = read_exported(bundle, trust_pickle=True)
+    channels, *size = client.sample.shape
+    x = run.plan.data.x[0].numpy()
+    mode = {1: "L", 3: "RGB"}[channels]
+    image = Image.fromarray(x[0] if channels == 1 else x.transpose(1, 2, 0), mode)
+    image.save(tmp_path / "same.png")
+    assert torch.equal(client.samples_in(tmp_path / "same.png"), torch.from_numpy(x)[None])
+    image.resize((60, 40)).save(tmp_path / "larger.png")
+    assert client.samples_in(tmp_path / "larger.png").shape == (1, channels, *size)
+    done = score(bundle, tmp_path / "same.png", "--trust-pickle", "--format", "json")
+    [line] = json.loads(done.output)["samples"]
+    assert line["class"] == classes_of(run, x[None])[0]
+
+
+def test_mistakes_are_said_in_a_sentence(run, bundle, tmp_path):
+    x = run.plan.data.x[:4].numpy()
+    np.save(tmp_path / "good.npy", x)
+    refused = score(bundle, tmp_path / "good.npy")
+    assert refused.exit_code == 2
+    assert "pickled objects" in refused.output and "--trust-pickle" in refused.output
+    np.save(tmp_path / "narrow.npy", x[..., 1:])
+    np.save(tmp_path / "floats.npy", x.astype(np.float32))
+    np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
+    np.savez(tmp_path / "other.npz", images=x)
+    (tmp_path / "broken.png").write_bytes(b"\x89PNG nothing")
+    (tmp_path / "broken.pt2").write_bytes(b"nothing")
+    run.export(0, tmp_path / "a.safetensors")
+    for name, words in (
+        ("narrow.npy", "the run's data are"),
+        ("floats.npy", "float32, the client's data are uint8"),
+        ("objects.npy", "can't be read"),
+        ("other.npz", "its arrays: images"),
+        ("broken.png", "can't be read"),
+        ("none.npy", "No such file"),
+    ):
+        done = score(bundle, tmp_path / name, "--trust-pickle")
+        assert done.exit_code == 2 and name in done.output, done.output
+        assert words in " ".join(done.output.split()), done.output
+    for name, words in (
+        ("broken.pt2", "can't be read as an exported client"),
+        ("a.safetensors", "possible: .onnx, .pt2"),
+    ):
+        done = score(tmp_path / name, tmp_path / "good.npy", "--trust-pickle")
+        assert done.exit_code == 2
+        assert words in " ".join(done.output.split()), done.output
