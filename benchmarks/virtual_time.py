@@ -15,11 +15,17 @@ from typing import Any
 
 import protofl as pf
 
-METHODS = {"fedproto": "#0b7a75", "fedtgp": "#d1495b", "fml": "#edae49", "fedavg": "#30638e"}
+METHODS = {
+    "fedproto": "#0b7a75",
+    "fedtgp": "#d1495b",
+    "heterofl": "#edae49",
+    "fedrolex": "#30638e",
+    "fml": "#8d6a9f",
+}
 """What is compared, and its colour."""
 
 OPTIONS: dict[str, Any] = {
-    "models": "cnn4",
+    "models": "widths:cnn4@1,0.5,0.25",
     "dataset": "digits",
     "subset": 900,
     "clients": 8,
