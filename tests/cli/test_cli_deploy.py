@@ -13,6 +13,8 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -23,7 +25,7 @@ from protofl.system.files.lock import folder_lock
 from protofl_cli.deploying import keys
 from protofl_cli.deploying.deployed_run import options_of, real_options
 from protofl_cli.deploying.federation_file import Federation, Site, read_federation
-from protofl_cli.deploying.node_process import cause_in
+from protofl_cli.deploying.node_process import cause_in, check_clock, look_at
 
 needs_keys = pytest.mark.skipif(
     find_spec("cryptography") is None, reason="cryptography is not installed (extra: flower)"
@@ -259,6 +261,43 @@ def test_node_check_names_an_expired_certificate(cli, tmp_path, monkeypatch):
         end.join()
     assert found.exit_code == 2
     assert f"the certificate of {link} is refused: certificate has expired" in found.output
+
+
+@needs_keys
+@pytest.mark.parametrize(
+    ("ahead", "words"),
+    [(600, "600 s ahead of the link's"), (-600, "600 s behind the link's"), (2, ""), (-200, "")],
+)
+def test_a_clock_that_the_link_refuses_is_named(cli, tmp_path, ahead, words):
+    """Flower's programs end without a word then."""
+    lab, site = tmp_path / "lab", tmp_path / "site"
+    cli("deploy", "init", lab, "--public", "localhost:443")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(lab / "server.crt", lab / "server.key")
+
+    class Link(BaseHTTPRequestHandler):
+        def do_HEAD(self):
+            self.send_response(404)
+            self.end_headers()
+
+        def date_time_string(self, timestamp=None):
+            return formatdate(time.time() - ahead, usegmt=True)
+
+        def log_message(self, *words):
+            pass
+
+    with HTTPServer(("localhost", 0), Link) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        link = f"localhost:{server.server_port}"
+        cli("node", "init", site, "--link", link, "--client", "0")
+        (site / "ca.crt").write_bytes((lab / "ca.crt").read_bytes())
+        found = cli("node", "check", site)
+        if words:
+            with pytest.raises(UsageError, match=words):
+                check_clock(look_at(link, site / "ca.crt")[1])
+        server.shutdown()
+    assert (words or f"{link} answers") in found.output
 
 
 @needs_flower

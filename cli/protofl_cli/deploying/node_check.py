@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import shutil
-import socket
 import ssl
 import stat
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from typing import Any
 from protofl.errors import ProtoflError, UsageError
 from protofl.system.formatting import size_text
 from protofl_cli.deploying import programs
-from protofl_cli.deploying.node_process import HOST, link_of, settings_of
+from protofl_cli.deploying.node_process import HOST, check_clock, link_of, look_at, settings_of
 
 LEAST = 1 << 30
 """Free bytes that a node should have for its clients."""
@@ -79,17 +78,14 @@ def _disk(folder: Path) -> str:
 
 
 def _link(folder: Path) -> str:
-    """Check that the link answers with a certificate of the federation."""
-    host, _, port = link_of(folder, settings_of(folder)).rpartition(":")
-    context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    """Check that the link answers with a certificate of the federation, and its time."""
+    address = link_of(folder, settings_of(folder))
     try:
-        with (
-            socket.create_connection((host, int(port)), timeout=10) as line,
-            context.wrap_socket(line, server_hostname=host) as safe,
-        ):
-            return f"{host}:{port} answers, {safe.version()}"
+        version, ahead = look_at(address, folder / "ca.crt")
+        check_clock(ahead)
+        return f"{address} answers, {version}"
     except ssl.SSLCertVerificationError as error:
-        words = f"the certificate of {host}:{port} is refused: {error.verify_message}"
+        words = f"the certificate of {address} is refused: {error.verify_message}"
         raise UsageError(words) from None
     except OSError as error:
-        raise UsageError(f"{host}:{port} does not answer: {error}") from None
+        raise UsageError(f"{address} does not answer: {error}") from None

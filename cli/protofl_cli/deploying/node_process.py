@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import ssl
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from http.client import HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +130,49 @@ def cause_in(said: str) -> tuple[str, bool]:
     ), True
 
 
+AHEAD, BEHIND = 5.0, 300.0
+"""Seconds by which a node's clock may differ from the link's: nodes sign the time."""
+
+
+def look_at(address: str, authority: Path) -> tuple[str, float]:
+    """Return how the link answers, and the seconds by which this clock is ahead of the link's.
+
+    Args:
+        address: The link, HOST:PORT.
+        authority: The certificate of the federation.
+
+    Raises:
+        OSError: It does not answer, or with another certificate.
+    """
+    host, _, port = address.rpartition(":")
+    context = ssl.create_default_context(cafile=str(authority))
+    with closing(HTTPSConnection(host, int(port), context=context, timeout=10)) as line:
+        line.connect()
+        version = str(line.sock.version())
+        try:
+            line.request("HEAD", "/")
+            there = parsedate_to_datetime(line.getresponse().headers["Date"])
+        except (HTTPException, TypeError, ValueError):  # no time, or another kind of server
+            return version, 0.0
+        return version, (datetime.now(timezone.utc) - there).total_seconds()
+
+
+def check_clock(ahead: float) -> None:
+    """Check by how many seconds this clock is ahead of the link's.
+
+    Raises:
+        UsageError: The link refuses all requests of such a node, which its programs do not say.
+    """
+    if -BEHIND < ahead < AHEAD + 1:  # the link's time is in whole seconds
+        return
+    way = "ahead of" if ahead > 0 else "behind"
+    raise UsageError(
+        f"this clock is {abs(ahead):.0f} s {way} the link's",
+        f"from {BEHIND:.0f} s behind to {AHEAD:.0f} s ahead",
+        "set the clock, such as with NTP",
+    )
+
+
 def keep_running(folder: Path, say: Callable[[str], None]) -> None:
     """Run a node until the process is interrupted; start it again when it ends.
 
@@ -154,6 +201,11 @@ def keep_running(folder: Path, say: Callable[[str], None]) -> None:
             if not said:  # the host, which nothing on the link can heal
                 raise
             words = cause or problem.what
+            with suppress(OSError):
+                try:
+                    check_clock(look_at(address, folder / "ca.crt")[1])
+                except UsageError as wrong:
+                    words = wrong.what
             say(f"{words}; the next try is in 15 s")
             time.sleep(15)
 
