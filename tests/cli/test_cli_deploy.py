@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import ssl
@@ -266,7 +267,12 @@ def test_node_check_names_an_expired_certificate(cli, tmp_path, monkeypatch):
 @needs_keys
 @pytest.mark.parametrize(
     ("ahead", "words"),
-    [(600, "600 s ahead of the link's"), (-600, "600 s behind the link's"), (2, ""), (-200, "")],
+    [
+        (600, r"60\d s ahead of the link's"),
+        (-605, r"60\d s behind the link's"),
+        (2, ""),
+        (-200, ""),
+    ],
 )
 def test_a_clock_that_the_link_refuses_is_named(cli, tmp_path, ahead, words):
     """Flower's programs end without a word then."""
@@ -297,7 +303,7 @@ def test_a_clock_that_the_link_refuses_is_named(cli, tmp_path, ahead, words):
             with pytest.raises(UsageError, match=words):
                 check_clock(look_at(link, site / "ca.crt")[1])
         server.shutdown()
-    assert (words or f"{link} answers") in found.output
+    assert re.search(words or f"{link} answers", found.output)
 
 
 @needs_flower
