@@ -107,7 +107,8 @@ def measure(folder: Path, nodes: int, rounds: int, method: str, words: str) -> N
         watch = Memory(folder)
         watch.start()
         out = ["--federation", lab.lab, "--out", folder / "deployed"]
-        print("deployed", closing(Program(folder, "run", "deploy", "run", method, *given, *out)))
+        run = Program(folder, "run", "deploy", "run", method, *given, *out)
+        print("deployed", closing(run, 3600))
         watch.end()
         print("  ", seconds_of(folder / "deployed"), dict(watch.largest), flush=True)
         print("   a ClientApp maps torch:", watch.torch)

@@ -237,10 +237,10 @@ FAULTS: dict[str, Callable[[Lab, Program], Program]] = {
 MORE = {"deadline": ["--deadline", "40"], "gone": ["--wait-for-clients", "300"]}
 
 
-def closing(program: Program) -> str:
+def closing(program: Program, seconds: float = 900) -> str:
     """The exit code and the last lines of a program."""
     try:
-        code = program.process.wait(900)
+        code = program.process.wait(seconds)
     except subprocess.TimeoutExpired:
         return "it does not end"
     words = [line for line in program.said.splitlines() if line.strip()][-3:]

@@ -50,7 +50,7 @@ def score(
     if format_ == "table":
         columns = ("file", "sample", "class", "score")
         rows = [[*map(str, [*line.values()][:3]), _best(line)] for line in lines]
-        render.table(columns, rows, right=("sample", "score"))
+        render.table(columns, rows, right=("sample", "score"), wrap=True)
         return
     from protofl_workbench.comparing.figure_table import csv_text, json_text
 
