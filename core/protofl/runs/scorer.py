@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import warnings
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,15 @@ def _two_samples(plan: Plan) -> Tensor:
     return plan.data.x[:2].clone()
 
 
+def _torch_export(program: torch.export.ExportedProgram, about: dict[str, str]) -> bytes:
+    """Return the content of a .pt2 file."""
+    file = io.BytesIO()
+    with warnings.catch_warnings():  # weights may share memory: they are saved whole
+        warnings.filterwarnings("ignore", "No complete tensor", UserWarning)
+        torch.export.save(program, file, extra_files=about)
+    return file.getvalue()
+
+
 def export(scorer: Scorer, plan: Plan, path: Path) -> Path:
     """Write a client to ``path``; its ending chooses the format.
 
@@ -210,9 +220,7 @@ def export(scorer: Scorer, plan: Plan, path: Path) -> Path:
                 scorer, (x,), dynamic_shapes={"x": {0: batch}}, strict=False
             )
             if path.suffix == ".pt2":
-                file = io.BytesIO()
-                torch.export.save(program, file, extra_files=about)
-                content = file.getvalue()
+                content = _torch_export(program, about)
             else:
                 found = torch.onnx.export(
                     program, input_names=["samples"], output_names=["scores"], verbose=False
