@@ -57,7 +57,11 @@ def score(
     if format_ == "json":
         render.plain([json_text({"samples": lines}).rstrip()])
         return
-    flat = [{key: line[key] for key in line if key != "scores"} | line["scores"] for line in lines]
+    flat = [
+        {key: line[key] for key in ("file", "sample", "class")}
+        | {f"score {name}": value for name, value in line["scores"].items()}
+        for line in lines
+    ]
     render.plain(csv_text(flat).splitlines() if flat else [])
 
 

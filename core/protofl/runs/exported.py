@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,9 @@ from protofl.system.files.atomic import regular_file
 
 BATCH = 256
 """Samples that are scored at once."""
+
+UNREADABLE = (OSError, ValueError, EOFError, SyntaxError, zipfile.BadZipFile, zlib.error)
+"""Errors of NumPy and Pillow for damaged files."""
 
 MODES = {1: "L", 3: "RGB"}
 """{channels: PIL's mode of an image}."""
@@ -58,7 +63,7 @@ class Exported:
         try:
             regular_file(path)
             array = _array(path) if path.suffix in (".npy", ".npz") else self._image(path)
-        except (OSError, ValueError, EOFError, SyntaxError) as error:
+        except UNREADABLE as error:
             raise UsageError(
                 f"{path} can't be read: {error}", "samples are images, .npy or .npz files"
             ) from error

@@ -152,7 +152,7 @@ def samples_like(
     found = torch.from_numpy(joined_samples([(np.asarray(x), source)], sample.kind))
     if tuple(found.shape[1:]) != sample.shape:
         raise UsageError(
-            f"{source} are {shape_text(found.shape[1:])}, the run's data are {sample}",
+            f"{source} are {shape_text(found.shape[1:])}, the data set has {sample}",
             do="give samples in the form of the data set, also if it is one sample: x[None]",
         )
     return found

@@ -44,7 +44,7 @@ def test_the_head_alone_predicts_otherwise(run):
 
 
 def test_samples_of_another_form_are_refused(run):
-    with pytest.raises(pf.UsageError, match="the run's data are"):
+    with pytest.raises(pf.UsageError, match="the data set has"):
         run.predict(0, run.plan.data.x[:2, ..., 1:])
     with pytest.raises(pf.UsageError, match="has no client 9"):
         run.predict(9, run.plan.data.x)

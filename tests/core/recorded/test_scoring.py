@@ -54,7 +54,7 @@ def test_files_are_scored_as_the_run_predicts(run, tmp_path, ending):
     assert lines[-1]["file"].endswith("more.npz")
     rows = [*csv.DictReader(io.StringIO(score(*words, "--format", "csv").output))]
     assert [row["class"] for row in rows] == expected + expected[:3]
-    assert [*rows[0]][3:] == run.plan.data.classes
+    assert [*rows[0]][3:] == [f"score {name}" for name in run.plan.data.classes]
     table = score(*words)
     assert table.exit_code == 0 and str(words[2]) in table.output
 
@@ -84,14 +84,16 @@ def test_mistakes_are_said_in_a_sentence(run, bundle, tmp_path):
     np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
     np.savez(tmp_path / "other.npz", images=x)
     (tmp_path / "broken.png").write_bytes(b"\x89PNG nothing")
+    (tmp_path / "broken.npz").write_bytes((tmp_path / "other.npz").read_bytes()[:-40])
     (tmp_path / "broken.pt2").write_bytes(b"nothing")
     run.export(0, tmp_path / "a.safetensors")
     for name, words in (
-        ("narrow.npy", "the run's data are"),
+        ("narrow.npy", "the data set has"),
         ("floats.npy", "float32, the client's data are uint8"),
         ("objects.npy", "can't be read"),
         ("other.npz", "its arrays: images"),
         ("broken.png", "can't be read"),
+        ("broken.npz", "can't be read"),
         ("none.npy", "No such file"),
     ):
         done = score(bundle, tmp_path / name, "--trust-pickle")
