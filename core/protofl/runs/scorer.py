@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from protofl.data.arrays import joined_samples
+from protofl.data.arrays import joined_samples, refuse_other_ids
 from protofl.data.spec import SampleSpec
 from protofl.errors import UsageError, error_context
 from protofl.federation.host import build_client
@@ -155,6 +155,8 @@ def samples_like(
             f"{source} are {shape_text(found.shape[1:])}, the data set has {sample}",
             do="give samples in the form of the data set, also if it is one sample: x[None]",
         )
+    if sample.vocabulary:
+        refuse_other_ids(found.numpy(), sample.vocabulary, source, "encode the texts as the data's")
     return found
 
 

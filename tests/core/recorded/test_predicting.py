@@ -100,3 +100,13 @@ def test_the_command(run, tmp_path):
     done = CliRunner().invoke(app, args)
     assert done.exit_code == 0, done.output
     assert "client" in done.output and (tmp_path / "a.safetensors").is_file()
+
+
+@pytest.mark.parametrize("wrong", [-1, 30])
+def test_token_ids_outside_the_vocabulary_are_refused(wrong):
+    sample = pf.datasets.SampleSpec((4,), "tokens", vocabulary=30)
+    ids = np.zeros((3, 4), np.int64)
+    assert scorer.samples_like(ids, sample).shape == (3, 4)
+    ids[2, 1] = wrong
+    with pytest.raises(pf.UsageError, match=f"(?s)token id {wrong} in row 2.*ids go from 0 to 29"):
+        scorer.samples_like(ids, sample)
