@@ -8,11 +8,11 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import safetensors.torch
 import torch
-from pydantic import AfterValidator, NonNegativeInt
+from pydantic import AfterValidator, NonNegativeInt, model_validator
 from torch import Tensor, nn
 
 import protofl as pf
@@ -32,7 +32,7 @@ class PretrainedConfig(pf.Config):
     weights: Annotated[Literal["default"] | Path | None, AfterValidator(_absolute)] = pf.Field(
         None,
         description="pretrained weights: default (downloaded), a safetensors file, or a folder "
-        "with NAME.safetensors of each net. None: drawn from the seed",
+        "with NAME.safetensors of each net. None: drawn from the seed, or default with freeze",
     )
     trust_pickle: bool = pf.Field(
         False, consent=True, description="also open weights that are a pickle (.pth, .bin)"
@@ -47,8 +47,29 @@ class PretrainedConfig(pf.Config):
         False, description="compute the features of a client's samples once; needs freeze=all"
     )
     min_side: int = pf.Field(
-        32, ge=1, le=1024, description="side in pixels to which smaller images are enlarged"
+        32,
+        ge=1,
+        le=1024,
+        description="side in pixels to which smaller images are enlarged; pretrained nets for "
+        "images of one size have that by default",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_pretrained(cls, given: Any) -> Any:  # noqa: ANN401 - pydantic's own type
+        """Fill in what pretrained weights imply."""
+        if not isinstance(given, dict):
+            return given
+        if given.get("freeze", "none") not in ("none", 0, "0"):
+            given = {"weights": "default", **given}
+        if given.get("weights") is not None and (side := cls._fixed_side(given)):
+            given = {"min_side": side, **given}
+        return given
+
+    @classmethod
+    def _fixed_side(cls, given: dict[str, Any]) -> int | None:
+        """Return the side in pixels that the weights are bound to, if they are."""
+        return None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import protofl as pf
 from protofl_plugins.models.parts import Extractor
-from protofl_plugins.models.pretrained import Library, LibraryGroup
+from protofl_plugins.models.pretrained import Library, LibraryGroup, PretrainedConfig
 
 
 def _timm() -> Any:  # noqa: ANN401 - a module without types
@@ -67,9 +67,23 @@ def _statistics(net: str) -> tuple[Sequence[float], Sequence[float]]:
     return about["mean"], about["std"]
 
 
+class TimmConfig(PretrainedConfig):
+    """Options of a group of timm's nets."""
+
+    @classmethod
+    def _fixed_side(cls, given: dict[str, Any]) -> int | None:
+        """Return the largest side of the nets that take images of one size, as a ViT does."""
+        names = {name.strip() for name in str(given.get("names", "")).split(",")}
+        cards = [_about(name) for name in names.intersection(_names())]
+        return max(
+            (card["input_size"][-1] for card in cards if card["fixed_input_size"]), default=None
+        )
+
+
 class TimmGroup(LibraryGroup):
     """Any of timm's image models: timm:NAME,NAME,... in the order given (needs timm)."""
 
+    Config = TimmConfig
     library = Library(
         name="timm",
         names=_names,

@@ -175,7 +175,7 @@ def test_kept_features_are_those_of_an_evaluation(few, file, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"freeze": "all"}, "freeze=all needs pretrained weights"),
+        ({"freeze": "all", "weights": None}, "freeze=all needs pretrained weights"),
         ({"weights": "default", "keep_features": True}, "keep_features needs freeze=all"),
         ({"weights": "nowhere"}, "nowhere is not a file"),
         ({"names": f"{NET},resnet18", "weights": "FILE"}, "one file for 2 nets"),
@@ -263,6 +263,23 @@ def test_timm_has_the_same_options(tmp_path, few):
     with torch.no_grad():
         wanted = net((images / 255 - mean) / deviation)
         assert torch.allclose(model.features(images / 127.5 - 1), wanted, atol=1e-5)
+
+
+def test_frozen_nets_are_pretrained(groups):
+    config = type(groups["torchvision"]).Config
+    assert config(names=NET, freeze=2).weights == "default"
+    assert config(names=NET, freeze=0).weights is None
+
+
+def test_pretrained_nets_for_images_of_one_size_get_that_size():
+    pytest.importorskip("timm")
+    side = {
+        name: TimmGroup.Config(names=name, freeze="all").min_side
+        for name in ("vit_tiny_patch16_224", "resnet18", "resnet18,vit_tiny_patch16_224")
+    }
+    assert [*side.values()] == [224, 32, 224]
+    assert TimmGroup.Config(names="vit_tiny_patch16_224").min_side == 32
+    assert TimmGroup.Config(names="vit_tiny_patch16_224", freeze=1, min_side=64).min_side == 64
 
 
 def test_an_error_of_a_weights_file_says_nothing_of_payloads(tmp_path):
