@@ -11,6 +11,9 @@ from protofl_cli import render
 Row = tuple[str, ...]
 
 STAGES = ("setup", "train", "prototypes", "payload", "evaluate", "checkpoint")
+PARTS = {"train": "training", "payload": "payload"}
+"""{stage: key of the seconds of its parts}."""
+
 SHOWN = 12
 """Largest number of operators and architectures in a table; the files have all."""
 
@@ -51,8 +54,8 @@ def stage_rows(profile: dict[str, Any]) -> list[Row]:
     for stage in (*STAGES, *sorted(stages.keys() - {*STAGES})):
         if stage in stages:
             rows.append(_row(stage, stages[stage], whole))
-        if stage == "train":
-            rows += [_row(f"  {p}", s, whole) for p, s in profile["training"].items()]
+        parts = profile[PARTS[stage]] if stage in PARTS else {}
+        rows += [_row(f"  {part}", seconds, whole) for part, seconds in parts.items()]
     if profile["profiler"]:
         rows.append(_row("the profiler itself", profile["profiler"], whole))
     rows.append(_row("waiting", sum(waiting.values()), whole))

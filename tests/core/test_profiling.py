@@ -93,6 +93,8 @@ def test_the_summary_holds_what_the_run_did(profiled):
     assert {"plan", "costs"} <= found["start"].keys()
     assert {"downloads", "server_aggregate", "commit", "other"} <= found["server"].keys()
     assert [*found["training"]] == [*PHASES, "other"]
+    assert found["payload"]["upload_payload"] > 0
+    assert sum(found["payload"].values()) == pytest.approx(found["stages"]["payload"])
     steps = {a["name"]: (a["clients"], a["steps"]) for a in found["architectures"]}
     # 96 samples on 6 clients, three quarters to train on: 12, in batches of 6, twice.
     assert steps == {"dense8": (3, 12), "dense5": (3, 12)}
@@ -239,6 +241,7 @@ def recorded(process, took, seconds, **extra):
         "seconds": took,
         "phases": {"forward": 60, "backward": 30},
         "steps": 2,
+        "parts": {},
         "operators": {},
         "profiler": {},
     }
@@ -269,6 +272,17 @@ def test_workers_time_is_work_and_waiting(clock):
     assert busy + sum(summary["waiting"].values()) == 2 * summary["seconds"]
     assert summary["training"] == {"forward": 180, "backward": 90, "other": 360}
     assert sampled == {0}
+
+
+def test_the_hook_of_an_upload_is_part_of_the_payload(clock):
+    profile = HostProfile(True, CPU)
+    features = iter((3, 13))
+    with profile.operators("upload", lambda: next(features)):
+        clock.now += 40
+    found = RunProfile(one_net)
+    with found.round(0, last=True), found.stage("train", [0]):
+        found.take(0, profile.job_done(0), {"payload": 50, "prototypes": 10})
+    assert found.summary()["payload"] == {"upload_payload": 30, "other": 20}
 
 
 def test_the_first_of_several_rounds_is_for_warming_up():

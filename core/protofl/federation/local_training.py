@@ -117,7 +117,7 @@ class Trainer:
         spent = record.feature_seconds
         clock.lap("train", less=spent)
         if asked.when == "before_upload":
-            upload = self._profile.operators("upload")
+            upload = self._profile.operators("upload", lambda: record.feature_seconds)
             with upload, error_context(f"upload_payload, {place}"), torch.no_grad():
                 payload = Payload(plan.composition.call("upload_payload", client=client))
                 check_size(payload, plan.settings.upload_limit)

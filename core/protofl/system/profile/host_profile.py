@@ -81,20 +81,26 @@ class HostProfile:
 
     def _start_anew(self) -> None:
         self._phases: dict[str, float] = defaultdict(float)
+        self._parts: dict[str, float] = defaultdict(float)
         self._steps = 0
         self._operators: dict[str, object] = {}
         self._own: dict[str, float] = defaultdict(float)
         self.sample = False
 
     @contextmanager
-    def operators(self, part: str) -> Iterator[None]:
-        """Record the operators of a block, if this job is a sample."""
-        if self.sample:
-            recorder = self.begin(part)
-            yield
+    def operators(self, part: str, elsewhere: Callable[[], float] = lambda: 0.0) -> Iterator[None]:
+        """Record the seconds of a block, and its operators if this job is a sample.
+
+        Args:
+            part: Its name.
+            elsewhere: Returns the job's seconds so far that count in another stage.
+        """
+        recorder = self.begin(part) if self.sample else None
+        start = time.perf_counter() - elsewhere()
+        yield
+        self._parts[part] += time.perf_counter() - elsewhere() - start
+        if recorder:
             self.end(recorder, part)
-        else:
-            yield
 
     @contextmanager
     def steps(self, count: int) -> Iterator[Callable[[str], None]]:
@@ -112,6 +118,7 @@ class HostProfile:
             "process": [socket.gethostname(), os.getpid()],
             "seconds": time.perf_counter() - start,
             "phases": self._phases,
+            "parts": self._parts,
             "steps": self._steps,
             "operators": self._operators,
             "profiler": self._own,

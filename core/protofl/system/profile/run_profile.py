@@ -91,6 +91,7 @@ class RunProfile:
         self._stages: dict[str, float] = defaultdict(float)
         self._by_stage: dict[tuple[str, str], float] = defaultdict(float)
         self._phases: dict[str, float] = defaultdict(float)
+        self._uploads = 0.0
         self._wall = self._slowest = self._between = self._window = self._own = 0.0
         self._clients: dict[str, set[int]] = defaultdict(set)
         self._steps: dict[str, int] = defaultdict(int)
@@ -144,6 +145,7 @@ class RunProfile:
             self._by_stage[name, stage] += spent
         for phase, value in found["phases"].items():
             self._phases[phase] += value
+        self._uploads += found["parts"].get("upload", 0.0)
         if found["steps"]:
             self._clients[name].add(client)
             self._steps[name] += found["steps"]
@@ -171,6 +173,10 @@ class RunProfile:
         training = {phase: phases[phase] for phase in order}
         if training:
             training["other"] = max(0.0, self._stages["train"] - sum(training.values()))
+        payload = {}
+        if self._uploads:
+            rest = max(0.0, self._stages["payload"] - self._uploads)
+            payload = {"upload_payload": self._uploads, "other": rest}
         waiting = {
             "for the slowest": self._slowest,
             "between jobs": self._between,
@@ -185,6 +191,7 @@ class RunProfile:
             "start": dict(self.sums.seconds["start"]),
             "stages": dict(self._stages),
             "training": training,
+            "payload": payload,
             "profiler": self._own,
             "waiting": waiting,
             "server": server,
