@@ -240,22 +240,6 @@ def _image_layout(x: np.ndarray, source: str) -> _Layout:
 # --- values -------------------------------------------------------------------------------------
 
 
-def refuse_other_ids(rows: np.ndarray, vocabulary: int, source: str, do: str) -> None:
-    """Check token ids [N, length].
-
-    Raises:
-        UsageError: An id is not in 0…V-1; names its row and what to ``do``.
-    """
-    wrong = (rows < 0) | (rows >= vocabulary)
-    if wrong.any():
-        row = int(np.argmax(wrong.any(axis=1)))
-        raise UsageError(
-            f"{source}: token id {rows[row][wrong[row]][0]} in row {row}",
-            f"ids go from 0 to {vocabulary - 1}",
-            do,
-        )
-
-
 def _checked_ids(
     ids: np.ndarray, filled: Sequence[_Part], vocabulary: int | None, padding: int | None
 ) -> int:
@@ -264,13 +248,16 @@ def _checked_ids(
     size = max(2, largest + 1) if vocabulary is None else vocabulary
     at = 0
     for x, source in filled:
-        refuse_other_ids(
-            ids[at : at + len(x)],
-            size,
-            source,
-            "correct the ids, or the vocabulary's size with vocabulary=",
-        )
+        rows = ids[at : at + len(x)]
         at += len(x)
+        wrong = (rows < 0) | (rows >= size)
+        if wrong.any():
+            row = int(np.argmax(wrong.any(axis=1)))
+            raise UsageError(
+                f"{source}: token id {rows[row][wrong[row]][0]} in row {row}",
+                f"ids go from 0 to {size - 1}",
+                "correct the ids, or the vocabulary's size with vocabulary=",
+            )
     if padding is not None and not 0 <= padding < size:
         raise UsageError(
             f"the padding id {padding} is not an id of the vocabulary",

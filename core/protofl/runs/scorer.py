@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from protofl.data.arrays import joined_samples, refuse_other_ids
+from protofl.data.arrays import joined_samples
 from protofl.data.spec import SampleSpec
 from protofl.errors import UsageError, error_context
 from protofl.federation.host import build_client
@@ -155,8 +155,11 @@ def samples_like(
             f"{source} are {shape_text(found.shape[1:])}, the data set has {sample}",
             do="give samples in the form of the data set, also if it is one sample: x[None]",
         )
-    if sample.vocabulary:
-        refuse_other_ids(found.numpy(), sample.vocabulary, source, "encode the texts as the data's")
+    if sample.vocabulary and found.numel():
+        least, most = (int(bound) for bound in found.aminmax())
+        if least < 0 or most >= sample.vocabulary:
+            known = f"the data set's go from 0 to {sample.vocabulary - 1}"
+            raise UsageError(f"{source}: token ids from {least} to {most}", known)
     return found
 
 

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 import protofl as pf
+from protofl_plugins.datasets.npz_domains import read_domains
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 PARTS = ("train", "test", "val")
@@ -71,7 +72,7 @@ class Folder:
 
 
 class Domains:
-    """Images of several domains with the same classes: domains:DIR holds DOMAIN/CLASS folders."""
+    """Domains with the same classes: domains:DIR holds DOMAIN/CLASS folders or DOMAIN.npz files."""
 
     argument = "path"
     defaults: ClassVar[dict[str, Any]] = {"partition": "domain"}
@@ -79,7 +80,7 @@ class Domains:
     class Config(pf.Config):
         """Options of domains."""
 
-        path: str = pf.Field(description="the folder that holds a folder per domain")
+        path: str = pf.Field(description="the folder that holds a folder or .npz file per domain")
         side: int = pf.Field(
             64, ge=4, le=1024, description="images become side×side pixels, as of folder:"
         )
@@ -88,7 +89,10 @@ class Domains:
     def cache_key(self, config: Config, data_dir: Path) -> str:
         """The paths, sizes and times of all files."""
         root = Path(config.path).expanduser()
-        files = [file for part in _parts(root, "domains") for file in _all_files(part)]
+        parts = _parts(root, "domains")
+        if files := _npz_files(root):
+            return pf.datasets.files_key("npz-domains", root, files)
+        files = [file for part in parts for file in _all_files(part)]
         return pf.datasets.files_key("domains", root, files, config.side)
 
     @pf.hookimpl
@@ -100,6 +104,8 @@ class Domains:
         """
         root = Path(config.path).expanduser()
         parts = _parts(root, "domains")
+        if files := _npz_files(root):
+            return read_domains(files)
         classes, found, columns = _by_client(parts, "DOMAIN")
         labels = np.array([label for _, label in found[0]])
         names = np.array(columns["client"])[: len(labels)]
@@ -166,6 +172,11 @@ def _parts(root: Path, dataset: str = "folder") -> list[Path]:
         return [root]
     test = [root / name for name in ("test", "val") if name in names]
     return [root / "train", *test[:1]]
+
+
+def _npz_files(root: Path) -> list[Path]:
+    """The files of a folder in which each domain is one, and none is a folder."""
+    return [] if _folders(root) else sorted(root.glob("*.npz"))
 
 
 def _folders(folder: Path) -> list[str]:

@@ -93,7 +93,7 @@ class HostProfile:
 
         Args:
             part: Its name.
-            elsewhere: Returns the job's seconds so far that count in another stage.
+            elsewhere: Returns the job's seconds so far that count in another stage; by default 0.
         """
         recorder = self.begin(part) if self.sample else None
         start = time.perf_counter() - elsewhere()

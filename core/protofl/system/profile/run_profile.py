@@ -91,8 +91,7 @@ class RunProfile:
         self._stages: dict[str, float] = defaultdict(float)
         self._by_stage: dict[tuple[str, str], float] = defaultdict(float)
         self._phases: dict[str, float] = defaultdict(float)
-        self._uploads = 0.0
-        self._wall = self._slowest = self._between = self._window = self._own = 0.0
+        self._wall = self._slowest = self._between = self._window = self._own = self._uploads = 0.0
         self._clients: dict[str, set[int]] = defaultdict(set)
         self._steps: dict[str, int] = defaultdict(int)
         self._trained: dict[str, float] = defaultdict(float)
@@ -173,10 +172,8 @@ class RunProfile:
         training = {phase: phases[phase] for phase in order}
         if training:
             training["other"] = max(0.0, self._stages["train"] - sum(training.values()))
-        payload = {}
-        if self._uploads:
-            rest = max(0.0, self._stages["payload"] - self._uploads)
-            payload = {"upload_payload": self._uploads, "other": rest}
+        rest = max(0.0, self._stages.get("payload", 0.0) - self._uploads)
+        payload = {"upload_payload": self._uploads, "other": rest} if self._uploads else {}
         waiting = {
             "for the slowest": self._slowest,
             "between jobs": self._between,
