@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 import protofl as pf
-from protofl_plugins.datasets.npz_domains import read_domains
+from protofl_plugins.datasets.npz_domains import check_classes, read_domains
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 PARTS = ("train", "test", "val")
@@ -110,13 +110,8 @@ class Domains:
         labels = np.array([label for _, label in found[0]])
         names = np.array(columns["client"])[: len(labels)]
         for name in _folders(parts[0]):
-            absent = set(range(len(classes))) - set(labels[names == name].tolist())
-            if absent:
-                raise pf.UsageError(
-                    f"{root}: domain {name} has no images of class {classes[min(absent)]}",
-                    f"classes of the others: {', '.join(classes)}",
-                    "give all domains the same classes, or remove the folder",
-                )
+            present = {classes[label] for label in np.unique(labels[names == name])}
+            check_classes(root, name, present, classes)
         return _data_set(root, config.side, classes, found, {"domain": columns["client"]})
 
 
