@@ -91,7 +91,7 @@ class Domains:
         root = Path(config.path).expanduser()
         parts = _parts(root, "domains")
         if files := _npz_files(root):
-            return pf.datasets.files_key("npz-domains", root, files)
+            return pf.datasets.files_key("domains-npz", root, files)
         files = [file for part in parts for file in _all_files(part)]
         return pf.datasets.files_key("domains", root, files, config.side)
 
