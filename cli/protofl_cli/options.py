@@ -115,12 +115,16 @@ def value_range(field: FieldInfo) -> str:
     """Return the range of an option: ``≥ 1``, ``0 … 1``, ``sgd | adam``."""
     words = []
     for kind in plain_type(field.annotation):
+        bounds = [*field.metadata]
+        if get_origin(kind) is Annotated:
+            kind, *own = get_args(kind)
+            bounds += own
         if get_origin(kind) is Literal:
             words.append(" | ".join(map(str, get_args(kind))))
         elif kind is bool:
             words.append("true | false")
         elif kind in (int, float):
-            words.append(_bounds(field) or ("integer" if kind is int else "number"))
+            words.append(_bounds(bounds) or ("integer" if kind is int else "number"))
         elif kind is str:
             words.append("text")
         else:
@@ -128,10 +132,10 @@ def value_range(field: FieldInfo) -> str:
     return " | ".join(dict.fromkeys(words))
 
 
-def _bounds(field: FieldInfo) -> str:
+def _bounds(metadata: Sequence[Any]) -> str:
     found = {
         name: getattr(item, name)
-        for item in field.metadata
+        for item in metadata
         for name in ("gt", "ge", "lt", "le")
         if getattr(item, name, None) is not None
     }

@@ -142,6 +142,7 @@ def test_help_of_run_says_ranges_and_defaults(cli, monkeypatch):
         "> 0, ≤ 1; default: 1",
         "constant | step | cosine | exponential; default: constant",
         "default: digits",
+        "> 0 | native; default: the group's",
         "N|off",
     ):
         assert words in output
