@@ -1,4 +1,4 @@
-"""Pools of one host with what clients' own machines have: losses, and files of their own."""
+"""Fake pools of one host: lost clients, clients' own files, and reachable clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class LosingPool(pf.backends.Host):
     Args:
         plan: The run.
         lost: {(stage, client, round): reason}; stages are before_upload, after_server, evaluate.
-        late: Whether the client does the job and its reply is lost; otherwise it does nothing.
+        late: True if the client does the job and its reply is lost; otherwise it does nothing.
     """
 
     def __init__(self, plan, lost, *, late=False):
@@ -41,10 +41,10 @@ class LosingPool(pf.backends.Host):
 
 
 class KeepingPool(LosingPool):
-    """A host that keeps the clients' files in a folder of its own.
+    """A host that keeps the clients' files in its own folder.
 
     Attributes:
-        kept: The names of the last `keep_files`.
+        kept: The names passed to the last call of `keep_files`.
     """
 
     def __init__(self, plan, folder, lost=()):
@@ -83,7 +83,7 @@ class PresentPool(LosingPool):
 
     Args:
         plan: The run.
-        present: The clients that each look finds; the last one stays.
+        present: The reachable clients for each call of `present`; the last entry repeats.
     """
 
     def __init__(self, plan, present):

@@ -1,4 +1,4 @@
-"""A toy federation with a client that sends what it likes, and payloads by a stranger."""
+"""A toy federation with a hostile client, and hostile payloads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOSTILE, ROUND = 2, 1
 
 
 def raw(header, data=b""):
-    """Safetensors bytes with a header of one's own: a mapping, text, or bytes."""
+    """Return safetensors bytes with the given header: a mapping, text, or bytes."""
     text = header if isinstance(header, (str, bytes)) else json.dumps(header)
     text = text.encode() if isinstance(text, str) else text
     return struct.pack("<Q", len(text)) + text + data
@@ -33,7 +33,7 @@ def entry(dtype, shape, start, end):
 
 
 def changed(**tensors):
-    """What makes an upload another: tensors, functions of the tensor that is there, or None."""
+    """Return a change to an upload; values are tensors, functions of the old tensor, or None."""
 
     def change(upload):
         found = Payload(upload)
@@ -49,7 +49,7 @@ def changed(**tensors):
 
 
 def put(place, value):
-    """A tensor with one number changed."""
+    """Return a function that changes one number of a tensor."""
 
     def change(tensor):
         tensor = tensor.clone()
@@ -60,7 +60,7 @@ def put(place, value):
 
 
 def forged(forms=None, **tensors):
-    """As `changed`, of an upload that is encoded: its forms stay, or are other ones as text."""
+    """Like `changed`, for an encoded upload; ``forms`` replaces its forms with this text."""
 
     def change(blob):
         text = metadata_value(blob, KEY) if forms is None else forms
@@ -72,11 +72,11 @@ def forged(forms=None, **tensors):
 
 
 class HostileHost(Host):
-    """A host whose client sends something else in some rounds.
+    """A host with a client that sends hostile uploads in some rounds.
 
     Args:
         plan: The run.
-        changes: {round: a function that makes the hostile upload of an honest one}.
+        changes: {round: function from an honest upload to a hostile one}.
         who: The hostile client, or several.
     """
 
@@ -105,9 +105,9 @@ def federation(
     recorded=None,
     **options,
 ):
-    """A federation with a hostile client, ready for its first round.
+    """Return a federation with a hostile client, ready for its first round.
 
-    ``change`` is what it sends in round ``when``, or a mapping of rounds to what it sends.
+    ``change`` makes the hostile upload of round ``when``, or is a mapping {round: change}.
     """
     plan = make_plan(method, **options)
     learned = dry_step(plan) if dry else {}
@@ -152,8 +152,8 @@ TABLE = {
     "a header of 2^60 bytes": (lambda upload: struct.pack("<Q", 1 << 60) + b"{}", "", "format"),
     "deep JSON": (lambda upload: raw("[" * 100_000), "", "format"),
 }
-"""{what is sent: (how it is made of an honest upload, the key, the rule)}: tried before there was
-a gate, when a third of it was taken and another ended in a bare IndexError or RuntimeError."""
+"""{upload: (change to an honest upload, key, rule)}. Before the gate existed, a third of these
+were accepted, and another third ended in a bare IndexError or RuntimeError."""
 
 MORE = {
     "NaN": (changed(prototypes=put((0, 0), torch.nan)), "prototypes", "finite"),
@@ -191,13 +191,13 @@ BOTH = {"wrappers": {"top-k": None, "quantise": None}, "options": {"top-k": {"co
 
 
 def form(*shape, classes=4):
-    """Forms of a toy's upload with other prototypes."""
+    """Return forms of a toy upload with prototypes of this shape."""
     rows = {"prototypes": ["F32", *shape], "counts": ["I64", classes], "classes": ["I64", classes]}
     return json.dumps([rows])
 
 
 def second(found):
-    """The forms of two wrappers, of which the second's are others."""
+    """Return a change to the forms of two wrappers that updates the second form."""
 
     def change(blob):
         first, rows = json.loads(metadata_value(blob, KEY))
@@ -338,7 +338,7 @@ ENCODED = {
     "a second form with another k": (BOTH, second({"prototypes": ["F32", 4, 3]}), "", "encoding"),
     "a second form of what nobody asked for": (BOTH, second({"x": ["F32", 1]}), "x", "names"),
 }
-"""{what is sent in place of an encoded upload: (options, how it is made, the key, the rule)}."""
+"""{upload: (options, change to an encoded upload, key, rule)}."""
 
 DOWNLOAD = Payload(prototypes=torch.ones(4, 6), classes=torch.arange(4))
 """An honest download of FedProto."""
@@ -355,30 +355,30 @@ DOWNLOADS = {
     "deep JSON": (TABLE["deep JSON"][0], "not a payload"),
     "0 rows of width 2^62": (TABLE["0 rows of width 2^62"][0], "claims the shape"),
 }
-"""{what is sent: (how it is made of `DOWNLOAD`, what is said of it)}."""
+"""{download: (change to `DOWNLOAD`, text in the error)}."""
 
 OPTIONS = {"upload_bound": 1e6, "upload_limit": 50}
 
 
 def options_of(what):
-    """The options of a run in which this is sent."""
+    """Return the options of a run with this upload."""
     if what in ENCODED:
         return OPTIONS | ENCODED[what][0]
     return OPTIONS | ({"upload_limit": 1} if "limit" in what else {})
 
 
 ALL = TABLE | MORE | {what: rest for what, (_, *rest) in ENCODED.items()}
-"""{what is sent: (how it is made of an honest upload, the key, the rule)}."""
+"""{upload: (change to an honest upload, key, rule)}."""
 
 
 def notes_of(table, begin=federation):
-    """{what: the notes of the round in which it is sent}: runs that leave the client out.
+    """Return {upload: notes of its round} of runs that skip the hostile client.
 
-    The things that need the same options are sent in one run, one a round.
+    Uploads that need the same options share a run, one upload per round.
 
     Args:
-        table: What is sent, of `ALL`.
-        begin: Makes a federation, from the changes by round and options.
+        table: Keys of `ALL`.
+        begin: Makes a federation from {round: change} and options.
     """
     groups = {}
     for what in table:

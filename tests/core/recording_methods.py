@@ -1,4 +1,4 @@
-"""Methods that write every hook and note who called them, for the tests of composition."""
+"""Methods that implement every hook and record who calls it, for tests of composition."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CALLS = []
 
 
 def recording(name, option):
-    """A method that writes every hook, and notes who called it with which view."""
+    """Return a method that implements every hook and records who called it with which view."""
 
     class Recorder:
         class Config(pf.Config):
@@ -113,16 +113,16 @@ CLIENT = CLIENT_LIFE | {"local_loss", "upload_payload", "inference"}
 
 
 def called(owner):
-    """The hooks of a method that were called."""
+    """Return the hooks of a method that were called."""
     return {hook for name, hook, *_ in CALLS if name == owner}
 
 
 def compose(method="a", **options):
-    """The composition of A and B."""
+    """Return the composition of A and B."""
     extra = {("method", "a"): A, ("method", "b"): B}
     return Composition(Registry(extra=extra), method, **options)
 
 
 def run_of(**options):
-    """The lines of a toy run of A with B at hand."""
+    """Return the rows of a toy run of A, with B available."""
     return lines_of(make_plan("a", {"a": A, "b": B}, **options))

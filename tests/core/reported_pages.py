@@ -1,4 +1,4 @@
-"""Reads pages as a browser would, for tests of what stands in them."""
+"""Parse HTML pages as a browser does, for tests of their content."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ VOID = {"meta", "link", "img", "br", "input"}
 
 
 class Element:
-    """A tag with what stands in it."""
+    """A tag and its content."""
 
     def __init__(self, tag, attributes, parent):
         self.tag, self.attributes, self.parent = tag, attributes, parent
@@ -33,7 +33,7 @@ class Element:
         return re.sub("[ \n\t]+", " ", self.text).strip(" ")
 
     def all(self, *tags):
-        """Elements below of some tags, in order."""
+        """Return the elements inside, in order; only those with these tags, if any are given."""
         found = []
         for part in self.inside:
             if isinstance(part, Element):
@@ -45,7 +45,7 @@ class Element:
 
 
 class Reader(HTMLParser):
-    """Reads a page into elements; one that is not closed in order is an error."""
+    """Parses a page into elements; fails if tags are not closed in order."""
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)
@@ -73,25 +73,25 @@ class Reader(HTMLParser):
 
 
 def unfinished(folder, rows):
-    """Make of a finished run's folder one whose record has come so far."""
+    """Turn a finished run's folder into an unfinished one with these rows."""
     (folder / "metrics.jsonl").write_text(rows)
     (folder / "summary.json").unlink()
     seal(folder, finished=False)
 
 
 def read(text):
-    """A page as elements."""
+    """Return a page as elements."""
     return Reader(text).root
 
 
 def facts_of(page):
-    """{label: figure} of the figures that count."""
+    """Return {label: value} of the page's first list of facts."""
     lists = [dl for dl in page.all("dl") if dl.has_class("facts")]
     return {d.all("dt")[0].words: d.all("dd")[0].all("span")[0].words for d in lists[0].all("div")}
 
 
 def tables_of(page):
-    """{caption: (headings, rows)}."""
+    """Return {caption: (headings, rows)} of a page's tables."""
     found = {}
     for table in page.all("table"):
         heads = [th.words for th in table.all("thead")[0].all("th")]

@@ -1,6 +1,6 @@
-"""What the runtime's tests share: a data set and a model group that cost nothing, and runs of them.
+"""Toys for tests of the runtime: a tiny data set, a small model group, and runs with them.
 
-Methods are small classes of the tests; they take part through ``Plan.make(extra=…)``.
+Methods are small classes in the tests, passed to ``Plan.make(extra=…)``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ atexit.register(shutil.rmtree, DATA, ignore_errors=True)
 
 
 def _quarters():
-    """Four classes of 8×8 images: 96 samples, one bright quarter each."""
+    """Return 96 images of 8×8 pixels in four classes, each with one bright quarter."""
     generator = torch.Generator().manual_seed(3)
     y = torch.arange(96) % 4
     x = torch.randint(0, 120, (96, 1, 8, 8), generator=generator, dtype=torch.uint8)
@@ -60,13 +60,13 @@ GIVEN = {
     "backend": "local",
     "dry_step": False,
 }
-"""The options of a toy run; the tests of the dry step ask for it."""
+"""The options of a toy run; tests of the dry step turn it on."""
 
 
 def make_plan(method, methods=None, wrappers=None, **options):
-    """A plan of a toy run: ``method`` is a name or a class, ``methods`` are others by name.
+    """Return the plan of a toy run: ``method`` is a name or a class, ``methods`` has others.
 
-    Of ``wrappers`` by name None stands for one that is installed.
+    In ``wrappers``, None means that the wrapper of this name is installed.
     """
     extra = dict(PARTS)
     if isinstance(method, type):
@@ -79,7 +79,7 @@ def make_plan(method, methods=None, wrappers=None, **options):
 
 
 def open_federation(plan, trial=0):
-    """A federation in this process, ready for its first round."""
+    """Return a federation in this process, ready for its first round."""
     backend = plan.choices["backend"]
     pool = backend.call("open_pool", plan=plan, workers=1)
     federation = Federation(plan, pool)
@@ -88,7 +88,7 @@ def open_federation(plan, trial=0):
 
 
 def lines_of(plan, rounds=None):
-    """The lines of some rounds, without folder and dry step."""
+    """Return the rows of some rounds, without run folder and dry step."""
     federation = open_federation(plan)
     return [federation.round(n)[0] for n in range(rounds or plan.settings.rounds)]
 
@@ -108,11 +108,11 @@ def install(monkeypatch):
 
 
 def train(method, out, **options):
-    """A toy run in a folder; the toys must be installed."""
+    """Train a toy run in a folder; the toys must be installed."""
     options = (GIVEN if not options.get("resume") else {"backend": "local"}) | options
     return pf.run(method, out=out, **options)
 
 
 def without_times(rows):
-    """Lines of metrics.jsonl without what differs between identical runs."""
+    """Return rows of metrics.jsonl without the fields that differ between identical runs."""
     return [{k: v for k, v in row.items() if k not in ("seconds", "time")} for row in rows]

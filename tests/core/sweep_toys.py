@@ -1,4 +1,4 @@
-"""What the tests of batches and sweeps share: methods with options, and runs of them."""
+"""Toys for tests of batches and sweeps: methods with options, and runs of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.batch_events import BatchRun
 
 BATCHES: list[int] = []
-"""The sizes of the mini-batches that were trained."""
+"""Sizes of the mini-batches that were trained."""
 
 
 class Halted(BaseException):
@@ -21,7 +21,7 @@ class Halted(BaseException):
 
 
 class Halting:
-    """Follows a batch, and interrupts it behind the n-th round that is trained."""
+    """Follows a batch and interrupts it after the n-th trained round."""
 
     def __init__(self, rounds):
         self.left = rounds
@@ -34,7 +34,7 @@ class Halting:
 
 
 class Scaled:
-    """Cross-entropy times an option, which may fail in a round that another option names."""
+    """Cross-entropy times an option; another option sets a round in which the server fails."""
 
     class Config(pf.Config):
         scale: float = pf.Field(1.0, ge=0, description="factor of the loss")
@@ -55,11 +55,11 @@ class Scaled:
 
 
 def request_of(method=Scaled, **options):
-    """What is asked for: a toy run."""
+    """Return the request for a toy run."""
     options = {**GIVEN, "dry_step": False, **options}
     if isinstance(method, str):
         return named_request({**options, "method": method})[0]
-    # As `named_request` has it, which looks through all that is installed.
+    # `named_request` does the same, but searches all installed plugins.
     given = parse_options({**options, "method": "scaled"})
     return Request(given, extra={("method", "scaled"): method})
 
@@ -69,5 +69,5 @@ def wanted(name, method=Scaled, **options):
 
 
 def records(outcomes):
-    """The records of runs without what differs between identical ones."""
+    """Return the records of runs without the fields that differ between identical runs."""
     return [without_times(outcome.run.rows) for outcome in outcomes]

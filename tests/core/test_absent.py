@@ -1,7 +1,6 @@
-"""Absent clients: a run that goes on without some is, to the bit, the run of the others.
+"""Tests of absent clients: a run without them is bit-identical to a run of the other clients.
 
-``--participants-from`` replays the participants of a run: it is what every such run is held
-against.
+Each run is compared with a replay of its participants (``--participants-from``).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ SKIP = {"on_bad_upload": "skip"}
 
 
 def remembering(diverges):
-    """A method that keeps something everywhere, in which some clients send what is no number."""
+    """Return a method with state everywhere; some clients upload NaN, as `diverges` decides."""
 
     class Remembering:
         terms = {"ce": "cross-entropy", "pull": "towards zero"}
@@ -67,10 +66,10 @@ def remembering(diverges):
 
 
 Thirty = remembering(lambda client, round: (client + round) % 10 in (4, 5, 6))
-"""In which thirty percent of the clients are absent, others in each round."""
+"""A method in which 30 % of the clients are absent, different ones in each round."""
 
 Well = remembering(lambda client, round: False)
-"""The same where nothing befalls a client: for replays."""
+"""The same method without absent clients, for replays."""
 
 
 @pytest.fixture
@@ -80,7 +79,7 @@ def toys(monkeypatch):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """320 images of 8×8 pixels, for forty clients."""
+    """Provide 320 images of 8×8 pixels, for 40 clients."""
     path = tmp_path_factory.mktemp("data") / "many.npz"
     x = np.random.default_rng(0).integers(0, 256, (320, 8, 8), dtype=np.uint8)
     np.savez(path, x_train=x, y_train=np.arange(320) % 4)
@@ -89,14 +88,14 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ten(tmp_path_factory):
-    """A run of ten clients, three of which are absent in each round."""
+    """Run ten clients, three of which are absent in each round."""
     with pytest.MonkeyPatch.context() as patch:
         install(patch)
         return train(Thirty, tmp_path_factory.mktemp("absent") / "run", **SKIP, **OPTIONS)
 
 
 def same(befallen, replayed):
-    """Whether lines and checkpoints are equal, but for the names of the absent."""
+    """Check that rows and checkpoints are equal, except for the lists of absent clients."""
     for one, two in itertools.zip_longest(*map(without_times, (befallen.record, replayed.record))):
         assert {key: value for key, value in one.items() if key not in BEFALLEN} == two
     assert befallen.client_accuracies == replayed.client_accuracies
@@ -128,7 +127,7 @@ def test_thirty_percent_absent_equal_their_replay(tmp_path, toys, data):
 
 
 def test_no_figure_has_the_absent(tmp_path, toys):
-    """Flops and accuracy of training samples, which are recorded on request, either."""
+    """Absent clients do not count in FLOPs and training accuracy either."""
     given = OPTIONS | {"rounds": 2, "measure": "flops,train-accuracy"}
     given |= {"eval_clients": "participants"}
     found = train(Thirty, tmp_path / "run", **SKIP, **given)
@@ -169,13 +168,13 @@ def test_a_replay_goes_on_with_its_own_run_alone(tmp_path, toys, ten):
     replay = train(Well, tmp_path / "run", participants_from=ten.folder, **OPTIONS)
     with pytest.raises(pf.UsageError, match=r"--participants-from .*elsewhere differs"):
         train(Well, tmp_path / "run", resume=True, participants_from=tmp_path / "elsewhere")
-    # A replay can be replayed; and other methods can have the same participants.
+    # A replay can be replayed, also with another method.
     for method in (Well, "fedproto"):
         again = train(method, tmp_path / str(method), participants_from=replay.folder, **OPTIONS)
         assert [row["answered"] for row in again.record] == [r["answered"] for r in ten.record]
 
 
-# --- the client itself ----------------------------------------------------------------------------
+# --- state of an absent client --------------------------------------------------------------------
 
 
 Failing = remembering(lambda client, round: client == 2 and round in (1, 2))
@@ -205,7 +204,7 @@ def test_an_absent_client_keeps_its_model_of_before(tmp_path, engine, store):
             assert not equal(before[1], client(3))
 
 
-# --- too few --------------------------------------------------------------------------------------
+# --- too few clients ------------------------------------------------------------------------------
 
 
 def test_a_round_needs_some_clients(tmp_path, toys):
@@ -233,7 +232,7 @@ def test_a_round_without_anybody_ends_the_run(tmp_path, toys):
 
 
 class Handle:
-    """A host in this process that ends whenever a client trains in a round."""
+    """A host in this process that ends when a client trains in a job of ``ends``."""
 
     def __init__(self, plan, number, ends):
         self.host, self.number, self.ends = pf.backends.Host(plan), number, ends
@@ -275,12 +274,12 @@ def test_a_client_that_ends_three_hosts_is_absent(tmp_path, method, store):
 
 
 def same_clients(folder, found, rows, plan):
-    """Whether rounds and clients of a federation are those of its replay on one host."""
+    """Check that rounds and clients of a federation equal those of its replay on one host."""
     answered = {(0, n): row for n, row in enumerate(rows) if "answered" in row}
     replayed = Federation(plan, pf.backends.Host(plan), participation=Participation(plan, answered))
     replayed.start_trial(0)
     again = [replayed.round(number)[0] for number in range(len(rows))]
-    failures = ("absent", "skipped_uploads")  # of the first run's hosts
+    failures = ("absent", "skipped_uploads")  # only the first run has these
     rows, again = (
         [{k: v for k, v in r.items() if k not in failures} for r in x] for x in (rows, again)
     )
@@ -299,7 +298,7 @@ def same_clients(folder, found, rows, plan):
     ids=["remembered", "too much to remember"],
 )
 def test_what_is_undone_is_remembered_by_the_dispatcher(tmp_path, store, journal):
-    """Hosts end while a client is put back and behind it; it is made again as it was before."""
+    """Hosts end during and after an undo; the client is restored to its previous state."""
     options = {"rounds": 4, "clients": 6, "client_store": store}
     plan = make_plan(Failing, **options, **SKIP)
     ends = {(2, None, "undo"), (2, 3, "before_upload"), (1, 3, "before_upload")} if journal else ()
@@ -337,7 +336,7 @@ def test_a_client_that_ends_three_hosts_ends_the_run_where_nothing_else_was_said
         federation.round(0)
 
 
-# --- what can't be replayed -----------------------------------------------------------------------
+# --- runs that cannot be replayed -----------------------------------------------------------------
 
 
 def test_runs_that_cannot_be_replayed(tmp_path, toys):

@@ -1,4 +1,4 @@
-"""``--add HOOK=METHOD``: several methods send, and give to the server's knowledge, side by side."""
+"""Tests of ``--add HOOK=METHOD``: methods share payloads and the server's knowledge."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WHOLE = ["upload_payload=fedproto", "server_aggregate=fedproto", "download_paylo
 
 
 def rows(*classes):
-    """Prototypes whose numbers are their classes."""
+    """Return prototypes whose values equal their classes."""
     known = torch.tensor(classes)
     return {"prototypes": known.float().unsqueeze(1).repeat(1, 2), "classes": known}
 
@@ -29,7 +29,7 @@ def logits(*classes):
     return {"class_logits": known.float().unsqueeze(1), "classes": known}
 
 
-# --- what is merged -------------------------------------------------------------------------------
+# --- merging payloads -----------------------------------------------------------------------------
 
 
 def test_keys_of_both_in_the_order_of_the_methods():
@@ -107,7 +107,7 @@ def test_an_auxiliary_model_and_prototypes_travel_together():
 
 
 def test_the_first_methods_numbers_stay_what_they_were():
-    """What fedproto sends beside fml changes nothing that fml computes, as no loss reads it."""
+    """No loss of fml reads fedproto's payloads, so they do not change fml's results."""
     plain, more = lines_of(make_plan("fml")), lines_of(make_plan("fml", add=WHOLE))
     for one, other in zip(plain, more, strict=True):
         assert one["loss_terms"] == other["loss_terms"]
@@ -115,7 +115,7 @@ def test_the_first_methods_numbers_stay_what_they_were():
 
 
 def test_both_hooks_of_the_server_see_the_same_knowledge():
-    """None sees in a hook what another has changed in it: the order doesn't count."""
+    """A hook does not see the changes of other methods in the same hook: order is irrelevant."""
     seen = []
 
     def counting(key):
@@ -178,7 +178,7 @@ def test_one_that_returns_nothing_is_named():
         lines_of(plan)
 
 
-# --- what is refused, and advised -----------------------------------------------------------------
+# --- refusals and advice --------------------------------------------------------------------------
 
 
 def refused(method, **options):
@@ -195,7 +195,7 @@ def test_a_clash_is_found_before_training():
 
 
 def test_the_advice_leads_to_a_run():
-    """From the bare term, by what each error says, to a composition that runs."""
+    """Following the errors' advice for a single loss term leads to a composition that runs."""
     error = refused("fml", add=["fedproto.align"])
     advice = error.do.rpartition("all that fedproto needs: ")[2]
     added = [word for word in advice.split() if word != "--add"]
@@ -205,7 +205,7 @@ def test_the_advice_leads_to_a_run():
 
 def test_the_advice_names_what_is_still_lacking():
     error = refused("fml", add=["fedproto.align", "download_payload=fedproto"])
-    assert "fedproto, " not in error.do.partition(";")[0]  # it sends nothing as nobody knows any
+    assert "fedproto, " not in error.do.partition(";")[0]  # no prototypes are known yet
     for hook in ("upload_payload", "server_aggregate"):
         assert f"--add {hook}=fedproto" in error.do
     assert "--add download_payload=fedproto" not in error.do
@@ -247,11 +247,11 @@ def test_one_in_place_and_the_main_method_beside_it():
     assert providers(composition)["upload_payload"] == "b + a"
 
 
-# --- what the gate takes from it ------------------------------------------------------------------
+# --- the gate -------------------------------------------------------------------------------------
 
 
 def test_the_declarations_of_both_count():
-    """FedProto's downloads are declared, FML's too; what neither declares is still refused."""
+    """Keys that either method declares are accepted; undeclared keys are still refused."""
 
     class Sloppy:
         downloads = {"x": "one"}

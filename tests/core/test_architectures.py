@@ -1,4 +1,4 @@
-"""``--architectures``: which architecture of the group a client has."""
+"""Tests of ``--architectures``: the architecture of each client."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def lines(run):
 
 
 def test_a_list_equals_a_group_in_that_order(tmp_path):
-    """Everything that follows from a client's architecture: models, costs, virtual time, FLOPs."""
+    """Models, costs, virtual time and FLOPs follow each client's architecture."""
     listed = pf.run(
         "fedproto", models="htcnn8", architectures="3,htcnn8-1,3,0,3", out=tmp_path / "a", **BASE
     )

@@ -1,4 +1,4 @@
-"""Batches: runs that are wanted, tried before any is trained, done, and gone on with."""
+"""Tests of batches: all runs are checked before training, then trained, reused or resumed."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_one_run_that_is_wanted_with_several_numbers_of_rounds_is_one(tmp_path):
 
 
 def test_all_rounds_without_the_evaluation_of_a_last_one_are_not_finished(tmp_path):
-    """A run of many rounds was stopped at the third, and every second one is evaluated."""
+    """A long run, evaluated every second round, was stopped after its third round."""
     seen = []
 
     def halt(event):
@@ -169,7 +169,7 @@ def test_an_estimate_grows_with_the_work(tmp_path):
 
 
 class Clock:
-    """A clock of the test: seconds pass where they are said to."""
+    """A clock whose time the test sets."""
 
     def __init__(self, monkeypatch):
         self.now = 0
@@ -178,7 +178,7 @@ class Clock:
 
 
 class Ponderous(Scaled):
-    """Rebuilds what came, once a round and once for an evaluation, which takes a second."""
+    """Takes one second to receive a download, once per round and once per evaluation."""
 
     clock = None
 
@@ -188,7 +188,7 @@ class Ponderous(Scaled):
 
 
 def test_what_comes_once_a_round_is_not_counted_for_each_batch(monkeypatch):
-    """As FedKD, whose clients rebuild a model of its SVD before they train."""
+    """FedKD is an example: its clients rebuild a model from its SVD before they train."""
     monkeypatch.setattr(Ponderous, "clock", Clock(monkeypatch))
     request = request_of(Ponderous, models="toy1", clients=2, batch_size=12, local_epochs=10)
     plan = Plan.make(request.options, request.extra)

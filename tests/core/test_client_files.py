@@ -1,4 +1,4 @@
-"""Pools that keep the clients' files themselves: the run folder has names and checksums alone."""
+"""Tests of pools that keep the clients' files: the run folder has only names and checksums."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GIVEN = {"clients": 5, "rounds": 4, "participation": 0.6, "dry_step": False}
 
 
 class Keeping:
-    """A backend whose pool keeps files in a folder of its own."""
+    """A backend whose pool keeps files in its own folder."""
 
     folder, pools = None, ()
 

@@ -1,4 +1,4 @@
-"""Where clients are kept: nothing of those that never trained, files that are written once."""
+"""Tests of client storage: untrained clients have no file, and files are written once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FAILING = set()
 
 
 class Counting:
-    """Keeps a number on every client, in state and in a module."""
+    """Counts rounds in each client's state, and adds a module."""
 
     terms = {"ce": "cross-entropy"}
 
@@ -60,7 +60,7 @@ def kind(request):
 
 @pytest.fixture
 def make(kind, monkeypatch):
-    """``make(method, **options)``: a host whose clients are kept in one of the three ways."""
+    """Return ``make(method, **options)``, which starts a host with one of the three stores."""
     monkeypatch.setattr(host, "store_kind", lambda *_, **__: kind)
 
     def start(method=Counting, parked=None, files=None, **options):
@@ -88,7 +88,7 @@ def equal(one, two):
     return one[1] == two[1] and all(torch.equal(a, b) for a, b in zip(one[0], two[0], strict=True))
 
 
-# --- what is kept --------------------------------------------------------------------------------
+# --- stored clients ------------------------------------------------------------------------------
 
 
 def test_a_client_that_never_trained_is_kept_nowhere(make, tmp_path):
@@ -153,7 +153,7 @@ def test_a_client_moves_to_another_host(make, tmp_path):
     assert equal(weights(stays, 2), weights(there, 2))
     assert evaluate(stays, 2) == evaluate(there, 2)
     assert here.trained == set()
-    assert equal(weights(here, 2), weights(make(), 2))  # it is its seed again
+    assert equal(weights(here, 2), weights(make(), 2))  # rebuilt from its seed
     for made in (stays, there):
         train_one(made, 2, round=1)
     assert equal(weights(stays, 2), weights(there, 2))
@@ -215,7 +215,7 @@ def test_a_second_name_for_a_file(tmp_path, monkeypatch, error):
 
         monkeypatch.setattr(os, "link", refuse)
     link_or_copy(one, two)
-    link_or_copy(one, two)  # again, where it is there
+    link_or_copy(one, two)  # again, over an existing target
     assert two.read_bytes() == b"first"
     assert os.path.samefile(one, two) == (error is None)
     (tmp_path / "new").write_bytes(b"second")
@@ -249,11 +249,11 @@ def test_a_type_that_no_file_holds(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-# --- models are used again -----------------------------------------------------------------------
+# --- reuse of models -----------------------------------------------------------------------------
 
 
 class Hooking:
-    """Leaves something on its clients' models that weights don't hold."""
+    """Adds a forward hook to its clients' models, which the weights do not contain."""
 
     @pf.hookimpl
     def after_training(self, client):
@@ -261,7 +261,7 @@ class Hooking:
 
 
 class Plain:
-    """Cross-entropy alone."""
+    """Only cross-entropy."""
 
     @pf.hookimpl
     def after_training(self, client):
@@ -299,7 +299,7 @@ def test_the_store_of_an_accelerator_is_host_memory():
 
 def test_downloads_that_differ_are_prepared_a_part_at_a_time(monkeypatch):
     class Own:
-        """Sends every client something else."""
+        """Sends each client a different download."""
 
         @pf.hookimpl
         def download_payload(self, server, client_id):

@@ -1,4 +1,4 @@
-"""Runs whose clients are kept on disk: equal to others, and each client written once."""
+"""Tests of runs with clients on disk: same results, and each client is written once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from protofl.system.files.commit import Journal
 
 
 class Counting:
-    """Keeps a number on every client, in state, and a module."""
+    """Counts rounds in each client's state, and adds a module."""
 
     @pf.hookimpl
     def setup_client(self, client):
@@ -54,7 +54,7 @@ def same(one, two):
 
 @pytest.mark.parametrize("method", ["fedproto", "ds-fl"])
 def test_a_round_writes_each_participant_once(tmp_path, monkeypatch, method):
-    """ds-fl trains again behind the server's step, and is parked twice."""
+    """ds-fl trains again after the server's step, so its clients are parked twice."""
     written, links = [], []
     original, link = store.write_tensors, os.link
     monkeypatch.setattr(store, "write_tensors", lambda *a: written.append(a[0]) or original(*a))
@@ -70,7 +70,7 @@ def test_a_round_writes_each_participant_once(tmp_path, monkeypatch, method):
     assert config["client_store"] == "disk"
 
 
-@pytest.mark.parametrize("every", [2, 0])  # elsewhere 1: every round writes what it keeps
+@pytest.mark.parametrize("every", [2, 0])  # other tests use 1: every round writes its files
 def test_disk_equals_memory(tmp_path, every):
     options = OPTIONS | {"checkpoint_every": every}
     runs = [train(Counting, tmp_path / s, client_store=s, **options) for s in ("memory", "disk")]
@@ -124,7 +124,7 @@ def test_a_kill_at_each_step_of_writing(tmp_path, monkeypatch, place, late):
 
         with monkeypatch.context() as patch:
             patch.setattr(holder, name, call)
-            # What a process that is killed doesn't do any more.
+            # A killed process does not clean up.
             patch.setattr(shutil, "rmtree", lambda *_, **__: None)
             try:
                 train(Counting, out, **options)
@@ -153,7 +153,7 @@ def test_a_run_goes_on_with_another_store(tmp_path, first, then):
     same(whole, train(Counting, tmp_path / "cut", resume=True, client_store=then))
 
 
-# --- who is evaluated ----------------------------------------------------------------------------
+# --- evaluated clients ---------------------------------------------------------------------------
 
 
 def test_evaluating_participants(tmp_path):

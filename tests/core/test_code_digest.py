@@ -1,4 +1,4 @@
-"""What of a plugin's file is code, by which a run knows that it was made by another one."""
+"""Tests of code digests: how a run detects that the code of a plugin's file has changed."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_what_is_no_source_counts_as_it_is(source):
 
 
 def without_docstrings(tree):
-    """A tree in which no statement is a string alone."""
+    """Return the dump of a tree without statements that are only a string."""
     for node in ast.walk(tree):
         for name, value in ast.iter_fields(node):
             if isinstance(value, list):
@@ -91,13 +91,13 @@ def without_docstrings(tree):
 
 
 def is_string(node):
-    """Whether a node is a statement that is a string."""
+    """Return True if a node is a statement that is only a string."""
     value = getattr(node, "value", None)
     return isinstance(node, ast.Expr) and isinstance(getattr(value, "value", None), str)
 
 
 def test_of_our_own_files_nothing_but_docstrings_is_lost():
-    """Held against Python's own tree; a body that was a docstring alone doesn't parse any more."""
+    """Compare with Python's syntax tree; skip files where a body was only a docstring."""
     ours = [Path(module.__file__).parent for module in (protofl, protofl_plugins)]
     held = 0
     for file in sorted(file for folder in ours for file in folder.rglob("*.py"))[::4]:
@@ -126,7 +126,7 @@ def test_the_digest_is_of_the_file_as_it_was_loaded(tmp_path):
 
 
 def test_a_file_of_the_same_size_and_time_as_the_one_before(tmp_path):
-    """As an editor makes it that writes beside and renames, and keeps times."""
+    """Some editors write a new file, rename it, and keep the times."""
     file, beside = tmp_path / "one.py", tmp_path / "other.py"
     file.write_text("x = 1\n")
     first = digest_of_code(file)

@@ -1,4 +1,4 @@
-"""Who provides what: the main method, donors and the baseline."""
+"""Tests of composition: which hooks the main method, donors and the baseline provide."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_states_are_the_methods_own():
     for name in "ab":
         for side in (SERVER, CLIENT):
             counts = [s["calls"] for n, hook, *_, s in CALLS if n == name and hook in side and s]
-            # Evaluation, which calls ``receive`` once more, leaves no trace in the state.
+            # Evaluation also calls ``receive``, but does not change the state.
             assert counts == list(range(1, len(counts) + 1))
 
 

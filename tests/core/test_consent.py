@@ -1,4 +1,4 @@
-"""Consent: what only the user may allow counts from the command line alone, never from a file."""
+"""Tests of options that need consent: they count only from the command line, never from a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QUICK = {**SMALL, "dry_step": False, "backend": "local"}
 
 
 class Opens:
-    """A third party's method with options that are consents."""
+    """A third-party method with options that need consent."""
 
     class Config(pf.Config):
         """Options."""
@@ -32,7 +32,7 @@ def quick(few, tmp_path):
 
 @pytest.fixture
 def pickles(tmp_path):
-    """A data set whose files are pickles that leave a mark where they are opened."""
+    """Provide a data set of pickles that create a file when they are opened."""
 
     class Mark:
         def __reduce__(self):
@@ -65,7 +65,7 @@ def test_a_shared_config_can_not_consent_to_pickle(pickles, tmp_path, name, valu
     assert "dataset.trust_pickle=true comes from a file" in said
     assert "--set dataset.trust_pickle=true" in said.splitlines()[-1]
     assert not (tmp_path / "OPENED").exists()
-    with pytest.raises(pf.UsageError, match=r"0\.npz"):  # given by the user, it is opened
+    with pytest.raises(pf.UsageError, match=r"0\.npz"):  # the user consents, so it is opened
         pf.run(config=file, models="cnn4", data_dir=tmp_path, set={"dataset.trust_pickle": "true"})
     assert (tmp_path / "OPENED").exists()
 
@@ -112,7 +112,7 @@ def test_a_third_party_s_options(quick, tmp_path, values, words):
 
 
 def test_the_default_is_no_consent(quick, tmp_path):
-    """A run's config.json names all options, and repeats the run."""
+    """A run's config.json lists all options and can repeat the run."""
     first = pf.run(Opens, out=tmp_path / "r", **quick)
     recorded = json.loads((first.folder / "config.json").read_text())
     assert recorded["options"]["opens"]["trust"] is False
@@ -141,7 +141,7 @@ def test_a_resumed_folder_can_not_consent(installed, quick, tmp_path):
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-    """Installs `Opens` as the method ``opens``."""
+    """Install `Opens` as the method ``opens``."""
     about = tmp_path / "installed" / "opens-1.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: opens\nVersion: 1\n")

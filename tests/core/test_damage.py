@@ -1,6 +1,6 @@
-"""Damaged run folders: a resumed run equals the one that nothing befell, or says what is wrong.
+"""Tests of damaged run folders: resuming gives the undamaged run's result, or a clear error.
 
-Never does it end well with another result, and where it stops it has changed nothing.
+A run never finishes with another result, and a refused run changes nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def toys(monkeypatch):
 
 
 class Folders:
-    """A run after two, three and all rounds, and one of another seed."""
+    """A run after two, three and all rounds, and a run with another seed."""
 
     def __init__(self, place):
         self.whole = train(METHOD, place / "finished", dry_step=False, **OPTIONS)
@@ -69,7 +69,7 @@ def files_of(folder):
 
 
 def state(folder):
-    """All that lies in a folder: bytes, links, folders."""
+    """Return the content of a folder: bytes, links, folders."""
     return {
         p: os.readlink(p) if p.is_symlink() else p.read_bytes() if p.is_file() else "folder"
         for p in sorted(folder.rglob("*"))
@@ -77,7 +77,7 @@ def state(folder):
 
 
 def resumed(folders, out):
-    """How a damaged folder ends: ``same``, or what the refusal says."""
+    """Resume a damaged folder and return ``same``, or the message of the refusal."""
     before, notes = state(out), []
     try:
         result = train(None, out, resume=True, progress=notes.append)
@@ -92,12 +92,12 @@ def resumed(folders, out):
     assert on_disk == result.record
     assert json.loads((out / "summary.json").read_text()) == result.summary
     told = [str(note) for note in notes if "is lost" in str(note)]
-    if told:  # weights of the best round, the second, are lost, and no other file
+    if told:  # only weights of the best round (the second) are lost
         assert all("best-t0" in note for note in told)
         lost = {*files_of(folders.finished)} - {*files_of(out)}
         assert {*files_of(out)} <= {*files_of(folders.finished)}
         assert all("best-t0" in name or "-t0-r1." in name for name in lost)
-    elif not any(p.name == "summary.json" for p in before):  # what a finished run needs no more
+    elif not any(p.name == "summary.json" for p in before):  # a finished run needs fewer files
         assert files_of(out) == files_of(folders.finished)
     return "same"
 
@@ -135,7 +135,7 @@ def without_its_last_line(file, folders):
 
 
 def edited(file, folders):
-    """Other digits, so that JSON stays JSON."""
+    """Change digits, so that JSON stays valid."""
     data = file.read_bytes()
     file.write_bytes(data.translate(bytes.maketrans(b"1357", b"2468")))
 
@@ -218,7 +218,7 @@ FAST += [("checkpoint/client-*-r2.safetensors", "a bit in the middle"), ("config
 FAST += [("metrics.jsonl", d) for d in ("deleted", "doubled", "no last line", "edited")]
 FAST += [("checkpoint/server-t0-r2.safetensors", d) for d in ("a link", "of an older commit")]
 FAST += [("checkpoint/before.json", "null"), ("metrics.jsonl", "a link")]
-FAST += [("config.json", "a bit in the middle")]  # the name of an option that is not given
+FAST += [("config.json", "a bit in the middle")]  # hits the name of an option that was not given
 
 
 @pytest.mark.parametrize(
@@ -240,12 +240,12 @@ def test_damage(tmp_path, folders, part, kind):
         assert file.name in found
         return
     assert found == "same" or file.name in found, found
-    if part == "config.json" and found == "same":  # blanks and line ends are no damage
+    if part == "config.json" and found == "same":  # other whitespace is not damage
         assert json.loads(file.read_text()) == json.loads((folders.cut / part).read_text())
 
 
 def test_a_damaged_configuration_is_told_with_its_line(tmp_path, folders):
-    """To whoever resumes the run, and to whoever reads it; the copy of the beginning is named."""
+    """Resuming and `load_run` name the line; on resume, the error names the original copy."""
     out = tmp_path / "run"
     shutil.copytree(folders.cut, out)
     file = out / "config.json"
@@ -272,7 +272,7 @@ def test_damage_of_a_finished_run(tmp_path, folders, part, kind):
 
 @pytest.mark.parametrize("part", ["client-*-r3.*", "client-*-r1.*", "server-t0-r3.*", "kept-*"])
 def test_a_flipped_bit_in_the_weights_of_a_finished_run(tmp_path, folders, part):
-    """Its last round is trained again, or the round that was kept is lost."""
+    """The last round is trained again, or the kept round is lost."""
     out, told = tmp_path / "run", []
     shutil.copytree(folders.finished, out)
     file = min((out / "checkpoint").glob(part))
@@ -290,7 +290,7 @@ def test_a_flipped_bit_in_the_weights_of_a_finished_run(tmp_path, folders, part)
 
 
 def test_a_run_that_ended_without_a_word_says_so(tmp_path, folders, monkeypatch):
-    """As one does in which a hook calls ``os._exit(0)``."""
+    """An example is a run in which a hook calls ``os._exit(0)``."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(watch, "GRACE", 0.0)
     shutil.copytree(folders.cut, "runs/a")
@@ -304,7 +304,7 @@ def test_a_run_that_ended_without_a_word_says_so(tmp_path, folders, monkeypatch)
 
 
 def test_edited_accuracies_are_not_believed(tmp_path, folders, monkeypatch):
-    """A record that `--resume` refuses is refused, or shown with a warning, everywhere."""
+    """A record that `--resume` refuses is refused or shown with a warning everywhere."""
     monkeypatch.setattr("protofl_workbench.plots.svg", lambda *_, **__: "<svg></svg>")
     out, words = tmp_path / "runs" / "a", "metrics.jsonl is damaged: its content was changed"
     shutil.copytree(folders.finished, out)
@@ -352,11 +352,11 @@ def test_the_commit_before_counts_where_the_last_is_damaged(tmp_path, folders):
     assert "is cut" in line and "continues from round 1" in line
 
 
-# --- what leads out of the folder -----------------------------------------------------------------
+# --- paths out of the folder ----------------------------------------------------------------------
 
 
 def forged(file, change):
-    """Change a manifest and its own checksum with it."""
+    """Change a manifest and update its checksum."""
     values = json.loads(file.read_text())
     del values["crc32"]
     change(values)
@@ -425,7 +425,7 @@ def test_a_copy_by_links_of_a_folder_stays_what_it_is(tmp_path, folders):
     assert state(copy) == before
 
 
-# --- other numbers, other versions ----------------------------------------------------------------
+# --- changed options and versions -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -480,7 +480,7 @@ def test_a_change_of_the_last_bits_is_told_in_one_line(tmp_path, folders, monkey
     assert meaning.endswith("will not match those of an uninterrupted run to the last bit")
 
 
-# --- two at once, and full disks ------------------------------------------------------------------
+# --- concurrent runs and full disks ---------------------------------------------------------------
 
 
 def test_a_folder_has_one_run_at_a_time(tmp_path, folders):
@@ -538,7 +538,7 @@ def test_a_full_disk_names_the_file(tmp_path, folders, monkeypatch, name):
     real_open = open
 
     class Full:
-        """A file on a disk that is full."""
+        """A file on a full disk."""
 
         def __init__(self, file):
             self._file = file
@@ -574,7 +574,7 @@ def test_a_full_disk_names_the_file(tmp_path, folders, monkeypatch, name):
 
 @pytest.mark.slow
 def test_random_damage(tmp_path, folders):
-    """Any bytes of any files, several at once."""
+    """One to three files are damaged at random."""
     chance = random.Random(5)
     for number in range(60):
         out = tmp_path / str(number)
@@ -592,7 +592,7 @@ METHODS = ["fedproto", "fedkd", "fedgen", "fedavg", "fml", "fedtgp", "fedsa"]
 
 @pytest.mark.parametrize("method", quick(METHODS, "fedkd"))
 def test_the_files_of_a_resumed_run_are_those_of_the_whole_one(tmp_path, method):
-    """To the byte, but for times: names stand in the order in which they came into being."""
+    """Files are byte-identical except for times, because names are in order of creation."""
     options = {"rounds": 3, "dry_step": False, "models": "toy1", "batch_size": 12}
 
     def progress(event):
@@ -612,7 +612,7 @@ def test_the_files_of_a_resumed_run_are_those_of_the_whole_one(tmp_path, method)
 
 @pytest.mark.parametrize("change", [{"round": 1}, {"round": 3}, {"trial": 1}, {"holders": [0]}])
 def test_a_manifest_that_was_edited_does_not_count(tmp_path, folders, change):
-    """Where no file of the commit shows it: it has a checksum of its own; the one before counts."""
+    """A manifest has its own checksum: the edit is found, and the previous commit is used."""
     out = tmp_path / "run"
     shutil.copytree(folders.cut, out)
     file = out / "checkpoint" / "manifest.json"

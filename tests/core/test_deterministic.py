@@ -1,4 +1,4 @@
-"""``--deterministic``: a switch of the whole process, on while a run computes and off behind it."""
+"""Tests of ``--deterministic``: a switch for the process, on during a run and off after it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ is_on = torch.are_deterministic_algorithms_enabled
 
 
 class Watching:
-    """Sends whether torch takes deterministic kernels alone."""
+    """Uploads 1 if torch uses only deterministic algorithms."""
 
     @pf.hookimpl
     def upload_payload(self, client):
@@ -48,7 +48,7 @@ def test_off_behind_a_run_that_fails(tmp_path, monkeypatch):
 
 
 def test_a_plan_switches_nothing_and_a_host_does_by_itself():
-    """A host in another process has no run around it."""
+    """A host in another process is outside of the run, so it sets the switch itself."""
     plan = make_plan(Watching, deterministic=True)
     assert not is_on()
     line, _ = open_federation(plan).round(0)

@@ -1,7 +1,7 @@
-"""The dispatcher, with hosts that are objects: where jobs go, moves, and hosts that end.
+"""Tests of the dispatcher with fake hosts: placement, moves, and hosts that end.
 
-A client's state here is the list of what it was trained with, and a train job answers with it: a
-client that was lost, or trained twice, or restored from an old file, answers with another.
+A client's state is the list of its train jobs, and each train job returns this list. So a client
+that was lost, trained twice or restored from an old file returns another list.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class FakeHost:
     def evaluate(self, job):
         state = self.state(job.client)
         if not state:
-            del self.clients[job.client]  # one that never trained is kept nowhere
+            del self.clients[job.client]  # a client that never trained is not kept
         return EvaluateReply(blob=json.dumps(state).encode())
 
     def save(self, job):
@@ -103,7 +103,7 @@ class FakeHost:
 
 
 class World:
-    """Hosts, what they did, and when they end."""
+    """Fake hosts, the log of their jobs, and the jobs in which they end."""
 
     def __init__(self, folder, hosts=2, room=100, **options):
         self.folder, self.room = folder, room
@@ -123,7 +123,7 @@ class World:
         return self.started[-1]
 
     def _planned(self, host, job):
-        """End at each job that was named by `kill`, once."""
+        """Return True once for each job that `kill` named."""
         with self.lock:
             for wanted in self.kills:
                 values = {"op": job.op, "number": host.number, **job.header()}
@@ -163,7 +163,7 @@ class World:
         return paths
 
     def alive(self):
-        """{client: host} of those that live on one."""
+        """Return {client: host} for clients that are on a host."""
         found = {}
         for host in self.started:
             if not host.ended:
@@ -204,20 +204,20 @@ def test_a_client_stays_where_it_trained(world):
         hosts.evaluate(range(6))
         hosts.train(range(6), round, "before_upload")
         hosts.train(range(6), round, "after_server")
-    # One that never trained is evaluated anywhere and stays free.
+    # A client that never trained is evaluated on any host and stays free.
     hosts.evaluate([9])
     assert hosts.alive() == before == place_of(hosts, range(6))
     assert not hosts.notes
 
 
 def place_of(hosts, clients):
-    """Where clients trained last."""
+    """Return {client: host that trained it last}."""
     found = {c: n for n, c in hosts.calls("train")}
     return {c: found[c] for c in clients}
 
 
 def meet(hosts, first):
-    """A round 0 in which the two hosts do as many clients each."""
+    """Train round 0 so that both hosts train the same number of clients."""
     waiting = threading.Barrier(2, timeout=20)
 
     def gate(host, job):
@@ -235,7 +235,7 @@ def test_moves_when_one_host_has_too_much(world, tmp_path):
     homes = hosts.alive()
     here = [c for c in homes if homes[c] == 0]
     hosts.costs = {c: 8.0 if c in here else 0.1 for c in homes}
-    for round in (1, 2, 3):  # measured in the first of them
+    for round in (1, 2, 3):  # round 1 measures the costs
         hosts.train(range(4), round)
     after = hosts.alive()
     assert after.keys() == homes.keys()
@@ -251,7 +251,7 @@ def test_clients_that_rest_do_not_count(world):
     here = [c for c in homes if homes[c] == 0]
     hosts.costs = dict.fromkeys(homes, 1.0)
     hosts.train(range(4), 1)
-    hosts.train(here, 2)  # alone on one host: that takes twice as long as on two
+    hosts.train(here, 2)  # both on one host take twice as long as on two
     after = hosts.alive()
     assert {after[c] for c in here} == {0, 1}
 
@@ -288,7 +288,7 @@ def test_a_client_in_a_file_needs_no_second_file_to_move(world, tmp_path):
 @pytest.mark.parametrize("saved", [False, True], ids=["seed", "file"])
 @pytest.mark.parametrize("op", ["train", "evaluate", "save", "drop", "load"])
 def test_a_host_ends_in_a_job(world, op, saved):
-    """Whatever it does at that moment; the moves of round 2 are drops and loads."""
+    """The host may end in any kind of job; the moves of round 2 are drops and loads."""
     hosts = world()
     meet(hosts, range(4))
     homes = hosts.alive()
@@ -394,7 +394,7 @@ def test_other_hosts_take_over_where_none_can_be_started(world):
         hosts.train(range(6), 2)
 
 
-# --- how much is remembered ----------------------------------------------------------------------
+# --- size of the journal -------------------------------------------------------------------------
 
 
 def test_what_is_remembered_is_bounded(world):
@@ -432,7 +432,7 @@ def test_the_same_bytes_count_once(world):
 
 
 def failing(client, **job):
-    """A gate by which a client's training in round 1 fails by an error, or waits for its host."""
+    """Return a gate: in round 1, a client's training raises ``error`` or calls ``waiting``."""
 
     def gate(host, asked):
         if (asked.client, asked.round) == (client, 1):
@@ -444,7 +444,7 @@ def failing(client, **job):
 
 
 def answers(hosts, clients, round, **options):
-    """{client: the reply's kind} of a round's training."""
+    """Train clients in a round and return {client: type of the reply}."""
     jobs = [Train(client, round, blob=b"x", **options) for client in clients]
     found = {job.client: reply for job, reply in hosts.pool.run(jobs)}
     for client, reply in found.items():
@@ -454,7 +454,7 @@ def answers(hosts, clients, round, **options):
 
 
 def test_a_job_that_a_host_interrupted_makes_its_client_absent(world):
-    """Once is enough: it would take its time again. The host is replaced, as is all on it."""
+    """A late job is not repeated: it would be late again. Its host and clients are restored."""
     hosts = world(2)
     hosts.train(range(4), 0)
     late = Late("upload_payload, client 2, round 1: no end after 2 s (--job-limit) in process 7")
@@ -481,7 +481,7 @@ def test_a_job_that_may_not_fail_ends_the_run(world):
 
 
 class Rings:
-    """A `Watch` by whose clock a job is late when a test says so."""
+    """A replacement for `Deadlines`: a job is late when the test calls `late`."""
 
     def __init__(self, seconds):
         self.seconds, self.jobs = seconds, {}
@@ -530,7 +530,7 @@ def test_a_host_that_ends_within_the_limit_is_no_job_that_does_not_end(world):
 
 @pytest.mark.parametrize("ends", [1, 3], ids=["does not end", "ends hosts"])
 def test_a_client_is_absent_where_no_host_can_be_started_in_place_of_its_own(world, ends):
-    """The others take over; the client does not end them too."""
+    """Other hosts take over, and the lost client does not end them too."""
     hosts = world(3, room=3 if ends == 1 else 5)
     hosts.train(range(6), 0)
     if ends == 1:
@@ -544,7 +544,7 @@ def test_a_client_is_absent_where_no_host_can_be_started_in_place_of_its_own(wor
     assert len(set(hosts.alive().values())) == 2
 
 
-# --- errors and the end --------------------------------------------------------------------------
+# --- errors and closing --------------------------------------------------------------------------
 
 
 def test_an_error_of_a_job_ends_the_stage(world):
@@ -565,7 +565,7 @@ def test_hosts_that_end_because_the_pool_closes_are_not_replaced(world):
     inside, go = threading.Barrier(3, timeout=20), threading.Event()
 
     def gate(host, job):
-        inside.wait()  # both are at work: neither is asked when it has been closed
+        inside.wait()  # both hosts are busy, so neither gets a job after closing
         go.wait(20)
         if host.ended:
             raise pf.backends.HostFailure("closed")
@@ -611,7 +611,7 @@ def test_hosts_that_did_start_are_closed_when_one_does_not(tmp_path):
 
 
 class Reporting(FakeHost):
-    """A host that says how far it is with a job that is followed."""
+    """A host that reports the steps of jobs with ``counted``."""
 
     on_steps = None
 

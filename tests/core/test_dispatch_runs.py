@@ -1,4 +1,4 @@
-"""Runs on hosts that end, and that clients leave: equal to a run that nothing happened to."""
+"""Tests of runs with hosts that end and clients that move: results do not change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from protofl.federation.jobs import Train
 
 
 class Counting:
-    """Keeps a number on every client, in state, and a module."""
+    """Counts rounds in each client's state, and adds a module."""
 
     @pf.hookimpl
     def setup_client(self, client):
@@ -43,12 +43,12 @@ class Handle:
         with self.one_at_a_time:
             self.log.append(job.op)
             self.life -= 1
-            if self.life or len(self.log) % 2:  # some end when the job is done, some before
+            if self.life or len(self.log) % 2:  # some end after the job, some before it
                 reply = self.host.handle(job)
             if not self.life:
                 raise pf.backends.HostFailure(f"host {self.number} ended during {job.op}")
             if isinstance(job, Train) and job.round < 2:
-                # By these figures all that begins on host 0 takes long.
+                # With these times, clients that start on host 0 seem slow.
                 reply.seconds = {"train": 9.0 if self.number == 0 else 0.1}
             return reply
 
@@ -96,15 +96,15 @@ def test_hosts_that_end_change_nothing(tmp_path, case, every):
                 federation.save_clients(clients, paths)
         assert without_times(found) == without_times(rows)
         assert saved(federation, folder / "end") == weights
-        # Of few none need be on the slow host, and where a phase follows the server's step its
-        # real seconds count too; test_dispatch.py shows each kind of move for itself.
+        # With few participants, the slow host may have none. If a phase follows the server's step,
+        # its real seconds count too. test_dispatch.py tests each kind of move separately.
         assert "load" in log or case.startswith(("few", "after the server"))
         assert len(notes) >= 2 if life else not notes
         pool.close()
 
 
 def saved(federation, folder):
-    """The files of all clients."""
+    """Return the files of all clients."""
     folder.mkdir()
     clients = range(federation.plan.info.num_clients)
     paths = {c: folder / f"{c}.safetensors" for c in clients}

@@ -1,4 +1,4 @@
-"""The dry step: what it finds before the first round, and that it leaves no trace."""
+"""Tests of the dry step: errors it finds before the first round; it leaves no trace."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from protofl.runs.dry_step.dry_run import dry_step
 
 
 class Prototypes:
-    """Guides towards prototypes that the server sends, in the plainest way."""
+    """Aligns features with prototypes from the server, in the simplest way."""
 
     terms = {"ce": "cross-entropy", "align": "distance to the received prototypes"}
     uploads = {"prototypes": "means"}
@@ -63,7 +63,7 @@ class Prototypes:
 
 
 class Strict:
-    """Reads a key of the uploads that nobody checks for."""
+    """Reads a key of the uploads without checking that it exists."""
 
     uploads = {"counts": "c"}
 
@@ -87,7 +87,7 @@ def test_a_sound_composition_passes():
 
 
 def test_a_term_that_never_comes_into_being():
-    # ``local`` downloads nothing, so the added term has nothing to align with.
+    # ``local`` downloads nothing, so the added term has no prototypes.
     error = failing("local", {"proto": Prototypes}, add=["proto.align"])
     assert "'proto.align'" in error.what
     assert "'prototypes'" in error.near
@@ -227,7 +227,7 @@ def test_a_run_draws_nothing_from_the_global_streams(tmp_path, monkeypatch):
 
 
 def test_an_error_of_protofl_in_a_server_hook_ends_the_dry_step(tmp_path):
-    """It once was its own cause, and the search for a missing key went round in circles."""
+    """The error was once its own cause, so the search for a missing key did not end."""
 
     class Refusing:
         """Raises a plain error of protofl on the server."""
@@ -253,7 +253,7 @@ def test_an_error_of_protofl_in_a_server_hook_ends_the_dry_step(tmp_path):
         error = error.__cause__
 
 
-# --- refusals that name what is lacking -----------------------------------------------------------
+# --- refusals that name the missing part ----------------------------------------------------------
 
 
 def lacking(*arguments, **options):
@@ -263,7 +263,7 @@ def lacking(*arguments, **options):
 
 
 class Narrow:
-    """Sends rows of width 3 and takes those alone."""
+    """Sends rows of width 3 and accepts only these."""
 
     uploads = {"prototypes": "three numbers"}
 
@@ -323,7 +323,7 @@ def test_a_key_that_the_knowledge_lacks():
 
 
 def test_a_term_of_a_phase_that_the_main_method_lacks():
-    # fedmd's digest is trained on public data, in a phase of its own.
+    # fedmd's digest is trained on public data, in a separate phase.
     for options in ({"add": ["fedmd.digest"]}, {"use": {"local_loss": "fedmd"}}):
         with pytest.raises(Refused) as caught:
             make_plan("local", public=8, **options)
@@ -334,13 +334,13 @@ def test_a_term_of_a_phase_that_the_main_method_lacks():
 
 
 def test_a_key_is_told_though_a_later_phase_looks_for_others():
-    """A round's second download, for the phase behind the server's step, once hid the first's."""
+    """The second download of a round, for the phase after the server's step, once hid the first."""
     error = lacking("ds-fl", {"proto": Prototypes}, add=["proto.align"], public=8)
     assert (error.lacks, error.name) == ("key", "prototypes")
 
 
 def test_a_key_is_told_though_the_download_is_that_of_the_last_round():
-    """A client that keeps its download looks in this round for what another one brought."""
+    """A client that keeps its download looks for this round's keys in the last round's download."""
     error = lacking("fedpkd", use={"download_payload": "local"}, public=8)
     assert "'prototypes', 'public_logits'" in error.near
     assert (error.lacks, error.name) == ("key", "prototypes")
@@ -367,7 +367,7 @@ def test_another_error_says_what_came():
 
 
 class SeveralDown:
-    """Sends two rows of class 0 down."""
+    """Sends two rows of class 0 in the download."""
 
     terms = {"ce": "cross-entropy"}
     downloads = {"prototypes": "several of a class", "classes": "of which"}
@@ -389,7 +389,7 @@ class SeveralDown:
 
 
 class SeveralUndeclared(SeveralDown):
-    """The same without its rule."""
+    """The same method without its rule."""
 
     download_rules = {}
 

@@ -1,4 +1,4 @@
-"""Wrappers that encode and decode: their order, their state, what crosses, and what is said."""
+"""Tests of encoding wrappers: order, state, encoded bytes, and errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def no_calls():
 
 
 class Sender:
-    """Sends 1 up and what the server knows down; keeps what it has seen."""
+    """Uploads 1 and downloads the server's knowledge; records the values that arrive."""
 
     uploads = {"x": "one"}
     downloads = {"x": "what came"}
@@ -54,7 +54,7 @@ class Sender:
 
 
 def coding(name, there, back):
-    """A wrapper with two sides, on one number."""
+    """Return a wrapper that encodes and decodes one number in both directions."""
 
     def noted(side, function):
         def change(payload):
@@ -91,7 +91,7 @@ ONE = {"clients": 1, "participation": 1.0}
 
 
 def crossed(plan):
-    """What crosses in a round: {direction: the numbers in the bytes}."""
+    """Run a round and return {direction: encoded number}."""
     pool = WatchedPool(plan)
     federation = opened(plan, pool)
     federation.round(0)
@@ -107,7 +107,7 @@ def opened(plan, pool):
     return federation
 
 
-# --- the order ------------------------------------------------------------------------------------
+# --- order of wrappers ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_hooks_see_the_wrappers_own_view():
     assert federation.pool.client(0).state["viewing"] == {"sent": 2}
 
 
-# --- what crosses, and how often ------------------------------------------------------------------
+# --- encoded bytes, and number of calls -----------------------------------------------------------
 
 
 def test_what_crosses_is_counted():
@@ -193,7 +193,7 @@ def test_what_crosses_is_counted():
             ("download", pool.downloads(number)),
         ):
             assert line[f"{direction}_bytes"] == sum(len(blob) for blob in blobs.values())
-    # Top-k leaves 6 of 64 numbers and their places; 8 bits one scale a row, the only floats.
+    # Top-k leaves 6 of 64 numbers and their indices; 8 bits add one scale a row, the only floats.
     blob = pool.uploads(1)[0]
     found, rows = header(blob), 4
     assert {name: (entry["dtype"], entry["shape"]) for name, entry in found.items()} == {
@@ -235,7 +235,7 @@ def test_a_download_is_encoded_once_for_all_unless_the_client_counts(each):
 
     plan = make_plan(Same, wrappers={"wrapper": Each if each else Shared})
     open_federation(plan).round(0)
-    assert len(calls) == (8 if each else 2)  # for training and evaluation, of four clients
+    assert len(calls) == (8 if each else 2)  # training and evaluation of four clients
 
 
 def test_an_empty_payload_is_encoded_by_nobody():
@@ -294,7 +294,7 @@ def test_memory_survives_resume(tmp_path, monkeypatch, store):
 
 @pytest.mark.slow
 def test_memory_moves_with_its_client(tmp_path):
-    """Clients of two workers, dealt anew in each round, are what they are in one process."""
+    """Clients that move between two workers in each round equal clients in one process."""
     options = {**MEMORY, "models": "cnn4", "dataset": "digits", "subset": 200, "clients": 4}
     here, there = (
         pf.run("fedproto", out=tmp_path / backend, backend=backend, workers=2, **options)
@@ -305,7 +305,7 @@ def test_memory_moves_with_its_client(tmp_path):
 
 
 def diverging(rounds):
-    """FedProto-like, whose client 1 sends NaN in some rounds."""
+    """Return a method whose client 1 uploads NaN in some rounds."""
 
     class Diverging(Sender):
         terms = {"ce": "cross-entropy"}
@@ -332,7 +332,7 @@ def diverging(rounds):
 
 
 def test_memory_of_a_round_that_does_not_count_is_undone():
-    """The next upload of a client that was left out is what it is where it was never asked."""
+    """A skipped client's next upload is the same as if the client had not been sampled."""
     wrappers = {"top-k": None}
     common = {"options": {"top-k": {"error_feedback": True}}, "rounds": 4}
     found = open_federation(
@@ -351,7 +351,7 @@ def test_memory_of_a_round_that_does_not_count_is_undone():
     assert torch.equal(found.server.knowledge["x"], other.server.knowledge["x"])
 
 
-# --- what is said ---------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 def test_one_side_alone():
@@ -378,7 +378,7 @@ def test_an_encoding_is_no_pluggy_wrapper():
 
 
 def failing(encode=None, decode=None, **declared):
-    """What the dry step says of a wrapper."""
+    """Return the dry step's error for a wrapper."""
 
     class Failing:
         encodes = declared
@@ -460,7 +460,7 @@ def test_downloads_are_checked_before_a_hook_sees_them():
 
 
 def test_a_key_that_is_looked_for_in_vain_is_still_named():
-    """The dry step's notes of what is looked for are of decoded downloads."""
+    """The dry step records missing keys in decoded downloads."""
     with pytest.raises(pf.UsageError) as caught:
         dry_step(make_plan("fml", wrappers={"quantise": None}, add=["fedproto.align"]))
     assert "looked in the download for: 'prototypes'" in str(caught.value)
@@ -482,7 +482,7 @@ def test_forms_come_back():
 
 
 def test_jobs_carry_what_is_encoded():
-    """Nothing on the way looks into it: a job is plain values and one blob."""
+    """Transport does not read encoded data: a job is plain values and one blob."""
     plan = make_plan("fedproto", wrappers={"quantise": None})
     pool = WatchedPool(plan)
     opened(plan, pool).round(0)
@@ -491,7 +491,7 @@ def test_jobs_carry_what_is_encoded():
 
 
 def test_what_was_sent_is_told_by_its_form():
-    """Errors of the dry step tell what a method sends, and not what wrappers make of it."""
+    """Errors of the dry step show the method's upload, not the encoded one."""
     for wrappers in ({}, {"top-k": None, "quantise": None}):
         plan = make_plan("feddistill", wrappers=wrappers, use={"server_aggregate": "fedproto"})
         with pytest.raises(pf.UsageError) as caught:
@@ -500,16 +500,16 @@ def test_what_was_sent_is_told_by_its_form():
         assert "class_logits [4, 4]" in caught.value.near and "indices" not in caught.value.near
 
 
-# --- what the dry step finds ----------------------------------------------------------------------
+# --- errors in the dry step -----------------------------------------------------------------------
 
 
 def counted(view):
-    """State that a side may not have: how often it is called."""
+    """Count calls in the view's state, which this hook must not change."""
     view.state["n"] = view.state.get("n", 0) + 1
 
 
 class Through:
-    """An encoding that changes nothing; ``also`` is what it does beside, {hook: function}."""
+    """An encoding without effect; ``also`` is {hook: function with a side effect}."""
 
     also = {}
 
@@ -573,11 +573,11 @@ def test_labels_are_the_runs_data_and_not_written_into():
         dry_step(make_plan(Sender, wrappers={"wrap": Flips}, **ONE))
 
 
-# --- what is passed on ----------------------------------------------------------------------------
+# --- changed uploads ------------------------------------------------------------------------------
 
 
 def received(change):
-    """A wrapper that changes the uploads of a round."""
+    """Return a wrapper that changes the uploads of a round."""
 
     class Received:
         @pf.hookimpl

@@ -1,4 +1,4 @@
-"""Hooks that end the program, and hooks that never end: the run fails and names them."""
+"""Tests of hooks that end the program or never end: the run fails and names the hook."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ends():
 
 
 def soon():
-    """The alarm of a limit that nothing else in a run comes near to."""
+    """Trigger the alarm now; its interval is a limit that nothing else in a run reaches."""
     signal.setitimer(signal.ITIMER_REAL, 0.01, LIMIT)
 
 
@@ -39,7 +39,7 @@ def hangs():
     while True:
         try:
             time.sleep(0.01)
-        except Exception:  # a hook that catches all errors is no obstacle
+        except Exception:  # the limit also stops a hook that catches all errors
             pass
 
 
@@ -49,7 +49,7 @@ def sleeps():
 
 
 def method(hook, what):
-    """A method that does something in a hook on client 1 (or on the server) in round 1."""
+    """Return a method that calls ``what`` in a hook of client 1 (or the server) in round 1."""
 
     def due(client=None, server=None):
         return (server or client).round == 1 and (client is None or client.id == 1)
@@ -95,12 +95,12 @@ PLACES = {
     "inference": "inference, client 1, evaluation of round 1",
 }
 OF_A_CLIENT = ("local_loss", "upload_payload", "inference")
-"""Hooks without whose client a round goes on."""
+"""Client hooks: if one fails, the round can continue without its client."""
 
 
 @pytest.fixture
 def fails(few, tmp_path):
-    """Runs a method and returns the error's text; one round is finished."""
+    """Return a function that runs a method and returns the error's text after one round."""
 
     def run(plugin, **options):
         options = {**QUICK, "dataset": few, "data_dir": tmp_path / "data", **options}
@@ -167,7 +167,7 @@ def test_a_hook_that_never_returns(fails, hook, what):
 
 @alarm
 def test_a_hook_that_never_returns_where_clients_train_together(fails):
-    """The engine tries again by itself what an error ended."""
+    """The engine itself repeats work that ended in an error."""
     said = fails(method("local_loss", hangs), engine="vmapped", job_limit=LIMIT)
     assert "no end after " in said and "local_loss, client" in said
 
@@ -260,7 +260,7 @@ def test_another_thread_can_not_be_interrupted():
 
 @alarm
 def test_what_goes_on_all_the_same_is_interrupted_again():
-    """An engine, say, that repeats in another way what failed."""
+    """An example is an engine that repeats failed work in another way."""
     slept = []
     with pytest.raises(Late, match="it: no end"):
         with time_limit(0.05, "it"):
@@ -313,7 +313,7 @@ def raising(error):
 def with_prototypes(make):
     def do(sent):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's, of layouts in beta
+            warnings.simplefilter("ignore")  # torch warns that some layouts are in beta
             return {**sent, "prototypes": make()}
 
     return do
@@ -347,7 +347,7 @@ UPLOADS = {
     "with 1e+30, larger than 1e+09": with_prototypes(lambda: torch.full((4, 6), 1e30)),
     "with 3e+38, larger than 1e+09": with_prototypes(lambda: torch.full((4, 6), 3e38)),
 }
-"""{words of the note: an upload that is not plain tensors, or would overflow float32}."""
+"""{text in the note: an upload that is not plain tensors, or would overflow float32}."""
 
 FAILURES = {
     r"ValueError: a\x1b[31mb": raising(ValueError("a\x1b[31mb")),
@@ -356,11 +356,11 @@ FAILURES = {
     "Mute: (its text cannot be read)": raising(Mute()),
     "it called sys.exit(3)": raising(SystemExit(3)),
 }
-"""{words of the note: how a hook of a client ends}."""
+"""{text in the note: how a client's hook fails}."""
 
 
 def faulty(changes, hook="upload_payload"):
-    """A method in which client 2 does something else in a hook of round 1, 2, …."""
+    """Return a method in which client 2 applies one of ``changes`` per round, from round 1."""
 
     def change(client, found):
         due = client.id == 2 and 1 <= client.round <= len(changes)
@@ -387,7 +387,7 @@ def faulty(changes, hook="upload_payload"):
 
 @pytest.fixture
 def skips(tmp_path, monkeypatch):
-    """Trains with hooks that fail; returns the result and the notes about client 2."""
+    """Return a function that trains and returns the result and the notes about client 2."""
     install(monkeypatch)
 
     def run(plugin, rounds, **options):
@@ -423,7 +423,7 @@ def test_a_hook_that_fails_makes_its_client_absent(skips, hook, engine):
 
 
 def test_a_client_that_failed_is_what_it_was_before(skips, tmp_path):
-    """As if it had not been asked: equal to a run that replays the other participants."""
+    """The result equals that of a run that replays the other participants."""
     result, _ = skips(faulty([raising(ValueError())]), 3)
     again = train(
         faulty([]), tmp_path / "again", rounds=3, participants_from=result.folder, dry_step=False

@@ -1,4 +1,4 @@
-"""Files that take their place in one step, and folders of somebody's own."""
+"""Tests of atomic file replacement, locks, and scratch folders."""
 
 import gc
 import json

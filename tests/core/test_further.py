@@ -1,4 +1,4 @@
-"""Runs that go on with more rounds or trials, and the rounds whose weights stay."""
+"""Tests of runs that continue with more rounds or trials, and of kept weights."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def more(folder, **options):
 
 
 def rows_of(result):
-    """The record, by trial and round."""
+    """Return the record, sorted by trial and round."""
     rows = without_times(result.record)
     return sorted(rows, key=lambda row: (row["trial"], row["round"]))
 
 
 def weights_of(result):
-    """The bytes of all that counts in the last commit, and of what is kept."""
+    """Return the bytes of all files of the last commit and of kept rounds."""
     folder = RunFolder.reopen(result.folder, extend=True)
     found = {}
     generations = {"now": folder._manifest._now} | {
@@ -67,7 +67,7 @@ def same(one, two):
     "options",
     [
         {},
-        {"eval_every": 3},  # round 4 of the short run was evaluated as its last alone
+        {"eval_every": 3},  # the short run evaluates its 4th round only because it is the last
         {"eval_every": 4, "checkpoint_every": 3},
         {"participation": 0.5, "keep": "last"},
     ],
@@ -77,7 +77,7 @@ def test_a_finished_run_goes_on(tmp_path, options):
     at_once = train(Remembering, tmp_path / "once", rounds=7, **options)
     train(Remembering, tmp_path / "run", rounds=4, **options)
     same(more(tmp_path / "run", rounds=7), at_once)
-    assert more(tmp_path / "run").record  # it is finished
+    assert more(tmp_path / "run").record  # the run is finished
 
 
 def test_an_interrupted_run_goes_on_with_more(tmp_path):
@@ -155,7 +155,7 @@ def test_it_may_be_killed_while_it_begins_to_go_on(tmp_path, monkeypatch):
 
 
 class Counts(Remembering):
-    """Depends on how many rounds there are to be."""
+    """Depends on the total number of rounds."""
 
     @pf.hookimpl
     def before_training(self, client):
@@ -206,7 +206,7 @@ def test_a_method_that_depends_on_the_number_of_rounds(tmp_path):
     same(more(tmp_path / "run", trials=2), at_once)
 
 
-# --- what is kept ---------------------------------------------------------------------------------
+# --- kept weights ---------------------------------------------------------------------------------
 
 
 def scored(row):
@@ -216,7 +216,7 @@ def scored(row):
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 3])
 def test_the_weights_of_the_best_round(tmp_path, every):
-    """They are those that a run has that ends with it."""
+    """They equal the weights of a run that ends with the best round."""
     options = {"rounds": 4, "trials": 2, "lr": 0.5, "checkpoint_every": every}
     whole = train(Remembering, tmp_path / "whole", **options)
     for trial in range(2):
@@ -234,7 +234,7 @@ def test_less_may_be_kept(tmp_path, keep, names):
 
 
 def test_only_what_is_kept_lies_there(tmp_path):
-    """What the last commit, the one before and the kept ones name, and nothing else."""
+    """The folder has only files named by the last two commits and the kept rounds."""
     found = train(Remembering, tmp_path / "run", rounds=5, trials=2, participation=0.5)
     folder = found.folder / "checkpoint"
     named = {"manifest.json", "before.json"}
@@ -301,7 +301,7 @@ def test_kept_weights_are_read(tmp_path):
 
 
 def test_a_manifest_is_the_same_bytes_whatever_the_order_of_its_files(tmp_path):
-    """Folders of two runs are compared; sets have another order in every process."""
+    """Run folders are compared by bytes, and the order of sets differs between processes."""
     checks = {name: checksums.Check(number) for number, name in enumerate("abc")}
     values = {"server": "a", "config": "b", "journal": "c"}
     backwards = dict(reversed(checks.items()))

@@ -1,4 +1,4 @@
-"""What may come in: hostile uploads and downloads, and what is said of them."""
+"""Tests of the gate: hostile uploads and downloads, and the errors they cause."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from protofl.system.files.tensors import Entry, read_tensors, tensor_header, wri
 
 
 def honest_first(changes, *, rounds, **options):
-    """A federation without a dry step, whose first round is honest."""
+    """Return a federation without a dry step, whose first round is honest."""
     return federation(changes, dry=False, rounds=rounds, **options)
 
 
 def resumed(changes, **options):
-    """Behind a checkpoint of round 0: what was tried before the first round is read from it."""
+    """Return a federation resumed after round 0; its dry step's rules are in the checkpoint."""
     first = federation({}, **options)
     first.round(0)
     again = federation(changes, dry=False, **options)
@@ -56,14 +56,14 @@ def resumed(changes, **options):
 
 
 def replayed(changes, *, rounds, **options):
-    """With participants that are given: of an honest run without its last client."""
+    """Return a federation that replays an honest run without its last client."""
     recorded = {(0, number): Row({"answered": [0, 1, 2]}) for number in range(rounds)}
     return federation(changes, dry=False, recorded=recorded, rounds=rounds, **options)
 
 
 @pytest.mark.parametrize("begin", [honest_first, resumed, replayed])
 def test_where_no_dry_step_ran_the_rules_are_the_same(begin):
-    """Behind a dry step: tests/docs/test_faults_page.py, which knows the words, too."""
+    """tests/docs/test_faults_page.py tests the same after a dry step, with all messages."""
     for what, found in notes_of(TABLE | MORE, begin).items():
         _, key, rule = ALL[what]
         assert len(found) == 1, (what, found)
@@ -86,7 +86,7 @@ def test_by_default_a_hostile_upload_stops_the_run(what):
 
 
 def test_a_form_of_much_costs_nothing():
-    """It is refused by its form, before memory is taken for what it claims."""
+    """The form is refused before memory is allocated for its tensors."""
     resource = pytest.importorskip("resource")
     what = "a form of 4 GB"
     found = federation(ALL[what][0], on_bad_upload="skip", **options_of(what))
@@ -97,7 +97,7 @@ def test_a_form_of_much_costs_nothing():
 
 
 def test_one_that_is_left_out_is_as_if_it_had_sent_nothing():
-    """Whatever it sent, the server is the same afterwards."""
+    """The server's state does not depend on what the skipped client sent."""
     servers = []
     for what in ("NaN", "class 9 of 4", "garbage", "nothing"):
         found = federation(ALL[what][0], on_bad_upload="skip")
@@ -127,7 +127,7 @@ def test_in_workers(tmp_path):
     assert [row["skipped_uploads"] for row in result.record] == [[0, 1]]
 
 
-# --- what is learned ------------------------------------------------------------------------------
+# --- learned rules --------------------------------------------------------------------------------
 
 
 def test_without_a_dry_step_the_rules_are_those_of_most_clients():
@@ -144,7 +144,7 @@ def test_without_a_dry_step_the_rules_are_those_of_most_clients():
 
 def test_a_key_of_one_client_is_not_taken_for_the_method_s():
     extra = changed(extra=torch.zeros(3))
-    for who in (HOSTILE, {1, HOSTILE}):  # of four: most clients are more than half
+    for who in (HOSTILE, {1, HOSTILE}):  # of four clients; a majority is more than half
         found = federation(extra, dry=False, when=0, who=who)
         with pytest.raises(
             pf.RunFailure, match=r"client [12] sent 'extra' which the server does not"
@@ -153,7 +153,7 @@ def test_a_key_of_one_client_is_not_taken_for_the_method_s():
 
 
 def test_what_was_learned_survives_a_resumed_run(tmp_path):
-    """The rules of votes lie in the checkpoint: after a resume nobody votes anew."""
+    """Voted rules are in the checkpoint, so clients do not vote again after a resume."""
     first = federation(changed(), dry=False, when=99)
     first.round(0)
     write_tensors(tmp_path / "server", *pack_server(first.server))
@@ -165,7 +165,7 @@ def test_what_was_learned_survives_a_resumed_run(tmp_path):
 
 
 class Late:
-    """Sends a key from the third round on."""
+    """Sends one key only from the third round on."""
 
     uploads = {"x": "a number", "late": "a number, from the third round on"}
     width = 3
@@ -194,7 +194,7 @@ def test_a_key_may_come_in_a_later_round_where_it_is_declared():
 
 
 class Several:
-    """Sends two rows of each class, of a width that its round says, and not always."""
+    """Sends two rows per class, and an optional key whose width depends on the round."""
 
     uploads = {"prototypes": "two of each class", "classes": "of which", "free": "of any width"}
 
@@ -266,7 +266,7 @@ def test_several_rows_may_have_a_bound():
 
 
 def rows_of(count, classes):
-    """An upload of prototypes of these classes, as often as they are named."""
+    """Return a change to ``count`` prototypes with these classes."""
     return changed(prototypes=torch.ones(count, 6), classes=classes)
 
 
@@ -291,7 +291,7 @@ def test_hostile_prototypes_of_fedplvm(change, words):
 
 
 class Ranks:
-    """Sends factors whose rank is the client's own and changes by round."""
+    """Sends factors whose rank depends on the client and the round."""
 
     uploads = {"factors/*": "a change of a layer"}
     upload_rules = {"factors/*/down": "varies -2", "factors/*/up": "varies -1"}
@@ -358,7 +358,7 @@ def test_weights_and_numbers_of_samples_name_the_client(change, words):
 
 
 def test_weights_of_an_architecture_that_the_dry_step_had_not():
-    """Three architectures, of which the dry step sees two: a model's own weights are known."""
+    """The dry step runs two of three architectures; the third model's weights are known anyway."""
     from runtime_toys import PARTS, _dense
 
     from protofl.testing import toy as toyfed
@@ -380,7 +380,7 @@ def test_weights_of_an_architecture_that_the_dry_step_had_not():
 
 
 class Reads:
-    """Reads what only some send: the error names whose upload lacks it."""
+    """Reads a key that only some clients send."""
 
     uploads = {"x": "a number", "y": "a number, not of all"}
     upload_rules = {"y": "optional"}
@@ -416,11 +416,11 @@ def test_a_host_refuses_hostile_downloads(job):
         assert "download_payload of fedproto" in caught.value.do, what
 
 
-# --- the server's own -----------------------------------------------------------------------------
+# --- errors of the server -------------------------------------------------------------------------
 
 
 class Diverges:
-    """Its server computes NaN in round 1."""
+    """A method whose server computes NaN in round 1."""
 
     uploads = {"x": "a number"}
     downloads = {"y": "a number"}
@@ -447,7 +447,7 @@ def test_nan_of_the_server_names_its_hook_in_the_round_that_made_it():
     assert "round 1" in caught.value.what and "client" not in caught.value.what
 
 
-# --- nothing honest is refused --------------------------------------------------------------------
+# --- honest payloads ------------------------------------------------------------------------------
 
 
 def test_a_gate_changes_no_number():
@@ -458,11 +458,11 @@ def test_a_gate_changes_no_number():
     assert isinstance(plain.server.knowledge, Payload)
 
 
-# --- rules of the header, which what reads the tensors would find later, or in other words --------
+# --- rules of the header, checked before tensors are read -----------------------------------------
 
 
 def two(first, second, places, data):
-    """A payload of two tensors of a byte or so, whose names and places are chosen."""
+    """Return a payload of two small tensors with the given names and offsets."""
     found = [json.dumps(entry("U8", [end - start], start, end)) for start, end in places]
     return raw(f'{{"{first}":{found[0]},"{second}":{found[1]}}}', data)
 

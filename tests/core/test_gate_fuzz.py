@@ -1,4 +1,4 @@
-"""Mutated uploads: let in, or refused by name; never anything else."""
+"""Tests of mutated uploads: each is accepted or refused by name, never anything else."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ METHODS = {
     for name in methods_to_run(Registry(), "protofl")
     if getattr(method := Registry().load("method", name), "uploads", None)
 }
-"""All methods of this distribution whose clients send something, with options of few epochs."""
+"""{method: options for short runs}, for this distribution's methods with uploads."""
 METHODS |= {
     "fedgen": {"epochs": 2},
     "fedplvm": {"lambda": 1},
@@ -44,7 +44,7 @@ ENCODED = {
     },
     "fml quantise": {"wrappers": ["quantise"], "options": {"quantise": {"to": "fp16"}}},
 }
-"""Methods whose uploads wrappers encode."""
+"""Runs whose uploads are encoded by wrappers."""
 QUICK, LONG = 30, 1000
 
 
@@ -58,7 +58,7 @@ def needs_public(method):
 
 
 def trained(name, folder):
-    """A federation after its dry step and a round, and the bytes of the round's uploads."""
+    """Return a federation after its dry step and one round, and the uploads of this round."""
     path = folder / "public.npz"
     if not path.exists():
         x = np.random.default_rng(0).standard_normal((12, toy.SIDE, toy.SIDE))
@@ -98,7 +98,7 @@ def garbage(blob, draw):
 
 
 def header(blob, draw):
-    """One value of the header is another."""
+    """Change one value of the header."""
     (length,) = struct.unpack_from("<Q", blob)
     values = json.loads(blob[8 : 8 + length])
     about = values.pop("__metadata__", None)
@@ -136,7 +136,7 @@ def header(blob, draw):
 
 
 def forms(blob, draw):
-    """One value of the forms is another, and what they are the forms of is sound."""
+    """Change one value of the forms; the tensors stay valid."""
     text = metadata_value(blob, KEY)
     if not text:
         return tensors(blob, draw)
@@ -159,7 +159,7 @@ def forms(blob, draw):
 
 
 def tensors(blob, draw):
-    """One tensor is another, and the bytes are sound."""
+    """Change one tensor; the bytes stay valid."""
     payload, text = Payload.from_bytes(blob), metadata_value(blob, KEY)
     name = draw.choice(sorted(payload))
     value = payload[name]
@@ -190,7 +190,7 @@ def tensors(blob, draw):
 MUTATIONS = (flip, cut, longer, garbage, header, header, tensors, tensors, tensors, forms)
 
 
-# --- what becomes of them -------------------------------------------------------------------------
+# --- tests ----------------------------------------------------------------------------------------
 
 
 def fuzz(method, folder, count):
@@ -212,7 +212,7 @@ def fuzz(method, folder, count):
         server.record = deepcopy(record, {id(record.info): record.info})
         try:
             server.learn(uploads)
-        except pf.RunFailure as error:  # of numbers that are merely large
+        except pf.RunFailure as error:  # finite but large numbers can overflow
             assert "with NaN or infinity" in error.what, error.what
         finally:
             server.record = record

@@ -1,4 +1,4 @@
-"""What hosts say beside payloads: numbers that can't be are refused, and name the client."""
+"""Tests of hosts' replies: impossible values are refused, and the error names the client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from protofl.hooks.transport.rules import RULES, printable
 
 
 class LyingHost(Host):
-    """Says something else of one client: ``lies`` are those of each round."""
+    """A host with false replies for one client; ``lies`` is {round: changed fields}."""
 
     def __init__(self, plan, kind, lies, when="before_upload"):
         super().__init__(plan)
@@ -38,7 +38,7 @@ class LyingHost(Host):
 
 
 def federation(kind, lies, method="fedproto", when="before_upload", told=None, **options):
-    """A federation whose host lies in `ROUND`, or in rounds: ``{round: lies}``."""
+    """Return a federation whose host lies in `ROUND`, or in the rounds ``{round: lies}``."""
     plan = make_plan(method, **options)
     lies = lies if lies and all(isinstance(key, int) for key in lies) else {ROUND: lies}
     found = Federation(plan, LyingHost(plan, kind, lies, when), told or (lambda event: None))
@@ -90,7 +90,7 @@ def test_what_a_host_says_of_training_stops_the_run_by_name():
 
 @pytest.mark.slow
 def test_or_the_client_is_left_out():
-    """As if it had not trained: the round is that of the others."""
+    """The round equals a round of the other clients."""
     told, lies = [], dict(enumerate((lies for lies, _ in TRAINED.values()), ROUND))
     given = {"eval_clients": "participants", "rounds": len(lies) + 2}
     found = federation(Train, lies, told=told.append, on_bad_upload="skip", **given)
@@ -134,7 +134,7 @@ EVALUATED = {
 
 @pytest.mark.parametrize("what", EVALUATED)
 def test_what_a_host_says_of_an_evaluation_stops_the_run(what):
-    """Also where uploads and clients may be left out."""
+    """The run stops even if bad uploads and lost clients may be skipped."""
     lies, words = EVALUATED[what]
     found = federation(Evaluate, lies, on_bad_upload="skip", on_lost_client="skip")
     found.round(0)
@@ -167,7 +167,7 @@ def test_why_a_client_is_absent(reason):
 
 
 def test_a_loss_that_is_no_number_is_named_and_nothing_else():
-    """It is what diverging training comes to; the upload is looked at by itself."""
+    """Diverging training can cause it; the upload is checked separately."""
     told = []
     found = federation(Train, {"sums": {"ce": torch.nan}}, told=told.append)
     found.round(0)
@@ -187,7 +187,7 @@ def test_a_line_of_a_host_can_be_shown():
 
 
 class StartsBadly:
-    """Its server starts with NaN."""
+    """A method whose server starts with NaN."""
 
     downloads = {"y": "a number"}
 

@@ -1,4 +1,4 @@
-"""The server's image generator as a run sees it."""
+"""Tests of the server's image generator in a run."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 
 class Ramp:
-    """A generator whose images have the brightness of the vector's first number."""
+    """A generator whose images have the brightness of the latent vector's first number."""
 
     opened = 0
 
@@ -27,7 +27,7 @@ class Ramp:
     @hookimpl
     def open_generator(self, config, device, data_dir):
         Ramp.opened += 1
-        torch.rand(1)  # loading may draw from the global generator
+        torch.rand(1)  # loading may use the global random generator
         return _Opened()
 
 

@@ -1,4 +1,4 @@
-"""What a loss is given, and what it sees of a client."""
+"""Tests of the values for a loss, and of its view of the client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from protofl.runs.dry_step.dry_run import dry_step
 
 
 def method(returns=None, loss=None):
-    """A method whose ``before_training`` returns something, and whose loss does something."""
+    """Return a method whose ``before_training`` calls ``returns`` and whose loss calls ``loss``."""
 
     class Method:
         terms = {"ce": "cross-entropy"}

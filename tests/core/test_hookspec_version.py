@@ -1,4 +1,4 @@
-"""The hooks as they are at their version, and plugins that require one."""
+"""Tests of the hooks in this version, and of plugins that require a version."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from protofl.hooks.discovery.kinds import Plugin, check_version, spec_hooks
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.hookspecs import parse_version, serves
 
-# A change here needs another HOOKSPEC_VERSION: something added a MINOR, anything else a MAJOR.
+# A change here needs a new HOOKSPEC_VERSION: MINOR for additions, MAJOR for all else.
 HOOKS = {
     "2.3": {
         "method": {

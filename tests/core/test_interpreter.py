@@ -1,4 +1,4 @@
-"""Processes of our own: what lies in the folder where one stands is not run."""
+"""Tests that protofl's processes import nothing from the current folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs and replies cross as JSON and bytes."""
+"""Tests that jobs and replies survive serialization to JSON and bytes."""
 
 from __future__ import annotations
 

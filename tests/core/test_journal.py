@@ -1,4 +1,4 @@
-"""The journal of a checkpoint: a commit writes as much as a round has participants."""
+"""Tests of the checkpoint's journal: a commit adds only the participants of its round."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from protofl.system.files.commit import Journal
 
 
 def commits(path, rounds, clients):
-    """A folder after commits of some rounds, each with its participants."""
+    """Return a run folder after commits of some rounds, each with its participants."""
     federation = open_federation(make_plan("local"))
     path.mkdir()
     (path / "checkpoint").mkdir()
@@ -63,7 +63,7 @@ def test_a_journal_of_old_lines_is_begun_anew(tmp_path, monkeypatch):
 
 
 def test_a_manifest_without_checksums_is_refused(tmp_path):
-    """As version 0.1.0 wrote them: what it names can't be told from what is damaged."""
+    """Version 0.1.0 wrote these; without checksums, damage cannot be detected."""
     folder = commits(tmp_path / "run", range(1), lambda number: [number])
     manifest = tmp_path / "run/checkpoint/manifest.json"
     values = {"trial": 0, "round": 0, "server": folder.commit.server, "holders": []}

@@ -1,4 +1,4 @@
-"""Loss terms: labels, adding, dropping, and what can't be composed."""
+"""Tests of loss terms: labels, adding, dropping, and compositions that are refused."""
 
 from __future__ import annotations
 

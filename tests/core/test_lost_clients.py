@@ -1,6 +1,6 @@
-"""Clients that are lost after their upload: in a phase after the server's step, in an evaluation.
+"""Tests of clients lost after their upload: in an after_server phase or in an evaluation.
 
-The oracle is the run that asks the same clients in the same stages, to the bit.
+The result must be bit-identical to a run that asks the same clients in the same stages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOST = {
     ("evaluate", 2, 2): "failed",
     ("evaluate", 4, 2): "deadline",
 }
-"""What happens to six clients in four rounds."""
+"""Losses of six clients in four rounds: {(stage, client, round): reason}."""
 
 METHODS = {"ds-fl": {"public": 10}, "fedpkd": {"public": 10}, "fedproto": {}}
 GIVEN = {"clients": 6, "rounds": 4, "dry_step": False}
@@ -83,7 +83,7 @@ def test_a_run_with_lost_clients_equals_its_replay(tmp_path, method, store, late
 
 
 def test_a_client_without_the_later_phase_keeps_its_upload(tmp_path):
-    """Its upload counts as in the run without a loss, and it stays what it was before the phase."""
+    """Its upload counts as in a run without losses; it does not get the later phase's download."""
     plan = make_plan("ds-fl", on_lost_client="skip", **GIVEN | METHODS["ds-fl"])
     _, (line, *_) = federation(plan, pf.backends.Host(plan))
     plan = make_plan("ds-fl", on_lost_client="skip", **GIVEN | METHODS["ds-fl"] | {"rounds": 1})
@@ -122,7 +122,7 @@ def test_without_the_option_it_ends_the_run(stage):
 
 
 class Breaks:
-    """A method in which a hook of client 2 raises an error in round 1."""
+    """A method whose score_client hook raises an error for client 2 in round 1."""
 
     @pf.hookimpl
     def upload_payload(self, client):
@@ -143,7 +143,7 @@ def test_a_hook_that_fails_in_an_evaluation_leaves_its_client_out():
 
 
 class Handle:
-    """A host that ends whenever a client does a job."""
+    """A host that ends during each job that `ends` names."""
 
     def __init__(self, plan, ends):
         self.host, self.ends = pf.backends.Host(plan), ends

@@ -1,4 +1,4 @@
-"""The facts about a machine that the record of a run holds."""
+"""Tests of the facts about the machine in the record of a run."""
 
 from __future__ import annotations
 

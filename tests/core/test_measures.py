@@ -1,4 +1,4 @@
-"""Figures on request: each against a slow count, and nothing else of a run changes."""
+"""Tests of --measure: each figure against a slow count; nothing else in the run changes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def toys(monkeypatch):
 
 
 def rounds(plan, count):
-    """A federation after some rounds: the lines, and what clients sent in the last."""
+    """Run `count` rounds; return the federation, the lines, and the uploads of the last round."""
     pool = toy.WatchedPool(plan)
     federation = Federation(plan, pool)
     federation.start_trial(0)
@@ -37,7 +37,7 @@ def rounds(plan, count):
 
 
 def near(found, wanted):
-    """Whether numbers are those that are wanted, None where it is."""
+    """Return True if the numbers are approximately equal; None equals only None."""
     return all(
         a is b if b is None else a == pytest.approx(b, rel=1e-4)
         for a, b in zip(found, wanted, strict=True)
@@ -45,7 +45,7 @@ def near(found, wanted):
 
 
 def slow_margins(payload):
-    """Of each class the distance of its prototype to the nearest other, by two loops."""
+    """Return the distance of each class's prototype to the nearest other one, with two loops."""
     rows, classes = payload["prototypes"].tolist(), payload["classes"].tolist()
     found = {}
     for c, row in zip(classes, rows, strict=True):
@@ -159,14 +159,14 @@ def test_no_more_than_two_thousand_samples_are_balanced(monkeypatch):
 
 
 def test_table_12_from_table_8():
-    """20 clients; FML and FedKD train the 4-layer CNN beside each client's own model."""
+    """20 clients; FML and FedKD train the 4-layer CNN in addition to each client's own model."""
     own = [TABLE_8[client % 8] for client in range(20)]
     assert f"{training_flops(own):.2f}" == "98.77"
     assert f"{training_flops([cost + TABLE_8[0] for cost in own]):.2f}" == "99.81"
 
 
 def dense(width):
-    """FLOPs of the toy group's forward pass: 64 pixels, width, K = 6, 4 classes."""
+    """Return the FLOPs of a toy model's forward pass: 64 pixels, width, K = 6, 4 classes."""
     return 2 * (64 * width + width * 6 + 6 * 4)
 
 
@@ -179,7 +179,7 @@ def test_flops_of_plain_training():
     forward = [dense(8) if client % 2 == 0 else dense(5) for client in clients]
     assert found["forward"] == sum(forward)
     assert found["training"] == 4 * sum(forward)
-    # Backward: twice the forward pass but for the gradient of the images, which nobody needs.
+    # Backward: twice the forward pass, minus the gradient of the images, which is not needed.
     step = [
         3 * f - 2 * 64 * (8 if c % 2 == 0 else 5) for c, f in zip(clients, forward, strict=True)
     ]
@@ -207,7 +207,7 @@ def test_counting_trains_no_client_and_draws_nothing():
 
 
 def plain(rows):
-    """Rows without the figures."""
+    """Return the rows without the measures."""
     return [{k: v for k, v in row.items() if k != "measures"} for row in without_times(rows)]
 
 
@@ -250,7 +250,7 @@ def test_a_resumed_run_goes_on_with_them(toys, tmp_path, monkeypatch):
     assert without_times(again.record) == without_times(whole.record)
 
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- refused figures ------------------------------------------------------------------------------
 
 
 def test_an_unknown_figure():

@@ -1,4 +1,4 @@
-"""Metrics of a run: against scores that the test makes itself, and nothing else changes."""
+"""Tests of --metrics: values against scores computed here; nothing else in the run changes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def toys(monkeypatch):
 
 
 def scores_of(federation, client):
-    """A client's scores of its test samples, by its own head, and the labels."""
+    """Return the scores of a client's own model for its test samples, and the labels."""
     plan, model = federation.plan, federation.pool.client(client).model.eval()
     rows = plan.split(0).test(client)
     with torch.no_grad():
@@ -59,7 +59,7 @@ def test_figures_are_those_of_the_scores():
 
 
 def test_recall_of_all_samples_is_accuracy_by_class():
-    """The line's own accuracy, taken apart by class and put together again."""
+    """Recall by class, weighted by the class shares, is the test accuracy of the line."""
     plan = make_plan("fedproto", metrics="recall-by-class", rounds=2)
     line = lines_of(plan)[-1]
     labels = torch.cat([plan.data.y[plan.split(0).test(client)] for client in range(4)])
@@ -153,7 +153,7 @@ def test_the_server_s_model_is_scored_too():
 
 
 class Scores:
-    """Local training that tells how far its scores lie apart, and writes where it may not."""
+    """Local training that reports the spread of its scores, and tries to write to client.state."""
 
     terms = {"ce": "cross-entropy"}
 
@@ -180,16 +180,16 @@ def test_a_method_scores_its_clients():
     assert not any(federation.pool.client(c).state.get("main") for c in range(4))
 
 
-# --- what can go wrong ------------------------------------------------------------------------
+# --- invalid metrics --------------------------------------------------------------------------
 
 
 def metric(**hooks):
-    """A metric of these hooks."""
+    """Return a metric class with these hooks."""
     return type("Own", (), {"__doc__": "Own.", **{n: pf.hookimpl(f) for n, f in hooks.items()}})
 
 
 def own_plan(folder, **hooks):
-    """A plan with a metric of these hooks."""
+    """Return a plan that uses a metric with these hooks."""
     extra = {("metric", "own"): metric(**hooks)}
     return toy.make_plan("local", folder, extra=extra, metrics="own", rounds=1)
 

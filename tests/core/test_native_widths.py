@@ -1,4 +1,4 @@
-"""Native widths: who may have them, what counts them, and what the gate makes of them."""
+"""Tests of native widths: which methods accept them, FLOPs, and the checks of the gate."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from protofl.testing.method_federations import WIDTHS
 
 WIDE, PIXELS = 11, math.prod(toyfed.make_images(toyfed.MIXED).x.shape[1:])
 ONE_ELSE = toyfed.group(toyfed.NARROW, replace(toyfed.NARROW, name="again"), toyfed.WIDE)
-"""The third architecture alone, which the dry step does not run, has another width."""
+"""Only the third architecture has another width, and the dry step does not run it."""
 
 
 ABLE = [

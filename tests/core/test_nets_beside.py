@@ -1,4 +1,4 @@
-"""Nets beside a client's own: of any group, make and width; what is trained; other features."""
+"""Tests of extra nets of a client: any group, architecture and width; training; features."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TALL = {("model-group", name): found for name, found in TALL.items()}
 
 
 def views(folder, **options):
-    """A client's and the server's view in a toy federation, with further groups."""
+    """Return a client's view and the server's view in a toy federation with extra model groups."""
     return toy.Toy(toy.make_plan("local", folder, extra=TALL, **options)).views()
 
 
@@ -32,7 +32,7 @@ def test_a_net_of_another_group(tmp_path):
     assert {k: v.shape for k, v in net.state_dict().items()} == {
         k: v.shape for k, v in other.state_dict().items()
     }
-    assert client.build("small/resnet56").feature_dim == 8  # one that only servers have
+    assert client.build("small/resnet56").feature_dim == 8  # an architecture for servers only
 
 
 def test_a_net_of_another_width(tmp_path):
@@ -121,11 +121,11 @@ def test_an_auxiliary_that_nobody_has_is_refused(tmp_path):
             toy.make_plan("fml", tmp_path, extra=TALL, options={"fml": {"auxiliary": name}})
 
 
-# --- features of other nets -----------------------------------------------------------------------
+# --- features of extra nets -----------------------------------------------------------------------
 
 
 class Fused:
-    """Prototypes of the client's features beside those of a net of three."""
+    """Prototypes of the client's features, concatenated with the 3 features of an extra net."""
 
     terms = {"ce": "cross-entropy"}
     uploads = {"prototypes": "of fused features", "classes": "of which", "counts": "of them"}
@@ -145,7 +145,7 @@ class Fused:
 
 
 class Online(Fused):
-    """The same, collected during training."""
+    """Like `Fused`, but the prototypes are collected during training."""
 
     @pf.hookimpl
     def after_batch(self, client: pf.Client, batch: pf.Batch, output: pf.Output) -> None:
@@ -168,7 +168,7 @@ def uploads_of(method, **options):
 
 
 def test_prototypes_of_fused_features():
-    """After training, in evaluation, class by class."""
+    """They are the class means after training, computed in evaluation mode."""
     federation, sent = uploads_of(Fused)
     for client, upload in sent.items():
         record = federation.pool.client(client)
@@ -183,7 +183,7 @@ def test_prototypes_of_fused_features():
 
 
 def test_fused_features_may_be_collected_during_training():
-    """With one step of a whole batch that is the initial weights' prototypes."""
+    """With a single full-batch step, they are the prototypes of the initial weights."""
     federation, sent = uploads_of(Online, batch_size=1000)
     plan = federation.plan
     for client, upload in sent.items():
@@ -196,11 +196,11 @@ def test_fused_features_may_be_collected_during_training():
             torch.testing.assert_close(row, both[y == label].mean(0), rtol=1e-4, atol=1e-5)
 
 
-# --- what a phase trains --------------------------------------------------------------------------
+# --- parts that a phase trains --------------------------------------------------------------------
 
 
 class Parts(Fused):
-    """A phase for each part, of which a test names those that there are."""
+    """A method with one phase; each test sets the parts that the phase trains."""
 
     trains: tuple = ()
     uploads = {}
@@ -220,7 +220,7 @@ class Parts(Fused):
 )
 def test_a_phase_trains_what_it_names(trains, engine):
     method = type("Parts", (Parts,), {"trains": trains, "__doc__": "Parts."})
-    # Weights that nobody trains must not shrink either.
+    # Weight decay must not shrink weights that are not trained.
     plan = make_plan(method, rounds=1, engine=engine, weight_decay=0.1)
     federation = open_federation(plan)
     federation.round(0)

@@ -1,4 +1,4 @@
-"""Nonsense is refused in words: what no option takes, what no file holds, what no machine has."""
+"""Tests that nonsense in options, files and recipes is refused with a clear message."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_files(tmp_path, name, text, words):
     ("method", "words"), [("selfie", "names itself"), ("fedsa-tgp", "names the recipe 'fedsa-tgp'")]
 )
 def test_a_recipe_that_names_a_recipe(tmp_path, monkeypatch, method, words):
-    name = f"strange_{words.split()[1]}"  # Python remembers modules
+    name = f"strange_{words.split()[1]}"  # unique: Python caches modules
     package = tmp_path / name
     package.mkdir()
     (package / "__init__.py").touch()

@@ -1,4 +1,4 @@
-"""What a run observes: it is what was there, it is kept through kills, and nothing else changes."""
+"""Tests of --observe: correct data, recovery after kills, and no other change to the run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OBSERVE = {"observe": "prototypes,features", "observe_samples": 4, "record_uploa
 
 
 class Killed(BaseException):
-    """Stands for a signal that ends the process at once."""
+    """Simulates a signal that ends the process at once."""
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def whole(runs):
 
 @pytest.fixture(scope="module")
 def watched():
-    """The same run without folder, of which every job and reply is kept; the server by round."""
+    """Return the same run as a toy that keeps its jobs and replies, and the knowledge by round."""
     toy = toyfed.Toy(make_plan("fedproto", **OPTIONS))
     known = []
     for _ in range(ROUNDS):
@@ -62,7 +62,7 @@ def watched():
 
 
 def files_of(folder, *names):
-    """{path: bytes} of what lies in folders of a run."""
+    """Return {path: bytes} of the files in these folders of a run."""
     paths = [p for name in names for p in (folder / name).rglob("*") if p.is_file()]
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in paths}
 
@@ -91,7 +91,7 @@ def test_every_host_observes_the_same(toys, whole, tmp_path):
     assert files_of(other.folder, *names) == files_of(whole.folder, *names)
 
 
-# --- it is what was there -------------------------------------------------------------------------
+# --- correct data ---------------------------------------------------------------------------------
 
 
 def test_prototypes(whole, watched):
@@ -114,7 +114,7 @@ def test_prototypes(whole, watched):
 
 
 def test_features(whole):
-    """Of drawn test samples, the same in every round, by the model that was scored."""
+    """Features are of the same drawn test samples in every round, from the evaluated model."""
     found = Observed(whole.folder)
     kept = pf.read_weights(whole.folder, "last")
     plan = make_plan("fedproto", **OPTIONS)
@@ -138,7 +138,7 @@ def test_features(whole):
 
 
 def test_images(tmp_path):
-    """What clients are sent, as a picture file has it: 0 and 255 are the data's least and most."""
+    """They are the images sent to clients, as uint8: 0 and 255 are the data's min and max."""
     images = toyfed.make_images(toyfed.MIXED)
     y = images.y.numpy()
     np.savez(tmp_path / "toy.npz", x_train=images.x.permute(0, 2, 3, 1).numpy(), y_train=y)
@@ -196,7 +196,7 @@ def test_a_kill_while_a_round_is_kept(toys, whole, tmp_path, monkeypatch, place,
         patch.setattr(series, place, call)
         with pytest.raises(Killed):
             train("fedproto", tmp_path / "run", **OPTIONS, **OBSERVE)
-    assert Observed(tmp_path / "run").rounds()[:1] == [0]  # readable as it was left
+    assert Observed(tmp_path / "run").rounds()[:1] == [0]  # readable after the kill
     train("fedproto", tmp_path / "run", resume=True)
     names = ("observed", "uploads")
     assert files_of(tmp_path / "run", *names) == files_of(whole.folder, *names)
@@ -204,7 +204,7 @@ def test_a_kill_while_a_round_is_kept(toys, whole, tmp_path, monkeypatch, place,
 
 @pytest.mark.parametrize("every", [1, 3])
 def test_rounds_that_are_done_again(toys, whole, tmp_path, every):
-    """What was observed of rounds behind the last commit is not kept twice."""
+    """Observations of rounds after the last commit are not kept twice."""
 
     def stop(event):
         if event == pf.events.RoundStarted(0, 2):
@@ -214,7 +214,7 @@ def test_rounds_that_are_done_again(toys, whole, tmp_path, every):
     with pytest.raises(Killed):
         train("fedproto", tmp_path / "run", progress=stop, **given)
     journal = tmp_path / "run/observed/journal.jsonl"
-    journal.write_text(journal.read_text() + '{"trial": 0, "rou')  # a line half written
+    journal.write_text(journal.read_text() + '{"trial": 0, "rou')  # a half-written line
     (tmp_path / "run/observed/t0-r9.safetensors.part").write_bytes(b"half")
     train("fedproto", tmp_path / "run", resume=True)
     names = ("observed", "uploads")
@@ -269,11 +269,11 @@ def test_a_name_that_leads_elsewhere(whole, tmp_path, name):
         Observed(tmp_path).rounds()
 
 
-# --- how much -------------------------------------------------------------------------------------
+# --- size and limit -------------------------------------------------------------------------------
 
 
 def sizes_of(folder):
-    """Bytes of observations and uploads."""
+    """Return the number of bytes of the observations and of the uploads."""
     names = ("observed", "uploads")
     files = files_of(folder, *names)
     return [sum(len(d) for f, d in files.items() if f.startswith(name)) for name in names]
@@ -334,14 +334,14 @@ def test_features_count_in_evaluated_rounds_only(toys, tmp_path):
 
 
 class Sizes:
-    """Observes rounds of uploads of some sizes, in floats."""
+    """Observes rounds whose uploads have given sizes, in floats."""
 
     def __init__(self, folder, **options):
         self.lines, self.folder = [], folder
         self.plan = make_plan("local", record_uploads=True, **options)
 
     def kept(self, sizes, done=()):
-        """The rounds of which uploads are kept behind those that are done, by trial."""
+        """Observe rounds after the `done` ones; return each (trial, round) with kept uploads."""
         observer = Observer(self.plan, self.folder, done, self.lines.append)
         for place, size in sizes.items():
             observer.see(place[1], {0: pf.Payload(x=torch.zeros(size))}, pf.Payload())
@@ -350,7 +350,7 @@ class Sizes:
 
 
 def test_what_is_not_kept_is_told(tmp_path):
-    """Whatever the limit: also where the file before was a little larger than its tensors."""
+    """This holds for any limit, also if the previous file is slightly larger than its tensors."""
     sizes = {(0, 0): 1, (0, 1): 100, (0, 2): 100}
     tmp_path.joinpath("whole").mkdir()
     whole = Sizes(tmp_path / "whole", rounds=1)
@@ -366,7 +366,7 @@ def test_what_is_not_kept_is_told(tmp_path):
 
 
 def test_uploads_are_kept_where_all_before_them_are(tmp_path):
-    """Others could not be replayed; what fits doesn't depend on interruptions."""
+    """Uploads after a gap cannot be replayed. Interruptions do not change what fits."""
     sizes = {(t, n): 1000 if n == 1 else 10 for t in range(2) for n in range(3)}
     options = {"trials": 2, "observe_limit": 0.006}
     for name, cut in (("whole", 0), ("resumed", 3)):
@@ -386,7 +386,7 @@ def test_uploads_are_kept_where_all_before_them_are(tmp_path):
 
 
 def test_a_limit_keeps_the_same_of_a_run_that_is_interrupted(tmp_path):
-    """A round that is smaller than one before it may fit still."""
+    """A round may still fit after a larger one did not."""
     found = []
     for cut in (0, 4):
         folder = tmp_path / str(cut)
@@ -404,7 +404,7 @@ def test_a_limit_keeps_the_same_of_a_run_that_is_interrupted(tmp_path):
     assert Observed(folder).rounds() == [0, 2, 4]
 
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- refused options ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What observations come to, against loops; and the pictures of them."""
+"""Tests of figures computed from observations, against loops, and of their plots."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(tmp_path_factory):
 
 
 def rows_of(seen):
-    """{client: {class: row}}, and the server's {class: row}, as lists."""
+    """Return {client: {class: row}} and the server's {class: row}, with rows as lists."""
     clients = {}
     for client, c, row in zip(seen.clients, seen.classes, seen.rows.tolist(), strict=True):
         clients.setdefault(int(client), {})[int(c)] = row
@@ -46,7 +46,7 @@ def same(found, wanted):
 
 
 def by_class(rows, of, classes=4):
-    """A figure of each class that has a row beside another class; None for others."""
+    """Apply `of` to the distances of each class to the other classes; None if there are none."""
     return [
         of([math.dist(rows[c], rows[o]) for o in rows if o != c])
         if c in rows and len(rows) > 1
@@ -103,7 +103,7 @@ def test_drift(run):
 
 
 def test_rounds_in_which_nobody_answered(tmp_path):
-    """In the first there are features alone; behind it the server may know what nobody sends."""
+    """Round 0 has only features. In round 1 only the server has prototypes."""
     kept = Series(tmp_path / "observed")
     rows, classes = torch.eye(3), torch.arange(3)
     server = {"server/prototypes": rows, "server/prototypes.classes": classes}
@@ -167,11 +167,11 @@ def test_prototypes_of_several_widths_are_no_table():
     assert figures.distances_to_server(seen).tolist() == []
 
 
-# --- pictures -------------------------------------------------------------------------------------
+# --- plots ----------------------------------------------------------------------------------------
 
 
 def drawn(figure):
-    """A figure's axes, once it has been drawn without a warning."""
+    """Draw a figure, check that nothing warns, and return its axes."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         figure.canvas.draw()

@@ -1,4 +1,4 @@
-"""Who takes part: selections in runs, their record, resume and replay."""
+"""Tests of client selection in runs: record, resume and replay."""
 
 from __future__ import annotations
 
@@ -23,11 +23,9 @@ def toys(monkeypatch):
 
 
 def selecting(answer, **attributes):
-    """A selection plugin whose answer is a function's of its arguments."""
+    """Return a selection plugin whose select hook returns `answer(**arguments)`."""
 
     class Selects:
-        """Selects."""
-
         @pf.hookimpl
         def select(self, round, count, clients, sizes, generator):
             return answer(round=round, count=count, clients=clients, generator=generator)
@@ -80,12 +78,12 @@ def test_selection_by_loss_is_recorded_and_goes_on(tmp_path, toys, every):
     again = train("fedproto", tmp_path / "run", resume=True)
     assert without_times(again.record) == without_times(whole.record)
 
-    # Who was asked follows from the record: all are candidates, the largest losses are asked.
+    # The record determines the selection: all are candidates, the largest losses are selected.
     known: dict[int, float] = {}
     for row in whole.record:
         unheard = [c for c in range(8) if c not in known]
         answered = row.get("answered") or [int(c) for c in row["client_losses"]]
-        if unheard:  # eight of eight in the first round, the other four in the second
+        if unheard:  # all eight in round 0, the other four in round 1
             assert {*answered} <= {*unheard}
         else:
             assert answered == sorted(sorted(known, key=lambda c: -known[c])[:4])
@@ -112,12 +110,12 @@ def test_fixed_lists_and_their_replay(tmp_path, toys, monkeypatch):
     assert [row["participants"] for row in run.record] == [3, 1, 4] * 2
     replay = train("fedproto", "replay", participants_from=run.folder, **options)
     assert without_times(replay.record) == without_times(run.record)
-    # What happened in a recorded run is not held against another --min-clients.
+    # The recorded rounds are not checked against another --min-clients.
     strict = OPTIONS | {"min_clients": 2}
     replay = train("fedproto", "strict", participants_from=run.folder, **strict)
     assert without_times(replay.record) == without_times(run.record)
 
-    # config.json repeats the run from any folder, and a run goes on with its own file alone.
+    # config.json repeats the run from any folder; a resume needs the unchanged list file.
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     config = run.folder / "config.json"
@@ -152,7 +150,7 @@ def test_recipes_and_files_take_selections(tmp_path, toys):
     assert "files" not in config
 
 
-# --- plugins that are wrong -----------------------------------------------------------------------
+# --- invalid plugins ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -190,8 +188,6 @@ def test_a_selection_is_given_the_run(tmp_path):
     seen = []
 
     class Watches:
-        """Watches."""
-
         @pf.hookimpl
         def select(self, round, count, clients, sizes, losses, generator):
             seen.append((round, count, clients.tolist(), sizes.tolist(), losses.copy()))

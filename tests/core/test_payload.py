@@ -1,4 +1,4 @@
-"""What crosses: payloads, class-indexed tables, and the server's knowledge."""
+"""Tests of payloads, class-indexed tables, and the server's knowledge."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def t(*values):
 
 
 def rows(*classes, width=2):
-    """Rows that show their class: class c is (c, c + 0.5, …)."""
+    """Return rows that show their class: class c is (c, c + 0.5, …)."""
     return torch.stack([torch.arange(width) * 0.5 + c for c in classes])
 
 
@@ -164,7 +164,7 @@ def test_what_is_looked_for_in_vain_is_noted_where_it_is_watched():
     assert "prototypes" in payload
     assert payload.under("head") == {}
     assert "x" not in payload
-    assert "y" not in payload.keys()  # reading the keys asks for nothing
+    assert "y" not in payload.keys()  # reading the keys is not a look-up
     assert payload.get("z") is None
     looks.reader = "fedproto.inference"
     assert "x" not in payload
@@ -221,7 +221,7 @@ def test_under_takes_the_prefix_off():
 
 
 def held(knowledge, name):
-    """{class: row} of a tensor of the knowledge."""
+    """Return {class: row} of a tensor in the knowledge."""
     classes = knowledge.classes_of(name).tolist()
     return dict(zip(classes, knowledge[name].tolist(), strict=True))
 

@@ -1,4 +1,4 @@
-"""Phases of local training: what they need, on which rows they train, and whose terms."""
+"""Tests of training phases: the keys they need, the rows they train on, and their loss terms."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SEEN: list = []
 
 
 class Digest:
-    """Trains on the public samples that the server names, then on private ones."""
+    """Trains on the public samples that the server selects, then on private samples."""
 
     needs_public = True
     terms = {"ce": "private", "digest": "public"}
@@ -84,7 +84,7 @@ class Digest:
 
 
 class Donor:
-    """A method whose loss reads labels, as most do."""
+    """A method whose loss needs labels, like most losses."""
 
     terms = {"again": "cross-entropy"}
 
@@ -150,7 +150,7 @@ def test_a_phase_waits_for_what_it_needs(federation):
     assert list(second["loss_terms"]) == ["ce", "digest"]
     assert [s[1] for s in SEEN if s[0] == 0].count("digest") == 0
     phases = [s[1] for s in SEEN if s[0] == 1]
-    # A client digests before it trains on private data: 5 rows in batches of 4 are one of 5.
+    # The digest phase comes first. With batch size 4, its 5 rows are one batch of 5.
     assert phases[:3] == ["digest", "digest", "private"]
 
 
@@ -208,7 +208,7 @@ def test_the_dry_step_sees_one_batch_of_public_samples(federation):
     SEEN.clear()
     dry_step(run.plan)
     digests = [sorted(s[4].tolist()) for s in SEEN if s[1] == "digest"]
-    # Of the first four public samples KEPT names 3 and 2; there is one epoch, and two clients.
+    # KEPT contains 3 and 2 of the first four public samples; one epoch, two clients.
     assert digests == [[0, 1], [0, 1]]
 
 

@@ -1,4 +1,4 @@
-"""Phases of local training: public data, and what happens after the server's step."""
+"""Tests of training phases on public data and after the server's step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def no_events():
 
 
 class Distilling:
-    """DS-FL in outline: scores on public data up, their mean down, distilled after the server."""
+    """Simplified DS-FL: upload public scores, download the mean, distil after the server's step."""
 
     needs_public = True
     terms = {"ce": "private", "distil": "towards the mean scores"}
@@ -101,8 +101,8 @@ def test_downloads_count_once():
     lines = lines_of(plan())
     floats, one = 20 * 4, len(pf.Payload(public_logits=torch.zeros(20, 4)).to_bytes())
     for line in lines:
-        # Nothing goes down before the first server step; after it, each round's download is
-        # counted in that round and not sent again at the beginning of the next.
+        # Nothing is downloaded before the first server step. After it, each round's download
+        # counts in that round and is not sent again at the start of the next round.
         assert line["download_floats"] == 3 * floats
         assert line["download_bytes"] == 3 * one
         assert line["upload_floats"] == 3 * floats

@@ -1,4 +1,4 @@
-"""Pools that know which clients can be reached: a round samples among these, or waits for them."""
+"""Tests of pools that know the reachable clients: a round samples among them, or waits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def rounds(plan, pool):
 
 
 def answered(plan, rows):
-    """The participants of each round, whether the record names them or not."""
+    """Return the participants of each round, also if the record does not name them."""
     draw = participation.default_participants
     return [row.answered or draw(plan.seed(0), row.round, 8, 4) for row in rows]
 
@@ -81,7 +81,7 @@ def test_unseen_clients_and_those_that_join_later_are_not_waited_for():
 
 
 class Away:
-    """A backend with two clients that can be reached."""
+    """A backend with two reachable clients."""
 
     @pf.hookimpl
     def open_pool(self, plan):

@@ -1,4 +1,4 @@
-"""--profile: what it records, that it changes nothing, and the trace that it writes."""
+"""Tests of --profile: the summary and the trace, and that no result changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PHASES = ["data", "forward", "loss", "backward", "update"]
 
 
 class Runs(dict):
-    """One toy run plain, and profiled in this process and in two workers, each when asked for."""
+    """One toy run without profile, and profiled in this process or two workers; run on demand."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -55,7 +55,7 @@ def trace_of(result):
 
 
 def operators_of(result):
-    """{process: names of the operators in the trace}."""
+    """Return {process: names of the operators in the trace}."""
     found = defaultdict(list)
     for event in trace_of(result):
         if event.get("cat") == "cpu_op":
@@ -82,7 +82,7 @@ def test_the_trace_is_torch_s_own_of_each_process(runs, backend):
     # One of two workers may take both architectures before the other has started.
     assert len(found) in {"local": {1}, "process": {1, 2}}[backend]
     names = [name for each in found.values() for name in each]
-    # Two architectures, two steps of each, and its upload and evaluation.
+    # For each of the two architectures: two steps, an upload and an evaluation.
     assert names.count("aten::mm") >= 2 * host_profile.SAMPLED and "aten::addmm" in names
 
 
@@ -96,7 +96,7 @@ def test_the_summary_holds_what_the_run_did(profiled):
     assert found["payload"]["upload_payload"] > 0
     assert sum(found["payload"].values()) == pytest.approx(found["stages"]["payload"])
     steps = {a["name"]: (a["clients"], a["steps"]) for a in found["architectures"]}
-    # 96 samples on 6 clients, three quarters to train on: 12, in batches of 6, twice.
+    # Each client trains on 3/4 of 96/6 samples: 12, so 2 batches of 6 in each of 2 rounds.
     assert steps == {"dense8": (3, 12), "dense5": (3, 12)}
     total = sum(o["share"] for o in found["operators"])
     assert total == pytest.approx(1)
@@ -118,7 +118,7 @@ def test_a_single_round_is_sampled_too_and_resuming_may_profile(tmp_path, monkey
 
     with pytest.raises(Stop):
         train("local", tmp_path / "cut", rounds=3, progress=stop, profile=True)
-    # What was recorded before it ended is there.
+    # The profile up to the interruption is written.
     cut = json.loads((tmp_path / "cut/profile/summary.json").read_text())
     assert cut["rounds"] == 1 and cut["training"]["forward"] > 0
     result = train(None, tmp_path / "cut", resume=True, profile=True)
@@ -127,7 +127,7 @@ def test_a_single_round_is_sampled_too_and_resuming_may_profile(tmp_path, monkey
     assert operators_of(result)  # round 2 is the last one
 
 
-# --- what it costs when it is off -----------------------------------------------------------------
+# --- without --profile ----------------------------------------------------------------------------
 
 
 def test_nothing_is_recorded_unless_asked_for():
@@ -180,7 +180,7 @@ def test_a_program_that_profiles_already_is_left_alone():
 
 
 class FakeClock:
-    """Seconds that pass only when told."""
+    """A clock that advances only when a test sets it."""
 
     def __init__(self):
         self.now = 0.0
@@ -228,7 +228,7 @@ def test_an_engine_marks_its_phases():
     assert told == PHASES * 3
 
 
-# --- the run --------------------------------------------------------------------------------------
+# --- the profile of a run -------------------------------------------------------------------------
 
 
 def one_net(client):
@@ -259,7 +259,7 @@ def test_workers_time_is_work_and_waiting(clock):
             found.take(0, *recorded(7, 380, 280))
             clock.now += 100
             found.take(2, *recorded(8, 170, 150))
-        clock.now += 50  # and goes on
+        clock.now += 50  # the server continues
     summary = found.summary()
     assert (summary["workers"], summary["rounds"], summary["seconds"]) == (2, 1, 650)
     assert summary["stages"] == {"train": 630}

@@ -1,4 +1,4 @@
-"""Random streams with keys, mini-batches, and how stored images become what a model sees."""
+"""Tests of keyed random streams, mini-batches, and the conversion of images to model inputs."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_bounds_cover_an_epoch(size, drop_last):
     [
         (30, 10, False, [10, 10, 10]),
         (35, 10, False, [10, 10, 10, 5]),
-        (31, 10, False, [10, 10, 11]),  # one sample joins the batch before it
+        (31, 10, False, [10, 10, 11]),  # one sample joins the previous batch
         (31, 10, True, [10, 10, 10]),
         (35, 10, True, [10, 10, 10]),
         (11, 10, False, [11]),

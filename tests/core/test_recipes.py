@@ -1,4 +1,4 @@
-"""Recipes: published under a name, written to a file, and who wins over them."""
+"""Tests of recipes: published under a name, written to a file, and overridden by options."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ fedsa.lambda_2 = 0.25
 
 @pytest.fixture
 def publish(tmp_path, monkeypatch):
-    """Install a distribution with recipes: ``publish("cook", stew=TEXT)``."""
+    """Return a function that installs recipes: ``publish("cook", stew=TEXT)``."""
 
     def make(name, group="recipes", **recipes):
         site = tmp_path / name
@@ -80,7 +80,7 @@ def test_a_recipe_stands_below_what_is_given(publish):
     assert found["use"] == {"inference": "local", "server_train": "fedtgp"}
     assert found["options"]["fedproto"] == {"lambda": 2}
     assert found["options"]["fedsa"] == {"alpha": 0.5, "lambda_2": 0.25}
-    assert with_recipe(found) == found  # what is resolved stays
+    assert with_recipe(found) == found  # resolving twice changes nothing
 
 
 def test_a_run_of_a_recipe_and_its_record(publish, tmp_path, monkeypatch):
@@ -101,7 +101,7 @@ def test_a_run_of_a_recipe_and_its_record(publish, tmp_path, monkeypatch):
         set={"lambda": 0.75, "fedsa.lambda_2": 0.25},
     )
     assert without_times(by_hand.record) == without_times(first.record)
-    # It is repeated and continued from its own record, though the recipe has changed since.
+    # It is repeated and resumed from its own record, although the recipe has changed.
     shutil.copy(tmp_path / "first/config.json", tmp_path / "copy.json")
     (package / "stew.toml").write_text(MIX.replace("fedsa.lambda_2", "fedsa.lambda_1"))
     again = pf.run(config=tmp_path / "copy.json", out=tmp_path / "again", backend="local")
@@ -235,7 +235,7 @@ def test_where_a_recipe_is_not_written(tmp_path, monkeypatch):
     bad = {"use": {"inference": "fedproto"}, "save_recipe": tmp_path / "bad.toml"}
     with pytest.raises(pf.UsageError, match="'prototypes'"):
         train("local", tmp_path / "run", **bad, dry_step=True)
-    assert not (tmp_path / "bad.toml").exists()  # the dry step has found that it can't work
+    assert not (tmp_path / "bad.toml").exists()  # the dry step failed
 
 
 def test_toml_is_written_as_it_is_read():
@@ -255,7 +255,7 @@ def test_a_file_with_a_key_that_is_none(tmp_path):
     assert "did you mean 'models'" in error.near
 
 
-# --- what a recipe needs --------------------------------------------------------------------------
+# --- plugins that a recipe needs ------------------------------------------------------------------
 
 GUEST = 'method = "fedproto"\n[use]\ninference = "fedx"\n'
 
@@ -315,12 +315,12 @@ def test_a_file_says_what_to_install(file, tmp_path):
         read_request({}, config=path)
     assert told.value.what == f"--config {path} needs the method 'fedx', which is not installed"
     assert told.value.do == "pip install friends-methods"
-    over = {"method": "fedproto", "use": ["inference=local"]}  # what the command line replaces
+    over = {"method": "fedproto", "use": ["inference=local"]}  # overrides both uses of fedx
     assert read_request(over, config=path).options["models"] == "cnn4"
 
 
 def test_a_recipe_is_checked(publish, tmp_path):
-    """By its name or as a file: what is wrong fails its own row alone."""
+    """By name or as a file: an error fails only the check that it concerns."""
     from protofl.testing import run_checks
     from protofl_cli.check_target import contract_for
 
@@ -342,7 +342,7 @@ def test_a_recipe_is_checked(publish, tmp_path):
         "it_is_no_run",
         "the_dry_step",
     }
-    assert found["two_rounds"] == "not reached"  # by the same cause
+    assert found["two_rounds"] == "not reached"  # because of the same error
     assert "it sets seed" in why["it_is_no_run"] and "--lr -1" in why["the_dry_step"]
     path.write_text('method = "local"\nlocal-epocs = 3\n')
     with pytest.raises(pf.UsageError, match=r"mine\.toml: unknown option 'local_epocs'"):

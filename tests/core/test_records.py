@@ -1,4 +1,4 @@
-"""The run folder: files and formats, trials, and what is saved of a run that fails."""
+"""Tests of the run folder: files and formats, trials, and the record of a failed run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Discovery of plugins, with fake distributions on ``sys.path``."""
+"""Tests of plugin discovery, with fake distributions on ``sys.path``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ number = 3
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """Install a fake distribution: ``install(name, module=source, **{group: entries})``."""
+    """Return a function that installs a fake distribution: ``install(name, source, entries)``."""
     monkeypatch.delenv("PROTOFL_BLOCK", raising=False)
     modules = set(sys.modules)
 
@@ -180,7 +180,7 @@ def test_blocking(monkeypatch, pattern, by):
 
 @pytest.mark.parametrize("pattern", ["model-group/fedsa", "fedsa@other", "local@other", ""])
 def test_blocking_something_else(monkeypatch, pattern):
-    """The environment may block what other machines have; ``--block`` has to name something."""
+    """PROTOFL_BLOCK may name plugins that are not installed; ``--block`` may not."""
     monkeypatch.setenv("PROTOFL_BLOCK", pattern)
     assert Registry().load("method", "fedsa")
     if pattern:
@@ -274,7 +274,7 @@ def test_classes_given_in_the_program():
 
 
 class _Wrapping:
-    """Marks a hook of a kind that is not composed as a wrapper."""
+    """Marks a hook as a wrapper, in a kind of plugin that cannot wrap."""
 
     @pf.hookimpl(wrapper=True)
     def train(self, job):

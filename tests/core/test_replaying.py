@@ -1,4 +1,4 @@
-"""Replays: what the server makes of kept uploads, held against real runs."""
+"""Tests of replays: the server's results from recorded uploads, compared with real runs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_own_options_give_what_the_run_knew(toys, run, trial):
 
 
 def test_the_first_round_is_a_real_run_s(toys, run, tmp_path):
-    """With another τ to the last bit; then clients meet other knowledge, and send other uploads."""
+    """Round 0 with another τ is bit-identical. Then clients get other knowledge and differ."""
     given = OPTIONS | {"trials": 1, "keep": "last"}
     found = replay(run, set={"tau": OTHER}, keep_knowledge=True)
     (other,) = found.others
@@ -66,7 +66,7 @@ def test_a_grid(toys, run):
     labels = [each.label for each in found.others]
     assert labels == [f"server_lr=0.1, tau={t}, S={s}" for t in (TAU, OTHER) for s in (1, 5)]
     same = {each.label: each.first_other is None for each in found.others}
-    assert same == {label: "tau=0.5, S=5" in label for label in labels}  # lr is 0.1 in the run
+    assert same == {label: "tau=0.5, S=5" in label for label in labels}  # server_lr is lr, 0.1
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_what_concerns_clients_changes_nothing(toys, run):
 
 
 def test_figures(toys, run):
-    """Against loops; the accuracy of features only in rounds that were observed."""
+    """They equal slow loops. The accuracy of features exists only in observed rounds."""
     found = replay(run, set={"tau": OTHER}, keep_knowledge=True)
     observed = pf.load_run(run).observed
     for each in (found.own, *found.others):
@@ -119,7 +119,7 @@ def test_another_server_hook(toys, run):
 
 
 def test_attacks_and_defences_are_replayed(toys, tmp_path):
-    """What clients sent is kept as it came: malicious ones agree behind the gate."""
+    """Uploads are recorded as received; the attack forges them later, after the gate."""
     given = {"malicious": 0.5, "with": "alie", "use": {"server_aggregate": "coordinate-median"}}
     out = train("fedproto", tmp_path / "run", rounds=2, record_uploads=True, **given).folder
     found = replay(out, use={"server_aggregate": "fedproto"})
@@ -143,7 +143,7 @@ def test_uploads_of_all_kinds(toys, tmp_path, given):
 
 
 def test_a_run_that_goes_on(toys, tmp_path):
-    """Uploads of a run that was interrupted and extended are those of one that was not."""
+    """A run that was extended has recorded the uploads of all its rounds."""
     given = OPTIONS | {"trials": 1, "set": SET}
     train("fedtgp", tmp_path / "run", **given | {"rounds": 1})
     train("fedtgp", tmp_path / "run", resume=True, rounds=ROUNDS)
@@ -170,7 +170,7 @@ def test_other_versions_are_told(toys, run, tmp_path):
 
 
 def test_on_a_machine_that_lacks_what_the_run_had(toys, tmp_path):
-    """The server's half needs neither the run's device nor the file that said who took part."""
+    """A replay needs neither the run's device nor the file of ``--selection list``."""
     (tmp_path / "lists.txt").write_text("0 1 2\n3\n")
     given = {"selection": f"list:{tmp_path / 'lists.txt'}", "record_uploads": True}
     out = train("fedproto", tmp_path / "run", **given).folder
@@ -182,7 +182,7 @@ def test_on_a_machine_that_lacks_what_the_run_had(toys, tmp_path):
     assert found.notes == ["device is cpu, but was cuda:77 in the run: numbers may differ"]
 
 
-# --- what can't be --------------------------------------------------------------------------------
+# --- refused replays ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_damaged_uploads(toys, run, tmp_path):
 
 
 def test_every_round_is_a_real_run_s_where_clients_do_not_listen(toys, tmp_path):
-    """With λ = 0 no upload depends on τ, so the answer holds in all rounds, to the last bit."""
+    """With λ = 0 no upload depends on τ, so the replay is bit-identical in all rounds."""
     given = OPTIONS | {"trials": 1}
     deaf = SET | {"lambda": 0}
     train("fedtgp", tmp_path / "run", **given, set=deaf)

@@ -1,4 +1,4 @@
-"""What is asked for: options as they are typed, in a file, from a program, and who wins."""
+"""Tests of options from the command line, a file or a program, and their precedence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from protofl.system.options.parsing import as_typed
 
 @pytest.fixture
 def file(tmp_path):
-    """Writes a --config file."""
+    """Return a function that writes a --config file."""
 
     def write(**values):
         path = tmp_path / "options.json"
@@ -53,7 +53,7 @@ def test_typed_words_and_a_program_s_values_are_the_same():
         "wrappers": ["gaussian-noise"],
         "options": {"fedsa": {"alpha": "0.5"}, "fedtgp": {"tau": "50"}},
     }
-    assert read_request(as_typed(found)).options == found  # what is parsed stays
+    assert read_request(as_typed(found)).options == found  # parsing twice changes nothing
 
 
 @pytest.mark.parametrize("key", ["alpha", "fedsa.alpha"])

@@ -1,4 +1,4 @@
-"""Interrupted runs: wherever one is cut, what is resumed equals the run that was not."""
+"""Tests of interrupted runs: wherever a run is cut, the resumed run equals the whole run."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from protofl_workbench.replaying.replay import replay
 
 
 class Killed(BaseException):
-    """Stands for a signal that ends the process at once."""
+    """Simulates a signal that ends the process at once."""
 
 
 class Remembering:
-    """Keeps something everywhere: clients' and the server's state and modules, and knowledge."""
+    """Keeps data in every place: state and modules of clients and server, and knowledge."""
 
     terms = {"ce": "cross-entropy", "pull": "towards the shared scale"}
 
@@ -105,13 +105,13 @@ def same(one, two):
 
 
 def files_of(folder):
-    """What lies in a folder: names, and the clients' bytes."""
+    """Return {path: bytes} of a folder's files; empty bytes for all but client files."""
     names = {p.relative_to(folder).as_posix(): p for p in folder.rglob("*") if p.is_file()}
     return {n: p.read_bytes() if p.name.startswith("client-") else b"" for n, p in names.items()}
 
 
 def interrupted(method, out, at, **options):
-    """Run until an event: ``at`` is (trial, round) at whose beginning it is killed."""
+    """Start a run and kill it at the beginning of ``at``, a (trial, round)."""
 
     def progress(event):
         if event == pf.events.RoundStarted(*at):
@@ -135,7 +135,7 @@ def whole(tmp_path_factory):
 
 
 def killing(monkeypatch, place, number, late):
-    """Kill the run at the ``number``-th call of a function, before or after its work."""
+    """Kill the run at the ``number``-th call of a function, before the call or (``late``) after."""
     holder, name = place
     original, calls = getattr(holder, name), []
 
@@ -233,7 +233,7 @@ def test_a_disk_that_is_full_loses_no_round(tmp_path, monkeypatch, whole):
     same(whole, train(Remembering, out, resume=True))
 
 
-# --- rarer checkpoints ---------------------------------------------------------------------------
+# --- less frequent checkpoints -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("every", [2, 0])
@@ -264,7 +264,7 @@ def test_a_finished_run_is_not_trained_again(tmp_path, every):
     assert (tmp_path / "run/metrics.jsonl").read_bytes() == before
 
 
-# --- what may be given beside --resume -----------------------------------------------------------
+# --- options with --resume -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -405,7 +405,7 @@ def test_sigkill_at_random_moments(tmp_path, method, options):
     for attempt in range(3):
         resume = (out / "config.json").exists()
         child = start(out=out, **({"resume": True, "backend": "local"} if resume else options))
-        # The first is killed after some events, so that there is something to resume.
+        # The first child is killed after more events, so that there is something to resume.
         for _ in range(chance.randrange(9, 16) if attempt == 0 else chance.randrange(2, 10)):
             child.stdout.readline()
         time.sleep(chance.uniform(0, 0.05))
@@ -430,11 +430,11 @@ def test_a_run_goes_on_with_another_instruction_set(tmp_path):
     (line,) = [line for line in said.splitlines() if "instruction set" in line]
     assert line.startswith(f"Note instruction set was {here} and is {there}: the rounds from here")
     assert len((out / "metrics.jsonl").read_text().splitlines()) == GIVEN["rounds"]
-    assert replay(out).own.rounds  # and neither are its uploads refused
+    assert replay(out).own.rounds  # a replay accepts its uploads, too
 
 
 def test_groups_of_clients_are_those_of_the_backend(tmp_path, monkeypatch):
-    """Where an engine trains several clients at once the backend is part of what a run is."""
+    """If an engine trains several clients at once, the backend must not change on resume."""
     install(monkeypatch)
     for engine, held in (("vmapped", {"backend": "local", "profile": False}), ("eager", {})):
         out = tmp_path / engine
@@ -451,7 +451,7 @@ def test_groups_of_clients_are_those_of_the_backend(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("method", ["fedkd", "fedgen", "fedtgp"])
 def test_the_server_s_file_is_the_same_to_the_byte(tmp_path, method):
-    """Its keys, too, are in the order in which a run writes them that nothing befell."""
+    """Its keys are in the same order as in a run without an interruption, too."""
     options = {"rounds": 3, "dry_step": False, "feature_dim": 6}
     calm = train(method, tmp_path / "calm", **options)
     interrupted(method, tmp_path / "run", (0, 2), **options)

@@ -1,4 +1,4 @@
-"""A round as hooks live it: modes, threads, evaluation without a trace, errors with a place."""
+"""Tests of the hooks in a round: modes, threads, evaluation without side effects, errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from protofl.federation.jobs import Evaluate
 
 
 class Projecting:
-    """Scores by a module of its own with BatchNorm and dropout, trained with the model."""
+    """Predicts with its own module (BatchNorm and dropout), which is trained with the model."""
 
     terms = {"ce": "cross-entropy of the own module"}
 
@@ -41,7 +41,7 @@ class Projecting:
 
 
 class Receiving(Projecting):
-    """The same with a hook that evaluation must undo."""
+    """Like `Projecting`, with a receive hook whose changes evaluation must undo."""
 
     @pf.hookimpl
     def receive(self, client):
@@ -121,7 +121,7 @@ def test_modules_train_with_their_own_rate_and_frozen_ones_do_not():
 
 @pytest.mark.parametrize("with_model", [True, False])
 def test_a_module_with_the_model_shares_its_bound_on_the_gradient(with_model):
-    """One step of η = 0.5 moves each group by η·clip, or less where its gradient is shorter."""
+    """One step with η = 0.5 moves each group by η·clip, or less if its gradient is smaller."""
     moved = []
 
     class Clipped:

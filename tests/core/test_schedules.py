@@ -1,4 +1,4 @@
-"""Learning rates by round: against torch's schedulers, and in runs that are interrupted."""
+"""Tests of learning rate schedules and optimizers: against torch's, and in interrupted runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ THEIRS = {
 
 
 def theirs(make, rounds=ROUNDS):
-    """The rates of torch's scheduler, from 1."""
+    """Return the rates of a torch scheduler that starts at 1."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
     schedule, found = make(optimizer), []
     for _ in range(rounds):
@@ -72,7 +72,7 @@ def test_a_cosine_over_rounds_of_its_own_is_that_of_no_run():
 
 
 class Rates:
-    """Local training that tells the server's rate, with a module at a rate of its own."""
+    """Local training with a module at its own learning rate; reports the server's rate."""
 
     terms = {"ce": "cross-entropy"}
 
@@ -90,7 +90,7 @@ class Rates:
 
 
 class Asks:
-    """An engine that notes the rates and trains nothing."""
+    """An engine that records the learning rates and trains nothing."""
 
     seen: list = []
 
@@ -157,7 +157,7 @@ def test_a_run_that_is_resumed_has_the_rates_of_a_whole_one(toys, tmp_path):
 
 
 def weights_after(steps=3, **options):
-    """A client's weights after a round of full-batch steps, and a plan with these options."""
+    """Return a client's weights before and after a round of full-batch steps, and the plan."""
     plan = make_plan("local", clients=1, batch_size=1000, local_epochs=steps, rounds=1, **options)
     federation = open_federation(plan)
     start = {k: v.clone() for k, v in plan.initial_model(0, 0).state_dict().items()}
@@ -177,7 +177,7 @@ def weights_after(steps=3, **options):
 )
 @pytest.mark.parametrize("decay", [None, 0.05], ids=["", "decay"])
 def test_a_round_is_that_of_torch_s_optimiser(name, kind, written, arguments, decay):
-    """By the loop that anybody would write, over the client's one batch."""
+    """It equals a plain training loop over the client's single batch."""
     momentum = {"momentum": 0.9} if name == "sgd" else {}
     options = {"optimizer": written} if written else {}
     start, found, plan = weights_after(
@@ -198,7 +198,7 @@ def test_a_round_is_that_of_torch_s_optimiser(name, kind, written, arguments, de
 
 
 def test_weight_decay_of_none_is_that_of_the_optimiser():
-    """0.01 of AdamW, 0 of Adam."""
+    """The default is 0.01 for AdamW and 0 for Adam."""
     plans = {
         key: weights_after(optimizer=name, weight_decay=decay)[1]
         for key, name, decay in [

@@ -1,4 +1,4 @@
-"""Searches: points that Optuna chooses, runs that it stops, and how they are gone on with."""
+"""Tests of searches: points that Optuna chooses, runs that it stops, and resuming."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def begun(tmp_path, name, follow=events.ignore, **changes):
 
 
 def told_of(results):
-    """Points, states and figures, in the order in which they came."""
+    """Return the point, state and figures of each line, sorted."""
     return sorted(
         (tuple(line.point.items()), line.state, [run.figure for run in line.runs])
         for line in results.lines
@@ -57,7 +57,7 @@ def test_a_search_with_one_run_at_a_time_is_repeatable_and_goes_on(tmp_path):
     stopped = [line for line in one.lines if line.state.startswith("stopped")]
     assert stopped, "the median rule stops some of them"
 
-    # Killed at three moments: in the first point's run, between points, in a late one.
+    # Killed three times: in the first point's run, between points, and in a late point.
     with pytest.raises(Halted):
         begun(tmp_path, "two", Halting(2))
     with (tmp_path / "two" / JOURNAL).open("a") as journal:
@@ -68,13 +68,13 @@ def test_a_search_with_one_run_at_a_time_is_repeatable_and_goes_on(tmp_path):
             resume_sweep(tmp_path / "two", at_once=0, follow=Halting(rounds))
     assert told_of(resume_sweep(tmp_path / "two", at_once=0)[1]) == told_of(one)
 
-    # A run that was stopped keeps its rounds, and can be gone on with.
+    # A stopped run keeps its rounds and can be resumed.
     run = stopped[0].runs[0]
     assert 0 < run.rounds < 4 and len(pf.load_run(run.folder).rows) == run.rounds
     on = pf.run(out=run.folder, resume=True, backend="local", progress=False)
     assert len(on.record) == 4
 
-    # More points; what was found before counts.
+    # More points; the earlier results count.
     more = resume_sweep(tmp_path / "two", budget=BUDGET + 1, at_once=0)[1]
     assert len(more.lines) == BUDGET + 1
     assert json.loads((tmp_path / "two/results.json").read_text())["best"]

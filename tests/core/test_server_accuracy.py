@@ -1,4 +1,4 @@
-"""Accuracy of the server's models on the global test samples, in the record and the summary."""
+"""Tests of the server models' accuracy on the global test samples, in record and summary."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from protofl.testing import toy as toyfed
 
 
 def right_by_hand(plan, architecture, weights):
-    """The share of the global test samples that a model predicts, one sample after the other."""
+    """Return a model's accuracy on the global test samples, computed sample by sample."""
     (known,) = [a for a in plan.info.architectures if a.name == architecture]
     model = known.build(plan.info.sample, 4, plan.info.feature_dim)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Several rows of a class in a download: declared, refused where not, and never read as a table."""
+"""Tests of several rows per class in a download: they must be declared and are not a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from protofl.testing import toy as toyfed
 
 
 class Several:
-    """Sends two prototypes of class 0 and one of class 1 down."""
+    """Sends each client two prototypes of class 0 and one of class 1."""
 
     terms = {"ce": "cross-entropy"}
     downloads = {"prototypes": "several of each class", "classes": "of which"}
@@ -38,7 +38,7 @@ class Several:
 
 
 class Undeclared(Several):
-    """The same without a declaration."""
+    """Like `Several`, without the declaration."""
 
     download_rules = {}
 

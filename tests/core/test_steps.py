@@ -1,4 +1,4 @@
-"""Steps of a round that hosts report: as many as the plan has, wherever the hosts are."""
+"""Tests of the steps that hosts report in a round: as many as planned, on every host."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class TwoTimes:
 
 @pytest.fixture
 def every(monkeypatch):
-    """Every step is reported."""
+    """Report every step."""
     monkeypatch.setattr(progress, "EVERY", 0.0)
 
 
 def followed(plan, pool=None, rounds=1):
-    """The events of stages and steps of some rounds, by stage."""
+    """Run some rounds; return each StageStarted event with the StepsDone events of its stage."""
     stages = []
 
     def follow(event):

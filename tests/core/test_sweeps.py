@@ -1,4 +1,4 @@
-"""Sweeps: axes and points, their file, the table, and the runs of a grid."""
+"""Tests of sweeps: axes and points, the sweep file, the table, and the runs of a grid."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_axes_that_can_not_be(fedtgp, texts, said, near):
     ],
 )
 def test_what_changes_no_result_is_no_axis(fedtgp, text, do):
-    """Points that differ only there would be one run."""
+    """Points that differ only in such an option would be the same run."""
     base = replace(fedtgp, options={**fedtgp.options, "metrics": "ece"})
     with pytest.raises(pf.UsageError, match="results do not depend on it") as caught:
         axes_of(base, text)
@@ -241,7 +241,7 @@ def test_points_are_sorted_and_the_best_is_whole(tmp_path):
     assert {r["error"] for r in table} == {"", "why"}
 
 
-# --- a grid, from its beginning to its table ------------------------------------------------------
+# --- the runs of a grid ---------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -314,7 +314,7 @@ def test_a_class_of_the_program_is_swept_in_it(toys, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_interrupted_and_gone_on_with_the_table_is_the_same(toys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    # A method that is installed, as the file has it.
+    # An installed method, because a resume reads it from the sweep file.
     sweep = toy_sweep(tmp_path, "lambda=0.5,1", method="fedproto", models="toy1")
     whole = start_sweep(replace(sweep, runs=tmp_path / "whole"), tmp_path / "one", at_once=0)
     with pytest.raises(Halted):
@@ -393,7 +393,7 @@ def test_folders_that_are_in_use(toys, tmp_path, monkeypatch):
     with pytest.raises(pf.UsageError, match="is the folder of another sweep"):
         start_sweep(replace(sweep, trials=1), tmp_path / "sweep", at_once=0)
     (tmp_path / "other").mkdir()
-    for left in (".lock", "sweep.toml.part"):  # by one that was killed
+    for left in (".lock", "sweep.toml.part"):  # by a killed sweep
         (tmp_path / "other" / left).touch()
     check_new_folder(tmp_path / "other", sweep)
     (tmp_path / "other/file").touch()

@@ -1,4 +1,4 @@
-"""Checkpoint files: state of any nesting, weights, and nothing that is pickled."""
+"""Tests of checkpoint files: nested state, damaged files, and no pickle in the sources."""
 
 from __future__ import annotations
 
@@ -135,10 +135,10 @@ def test_nothing_is_pickled():
     assert len(SOURCES) > 40
     for path in SOURCES:
         if path.name == "pfllib.py":
-            continue  # reads a foreign format of pickles, and only where the user says so
+            continue  # reads a foreign pickle format, only if the user allows it
         if path.match("models/pretrained.py"):
-            continue  # reads published weights, without code, and only where the user says so
+            continue  # reads published weights (no code), only if the user allows it
         if path.match("batch/workers.py"):
-            continue  # messages between a batch and the processes that it starts itself
+            continue  # messages between a batch and the processes that it started
         found = refused & set(names(ast.parse(path.read_text(encoding="utf-8"))))
         assert not found, f"{path}: {found}"

@@ -1,4 +1,4 @@
-"""Trackers beside a run: what they are told and when, and that none of them matters to the run."""
+"""Tests of trackers: which calls they get and when, and that they never affect the run."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from protofl_workbench.batch.batch_events import BatchRun
 from protofl_workbench.batch.run_batch import Batch
 
 TOLD = []
-"""What the tracker of this file was told."""
+"""Calls that the tracker in this file received."""
 
 GATE = threading.Event()
 
 
 class Tells:
-    """Keeps what it is told; its options say how it is broken."""
+    """Records its calls in `TOLD`; its options choose the hook that fails or waits."""
 
     class Config(pf.Config):
         """Options."""
@@ -79,7 +79,7 @@ def fresh(monkeypatch):
 
 
 def tracked(out, method="local", **options):
-    """A run that is tracked, and its notes."""
+    """Run with the tracker; return the result and the notes about tracking."""
     notes = []
 
     def follow(event):
@@ -141,7 +141,7 @@ def test_one_that_is_dead_is_a_note(hook, ended, words, tmp_path):
     result, notes = tracked(tmp_path / "run", rounds=3, set={"tells.breaks": hook})
     assert len(result.record) == 3
     assert [note for note in notes if words in note] == notes[:1]
-    assert len(notes) == (2 if hook == "log_round" else 1)  # how many rounds are missing
+    assert len(notes) == (2 if hook == "log_round" else 1)  # 2nd: the missing rounds
     assert [each[1] for each in TOLD if each[0] == "end_run"] == ([ended] if ended else [])
 
 
@@ -152,7 +152,7 @@ def test_one_whose_library_ends_its_thread_is_a_note_too(tmp_path):
 
 
 class Takes:
-    """Empties what it is given."""
+    """Empties the tables that it is given."""
 
     @pf.hookimpl
     def open_run(self, run):

@@ -1,4 +1,4 @@
-"""Every kind of file that protofl reads: planted code, pickles and folders need consent."""
+"""Tests of every kind of file that protofl reads: planted code and folders need consent."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _no_consents(monkeypatch):
 
 @pytest.fixture
 def planted(tmp_path, monkeypatch):
-    """A file whose import leaves a mark, and a current folder of its own."""
+    """Return a file whose import leaves a mark; the working directory is another folder."""
     folder = tmp_path / "stranger"
     folder.mkdir()
     (folder / "payload.py").write_text(CODE)
@@ -45,7 +45,7 @@ def planted(tmp_path, monkeypatch):
 
 
 def said(*words):
-    """The exit code and the output of a command."""
+    """Run a command; return its exit code and output."""
     found = CliRunner().invoke(app, [*map(str, words)])
     text = " ".join(found.output.replace("│", " ").split())
     return found.exit_code, text + str(found.exception or "")
@@ -142,7 +142,7 @@ def test_the_command_line_is_consent(planted, few):
 
 @pytest.fixture
 def recorded(few, planted):
-    """A run folder whose record names the planted class."""
+    """Return a run folder whose record names the planted class."""
     folder = Path("r").absolute()
     pf.run("local", dataset=few, out=folder, progress=False, **QUICK)
     config = json.loads((folder / "config.json").read_text())

@@ -1,4 +1,4 @@
-"""Clients that never train (``--unseen``), and those that come later (``--join-round``)."""
+"""Tests of clients that never train (``--unseen``) or join later (``--join-round``)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def toys(monkeypatch):
     install(monkeypatch)
 
 
-# --- who they are -------------------------------------------------------------------------------
+# --- which clients ------------------------------------------------------------------------------
 
 
 def test_they_are_drawn_by_the_seed():
@@ -39,7 +39,7 @@ def test_who_comes_when():
     unseen = unseen_clients(5, 20, 0.2)
     assert {c for c, at in enumerate(first.tolist()) if at == NEVER} == unseen
     assert sorted(first.tolist()) == [0] * 4 + [3] * 8 + [10] * 4 + [NEVER] * 4
-    assert (first_rounds(5, 20, 0, read_joins([2, 4])) > 0).sum() == 14  # a third in each
+    assert (first_rounds(5, 20, 0, read_joins([2, 4])) > 0).sum() == 14  # a third joins in each
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_in_virtual_time_too():
     assert any(len(line["virtual"]["clients"]) > 3 for line in lines[2:])
 
 
-# --- what they score ----------------------------------------------------------------------------
+# --- accuracy and fine-tuning -------------------------------------------------------------------
 
 
 def accuracy_by_hand(plan, model, client):
@@ -124,7 +124,7 @@ def test_fine_tuning_is_local_training_on_their_own_samples():
 
 
 def test_what_was_downloaded_is_not_installed_again_over_what_was_learned():
-    """fedavg's clients begin with the downloaded weights, and are scored with their own."""
+    """FedAvg clients start from the downloaded weights and are scored with the fine-tuned ones."""
     given = OPTIONS | {"models": "toy1", "fine_tune": 30, "partition": "pathological"}
     plan = make_plan("fedavg", **given, options={"partition": {"classes_per_client": 1}})
     line = lines_of(plan)[-1]
@@ -142,7 +142,7 @@ def test_it_changes_nothing_of_the_run_nor_of_a_client():
             assert (toy.lines[-1].pop(name, None) is None) == (epochs == 0)
         found.append(toyfed.fingerprint(toy))
     assert toyfed.same(*found)
-    # Also of one that has trained.
+    # The same holds for a client that has trained.
     client = next(iter(toy.pool.host.trained))
     before = toyfed.own_state(toy.client(client))
     toy.pool.host.handle(Evaluate(client, 3, epochs=5))
@@ -156,7 +156,7 @@ def test_all_is_as_without_them_where_there_are_none():
     assert not {"unseen", "joined", "answered"} & plain[-1].keys()
 
 
-# --- a run of them ------------------------------------------------------------------------------
+# --- whole runs ---------------------------------------------------------------------------------
 
 
 class Interrupted(BaseException):
@@ -221,7 +221,7 @@ def test_options_are_given_again_as_they_were_typed(tmp_path, toys):
             train("local", tmp_path / "run", resume=True, **other)
 
 
-# --- what can't be ------------------------------------------------------------------------------
+# --- refused options ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Runs with validation samples: what is scored, what is chosen by it, what stays as it was."""
+"""Tests of --validation: the scores, the selected round, and unchanged test samples."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_fraction():
 
 @pytest.mark.slow
 def test_backends_give_the_same(tmp_path, toys):
-    """With clients that never train and others that join, too."""
+    """Some clients never train, and some join later."""
     options = OPTIONS | {"clients": 6, "unseen": 2, "fine_tune": 2, "join_round": "1:0.3"}
     whole = train("fedproto", tmp_path / "whole", **options)
     other = train("fedproto", tmp_path / "other", **options | {"backend": "process", "workers": 2})

@@ -1,4 +1,4 @@
-"""The virtual clock: exact against slow arithmetic; who misses a round is as if never asked."""
+"""Tests of virtual time: exact against slow arithmetic; absent clients count as never asked."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def interrupted(trial, round):
 
 
 def stepped(arrivals, stays, awaited, deadline):
-    """Moment by moment, as a server would see it."""
+    """Return the end of a round and the absent clients, computed moment by moment."""
     waiting, answered, why, now = {*arrivals}, [], {}, 0
     moments = sorted({t for t in (*arrivals.values(), *stays.values(), deadline) if t < math.inf})
     for moment in moments:
         if len(answered) == awaited or not waiting:
             break
         now = moment
-        for client in sorted(waiting):  # replies that come in this moment, in order
+        for client in sorted(waiting):  # replies that arrive at this moment, in order
             if arrivals[client] == moment and stays[client] >= moment:
                 if len(answered) < awaited:
                     answered.append(client)
@@ -92,7 +92,7 @@ def test_the_end_of_a_round_is_that_of_a_server_that_looks_at_every_moment():
 
 
 class Watched(pf.backends.Host):
-    """A host that keeps what crosses."""
+    """A host that keeps its training jobs and replies."""
 
     def __init__(self, plan):
         super().__init__(plan)
@@ -106,19 +106,19 @@ class Watched(pf.backends.Host):
 
 
 def forward_of_toy(client, classes=4, K=6):
-    """Dense layers by hand: a multiplication with an addition is two operations."""
+    """Return the FLOPs of the dense layers; a multiply-add counts as two operations."""
     width = (8, 5)[client % 2]
     return 2 * (64 * width + width * K + K * classes)
 
 
 def figures(client, seed=0):
-    """Devices as the test's world has them, as fractions."""
+    """Return the speed, rates and latency of a client's device, as fractions."""
     speed, down, up, delay = 10_000 * (client + 1), 8_000 + 100 * client, 4_000, 0.25 * client
     return [Fraction(value) for value in (speed, down, up, delay)]
 
 
 class Ladder:
-    """Clients in steps."""
+    """A world in which a higher client number means a faster device and more latency."""
 
     @pf.hookimpl
     def device(self, client):
@@ -176,18 +176,18 @@ def test_a_round_takes_as_long_as_its_parts_exactly(method):
 
 
 def forward_of_auxiliary(plan):
-    """That of the group's first architecture, which is the auxiliary one of ``fml``."""
+    """Return the FLOPs of the auxiliary model of ``fml``, the group's first architecture."""
     return forward_of_toy(0)
 
 
-# --- whoever misses it ----------------------------------------------------------------------------
+# --- absent clients -------------------------------------------------------------------------------
 
 
 def shaken(seed, waits=0.0):
-    """A world of unlike clients that leave and come back."""
+    """Return a world of heterogeneous clients, which come and go if ``waits`` is set."""
 
     class Shaken:
-        """Unlike clients."""
+        """Heterogeneous clients."""
 
         @pf.hookimpl
         def device(self, generator):
@@ -275,10 +275,10 @@ def test_more_are_asked_than_are_awaited():
 
 
 def test_refused_uploads_and_the_clock_together():
-    """What comes in time and is refused is skipped; what would come too late isn't looked at."""
+    """A bad upload is skipped if it arrives in time; a late upload is not checked."""
 
     class Broken:
-        """Sends what is no number."""
+        """Clients 1 and 7 send NaN."""
 
         @pf.hookimpl
         def upload_payload(self, client):
@@ -296,7 +296,7 @@ def test_refused_uploads_and_the_clock_together():
 
 
 def test_a_client_whose_worker_ends_is_no_part_of_virtual_time():
-    """It is lost by this machine, not in the world: nobody waits for it."""
+    """The machine lost the client, not the simulated world, so the server does not wait for it."""
 
     class Losing(pf.backends.Host):
         def handle(self, job):
@@ -320,11 +320,9 @@ def test_a_client_whose_worker_ends_is_no_part_of_virtual_time():
 
 
 def comings(*changes):
-    """A world in which everybody comes and goes at these moments; at first nobody is there."""
+    """Return a world in which all clients come or go at these times; at first none is there."""
 
     class Comings(Ladder):
-        """Comings."""
-
         @pf.hookimpl
         def presence(self, num_clients, seconds):
             place = sum(change <= seconds for change in changes)
@@ -362,7 +360,7 @@ def test_all_leave_in_the_middle():
 
 
 def test_a_deadline_that_everybody_misses():
-    """Whoever goes on would miss it again."""
+    """The advice is a longer deadline, because a resumed run would miss this one again."""
     with pytest.raises(pf.RunFailure, match="0 of 4 clients answered in round 0") as caught:
         rounds_of(plan_of("fedproto", deadline=1e-6))
     assert caught.value.do.endswith("or begin again with a longer --deadline")
@@ -464,7 +462,7 @@ def test_what_does_not_go_together_is_found_before_a_run(tmp_path, toys, options
     assert not (tmp_path / "run").exists()
 
 
-# --- plugins that are wrong -----------------------------------------------------------------------
+# --- invalid plugins ------------------------------------------------------------------------------
 
 FINE = {"flops": 1.0, "download": 1.0, "upload": 1.0, "latency": 0.0}
 
@@ -485,8 +483,6 @@ FINE = {"flops": 1.0, "download": 1.0, "upload": 1.0, "latency": 0.0}
 )
 def test_what_is_no_device(found, words):
     class Odd:
-        """Odd."""
-
         @pf.hookimpl
         def device(self, client):
             return found
@@ -508,8 +504,6 @@ def test_what_is_no_device(found, words):
 )
 def test_what_says_nothing_of_presence(found, words):
     class Odd(Ladder):
-        """Odd."""
-
         @pf.hookimpl
         def presence(self, seconds):
             return found

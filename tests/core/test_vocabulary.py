@@ -1,4 +1,4 @@
-"""The wire's vocabulary: which names it knows."""
+"""Tests of the vocabulary of payload keys: names that it knows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deadlines of jobs, kept by one thread."""
+"""Tests of job deadlines, which one thread checks."""
 
 import threading
 
@@ -7,7 +7,7 @@ from protofl.federation.recovery import NAME, Deadlines
 
 
 class Clock:
-    """Seconds that pass only when told."""
+    """A clock that advances only when a test sets it."""
 
     now = 0.0
 

@@ -1,4 +1,4 @@
-"""Weights on the wire: packing, loading, averaging."""
+"""Tests of packing, loading and averaging weights in payloads."""
 
 from __future__ import annotations
 

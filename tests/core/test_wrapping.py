@@ -1,4 +1,4 @@
-"""Wrappers: their order, their views, and whom they wrap."""
+"""Tests of wrappers: their order, their config, and the methods whose hooks they wrap."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def scaling(name):
 
 
 class Sender:
-    """Uploads 0 and keeps what arrives."""
+    """Uploads 0; the server keeps the mean of the uploads."""
 
     @pf.hookimpl
     def upload_payload(self, client):

@@ -1,4 +1,4 @@
-"""Files of run folders that tests write: whole lines and configurations, and sealed manifests."""
+"""Helpers that write files of run folders: complete lines and configs, and valid manifests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LINE = {
     "extra": {},
     "seconds": {"total": 1.0},
 }
-"""What every line of metrics.jsonl has."""
+"""Values that every line of metrics.jsonl has."""
 
 CONFIG = {
     "method": "fedproto",
@@ -41,21 +41,21 @@ CONFIG = {
     "engine": "eager",
     "options": {},
 }
-"""What every config.json has."""
+"""Values that every config.json has."""
 
 
 def write_rows(folder, rows):
-    """Write a record, as its run would have committed it."""
+    """Write rows as a record that its run has committed."""
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     seal(folder)
 
 
 def seal(folder, **values):
-    """Let the manifest of a folder, where there is one, stand for the record as it is now.
+    """Update the manifest to match the record as it is now, if the folder has a checkpoint.
 
     Args:
         folder: The run folder.
-        values: Other values of the manifest; None to leave a value out.
+        values: Other values of the manifest; None removes a value.
     """
     file, record = folder / "checkpoint/manifest.json", folder / "metrics.jsonl"
     if not file.parent.is_dir():

@@ -1,4 +1,4 @@
-"""What the methods' tests share: toy federations, and random payloads in float64."""
+"""Fixtures of the method tests: toy federations and random float64 payloads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _one_thread():
 
 @pytest.fixture
 def toy(tmp_path):
-    """``toy(method, set={…}, **options)``: a toy federation at the start of its first round."""
+    """Return ``toy(method, set={…}, **options)``: a toy federation before its first round."""
 
     def make(method, set=None, **options):
         if set:
@@ -46,7 +46,7 @@ def _randn():
 
 @pytest.fixture
 def rows():
-    """``rows(classes, K, seed)``: a payload of prototypes of these classes, and {class: row}."""
+    """Return ``rows(classes, K, seed)``: a payload of prototypes, and the same as {class: row}."""
 
     def make(classes, K=8, seed=0, counts=None):
         table = randn(len(classes), K, seed=seed)

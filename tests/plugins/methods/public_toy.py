@@ -1,4 +1,4 @@
-"""What the tests of the methods with public data share: a watched federation, a slow server."""
+"""Helpers for tests of methods with public data: a recorded federation, slow reference code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from protofl.hooks.wire.payload import Knowledge
 
 
 class Public(Toy):
-    """A federation on toy data with public samples; options as of `Toy`."""
+    """A federation on toy data with public samples; takes the options of `Toy`."""
 
     def __init__(self, method, data_dir, set=None, **options):
         given = {"partition": "iid", "batch_size": 5, "public": 20} | options
@@ -24,17 +24,17 @@ class Public(Toy):
         self.method = self.plan.composition.members[method].instance
 
     def after(self, count):
-        """The federation after so many more rounds."""
+        """Run ``count`` more rounds and return the federation."""
         self.rounds(count)
         return self
 
     def jobs(self, round, when="before_upload"):
-        """What travelled in a round by client, who are carried out costly ones first."""
+        """Return a round's training jobs, sorted by client; the pool runs costly clients first."""
         found = [job for job in self.travelled() if (job.round, job.when) == (round, when)]
         return sorted(found, key=lambda job: job.client)
 
     def travelled(self):
-        """Every job of training with its payloads."""
+        """Return every training job with its payloads."""
         return [
             SimpleNamespace(
                 round=job.round,
@@ -50,7 +50,7 @@ class Public(Toy):
 
 
 def check_the_papers_run(method, data_dir, set=None):
-    """``epochs=paper`` trains as FedPKD's comparison does, and what is given goes before it."""
+    """Check that ``epochs=paper`` trains as in FedPKD's comparison, unless options override it."""
 
     def run(epochs, **options):
         chosen = {**(set or {}), "epochs": epochs}
@@ -65,7 +65,7 @@ def check_the_papers_run(method, data_dir, set=None):
 
 
 class DoubleSamples:
-    """Images in float64, as a server's public samples."""
+    """Public samples of a server: images in float64."""
 
     def __init__(self, x):
         self.x = x
@@ -115,7 +115,7 @@ class DoubleServer:
         return range(count)
 
     def batches(self, count, generator):
-        """Batches in a drawn order, which `orders` keeps for the reference."""
+        """Return batches in random order, which `orders` records for the reference."""
         order = torch.randperm(count, generator=generator)
         batches = order.split(self.batch_size)
         self.orders.setdefault(self.purpose, []).append([b.tolist() for b in batches])
@@ -123,27 +123,27 @@ class DoubleServer:
 
 
 def slow_scores(model, x):
-    """Features and scores of one image, by loops."""
+    """Return the features and scores of one image, by loops."""
     A, B, b = model.extractor[0].weight, model.head.weight, model.head.bias
     z = [sum(A[k, i] * x[i] for i in range(len(x))).tanh() for k in range(len(A))]
     return z, [sum(B[c, k] * z[k] for k in range(len(z))) + b[c] for c in range(len(B))]
 
 
 def slow_log_softmax(scores):
-    """log softmax of a list of scalar tensors."""
+    """Return the log softmax of a list of scalar tensors."""
     total = sum(torch.as_tensor(s, dtype=torch.float64).exp() for s in scores).log()
     return [s - total for s in scores]
 
 
 def slow_kl(student, teacher):
-    """KL(softmax(teacher) ‖ softmax(student)) of two lists of scores."""
+    """Return KL(softmax(teacher) ‖ softmax(student)) of two lists of scores."""
     p = [v.exp() for v in slow_log_softmax(teacher)]
     q = slow_log_softmax(student)
     return sum(pi * (pi.log() - qi) for pi, qi in zip(p, q, strict=True))
 
 
 def slow_weights(z):
-    """β of FedPKD Eq. 7: [client][sample] of nested lists z[client][sample][class]."""
+    """Return β[client][sample] of FedPKD Eq. 7 for nested lists z[client][sample][class]."""
 
     def variance(row):
         mean = sum(row) / len(row)
@@ -155,7 +155,7 @@ def slow_weights(z):
 
 
 def slow_training(model, orders, loss, rate, *, kind, momentum=0.0):
-    """Train on batches of samples, ``loss(sample)`` each, by Adam or SGD written out."""
+    """Train on batches, with ``loss(sample)`` for each sample and Adam or SGD written out."""
     weights = list(model.parameters())
     first = [torch.zeros_like(w) for w in weights]
     second = [torch.zeros_like(w) for w in weights]
@@ -178,11 +178,10 @@ def slow_training(model, orders, loss, rate, *, kind, momentum=0.0):
 
 
 def payload(**tensors):
-    """An upload."""
     return pf.Payload(tensors)
 
 
 def logits(clients, samples, classes, seed=0):
-    """Scores [M, N, C] in float64."""
+    """Return random scores [M, N, C] in float64."""
     stream = torch.Generator().manual_seed(seed)
     return 2 * torch.randn(clients, samples, classes, generator=stream, dtype=torch.float64)

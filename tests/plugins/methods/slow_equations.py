@@ -1,4 +1,4 @@
-"""Pieces of the papers' equations in plain Python: numbers, lists and loops, no tensor algebra."""
+"""The papers' equations in plain Python: numbers, lists and loops, no tensor algebra."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def numbers(tensor):
-    """A tensor as nested lists of Python floats."""
+    """Return a tensor as nested lists of Python floats."""
     return tensor.detach().double().tolist()
 
 
@@ -26,12 +26,12 @@ def mean(rows):
 
 
 def means_by_class(rows, labels):
-    """{class: mean row} of the classes that occur."""
+    """Return {class: mean row} for the classes that occur."""
     return {c: mean([r for r, y in zip(rows, labels, strict=True) if y == c]) for c in {*labels}}
 
 
 def cross_entropy(scores, label):
-    """−log softmax(scores)[label] of one row."""
+    """Return −log softmax(scores)[label] of one row."""
     top = max(scores)
     return math.log(sum(math.exp(s - top) for s in scores)) + top - scores[label]
 
@@ -41,7 +41,7 @@ def mean_cross_entropy(rows, labels):
 
 
 def affine(rows, weight, bias=None):
-    """x·Wᵀ + b of every row."""
+    """Return x·Wᵀ + b of every row."""
     bias = bias or [0.0] * len(weight)
     return [
         [
@@ -53,9 +53,9 @@ def affine(rows, weight, bias=None):
 
 
 def guided(rows, labels, prototypes, distance, align):
-    """E φ(P_i^c, P̄^c): over the batch's classes, or over its samples.
+    """Return E φ(P_i^c, P̄^c) over the batch's classes or over its samples.
 
-    ``prototypes`` is {class: row}; a class without one adds nothing, and is counted.
+    ``prototypes`` is {class: row}. A class without a prototype adds 0 and counts in the mean.
     """
     d = DISTANCES[distance]
     if align == "sample":
@@ -73,7 +73,7 @@ def contrastive(row, label, prototypes, margin):
 
 
 def aggregated(uploads, mode):
-    """Σ_i |D_i,c|/N_c · P_i^c, the plain mean, or Eq. 3 as printed.
+    """Return Σ_i |D_i,c|/N_c · P_i^c, the plain mean, or Eq. 3 as printed.
 
     ``uploads`` is [{class: (row, count)}, …] by client.
     """
@@ -96,7 +96,7 @@ def pairs_of(prototypes):
 
 
 def difference_quotients(function, rows, step=1e-6):
-    """∂function/∂rows by central differences."""
+    """Return ∂function/∂rows by central differences."""
     found = [[0.0] * len(rows[0]) for _ in rows]
     for n, row in enumerate(rows):
         for k in range(len(row)):

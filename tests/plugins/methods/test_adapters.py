@@ -1,4 +1,4 @@
-"""Adapters over a frozen net: means against loops over numbers, ranks, bad options and uploads."""
+"""Tests of adapters on a frozen net: means against loops, ranks, bad options and uploads."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def product_of(server, name, cut=None):
 
 
 def by_number(each, p, weight):
-    """Σ over clients and slices of weight(i, k)·B_i[:, k]·A_i[k], one number after the other."""
+    """Sum weight(i, k)·B_i[:, k]·A_i[k] over clients and slices, one number at a time."""
     rows, columns = len(each[0].b), each[0].a.shape[1]
     total = torch.zeros(rows, columns, dtype=torch.float64)
     for i, own in enumerate(each):
@@ -263,7 +263,7 @@ def test_the_tail_is_penalised_and_pruned(found):
     assert terms["tail"].item() == pytest.approx(wanted, rel=1e-5)
     finish = torch.no_grad()(federation.lifecycle)
     finish("after_training", client=client)
-    assert "rank" not in client.state  # the tail is as large as before
+    assert "rank" not in client.state  # the tail did not shrink
     federation.lifecycle("before_training", client=client)
     with torch.no_grad():
         own.b[:, 3] *= 0.5
@@ -315,7 +315,7 @@ def test_different_nets_and_nets_without_layers_are_refused(toy, method):
 
 
 class HostilePool(toyfed.WatchedPool):
-    """A pool in which client 1 sends something else."""
+    """A pool in which client 1 sends a changed upload."""
 
     def __init__(self, plan, change):
         super().__init__(plan)

@@ -1,4 +1,4 @@
-"""AlignFed against loops: the weight over rounds, the loss, the points, and what it refuses."""
+"""Tests of AlignFed against loops: weight schedule, loss, points, refusals."""
 
 from __future__ import annotations
 

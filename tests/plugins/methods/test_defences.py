@@ -1,4 +1,4 @@
-"""Defences as donors of server_aggregate: what they leave of uploads, in which methods, and why."""
+"""Tests of defences as donors of server_aggregate: effect on uploads, methods, refusals."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ each = pytest.mark.parametrize("defence", DEFENCES)
 
 
 def kept_mean(P, kept):
-    """The mean of the kept rows of every class, one class at a time."""
+    """Return the mean of the kept rows of every class, one class at a time."""
     rows = [P[kept[:, c], c].mean(0) for c in range(P.shape[1])]
     return torch.stack([row.nan_to_num() for row in rows])
 
 
 @pytest.fixture
 def federation(tmp_path):
-    """``federation(defence, method)``: six clients with classes in common, and one class rare."""
+    """Return ``federation(defence, method)``: six clients that share classes; class 3 is rare."""
     shares = [[4, 4, 4, 0], [4, 4, 4, 0], [4, 4, 0, 4], [4, 4, 4, 0], [4, 0, 4, 0], [4, 4, 4, 4]]
 
     def make(defence, method="fedproto", **run):
@@ -50,13 +50,13 @@ def federation(tmp_path):
 
 
 def uploads_of(found, round):
-    """What clients sent in a round."""
+    """Return {client: upload} of a round."""
     blobs = found.pool.uploads(round)
     return {client: pf.Payload.from_bytes(blobs[client]) for client in sorted(blobs)}
 
 
 def sifted(found, uploads):
-    """What a defence makes of uploads."""
+    """Return the uploads as changed by the defence."""
     server = found.views()[1]
     return found.plan.composition.pass_on("receive_uploads", "uploads", uploads, server=server)
 
@@ -73,7 +73,7 @@ def test_the_knowledge_is_the_rules_mean(federation, defence):
 
 @each
 def test_what_server_train_sees(federation, defence):
-    """Rows of a robust mean are that mean; a filter's are as they were sent, fewer of them."""
+    """A robust mean replaces every row; a filter removes rows and leaves the others as sent."""
     found = federation(defence, method="fedtgp", malicious=0.3, wrappers=["sign-flip"])
     found.rounds(1)
     sent = uploads_of(found, 0)
@@ -112,7 +112,7 @@ def test_a_filter_takes_counts_out_with_their_rows(federation):
     [*((defence, "fedproto") for defence in DEFENCES), *(("multi-krum", m) for m in TAKERS)],
 )
 def test_methods_that_take_them(federation, defence, method, tmp_path):
-    """All methods whose clients send prototypes run with one, under attack."""
+    """Every method whose clients send prototypes runs with a defence, under attack."""
     run = {"malicious": 0.2, "wrappers": ["scaling"]}
     if method == "fedpkd":
         run["public"] = f"npz:{tmp_path / 'public.npz'}"
@@ -151,7 +151,7 @@ def test_other_hooks_are_not_to_be_had(tmp_path, few):
 
 @pytest.mark.parametrize(("absent", "stays"), [("keep", True), ("forget", False)])
 def test_a_class_that_is_absent_from_a_round(federation, absent, stays):
-    """Class 3 has two clients; in a round without them it keeps its last prototype, or none."""
+    """Two clients have class 3; in a round without them it keeps or loses its prototype."""
     found = federation("coordinate-median", participation=0.34, rounds=12, set={"absent": absent})
     seen, missed = False, 0
     for number in range(12):
@@ -166,10 +166,10 @@ def test_a_class_that_is_absent_from_a_round(federation, absent, stays):
 
 @each
 def test_nothing_far_gets_through(federation, defence):
-    """One of six clients scales or flips: what is sent down stays near the honest mean."""
+    """With one malicious client of six, the download stays near the honest mean."""
     attack = "sign-flip" if defence == "cosine-filter" else "scaling"
     run = {"malicious": 0.2, "wrappers": [attack]}
-    run |= {"models": toyfed.group(toyfed.NORM), "same_init": True}  # honest ones are alike
+    run |= {"models": toyfed.group(toyfed.NORM), "same_init": True}  # honest clients are alike
     plain, guarded = federation("", **run), federation(defence, **run)
     off = {}
     for name, found in (("plain", plain), ("guarded", guarded)):
@@ -180,6 +180,6 @@ def test_nothing_far_gets_through(federation, defence):
         P, present = pf.stack_rows(honest, "prototypes", 4)
         mean, _ = F.aggregate_prototypes(P, present, "uniform")
         table, known = found.server.knowledge.table("prototypes", 4)
-        common = (present.sum(0) >= 3) & known  # a minority is outvoted there
+        common = (present.sum(0) >= 3) & known  # honest clients outvote the attacker
         off[name] = float((table - mean)[common].norm())
     assert off["guarded"] < off["plain"] / 2

@@ -1,4 +1,4 @@
-"""DS-FL against loops; its round; the server's own model."""
+"""Tests of DS-FL against loops: aggregation, distillation, rounds, the server's own model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def data_dir(tmp_path_factory):
 
 
 def slow_aggregate(p, T):
-    """ERA; the mean where T is None."""
+    """Return ERA with temperature T, or the mean if T is None."""
     rows = []
     for n in range(p.shape[1]):
         mean = [sum(p[i, n, c].item() for i in range(len(p))) / len(p) for c in range(p.shape[2])]

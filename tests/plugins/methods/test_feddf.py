@@ -1,4 +1,4 @@
-"""FedDF against loops; one model per architecture; the early stop."""
+"""Tests of FedDF against loops: one model per architecture, distillation, early stopping."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def data_dir(tmp_path_factory):
 
 
 def uploads_of(server):
-    """Each client's model is its architecture's with a push of its own."""
+    """Return models and uploads of clients: initial weights plus noise that differs by client."""
     models, uploads = [], {}
     for i, name in enumerate(CLIENTS):
         model = server.build(name)
@@ -88,7 +88,7 @@ def distilled(samples=20, **set):
 
 
 def test_early_stop():
-    # Steps so large that every epoch makes things worse: the first ones are the last.
+    # The steps are so large that every epoch raises the loss, so training stops early.
     server, *_ = distilled(server_epochs=30, server_lr=50.0, patience=1)
     assert all(len(server.orders[f"shuffle {name}"]) < 30 for name in ("dense", "wide.."))
     server, *_ = distilled(server_epochs=30, server_lr=50.0)
@@ -131,7 +131,7 @@ def test_rounds(data_dir):
             own = toy.client(job.client).model
             assert set(job.down) == set(pf.models.pack_weights(own, "model"))
             assert set(job.up) - {"samples"} == set(job.down)
-    # Clients of one architecture get one model, and are evaluated with it.
+    # Clients of one architecture download the same model.
     assert torch.equal(
         toy.jobs(1)[0].down["model/head.weight"], toy.jobs(1)[2].down["model/head.weight"]
     )

@@ -1,4 +1,4 @@
-"""FedDistill against a loop version of Jeong et al., Algorithm 1."""
+"""Tests of FedDistill against a loop version of Jeong et al., Algorithm 1."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_rows_are_means_over_all_steps_of_the_classes_met(average):
         for y, row in zip(batch.y.tolist(), output.logits.tolist(), strict=True):
             seen.setdefault(y, []).append(softmax(row) if average == "softmax" else row)
     del seen[0]
-    view.scratch["sums"][1][0] = 0  # as if class 0 had never been met
+    view.scratch["sums"][1][0] = 0  # as if class 0 had never occurred
     payload = FedDistill().upload_payload(view)
     assert payload["classes"].tolist() == sorted(seen)
     for row, c in zip(payload["class_logits"], sorted(seen), strict=True):
@@ -91,7 +91,7 @@ def test_mean_over_the_others(exclude):
     }
     server = FakeServer(exclude_own=exclude)
     server.knowledge = FedDistill().server_aggregate(server, uploads)
-    for i in (0, 1, 3, 5):  # client 1 took no part and gets the mean over all
+    for i in (0, 1, 3, 5):  # client 1 did not train: it gets the mean over all
         payload = FedDistill().download_payload(server, i)
         expected = {}
         for j, own in owned.items():
@@ -108,11 +108,11 @@ def test_mean_over_the_others(exclude):
 @pytest.mark.parametrize("exclude", [True, False])
 @pytest.mark.parametrize("absent", ["keep", "forget"])
 def test_a_class_that_nobody_sends_keeps_its_last_mean(absent, exclude):
-    """Against a table of (round, client, row) by class, of which the last round counts."""
+    """The reference is {class: (last round, {client: row})}."""
     generator = torch.Generator().manual_seed(3)
     rounds = [
         {0: [0, 1], 3: [1, 2], 5: [1]},
-        {3: [1], 4: [1, 3]},  # 0 and 2 keep theirs
+        {3: [1], 4: [1, 3]},  # classes 0 and 2 keep their means
         {5: [0, 2]},
         {0: [0, 3], 3: [3]},
     ]

@@ -1,4 +1,4 @@
-"""FedET against loops; the shared layer; that the server's model stays."""
+"""Tests of FedET against loops: server step, shared layer; the server's model is not sent."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_server_step(lambda_, kind):
     slow_training(model, orders, loss, lambda step: 0.05, kind=kind, momentum=0.9)
     for ours, theirs in zip(server.modules["model"].parameters(), model.parameters(), strict=True):
         assert torch.allclose(ours, theirs, rtol=1e-8, atol=1e-10)
-    # The layer goes to every architecture, and nothing else of the server's model does.
+    # Every architecture gets the server's head; no other layer of its model is sent.
     assert set(found) == {f"model@{n}/head.{k}" for n in CLIENTS for k in ("weight", "bias")}
     for name in CLIENTS:
         assert torch.allclose(found[f"model@{name}/head.weight"], model.head.weight, rtol=1e-8)
@@ -116,7 +116,7 @@ def test_rounds(data_dir):
     for job in toy.jobs(0) + toy.jobs(1):
         own = toy.client(job.client).model
         assert set(job.down) == set(pf.models.pack_weights(own, "model"))
-    # All start from one layer, and end with the server's.
+    # All clients start with the same head; at the end, every head is the server's.
     heads = [job.down["model/head.weight"] for job in toy.jobs(0)]
     assert all(torch.equal(head, heads[0]) for head in heads)
     for name in ("dense", "normed"):

@@ -1,4 +1,4 @@
-"""FedGen: its generator's size, its losses against loop versions, what travels."""
+"""Tests of FedGen: generator size, losses against loops, payloads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_generator_has_the_size_that_the_published_traffic_implies():
 
 
 def slow_features(G, noise, labels, norm):
-    """G(ỹ), a unit of its hidden layer at a time."""
+    """Return G(ỹ), one hidden unit at a time."""
     A, a, B, b = (
         G.state_dict()[f"layers.{n}"] for n in ("0.weight", "0.bias", "3.weight", "3.bias")
     )
@@ -161,7 +161,7 @@ def test_server_averages_heads_and_trains_the_generator_against_them():
     ],
 )
 def test_the_servers_first_step(monkeypatch, shares, expected):
-    """w_i of the logits, of two clients with 4, 0, 1 and 0, 0, 7 samples of the classes."""
+    """The logits have weights w_i; two clients have 4, 0, 1 and 0, 0, 7 samples per class."""
     draw = torch.Generator().manual_seed(2)
     uploads = {
         i: pf.Payload(
@@ -254,7 +254,7 @@ def test_clients_of_one_class_and_batches_of_one(data_dir):
     toy.rounds(2)
     assert "generator/buffer/layers.1.running_var" in toy.down[1, 0]
     assert math.isfinite(toy.lines[1]["train_loss"])
-    official = {"epochs": 2, "variant": "official"}  # BatchNorm needs two labels
+    official = {"epochs": 2, "variant": "official"}  # batch statistics need two labels
     assert Toy("fedgen", data_dir, official, batch_size=1).rounds(1)
 
 

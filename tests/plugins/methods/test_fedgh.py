@@ -1,4 +1,4 @@
-"""FedGH: the server's training against a loop version, and what must hold around it."""
+"""Tests of FedGH: server training against loops, payloads, options, traffic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedKD against loop versions of its losses and of its compression; who holds which broadcast."""
+"""Tests of FedKD: losses and compression against loops, the broadcast that each client holds."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def over_all_elements(log_student, teacher):
 
 
 def test_official_is_two_backward_passes_without_detaching():
-    """What FedKD's published code does: KL over batch and classes, both losses backward in turn."""
+    """FedKD's published code averages KL over batch and classes and adds two backward passes."""
     batch, output, auxiliary, W_h, terms = parts(floor=1e-9, variant="official")
     f_s, own = output.features, output.logits
     f_a = auxiliary.features(batch.x)
@@ -139,7 +139,7 @@ def test_variants():
 
 
 def slow_truncated(tensor, energy, kernels):
-    """U Σ V of a tensor, and the floats that travel: loops, one matrix at a time, by NumPy."""
+    """Return U Σ V of a tensor and the number of floats sent, by NumPy, one matrix at a time."""
     array = tensor.numpy()
     if array.ndim == 1 or (kernels and array.ndim == 4 and array[0, 0].size == 1):
         return array, array.size
@@ -221,7 +221,7 @@ def test_server_and_clients_hold_the_same_model(data_dir, participation):
 
 
 def test_all_clients_begin_with_the_servers_auxiliary(data_dir):
-    """So the first average is not one of unrelated models."""
+    """Otherwise the first average would mix unrelated models."""
     toy = Toy("fedkd", data_dir, lr=1e-30)
     start = {name: value.clone() for name, value in global_model(toy).items()}
     toy.rounds(1)
@@ -245,7 +245,7 @@ def test_weights_replace_the_model_on_server_and_clients(data_dir, participation
         energy = 0.6 + 0.2 * (1 + r) / 4
         took_part = [i for n, i in toy.down if n == r]
         for i in took_part:
-            sent = toy.down[r, i]  # whole in the first round alone, whoever missed a broadcast
+            sent = toy.down[r, i]  # whole model in round 0 only, even after missed broadcasts
             assert any(key.startswith("auxiliary_update/") for key in sent) == (r > 0)
             held = toy.client(i).state["fedkd"]["broadcast"]
             assert all(torch.equal(held[name], before[name]) for name in held)
@@ -344,11 +344,11 @@ CNN4 = {
     "head.weight": (100, 512),
     "head.bias": (100,),
 }
-"""The auxiliary model of the papers' table: 100 classes, K = 512, images of 32×32."""
+"""Shapes of the auxiliary model of the papers' table: 100 classes, K = 512, 32×32 images."""
 
 
 def of_rank(rank, shape):
-    """Matrices with so many equal singular values that T = 0.95 keeps ``rank`` of them."""
+    """Return matrices with n equal singular values, of which T = 0.95 keeps ``rank``."""
     n = next(n for n in range(1, 600) if int(0.95 * n + 1e-9) + 1 == rank)
     draw = torch.Generator().manual_seed(0)
     *many, rows, columns = shape
@@ -362,8 +362,8 @@ def of_rank(rank, shape):
 def test_traffic_of_the_papers_tables():
     """FedKTL Table 5: 16.52M up; FedTGP Table 5: 33.04M in all (docs/reference/methods/fedkd.md).
 
-    Without training the ranks are 4, 3, 340 and 73 in the second round (the test below). Of those
-    that are up to 10 and 4 lower in the two dense layers these alone print both figures.
+    Without training, the ranks in the second round are 4, 3, 340 and 73 (see the test below). Of
+    all ranks up to 10 and 4 lower in the two dense layers, only these match both figures.
     """
     ranks = {"extractor.0": 4, "extractor.3": 3, "extractor.7": 336, "head": 71}
     weights = {
@@ -382,7 +382,7 @@ def test_traffic_of_the_papers_tables():
 
 
 def test_every_svd_of_the_weights_cuts_what_the_last_one_left(data_dir):
-    """Without training: 21.15M up for 20 clients in the first round, 16.7M in the second."""
+    """Without training, 20 clients upload 21.15M floats in the first round, 16.7M in the second."""
     toy = Toy(
         "fedkd",
         data_dir,
@@ -401,7 +401,7 @@ def test_every_svd_of_the_weights_cuts_what_the_last_one_left(data_dir):
         return [payload[f"auxiliary_update/{key}/s"].shape[-1] for key in keys]
 
     first, broadcast, second = (ranks(p) for p in (toy.up[0, 0], toy.down[1, 0], toy.up[1, 0]))
-    # The two convolutions keep 4 of 5 until one SVD finds 3 enough: which one depends on the seed.
+    # The convolutions keep rank 4 of 5 until one SVD cuts it to 3; the seed decides which SVD.
     for conv in zip(first[:2], broadcast[:2], second[:2], strict=True):
         assert conv[0] == 4 and list(conv) == sorted(conv, reverse=True) and conv[2] >= 3
     assert first[2:] == pytest.approx([430, 88], abs=1)

@@ -1,4 +1,4 @@
-"""FedKTL: its equations in slow float64 versions, its variants, traffic and randomness."""
+"""Tests of FedKTL: equations against slow float64 versions, variants, traffic, randomness."""
 
 import math
 from copy import deepcopy
@@ -27,7 +27,7 @@ FAST = {"E_S": 3}
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
-    """60 images 3×32×32 of four classes, which differ in brightness."""
+    """Return the file of 60 images, 3×32×32, of four classes that differ in brightness."""
     generator = np.random.default_rng(0)
     labels = np.arange(60) % C
     images = generator.integers(0, 60, (60, SIDE, SIDE, 3)) + 45 * labels[:, None, None, None]
@@ -46,7 +46,7 @@ def options(toy, tmp_path, **more):
         "rounds": 2,
         "feature_dim": WIDTH,
         "dry_step": False,
-        "lr": 1e-3,  # at 0.01, μ = 50 is too much for three steps of a net without BatchNorm
+        "lr": 1e-3,  # at 0.01 and μ = 50, three steps diverge in a net without BatchNorm
         "backend": "local",
         "checkpoint_every": 0,
         **more,
@@ -103,7 +103,7 @@ def test_supervised_loss_is_eq_1_and_6(s, m):
         rest = sum(math.exp(s * math.cos(angles[c])) for c in range(C) if c != label)
         total -= math.log(own / (own + rest))
     assert float(found) == pytest.approx(total / len(y), rel=1e-9)
-    # the hook computes it in float32
+    # the hook computes the loss in float32
     h.float(), V.float()
     batch, output = SimpleNamespace(y=y), SimpleNamespace(features=z.float())
     hook = FedKTL().local_loss(client, batch, output, {})
@@ -136,7 +136,7 @@ def test_guide_is_eq_4():
 
 
 def test_few_pairs_pass_with_the_batch():
-    """BatchNorm at 1×1 refuses a batch of one."""
+    """BatchNorm on a 1×1 map refuses a batch of one."""
     seen = []
     client = SimpleNamespace(least_batch=4, features=lambda x: seen.append(len(x)) or x)
     assert len(FedKTL._features(client, torch.zeros(1, 2), torch.zeros(10, 2))) == 1
@@ -150,7 +150,7 @@ def test_no_batch_of_one_prototype_on_the_server():
 
 
 class _Server:
-    """A server with a generator whose w has mean 2, and two classes from three clients."""
+    """A server view with a generator whose latents w have mean 2."""
 
     def __init__(self, **values):
         torch.manual_seed(0)
@@ -186,10 +186,10 @@ def _uploads(classes=(1, 3)):
 
 
 def _slow_alignment(transformer, centroids, P, labels, settings):
-    """F's training in plain torch, from the paper and what published code is known to do."""
+    """Train F in plain torch, by the paper and its published code. Return the centroids."""
     generator = torch.Generator().manual_seed(3)
     embedding = nn.Embedding.from_pretrained(centroids.clone(), freeze=False)
-    with torch.no_grad():  # it starts from the means of F(P)
+    with torch.no_grad():  # the embedding starts from the means of F(P)
         for c in {*labels.tolist()}:
             embedding.weight[c] = transformer.eval()(P[labels == c]).mean(0)
     parts = [transformer.parameters(), embedding.parameters()]
@@ -241,7 +241,7 @@ def _slow_alignment(transformer, centroids, P, labels, settings):
 def test_the_servers_training_is_the_slow_one(variant, clip_F):
     server, method = _Server(B_S=5, E_S=15, clip_F=clip_F, **variant), FedKTL()
     method.setup_server(server)
-    server.modules["F"].double()  # a bias before BatchNorm has gradient 0 but for rounding
+    server.modules["F"].double()  # a bias before BatchNorm has gradient 0 up to rounding
     server.state["Q"] = server.state["Q"].double()
     uploads = {i: pf.Payload(u, prototypes=u["prototypes"].double()) for i, u in _uploads().items()}
     P = torch.cat([u["prototypes"] for u in uploads.values()])
@@ -255,7 +255,7 @@ def test_the_servers_training_is_the_slow_one(variant, clip_F):
     torch.testing.assert_close(found["latents"], slow[rows], rtol=1e-5, atol=1e-6)
     official = server.config.centroids == "embedding"
     assert rows.tolist() == (list(range(C)) if official else [1, 3])
-    if official:  # classes that nobody ever sent keep their start
+    if official:  # classes that were never sent keep their initial values
         assert torch.equal(found["latents"][[0, 2]], centroids[[0, 2]])
         assert 0.5 < float(centroids.std()) < 1.5
 
@@ -298,7 +298,7 @@ def test_server_trains_f_and_generates_from_centroids():
 
 @pytest.mark.parametrize("values", [{"lambda": 0}, {"mmd": False}])
 def test_each_server_loss_can_go(values):
-    """Without L_MSE vectors of a class spread more; without L_MMD they miss W."""
+    """Without L_MSE, the vectors of a class spread more; without L_MMD, they miss W."""
     results = {}
     for name, more in (("whole", {}), ("part", values)):
         server, method = _Server(**more), FedKTL()
@@ -351,7 +351,7 @@ def test_k_below_c_is_refused(toy, tmp_path):
 
 
 class WatchesHPrime(FedKTL):
-    """FedKTL that notes where h' starts."""
+    """FedKTL that records the initial weights of h'."""
 
     starts: ClassVar[list[tuple[int, int, torch.Tensor]]] = []
 
@@ -381,14 +381,14 @@ def test_h_prime_starts_alike_on_all_clients(tmp_path, h_prime):
     for weights in by_round.values():
         assert all(torch.equal(w, weights[0]) for w in weights)
     first = by_round[1][0]
-    for other in (by_round[2][0], by_round[3][0]):  # trained in between, and forgotten
+    for other in (by_round[2][0], by_round[3][0]):  # h' was trained and discarded in between
         assert torch.equal(first, other) == (h_prime == "same")
     bound = 6**-0.5
     assert 0.99 * bound < float(first.abs().max()) <= bound
 
 
 def test_f_and_h_are_clipped_together(tmp_path):
-    """One step of a client: what it moves is η·clip long, over model and h_i as one."""
+    """One client step changes the model and h_i together by a norm of η·clip."""
     found = toyfed.make_plan(
         "fedktl", tmp_path, options={"fedktl": FAST}, lr=0.5, clip=0.01, batch_size=100
     )
@@ -404,7 +404,7 @@ def test_f_and_h_are_clipped_together(tmp_path):
 
 @pytest.mark.parametrize("variant", ["paper", "official"])
 def test_whole_batches_alone_and_clipping_at_100(toy, tmp_path, variant):
-    """⌊n_i/10⌋ steps is what the paper says."""
+    """The paper trains ⌊n_i/10⌋ steps."""
     settings = plan(toy, tmp_path, {"variant": variant}).settings
     assert (settings.drop_last, settings.clip) == (True, 100.0)
 
@@ -435,14 +435,14 @@ def test_mini_batches_of_pairs(toy, tmp_path):
     )
     draws = FedKTL().before_training(client)["rows"].rows
     assert draws.shape == (11, 3)
-    order = draws.flatten().tolist()  # epochs of all pairs without repetition
+    order = draws.flatten().tolist()  # each epoch has every pair once
     epochs = [order[i : i + C] for i in range(0, 33 - C + 1, C)]
     assert len(epochs) == 8 and all(sorted(epoch) == [0, 1, 2, 3] for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) > 1
     client.config = config(guide_batch=0)
     draws = FedKTL().before_training(client)["rows"].rows
     assert all(sorted(row.tolist()) == [0, 1, 2, 3] for row in draws) and len(draws) == 11
-    client.config = config(mix=True)  # every image about once an epoch
+    client.config = config(mix=True)  # every image about once per epoch
     draws = FedKTL().before_training(client)["rows"].rows
     assert draws.shape == (11, 1)
     assert all(n >= 2 for n in torch.bincount(draws.flatten(), minlength=C).tolist())
@@ -456,7 +456,7 @@ def test_two_rounds_and_their_traffic(toy, tmp_path):
     first, second = result.record
     assert first["loss_terms"].keys() == {"arcface"}
     assert second["loss_terms"].keys() == {"arcface", "guide"}
-    held = M * C  # iid: every client has every class; K = C floats a class
+    held = M * C  # iid: every client has every class; K = C floats per class
     assert first["upload_floats"] == second["upload_floats"] == held * C
     assert first["download_floats"] == first["download_bytes"] == 0
     assert second["download_floats"] == M * C * (3 * SIDE * SIDE + 512)
@@ -493,12 +493,12 @@ def test_variants(toy, tmp_path, values, drop, terms, up):
     assert all(math.isfinite(v) for v in last["loss_terms"].values())
     if "mu" in values:
         assert last["loss_terms"]["guide"] == 0
-    if "conditional" in values:  # pairs are there from round 0 on
+    if "conditional" in values:  # pairs are sent from round 0 on
         assert result.record[0]["download_floats"] == last["download_floats"] > 0
 
 
 def test_without_guidance_clients_train_alone(toy, tmp_path):
-    """−L_M: another server, the same clients."""
+    """−L_M: server options do not change the clients."""
     alone = run(toy, tmp_path, set={"mu": 0})
     other = run(toy, tmp_path, set={"mu": 0, "lambda": 0})
     key = "arcface"
@@ -546,7 +546,7 @@ def test_dry_step_does_not_load_the_generator(toy, tmp_path, monkeypatch):
     made = plan(toy, tmp_path)
     dry_step(made)
     with pytest.raises(RuntimeError, match="loaded"):
-        made.images.outline  # noqa: B018 - it is the access that loads
+        made.images.outline  # noqa: B018 - the access loads the generator
 
 
 @pytest.mark.slow

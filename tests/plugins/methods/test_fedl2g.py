@@ -1,4 +1,4 @@
-"""FedL2G against second derivatives and loops: ∂Q/∂v, L, the server's step, warm-up and quiz."""
+"""Tests of FedL2G against second derivatives and loops: ∂Q/∂v, L, server step, warm-up, quiz."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ GUIDES = ("logits", "features")
 
 
 def as_double(samples, start, end):
-    """Some samples in float64."""
+    """Return the inputs (in float64) and labels of some samples."""
     part = samples.at(slice(start, end))
     return part.inputs().double(), part.y
 
 
 def second_order(net, study, quiz, v, eta, weight):
-    """∂Q/∂v by differentiating through the step."""
+    """Return ∂Q/∂v by differentiating through the step."""
     v = v.clone().requires_grad_()
     theta = {n: p.detach().clone().requires_grad_() for n, p in net.named_parameters()}
     g, logits = functional_call(net, theta, (study[0],))

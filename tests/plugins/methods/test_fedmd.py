@@ -1,4 +1,4 @@
-"""FedMD against loops; its round."""
+"""Tests of FedMD against loops: digest, consensus, rounds, options."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_consensus():
 
 def test_rounds(data_dir):
     toy = Public("fedmd", data_dir, dry=True).after(2)
-    # Nothing to digest in round 0; afterwards digest comes first, with the last round's mean.
+    # Round 0 has nothing to digest. Later rounds first digest the last round's mean.
     assert all(not job.down for job in toy.jobs(0))
     assert list(toy.lines[0]["loss_terms"]) == ["ce"]
     mean = torch.stack([job.up["public_logits"] for job in toy.jobs(0)]).mean(0)

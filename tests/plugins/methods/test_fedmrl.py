@@ -1,4 +1,4 @@
-"""FedMRL against a loop: fusion, nested losses, what travels, and who predicts."""
+"""Tests of FedMRL against loops: fusion, nested losses, payloads, inference."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def found(toy):
 
 
 def slow_fused(client, x, own):
-    """P_i applied to the features of both models, row by row."""
+    """Apply P_i to the features of both models, row by row."""
     both = [
         a + b for a, b in zip(numbers(client.module("auxiliary").features(x)), own, strict=True)
     ]

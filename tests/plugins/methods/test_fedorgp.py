@@ -1,4 +1,4 @@
-"""FedORGP against loops: Eq. 5 on the server, Eq. 8 on clients, prototypes without outliers."""
+"""Tests of FedORGP against loops: Eq. 5 on the server, Eq. 8 on clients, outlier removal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cosine(a, b):
 
 
 def slow_training(modules, payloads, *, adaptive, epochs, batch_size, lr=0.05):
-    """SGD on Eq. 5 by torch's optimiser, the sums of Eq. 3 and 4 one pair at a time."""
+    """Run SGD on Eq. 5 with torch's optimiser; sum Eq. 3 and 4 one pair at a time."""
     parameters = [p for m in modules.values() for p in m.parameters()]
     optimizer = torch.optim.SGD(parameters, lr=lr)
     rows = [row for p in payloads.values() for row in p["prototypes"]]
@@ -116,7 +116,7 @@ def test_the_own_head_decides(toy, rows):
 
 
 def slow_kept(rows):
-    """Which rows of one class the published code keeps, in plain numbers."""
+    """Return a mask of the rows of one class that the published code keeps, in plain numbers."""
     centre = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
     away = [math.dist(r, centre) for r in rows]
     near = [cosine(r, centre) for r in rows]
@@ -147,8 +147,8 @@ def slow_kept(rows):
 
 def test_outliers_are_those_of_the_loop(randn):
     features, labels = 1 + 0.3 * randn(40, 6), torch.arange(40) % 3
-    features[[0, 9, 31]] *= -2  # far from their classes' means
-    labels[-2:] = 3  # a class of two samples, which are both kept
+    features[[0, 9, 31]] *= -2  # far from their class means
+    labels[-2:] = 3  # both samples of a class of two are kept
     kept = without_outliers(features, labels)
     assert not kept[[0, 9, 31]].any()
     assert kept[-2:].all()

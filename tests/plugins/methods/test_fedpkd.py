@@ -1,4 +1,4 @@
-"""FedPKD against loop versions of its equations; its round; that its server model stays."""
+"""Tests of FedPKD against loops: equations, rounds, ablations, options, refusals."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_public_loss():
 
 
 def uploads_of(z, seed=1):
-    """Clients with two or three of the classes 0, 1 and 2; nobody has class 3."""
+    """Return uploads of clients with two or three of the classes 0, 1 and 2; none has class 3."""
     stream = torch.Generator().manual_seed(seed)
     found = {}
     for i, classes in enumerate(([0, 1], [1, 2], [0, 1, 2])):
@@ -76,7 +76,7 @@ def uploads_of(z, seed=1):
 
 
 def slow_prototypes(uploads, mode):
-    """Eq. 8."""
+    """Return {class: prototype} by Eq. 8."""
     table = {}
     for j in range(4):
         rows = [
@@ -106,7 +106,7 @@ def test_prototypes(mode):
 
 @pytest.mark.parametrize(("absent", "known"), [("keep", [0, 1, 3]), ("forget", [1, 3])])
 def test_a_class_that_is_absent_from_a_round(absent, known):
-    """It keeps its last prototype, for clients and for the filter, or is forgotten."""
+    """The class keeps its last prototype, for clients and for the filter, or is forgotten."""
     z = logits(2, 24, 4)
 
     def upload(classes, seed):
@@ -115,7 +115,7 @@ def test_a_class_that_is_absent_from_a_round(absent, known):
         own = {"classes": torch.tensor(classes), "counts": counts, "prototypes": rows}
         return {i: payload(public_logits=z[i], **own) for i in range(2)}
 
-    # Nothing is trained, and all is filtered that has a prototype to measure by.
+    # No training; the filter keeps one sample per pseudo-class with a prototype.
     config = FedPKD.Config(absent=absent, theta=0.01, server_epochs=0)
     server = DoubleServer(config, samples=24)
     server.modules["model"] = server.build("server")
@@ -139,7 +139,7 @@ def test_a_class_that_is_absent_from_a_round(absent, known):
 
 
 PLAIN = {"weights": "uniform", "ce": False, "theta": 1, "delta": 1, "gamma": 1, "epsilon": 0}
-"""The KD-based method of Eq. 3."""
+"""Options of the KD-based method of Eq. 3."""
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_round(data_dir):
     for number in (1, 2):
         clients = {job.client for job in toy.jobs(number)}
         assert {job.client for job in toy.jobs(number, "after_server")} == clients
-        # Who holds the last round's download is sent nothing; the others get all of it.
+        # Clients that hold the last round's download get nothing; the others get all of it.
         for job in toy.jobs(number):
             assert job.held == (job.client in before) == (not job.down)
         before = clients
@@ -236,7 +236,7 @@ def test_ablations(data_dir):
     assert whole.server.knowledge["public_index"].tolist() == list(range(20))
     half = Public("fedpkd", data_dir, SMALL).after(1)
     alone = Public("fedpkd", data_dir, {**SMALL, "delta": 1.0}).after(1)
-    # The filter is the same, the training is not.
+    # delta changes the training but not the filter.
     assert torch.equal(
         alone.server.knowledge["public_index"], half.server.knowledge["public_index"]
     )
@@ -254,7 +254,7 @@ def test_the_kd_based_method_is_an_ablation(data_dir):
     terms = toy.lines[1]["loss_terms"]
     assert terms["ce"] > 0 and terms["public_kl"] > 0
     assert terms["align"] == terms["public_ce"] == 0
-    # All public samples teach the server, and what it makes of them is not FedPKD's.
+    # The server trains on all public samples.
     assert toy.server.knowledge["public_index"].tolist() == list(range(20))
 
 

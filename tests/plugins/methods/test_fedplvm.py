@@ -1,4 +1,4 @@
-"""FedPLVM against loops: ℓ_α, ℓ_c, clusters on both sides, absent classes, hostile uploads."""
+"""Tests of FedPLVM against loops: ℓ_α, ℓ_c, clusters, absent classes, averaged models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedSAF against loops: S in the loss, means by width, and rows that nobody sent."""
+"""Tests of FedSAF against loops: S in the loss, means by width, absent rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from protofl.testing.method_federations import WIDTHS
 
 
 def cka(X, Y):
-    """1 − ⟨G_X, G_Y⟩/(‖G_X‖·‖G_Y‖) of lists of rows."""
+    """Return 1 − ⟨G_X, G_Y⟩/(‖G_X‖·‖G_Y‖) of two lists of rows."""
 
     def gram(rows):
         mean = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
@@ -27,7 +27,7 @@ def cka(X, Y):
 
 
 def terms_of(federation, tables, y, number=0):
-    """The loss terms of a batch with given tables, and its features and scores."""
+    """Return the loss terms of a batch for the given tables, and its features and scores."""
     record = federation.client(number)
     record.model.double()
     client = Client(record, "fedsaf")
@@ -55,7 +55,7 @@ def test_the_loss_compares_the_classes_of_the_batch(toy, randn):
 def test_with_native_widths_it_is_the_mean_over_widths(toy, randn):
     federation = toy("fedsaf", models=WIDTHS, feature_dim="native")
     y = [0, 2, 2, 3, 1, 0]
-    sets = [[0, 1, 2, 3], [1, 2, 3], [2]]  # one class has no structure
+    sets = [[0, 1, 2, 3], [1, 2, 3], [2]]  # a single class has no structure
     tables = [
         (randn(4, width, seed=width), torch.tensor([c in own for c in range(4)]))
         for width, own in zip((5, 7, 64), sets, strict=True)

@@ -1,4 +1,4 @@
-"""FedTSP against loops: T, L_i, the server's steps, the options, and bad input."""
+"""Tests of FedTSP against loops: T, L_i, server steps, options, bad input."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cosine(a, b):
 
 @pytest.fixture
 def table(tmp_path):
-    """``table(rows, **arrays)``: a file of class embeddings, as --text-encoder takes it."""
+    """Return ``table(rows, **arrays)``, which writes class embeddings for --text-encoder."""
 
     def make(rows, **arrays):
         np.savez(tmp_path / "e.npz", embeddings=rows, **arrays)
@@ -98,7 +98,7 @@ def test_the_loss_is_that_of_the_equation(toy, randn, rows, known):
 
 
 def slow_steps(embed, prompts, s, Q, steps, lr):
-    """Gradient descent on L_S, one pair of classes at a time; T after it, and s."""
+    """Run gradient descent on L_S, one pair of classes at a time. Return T and s."""
     parameters = [s] if prompts is None else [s, prompts]
     for _ in range(steps):
         T, loss = embed(prompts), 0.0

@@ -1,4 +1,4 @@
-"""FIARSE against loops over single numbers: thresholds, masked gradients, mean of changes."""
+"""Tests of FIARSE against loops over numbers: thresholds, masked gradients, mean changes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def thetas(federation, client):
 
 
 def masked_names(model):
-    """The names of the numbers in each masked layer."""
+    """Return the parameter names of each masked layer."""
     return [
         [f"{path}.{name}" for name in layer._parameters if layer._parameters[name] is not None]
         for path, layer in model.named_modules()
@@ -100,7 +100,7 @@ def test_an_unmasked_net_is_the_plain_one():
 
 @pytest.mark.parametrize("net", [toyfed.CNN, toyfed.NORM])
 def test_a_step_on_a_masked_net_is_that_of_a_plain_net(found, net):
-    """The plain net has w∘m for its weights; its gradients are masked and scaled afterwards."""
+    """The plain net has the weights w∘m; its gradients are masked and scaled afterwards."""
     with double_precision():
         record = found(net).client(2)
         plain = net.build(record.info.sample, 4, record.info.feature_dim)
@@ -196,7 +196,7 @@ def test_a_client_changes_only_its_part(found):
 
 
 def test_size_1_is_fedavg(found):
-    """To rounding: FedAvg averages weights, FIARSE their changes."""
+    """Equal up to rounding: FedAvg averages weights, FIARSE averages their changes."""
     with double_precision():
         one = found(sizes="1", aggregate="weighted")
         other = found(method="fedavg")

@@ -1,4 +1,4 @@
-"""FML against a loop version of its losses; the choice of the auxiliary model."""
+"""Tests of FML: losses against loops, choice of the auxiliary model."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_each_model_learns_from_its_own_loss_alone():
 
 
 def test_official_is_two_backward_passes_without_detaching():
-    """What FML's published code does: KL over batch and classes, both losses backward in turn."""
+    """FML's published code averages KL over batch and classes and adds two backward passes."""
     batch, output = batch_of(6, 4, 3)
     auxiliary = nn.Sequential(nn.Flatten(), nn.Linear(16, 4)).double()
     config = FML.Config(variant="official", alpha=0.3, beta=0.9)
@@ -121,7 +121,7 @@ def test_the_auxiliary_is_the_one_that_the_group_declares(data_dir):
     assert chosen() == "normed"
     assert chosen(clients=1) == "normed"
     assert chosen(models="flat", dataset="toy") == "cnn4"
-    assert chosen(models="heads") == "dense"  # declares none: its first
+    assert chosen(models="heads") == "dense"  # declares none: the first is used
     assert chosen(set={"auxiliary": "dense"}) == "dense"
     assert chosen(models="fedpkd-hom", clients=2) == "resnet20"
     assert chosen(models="htfe3", clients=2) == "resnet10"
@@ -136,7 +136,7 @@ def test_a_group_that_declares_an_architecture_it_lacks_is_refused(data_dir, mon
 
 
 def test_the_published_auxiliary_at_64_px_and_with_four_heads(data_dir):
-    # At 64 px cnn4 has more parameters than MobileNetV2; no client of res34-htc4 has it.
+    # At 64 px, cnn4 has more parameters than MobileNetV2. No client of res34-htc4 has cnn4.
     for models in ("htfe4", "res34-htc4"):
         toy = Toy("fml", data_dir, models=models, dataset="large", clients=2)
         head = toy.knowledge["auxiliary/head.weight"]
@@ -173,7 +173,7 @@ def test_the_ends_of_alpha_are_local_training(data_dir):
 
 
 def test_traffic(data_dir):
-    """Two clients, each with the 924,708 numbers of the 4-layer CNN for CIFAR-100."""
+    """Two clients each send the 924,708 parameters of the 4-layer CNN for CIFAR-100."""
     toy = Toy("fml", data_dir, dataset="toy", models="flat", clients=2, batch_size=64, eval_every=9)
     (row,) = toy.rounds(1)
     assert row["upload_floats"] == row["download_floats"] == 2 * 924_708

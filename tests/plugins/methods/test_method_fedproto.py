@@ -1,4 +1,4 @@
-"""FedProto against loops: FedTGP Eq. 2, 3 and 4, every option, and inference."""
+"""Tests of FedProto against loops: FedTGP Eq. 2, 3 and 4, every option, inference."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_upload_is_eq_2_in_an_evaluation_pass_after_training(toy):
     found.rounds(1)
     for number, blob in found.pool.uploads(0).items():
         upload = pf.Payload.from_bytes(blob)
-        record = found.client(number)  # it still has the weights with which the round ended
+        record = found.client(number)  # it still has the weights from the end of the round
         y = record.train.y.tolist()
         slow = means_by_class(features_of(record, record.train.inputs(), training=False), y)
         assert upload["classes"].tolist() == sorted(slow)
@@ -118,7 +118,7 @@ def test_upload_is_eq_2_in_an_evaluation_pass_after_training(toy):
 
 
 def test_online_collects_in_train_mode_before_the_step(toy):
-    """With one batch an epoch the features are those of the weights before any step."""
+    """With one batch per epoch, the features come from the initial weights."""
     options = {"models": toyfed.group(toyfed.NORM), "batch_size": 100}
     found = toy("fedproto", set={"collect": "online"}, **options)
     before = {}
@@ -126,7 +126,7 @@ def test_online_collects_in_train_mode_before_the_step(toy):
         record = found.client(number)
         z = features_of(record, record.train.inputs(), training=True)
         before[number] = means_by_class(z, record.train.y.tolist())
-    # Batch statistics were moved by the look; a second federation trains from the same start.
+    # features_of changed the batch statistics; a second federation has the same initial state.
     found = toy("fedproto", set={"collect": "online"}, **options)
     found.rounds(1)
     for number, blob in found.pool.uploads(0).items():
@@ -154,8 +154,8 @@ def test_online_takes_the_mean_over_all_steps(toy, randn):
 
 
 def test_a_class_that_was_only_in_the_dropped_batch_sends_no_prototype(toy):
-    """It was seen in no step, so there is no mean of its features that could be sent."""
-    images = toyfed.make_images([[10, 1], [5, 5]])  # client 0: two batches and one sample over
+    """No step saw the class, so there is no mean of its features to send."""
+    images = toyfed.make_images([[10, 1], [5, 5]])  # client 0: two batches and one sample left over
     for seed in range(30):
         found = toy("fedproto", set={"variant": "official"}, data=images, seed=seed)
         record = found.client(0)
@@ -276,7 +276,7 @@ def test_one_deviation_changes_one_option(toy, option):
 
 @pytest.mark.parametrize(("absent", "known"), [("keep", [0, 1, 3]), ("forget", [1, 3])])
 def test_a_class_that_is_absent_from_a_round(toy, randn, absent, known):
-    """It keeps its last prototype, or is forgotten; those that were sent are replaced."""
+    """The class keeps its last prototype or is forgotten; uploaded classes are replaced."""
     found = toy("fedproto", set={"absent": absent})
 
     def upload(classes, seed):
@@ -297,10 +297,10 @@ def test_a_class_that_is_absent_from_a_round(toy, randn, absent, known):
 
 @pytest.mark.parametrize("option", [o for o in OFFICIAL if o != "absent"])
 def test_one_deviation_changes_the_run_where_it_should(toy, option):
-    """The loss options change the second round's loss, the others what is sent."""
+    """The loss options change the second round's loss, the other options change the uploads."""
     paper, one = toy("fedproto"), toy("fedproto", set={option: OFFICIAL[option]})
     a, b = paper.rounds(2), one.rounds(2)
-    assert a[0]["loss_terms"] == b[0]["loss_terms"]  # nothing to align with yet
+    assert a[0]["loss_terms"] == b[0]["loss_terms"]  # no prototypes to align with yet
     same_uploads = paper.pool.uploads(0) == one.pool.uploads(0)
     assert same_uploads == (option in ("distance", "align"))
     assert a[1]["loss_terms"]["align"] != b[1]["loss_terms"]["align"]

@@ -1,4 +1,4 @@
-"""FedProx: its proximal term by loops (Eq. 2); what it shares is in test_method_sharing.py."""
+"""Tests of FedProx's proximal term (Eq. 2). Tests of its averaging: test_method_sharing.py."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_proximal_term_is_eq_2(toy, randn):
     record = found.prepare(0, received)
     start = [p.detach().clone() for p in record.model.parameters()]
     for (name, _), w in zip(record.model.named_parameters(), start, strict=True):
-        assert torch.equal(received[f"model/{name}"], w)  # w is what was received
+        assert torch.equal(received[f"model/{name}"], w)  # w are the received weights
     y = torch.tensor([0, 1, 2])
     at_start = found.terms(record, randn(3, 8), y)
     assert at_start.keys() == {"ce", "prox"}

@@ -1,4 +1,4 @@
-"""FedSA against loops: Eq. 2, 3, 5, 6, 7, 8, 10, the embedding, every option, and inference."""
+"""Tests of FedSA against loops: Eq. 2, 3, 5, 6, 7, 8, 10, embedding, every option, inference."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def approx(value):
 
 
 def batch_norm(rows, gamma, beta):
-    """Over the batch, with the biased variance and ε = 1e-5."""
+    """Normalise over the batch, with the biased variance and ε = 1e-5."""
     count, columns = len(rows), list(zip(*rows, strict=True))
     out = []
     for column, g, b in zip(columns, gamma, beta, strict=True):
@@ -102,7 +102,7 @@ ROUNDS = [
 
 
 def slow_anchors(start, rounds, *, mode, alpha, ema):
-    """Ā ← α·Ā + (1−α)·P̄ class by class; with ema=all P̄ is the last one known of a class."""
+    """Apply Ā ← α·Ā + (1−α)·P̄ to each class; with ema=all, P̄ is its last known mean."""
     anchors, last = {c: row[:] for c, row in enumerate(start)}, {}
     history = []
     for uploads in rounds:
@@ -143,7 +143,7 @@ def test_server_aggregate_is_eq_3_and_eq_10(toy, rows, mode, ema, alpha):
     for anchors, slow in zip(fast, expected, strict=True):
         for c in range(4):
             assert anchors[c] == approx(slow[c])
-    assert fast[-1][2] == numbers(start)[2]  # nobody ever sent class 2
+    assert fast[-1][2] == numbers(start)[2]  # class 2 was never sent
     if alpha == 0.9:  # class 1 was sent in round 0 only
         assert (fast[2][1] == fast[0][1]) == (ema == "uploaded")
 
@@ -174,7 +174,7 @@ def test_means_of_the_round_travel_only_for_inference_by_them(toy, rows, inferen
     later, _ = rows([0], seed=6, counts=[1])
     found.server.knowledge.merge(found.call("server_aggregate", server=server, uploads={2: later}))
     download = found.call("download_payload", server=server, client_id=0)
-    assert download["global_prototypes.classes"].tolist() == [0]  # those of this round only
+    assert download["global_prototypes.classes"].tolist() == [0]  # classes of this round only
     assert download["classes"].tolist() == [0, 1, 2, 3]
 
 
@@ -182,7 +182,7 @@ def test_means_of_the_round_travel_only_for_inference_by_them(toy, rows, inferen
 
 
 def slow_margin(prototypes, margin):
-    """Eq. 6, or the mean over classes of the distance to the nearest other class."""
+    """Return Eq. 6, or the mean over classes of the distance to the nearest other class."""
     distance = {(a, b): l2(prototypes[a], prototypes[b]) for a, b in pairs_of(prototypes)}
     if not distance:
         return 0.0
@@ -193,7 +193,7 @@ def slow_margin(prototypes, margin):
 
 
 def used_margin(found):
-    """d_i* of client 0: what Eq. 7 adds to the distance to the own anchor, of any class."""
+    """Return d_i* of client 0, which Eq. 7 adds to the distance to the own anchor of any class."""
     (own,) = {*numbers(found.given[0]["fedsa"]["penalty"].diagonal())}
     return own
 
@@ -212,7 +212,7 @@ def test_the_margin_is_the_larger_of_global_and_local(toy, rows, margin, own):
 @pytest.mark.parametrize("margin", ["mean", "nearest"])
 def test_the_local_margin_is_taken_after_training(toy, margin):
     found = toy("fedsa", set={"margin": margin})
-    assert "margin" not in found.client(0).state.get("fedsa", {})  # none in the first training
+    assert "margin" not in found.client(0).state.get("fedsa", {})  # no local margin yet
     found.rounds(1)
     for number in range(4):
         record = found.client(number)
@@ -237,7 +237,7 @@ def test_a_client_with_one_class_takes_the_global_margin(toy):
 
 
 def slow_terms(rows_, labels, anchors, weight, bias, config, C=4):
-    """L_R, L_MCL and L_CC with their weights."""
+    """Return the weighted terms L_R, L_MCL and L_CC."""
     means = means_by_class(rows_, labels)
     L_R = guided(rows_, labels, anchors, config["distance"], config["align"])
     if config["align"] == "class":
@@ -470,8 +470,8 @@ def test_one_deviation_changes_one_option(toy):
 
 @pytest.mark.parametrize("option", OFFICIAL)
 def test_one_deviation_changes_the_run_where_it_should(toy, option):
-    """Loss options from the first step on, the others what is sent or what is done with it."""
-    # Client 3 alone and then client 1, which lacks classes; a mean needs two clients.
+    """Loss options change the first round's loss; the others change payloads or their use."""
+    # Client 3 trains first, then client 1, which lacks classes; a mean needs two clients.
     few = {"participation": 0.5 if option == "aggregate" else 0.25, "seed": 4}
     paper = toy("fedsa", set={"alpha": 0.5}, **few)
     one = toy("fedsa", set={"alpha": 0.5, option: OFFICIAL[option]}, **few)

@@ -1,4 +1,4 @@
-"""FedTGP against loops: Eq. 2, 9, 10 and 11, the server's whole training, ablations, inference."""
+"""Tests of FedTGP against loops: Eq. 2, 9, 10 and 11, server training, ablations, inference."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def approx(value):
 
 @pytest.fixture
 def uploads(rows):
-    """Four clients' prototypes, some far from the others; {client: payload} and the same plain."""
+    """Return prototypes of four clients, some far from the others, as payloads and as lists."""
     payloads, plain = {}, {}
     for client, classes in CLASSES.items():
         payload, by_class = rows(classes, seed=client)
@@ -60,7 +60,7 @@ def in_double(found):
 
 
 def slow_prototypes(found):
-    """P̂^c = F(e^c; θ_F), F = FC–ReLU–FC."""
+    """Return P̂^c = F(e^c; θ_F), F = FC–ReLU–FC."""
     modules = found.server.modules["fedtgp"]
     rows = numbers(modules["vectors"].weight)
     if "F" not in modules:
@@ -121,7 +121,7 @@ def test_the_start_depends_on_the_seed(toy):
 
 
 def slow_margin(plain, margin, tau, delta):
-    """δ(t) of the cluster centres Q^c: unweighted means over the clients that have c."""
+    """Return δ(t) from the cluster centres Q^c: unweighted means over the clients that have c."""
     if margin in ("none", "fixed"):
         return delta if margin == "fixed" else 0.0
     Q = aggregated([{c: (row, 1) for c, row in own.items()} for own in plain.values()], "uniform")
@@ -158,7 +158,7 @@ def test_the_margin_is_0_where_only_one_class_was_sent(toy, uploads):
 
 
 def slow_loss(anchored, labels, P_hat, delta):
-    """Eq. 10 of a mini-batch, as a mean over its rows; scalars of torch for the gradient."""
+    """Return Eq. 10 of a mini-batch as a mean over its rows, in torch scalars for the gradient."""
     total = 0.0
     for row, c in zip(anchored, labels, strict=True):
         distances = [(row - p).pow(2).sum().sqrt() for p in P_hat]
@@ -169,7 +169,7 @@ def slow_loss(anchored, labels, P_hat, delta):
 
 
 def slow_training(modules, payloads, *, delta, S, round_, batch_size=5, lr=0.05):
-    """Alg. 1 line 9: S epochs of SGD over mini-batches of the received prototypes."""
+    """Run Alg. 1, line 9: S epochs of SGD over mini-batches of the received prototypes."""
     parameters = [p for m in modules.values() for p in m.parameters()]
     optimizer = torch.optim.SGD(parameters, lr=lr)
     anchored = [row for p in payloads.values() for row in p["prototypes"]]
@@ -236,7 +236,7 @@ def test_the_servers_own_learning_rate_and_batch_size(toy, uploads, options, ste
 
 
 def test_the_servers_own_learning_rate_is_not_the_clients(toy):
-    """Its steps differ, the clients' first round does not."""
+    """server_lr changes the server's steps but not the clients' first round."""
     plain, own = (toy("fedtgp", set={"S": 5, **o}) for o in ({}, {"server_lr": 0.5}))
     a, b = plain.rounds(2), own.rounds(2)
     assert plain.pool.uploads(0) == own.pool.uploads(0)
@@ -334,7 +334,7 @@ def test_online_collection_is_an_option_that_no_variant_takes(toy):
 
 
 def test_collection_before_training_sends_the_prototypes_of_the_round_before(toy):
-    """With λ = 0 the server's prototypes change nothing on clients, so the models are the same."""
+    """With λ = 0, the server's prototypes do not affect clients, so the models are the same."""
     after, before = (
         toy("fedtgp", set={"lambda": 0, "S": 1, "collect": collect})
         for collect in ("eval", "before")
@@ -358,7 +358,7 @@ def test_collection_before_training_sends_the_prototypes_of_the_round_before(toy
 
 
 def test_inference_is_the_nearest_of_all_prototypes(toy, rows):
-    """Also of classes that the client lacks: client 0 has no class 3."""
+    """Classes that the client lacks can be predicted: client 0 has no class 3."""
     found = toy("fedtgp", models=toyfed.group(toyfed.PIXELS, K=36))
     payload, prototypes = rows([0, 1, 2, 3], K=36, seed=4)
     record = found.prepare(0, payload)
@@ -398,7 +398,7 @@ def test_one_deviation_changes_one_option(toy):
 
 @pytest.mark.parametrize("option", OFFICIAL)
 def test_one_deviation_changes_the_run_where_it_should(toy, option):
-    """Margin and collection matter from the server on, the others from the first training on."""
+    """Margin and collection do not change the first round's loss; the other options do."""
     few = {"S": 5}
     paper, one = toy("fedtgp", set=few), toy("fedtgp", set={**few, option: OFFICIAL[option]})
     a, b = paper.rounds(2), one.rounds(2)

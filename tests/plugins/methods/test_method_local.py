@@ -1,4 +1,4 @@
-"""Local: every client alone, against a loop with torch's own optimiser."""
+"""Tests of local training against a loop with torch's own optimiser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedAvg, FedProx and LG-FedAvg share weights: averages by loops, buffers, refusals."""
+"""Tests of shared weights in FedAvg, FedProx and LG-FedAvg: averages, buffers, refusals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TWO_HEADS = toyfed.group(toyfed.CNN, toyfed.TWO_LAYERS)
 
 
 def random_uploads(found, part, samples):
-    """Uploads with random weights of the shapes of client 0's model; {client: n_i} is given."""
+    """Return uploads for {client: n_i}, with random weights in the shapes of client 0's model."""
     client, _ = found.views()
     uploads = {}
     for number, n in samples.items():
@@ -33,7 +33,7 @@ def random_uploads(found, part, samples):
 
 
 def slow_average(uploads, name, weighted):
-    """Σ_i (n_i/n) · w_i, one number at a time."""
+    """Return Σ_i (n_i/n) · w_i, one number at a time."""
     flat = [numbers(u[name].flatten()) for u in uploads.values()]
     counts = [int(u["samples"]) if weighted else 1 for u in uploads.values()]
     total = sum(counts)
@@ -131,7 +131,7 @@ def test_lg_fedavg_shares_the_head_only(toy):
 
 @pytest.mark.parametrize("variant", ["paper", "official"])
 def test_lg_fedavg_begins_with_one_head(toy, variant):
-    """Twenty heads of their own would have their first mean fit nobody's features."""
+    """The first mean of different initial heads would fit no client's features."""
     found = toy("lg-fedavg", set={"variant": variant})
     own = [found.client(n).model.head.weight.clone() for n in range(4)]
     assert not any(torch.equal(own[0], w) for w in own[1:])

@@ -1,4 +1,4 @@
-"""Methods on series, token sequences, tables, and images that are not square."""
+"""Tests of methods on series, token sequences, tables, and images that are not square."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SAMPLES = {
 }
 PAIRS = [("fedproto", "series"), ("fedtgp", "table"), ("fedsa", "tokens"), ("fedgen", "series")]
 PAIRS += [("fml", "tokens"), ("fedproto", "oblong images")]
-"""Methods see features, which are alike for all kinds, and the models beside them."""
+"""Few pairs suffice: methods see models and features, and features are alike for all kinds."""
 COUNTS = [[8, 7, 0], [0, 9, 5], [6, 0, 8], [5, 5, 5]]
 
 

@@ -1,4 +1,4 @@
-"""ProtoNorm against loops: the mean, its alignment and upscaling, and inference."""
+"""Tests of ProtoNorm against loops: the mean, its alignment and upscaling, inference."""
 
 from __future__ import annotations
 

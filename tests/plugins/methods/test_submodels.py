@@ -1,4 +1,4 @@
-"""HeteroFL and FedRolex against loops over single numbers: parts, masks and means."""
+"""Tests of HeteroFL and FedRolex against loops over numbers: parts, masks and means."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from protofl_plugins.submodels import window
 
 METHODS = {"heterofl": HeteroFL, "fedrolex": FedRolex}
 FLATTENED = "model/extractor.0.5.weight"
-"""Its inputs are the 6 channels of a flattened map."""
+"""Weight of the dense layer after a flattened map of 6 channels."""
 WIDTHS = (1.0, 0.5, 0.25)
 
 
@@ -39,19 +39,19 @@ def found(toy, method):
 
 
 def positions_of(key, whole):
-    """Inputs of one channel."""
+    """Return the number of inputs per channel."""
     return whole[1] // 6 if key == FLATTENED else 1
 
 
 def channels(n, m, rolled, round):
-    """The m of n channels that a part has, one by one."""
+    """Return the m of n channels in a part, one by one."""
     if not rolled or m == n:
         return [*range(m)]
     return [(-round + j) % n for j in range(m)]
 
 
 def places(whole, part, rolled, round, positions=1):
-    """The places in the whole tensor of the numbers of a part, one by one."""
+    """Return the position in the whole tensor of each number of a part."""
     axes = []
     for axis, (n, m) in enumerate(zip(whole, part, strict=True)):
         each = positions if axis == 1 else 1

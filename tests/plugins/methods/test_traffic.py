@@ -1,7 +1,7 @@
-"""The papers' traffic: CIFAR-100's classes, 20 clients, K = 512, heads as in htfe8.
+"""Tests of the papers' traffic: CIFAR-100's classes, 20 clients, K = 512, heads as in htfe8.
 
-What these methods send depends on classes, K and heads alone, so the rounds run on models that are
-nothing but a head. tests/plugins/models counts the numbers of the groups' own heads.
+The payloads of these methods depend only on classes, K and heads, so the models in these tests
+consist of a head. tests/plugins/models counts the parameters of the groups' own heads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HEAD = 51_300
 
 @functools.cache
 def images():
-    """A third to a half of the classes on each client, a sample of each; together all."""
+    """Return images: 30 to 60 % of the classes on each client, one sample of each; all occur."""
     generator = torch.Generator().manual_seed(0)
     shares = torch.rand(M, generator=generator) * 0.3 + 0.3
     has = torch.rand(M, C, generator=generator) < shares.unsqueeze(1)
@@ -53,7 +53,7 @@ def test_the_toy_is_of_the_papers_size(run):
 
 
 def test_lg_fedavg(run):
-    _, (line,) = run("lg-fedavg", rounds=1)  # 1.03M up and down: h is sent from the start
+    _, (line,) = run("lg-fedavg", rounds=1)  # 1.03M up and down: h is sent from round 0 on
     assert line["upload_floats"] == line["download_floats"] == M * HEAD == 1_026_000
 
 
@@ -63,10 +63,10 @@ def test_fedproto(run):
         assert line["upload_floats"] == K * classes_of_clients()
     assert (lines[0]["download_floats"], lines[1]["download_floats"]) == (0, M * C * K)
     assert M * C * K == 1_024_000
-    # Counts and classes are in the bytes and are no floats.
+    # Counts and classes add to the bytes but not to the floats.
     _, fewer = run("fedproto", rounds=1, set={"aggregate": "uniform"})
     assert lines[0]["upload_floats"] == fewer[0]["upload_floats"]
-    per_row = 8 * classes_of_clients()  # int64 counts, beside a few bytes of each header
+    per_row = 8 * classes_of_clients()  # int64 counts, plus a few bytes per header
     spared = lines[0]["upload_bytes"] - fewer[0]["upload_bytes"]
     assert per_row < spared < per_row + 100 * M
     for blob in found.pool.uploads(0).values():
@@ -96,8 +96,8 @@ def test_a_class_that_nobody_has_costs_fedproto_nothing_and_fedtgp_its_row(run):
 def test_fedpkds_logits_are_those_of_table_1(toy, tmp_path, classes, mib):
     """10 · (5000 + 3500) · C · 4 B: all public samples up, θ = 70 % of them down.
 
-    The paper's totals are multiples of 3.24 and 32.4 MiB. So many public samples are equal that a
-    pseudo-class has a multiple of 5000/C, of which 70 % is a whole number.
+    The paper's totals are multiples of 3.24 and 32.4 MiB. Each public image occurs 5000/C times, so
+    a pseudo-class has a multiple of 5000/C samples, of which 70 % is a whole number.
     """
     clients, public, kept, K = 10, 5000, 3500, toyfed.SIDE**2
     different = torch.randn(classes, 1, toyfed.SIDE, toyfed.SIDE)
@@ -136,7 +136,7 @@ def test_fedktl(toy):
     lines = found.rounds(2)
     held = int(has.sum())
     for line in lines:
-        assert line["upload_floats"] == held * C  # K = C numbers a class
+        assert line["upload_floats"] == held * C  # K = C numbers per class
     assert round(held * C / 1e6, 2) == 0.09
     assert [line["download_floats"] for line in lines] == [0, M * C * (3 * 32 * 32 + 512)]
     assert lines[1]["download_floats"] == 7_168_000

@@ -1,4 +1,4 @@
-"""A federation in this process on toy data, whose payloads the tests can look at."""
+"""An in-process federation on toy data that records its payloads for tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from protofl_plugins.models.cnn import CNN4
 
 
 def _noise(classes, side, channels, each):
-    """A data set of images that nothing but their labels tells apart."""
+    """Return a data set of random images that are independent of their labels."""
     generator = torch.Generator().manual_seed(1)
     y = torch.arange(classes).repeat(each)
     shape = (len(y), channels, side, side)
@@ -65,7 +65,7 @@ EXTRA = {
     ("model-group", "small"): _group(DENSE, NORMED, K=12, auxiliary="normed"),
     ("model-group", "heads"): _group(DENSE, DEEP, K=12),
 }
-"""`flat` is one head of K × C; of `small` the second, which has BatchNorm, is the auxiliary."""
+"""`flat` is a K × C head; the auxiliary of `small` is its second model, which has BatchNorm."""
 
 
 class Toy(toyfed.Toy):
@@ -75,9 +75,9 @@ class Toy(toyfed.Toy):
         method: The method's name, or its class.
         set: The method's options.
         parts: Options of other plugins, {"partition": {…}}.
-        data_dir: Where the toy data are cached.
-        backwards: Whether clients work in descending order.
-        dry: Whether the dry step comes first.
+        data_dir: Cache folder of the toy data.
+        backwards: Run the clients in descending order.
+        dry: Run the dry step first.
         **options: The run's options.
     """
 
@@ -94,12 +94,12 @@ class Toy(toyfed.Toy):
 
     @property
     def up(self):
-        """{(round, client): payload} of what was sent last in a round."""
+        """Return {(round, client): the client's last upload in the round}."""
         return {(j.round, j.client): pf.Payload.from_bytes(r.blob) for j, r in self.pool.trained}
 
     @property
     def down(self):
-        """The same of what was received."""
+        """Return {(round, client): the client's last download in the round}."""
         return {(j.round, j.client): pf.Payload.from_bytes(j.blob) for j, _ in self.pool.trained}
 
     @property
@@ -108,21 +108,21 @@ class Toy(toyfed.Toy):
 
     @property
     def classes(self):
-        """The classes of every client's training samples."""
+        """Return the set of classes in every client's training samples."""
         return [{*self.client(i).train.y.tolist()} for i in range(self.plan.info.num_clients)]
 
 
 ONE_CLASS = {"partition": "pathological", "parts": {"partition": {"classes_per_client": 1}}}
-"""Clients of one class each."""
+"""Options that give each client one class."""
 
 
 def client(config, **values):
-    """What a client's hook sees, with the values given and nothing else."""
+    """Return a client view that has only the given values."""
     return SimpleNamespace(config=config, **values)
 
 
 def batch_of(count, num_classes, feature_dim, seed=0):
-    """A batch and an output in float64 with gradients."""
+    """Return a batch and an output in float64 with gradients."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(count, 1, 4, 4, generator=generator, dtype=torch.float64)
     y = torch.randint(0, num_classes, (count,), generator=generator)

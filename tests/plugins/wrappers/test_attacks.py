@@ -1,4 +1,4 @@
-"""Attacks: what malicious clients send, who they are, and what the honest come to."""
+"""Tests of attacks: forged uploads, choice of malicious clients, accuracy of honest clients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ATTACKS = ["sign-flip", "scaling", "noise-attack", "stale", "class-swap", "alie"
 
 
 class Sender:
-    """Sends what tells round and client apart: class rows, counts, weights, statistics."""
+    """Sends class rows, counts, weights and statistics that differ by round and client."""
 
     uploads = {
         name: "something"
@@ -44,7 +44,7 @@ class Sender:
 
 @pytest.fixture
 def federation(tmp_path):
-    """``federation(attack, **options of the attack)``: four clients, two of them malicious."""
+    """Return ``federation(attack, **options of the attack)``: two of four clients are malicious."""
 
     def make(attack="", method="sender", run=(), **options):
         given = dict(run)
@@ -58,7 +58,7 @@ def federation(tmp_path):
 
 
 def sent(found, client, round=0):
-    """What a client sends in a round."""
+    """Return a client's upload in a round."""
     record = found.client(client)
     record.round = round
     view = Client(record, found.plan.composition.main)
@@ -66,7 +66,7 @@ def sent(found, client, round=0):
 
 
 def pairs(found, plain, round=0):
-    """(malicious upload, the honest one in its place) of all malicious clients."""
+    """Return (forged upload, the client's honest upload) for all malicious clients."""
     malicious = sorted(found.server.malicious)
     assert len(malicious) == 2
     return [(sent(found, c, round), sent(plain, c, round)) for c in malicious]
@@ -80,7 +80,7 @@ def changed(forged, honest):
     return {name for name in honest if not torch.equal(forged[name], honest[name])}
 
 
-# --- the attacks' arithmetic --------------------------------------------------------------------
+# --- forged numbers -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_stale_sends_what_it_made_k_rounds_ago(federation, k, wanted):
 
 
 def test_stale_with_rounds_missed(federation):
-    """Of rounds 0, 4 and 5 that it took part in, it sends in 7 what it made three rounds before."""
+    """After rounds 0, 4 and 5, the client sends its payload of round 4 in round 7 (k = 3)."""
     found, plain = federation("stale", k=3), federation()
     client = min(found.server.malicious)
     olds = [changed(sent(found, client, r), sent(plain, client, 0)) for r in (0, 4, 5)]
@@ -195,7 +195,7 @@ def test_a_stale_run_that_is_resumed_equals_one_that_was_not(tmp_path, few):
 
 
 def received(found, round=0):
-    """What reaches the server's hooks of what all clients sent."""
+    """Return all uploads as sent, and as the server's hooks receive them."""
     uploads = {c: sent(found, c, round) for c in range(found.plan.info.num_clients)}
     server = found.views()[1]
     return uploads, found.plan.composition.pass_on(
@@ -233,7 +233,7 @@ def test_alie_is_mean_minus_z_deviations(federation, knows):
 
 
 def test_alie_takes_z_from_the_numbers_of_clients(federation):
-    """Of four clients two malicious: Φ(z) = (2 − 1)/2, so z is 0 and they send their mean."""
+    """With two of four clients malicious, Φ(z) = (2 − 1)/2, so z is 0 and they send their mean."""
     _, seen = received(federation("alie"))
     _, zero = received(federation("alie", z=0))
     assert all(not changed(seen[c], zero[c]) for c in seen)
@@ -271,7 +271,7 @@ def test_label_flip(federation, to):
 
 
 def test_flipped_labels_are_learned(federation):
-    """The run's own test: a client that trains on the next class's labels is wrong by one."""
+    """A client that trains on the next class's labels has low accuracy in the run's own test."""
     run = {"rounds": 12, "local_epochs": 5}
     found = federation("label-flip", method="local", run=run, to="next")
     last = found.rounds(12)[-1]
@@ -280,7 +280,7 @@ def test_flipped_labels_are_learned(federation):
 
 
 class Broken:
-    """Labels that are none."""
+    """Returns labels that are not classes."""
 
     @pf.hookimpl
     def train_labels(self, labels):
@@ -293,7 +293,7 @@ def test_labels_that_are_none_are_refused(tmp_path):
         toyfed.Toy(toyfed.make_plan("local", tmp_path, extra=extra, wrappers=["broken"])).rounds(1)
 
 
-# --- which tensors ------------------------------------------------------------------------------
+# --- keys ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -326,7 +326,7 @@ def test_keys_that_name_nothing_are_refused_before_training(tmp_path, few):
     assert not (tmp_path / "run").exists()
 
 
-# --- who is malicious ---------------------------------------------------------------------------
+# --- malicious clients --------------------------------------------------------------------------
 
 
 def malicious(folder, **options):
@@ -374,7 +374,7 @@ def test_what_does_not_go_together_is_refused_before_training(tmp_path, few, opt
     ],
 )
 def test_the_gate_has_nothing_against_attacks(federation, method, attack):
-    """With --on-bad-upload stop, the default: all are inside the rules."""
+    """All forged uploads pass the gate, with the default --on-bad-upload stop."""
     lines = federation(attack, method=method).rounds(3)
     assert all(line["participants"] == 4 for line in lines)
 
@@ -433,7 +433,7 @@ def test_the_summary_and_the_record(tmp_path, few):
 
 @pytest.mark.slow
 def test_attacks_are_the_same_in_other_processes(tmp_path, few):
-    """What `stale` and `label-flip` keep lives in hosts, what `alie` agrees on does not."""
+    """`stale` and `label-flip` keep state in the hosts; `alie` forges on the server."""
     rows = []
     for backend in ("local", "process"):
         result = pf.run(

@@ -1,4 +1,4 @@
-"""Every method's payloads can be encoded, up and down: the wrappers know none of them."""
+"""Tests that wrappers, which know no method, encode every method's payloads, up and down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Gaussian noise of FedKTL's Table 10: how much, on what, where, and the same every time."""
+"""Tests of the Gaussian noise of FedKTL's Table 10: strength, tensors, direction, seeds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ K = 128
 
 
 class Sender:
-    """Sends one of everything, both ways."""
+    """Sends one tensor of every kind, up and down."""
 
     uploads: dict[str, str] = {}
     downloads: dict[str, str] = {}
@@ -44,7 +44,7 @@ VECTORS = ("prototypes", "latents", "global_prototypes")
 
 
 def everything():
-    """Zeros where noise is expected, so that what is there is the noise; ones elsewhere."""
+    """Return zeros where noise is expected, so the values are the noise; ones elsewhere."""
     ones = ("head/weight", "model/buffer/x", "public_logits", "class_logits")
     return pf.Payload(
         {name: torch.zeros(100, K) for name in VECTORS}
@@ -58,7 +58,7 @@ def everything():
 
 @pytest.fixture
 def noisy(tmp_path):
-    """``noisy(wrappers, **options of the noise)``: a federation of the sender."""
+    """Return ``noisy(wrappers, **options of the noise)``: a federation with the method `Sender`."""
 
     def make(wrappers=(NOISE,), method="sender", **options):
         plan = toyfed.make_plan(
@@ -83,7 +83,7 @@ def sent(found, client=0, direction="up", round=0):
 
 
 def is_normal(values, scale):
-    """Mean, deviation and the fourth moment within five of their standard errors."""
+    """Check that mean, deviation and fourth moment are within five standard errors."""
     v = values.double().flatten() / scale
     n = len(v)
     assert abs(v.mean()) < 5 / n**0.5
@@ -102,7 +102,7 @@ def test_the_noise_is_normal_with_deviation_s(noisy, direction):
 
 
 def test_p_is_the_share_of_the_value_that_is_taken_away(noisy):
-    """FedPCL's v·(1 − p) + N(0, s²), number by number; p isn't multiplied on the noise."""
+    """Each number is FedPCL's v·(1 − p) + N(0, s²); p does not scale the noise."""
     clean = sent(noisy((), method="fedproto"))["prototypes"]
     alone = sent(noisy(method="fedproto", s=0.7, p=1.0))["prototypes"]
     assert clean.abs().max() > 0.1
@@ -139,7 +139,7 @@ def test_nothing_but_vectors_and_images_is_touched(noisy, direction):
 
 
 def test_noise_keeps_the_values_under_it(noisy, tmp_path):
-    """What FedProto's clients send is four fifths of the prototypes plus noise, row for row."""
+    """FedProto's clients send 0.8 times each prototype plus noise."""
     clean, found = noisy((), method="fedproto"), noisy(method="fedproto", direction="up")
     for number in range(4):
         a, b = sent(clean, number), sent(found, number)
@@ -184,7 +184,7 @@ def test_torchs_own_generator_is_left_alone(noisy):
 
 
 def test_the_methods_own_payload_is_not_written_to(noisy):
-    """A method may hand out the tensors of its knowledge."""
+    """A method may return tensors of its knowledge."""
     found = noisy(method="fedsa")
     anchors = found.server.knowledge["prototypes"].clone()
     payload = sent(found, direction="down")
@@ -217,7 +217,7 @@ def test_impossible_strengths_are_refused(noisy, wrong):
 
 
 def uploaded(plan, secret=b"", round=0, client=0):
-    """The prototypes that a client of a host with a secret sends."""
+    """Return the prototypes that a client sends from a host with this secret."""
     record = pf.backends.Host(plan, secret=secret).client(client)
     record.round = round
     view = Client(record, plan.composition.main)
@@ -225,7 +225,7 @@ def uploaded(plan, secret=b"", round=0, client=0):
 
 
 def test_without_the_secret_the_noise_cannot_be_drawn_again(noisy):
-    """The server has the seed; the noise of a host with a secret is another."""
+    """The server knows the seed, but a host with a secret draws other noise."""
     plan = noisy(secret=True, s=1.0).plan
     secrets = [b"", b"one" * 10, b"two" * 10]
     drawn = [uploaded(plan, secret) for secret in secrets]

@@ -1,4 +1,4 @@
-"""Label noise: how many training labels are wrong, which they become, and that they stay so."""
+"""Tests of label noise: share of wrong labels, their new classes, reproducibility."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def federation(tmp_path):
 
 
 def matrix(found, plain, client):
-    """Share of each class's labels that became each other one, C×C."""
+    """Return the share of each class's labels that became each class, C×C."""
     old, new = plain.client(client).train.y, found.client(client).train.y
     counts = torch.zeros(4, 4)
     counts.index_put_((old, new), torch.ones(len(old)), accumulate=True)

@@ -1,4 +1,4 @@
-"""Quantise: types, scales and chance."""
+"""Tests of quantise: types, scales and stochastic rounding."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_weights_have_a_scale_for_each_output(made):
 @pytest.mark.parametrize(
     "tensors",
     [
-        {"x": torch.rand(5, 1)},  # a number and a scale for it are more than a number
+        {"x": torch.rand(5, 1)},  # a number with a scale is larger than a number
         {"x": torch.tensor(0.5)},
         {"x": torch.rand(0, 40)},
         {"model/buffer/running_var": torch.rand(40)},
@@ -85,7 +85,7 @@ def test_other_types_come_back_as_what_they_were(made):
     x = torch.rand(3, 40)
     _, seen = send(made(), {"a": x.double(), "b": x.half(), "c": x.bfloat16()})
     assert [seen[name].dtype for name in "abc"] == [torch.float64, torch.float16, torch.bfloat16]
-    wire, seen = send(made(to="fp16"), {"a": x.half()})  # nothing to gain
+    wire, seen = send(made(to="fp16"), {"a": x.half()})  # already 16 bits
     assert torch.equal(wire["a"], x.half()) and torch.equal(seen["a"], x.half())
 
 
@@ -100,7 +100,7 @@ def test_chance_is_the_clients_and_the_rounds_alone(made, to):
     for other in ({"client": 1}, {"round": 1}, {"direction": "download"}):
         assert not torch.equal(wire(), wire(**other)), other
     down = {"direction": "download"}
-    assert torch.equal(wire(**down), wire(client=1, **down))  # one broadcast for all
+    assert torch.equal(wire(**down), wire(client=1, **down))  # one broadcast for all clients
     plain = send(made(to=to), sent)[0]["prototypes"].float()
     assert not torch.equal(wire(), plain) and (wire() - plain).abs().max() <= max(1.0, 0.02)
 
@@ -133,7 +133,7 @@ def test_behind_top_k_only_the_kept_numbers_are_quantised(made):
 
 
 def test_before_top_k_there_are_no_numbers_left_for_it(made):
-    """8-bit integers are none that top-k takes: the order of --with counts."""
+    """Top-k leaves 8-bit integers as they are, so the order of --with matters."""
     wire, _ = send(made((NAME, "top-k")), rows_of(0, 2))
     assert "prototypes.indices" not in wire
 

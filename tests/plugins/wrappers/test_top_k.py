@@ -1,4 +1,4 @@
-"""Top-k: what is kept, what is remembered, and for whom."""
+"""Tests of top-k: kept numbers, memory, and whose memory it is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOP = "top-k"
 
 
 class Scripted:
-    """Sends in each round what the test says."""
+    """Declares uploads; the tests provide the tensors of each round."""
 
     uploads = {
         "prototypes": "p",
@@ -29,7 +29,7 @@ class Scripted:
 
 @pytest.fixture
 def made(tmp_path):
-    """``made(**options)``: a toy federation with top-k."""
+    """Return ``made(**options)``: a toy federation with top-k."""
 
     def make(wrappers=(TOP,), method="scripted", **options):
         options = {TOP: options} if options else {}
@@ -43,7 +43,7 @@ def made(tmp_path):
 
 
 def send(found, tensors, client=0, round=0, direction="upload"):
-    """What crosses and what is seen of tensors that a client sends, or is sent."""
+    """Return the encoded payload of a client's upload or download, and the decoded one."""
     record = found.client(client)
     record.round = found.server.round = round
     main = found.plan.composition.main
@@ -67,12 +67,12 @@ def rows_of(*classes, d=40, seed=0):
 
 
 def slow(row, k):
-    """A row with all but its k largest numbers gone."""
+    """Return a row with all but its k largest numbers set to 0."""
     kept = sorted(range(len(row)), key=lambda j: -abs(row[j]))[:k]
     return [value if j in kept else 0 for j, value in enumerate(row)]
 
 
-# --- what is kept ---------------------------------------------------------------------------------
+# --- kept numbers ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_weights_are_taken_whole(made):
 @pytest.mark.parametrize(
     ("tensors", "whole"),
     [
-        ({"prototypes": torch.ones(2, 1)}, True),  # a number and its place are more than a number
+        ({"prototypes": torch.ones(2, 1)}, True),  # a number with its place is larger than a number
         ({"x": torch.tensor(3.0)}, True),
         ({"model/buffer/running_var": torch.rand(100)}, True),
         ({"samples": torch.arange(100)}, True),
@@ -159,7 +159,7 @@ def test_a_key_of_the_methods_own_that_clashes(made):
         send(made(), {"x": torch.rand(2, 40), "x.indices": torch.ones(2)})
 
 
-# --- what is remembered ---------------------------------------------------------------------------
+# --- memory ---------------------------------------------------------------------------------------
 
 
 def test_memory_by_the_equations(made):
@@ -180,7 +180,7 @@ def test_memory_by_the_equations(made):
 
 
 def test_what_is_sent_and_what_is_left_add_up(made):
-    """Of what adds up over the rounds nothing is lost: Σ g + m = Σ v."""
+    """Nothing of the sum over rounds is lost: Σ g + m = Σ v."""
     found, total, seen_total = made(error_feedback=True), torch.zeros(3, 40), torch.zeros(3, 40)
     for round in range(6):
         update = torch.randn(3, 40, generator=torch.Generator().manual_seed(round))
@@ -191,7 +191,7 @@ def test_what_is_sent_and_what_is_left_add_up(made):
 
 
 def test_memory_stays_with_its_class(made):
-    """Classes come and go, and in another order; each row's memory is its class's own."""
+    """Each row's memory follows its class, even if classes are missing or change order."""
     script = [(0, 1, 2), (2, 0), (1,), (3, 2, 1, 0)]
     together = made(error_feedback=True)
     alone = {c: made(error_feedback=True) for c in range(4)}
