@@ -1,9 +1,9 @@
-"""What an upload costs the server: bytes, and seconds to read, check and aggregate it.
+"""Measure the server's cost of an upload: bytes, and time to read, check and aggregate it.
 
     python benchmarks/aggregation.py
 
-Two clients train for one round on random images; their uploads, repeated, stand for those of many
-clients. Prints a Markdown table.
+Two clients train on random images; copies of their uploads stand for the uploads of many clients.
+Prints a Markdown table.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from protofl.hooks.views.server import Server
 
 
 def noise(classes: int) -> type:
-    """A data set of random 28×28 images, ten of each class for each of two clients."""
+    """Return a data set class of random 28×28 images, 40 of each class."""
 
     class Noise:
         """Random images."""
 
         @pf.hookimpl
         def cache_key(self) -> str:
-            """A key of its own for every number of classes."""
+            """Return a cache key for this number of classes."""
             return f"noise-{classes}"
 
         @pf.hookimpl
         def decode(self) -> pf.datasets.Dataset:
-            """The images."""
+            """Return the images and labels."""
             generator = torch.Generator().manual_seed(0)
             shape = (40 * classes, 1, 28, 28)
             x = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
@@ -48,7 +48,7 @@ def noise(classes: int) -> type:
 
 
 class OneHost:
-    """A pool of one host, which keeps the uploads' and the downloads' bytes."""
+    """A pool of one host that keeps the bytes of all uploads and downloads."""
 
     def __init__(self, plan: pf.backends.Plan) -> None:
         self.host = pf.backends.Host(plan)
@@ -56,7 +56,7 @@ class OneHost:
         self.downloads: list[bytes] = []
 
     def run(self, jobs: list[Job]) -> Any:  # noqa: ANN401 - a generator
-        """Do the jobs."""
+        """Run the jobs and yield each with its reply."""
         for job in jobs:
             reply = self.host.handle(job)
             if job.op == "train":
@@ -65,15 +65,15 @@ class OneHost:
             yield job, reply
 
     def broadcast(self, job: Job) -> None:
-        """Do a job."""
+        """Run a job on the host."""
         self.host.handle(job)
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing."""
 
 
 def measure(method: str, classes: int, count: int, repeats: int, data: Path) -> str:
-    """A line of the table."""
+    """Return one row of the table."""
     given = {
         "method": method,
         "models": "cnn4",
@@ -93,7 +93,7 @@ def measure(method: str, classes: int, count: int, repeats: int, data: Path) -> 
     federation.start_trial(0)
     for number in range(2):
         federation.round(number)
-    # Copies: the replies of different clients share no memory either.
+    # Copies, because the replies of different clients do not share memory either.
     blobs = [bytes(bytearray(pool.uploads[i % 2])) for i in range(count)]
     torch.set_num_threads(plan.settings.server_threads)
     view = Server(federation.server, plan.composition.main)

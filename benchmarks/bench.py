@@ -1,11 +1,12 @@
-"""Seconds a round by stage and peak memory, beside another loop that must reach the same weights.
+"""Measure seconds per round by stage and peak memory; compare them with those of a second loop.
 
     python benchmarks/bench.py 'digits-*' --against benchmarks/naive.py
     python benchmarks/bench.py 'mnist-*' 'cifar10-*' --data DIR --against benchmarks/naive.py
 
-Each loop runs in a process of its own; both are measured in turn, so that a drift of the machine
-affects both. Round 0 builds clients and fills caches and does not count. A measure is the mean of
-``--rounds`` rounds. All stages except server and total are summed over hosts.
+The second loop must reach the same weights. Each loop runs in its own process. The loops take
+turns, so that a change in the machine's speed affects both. Round 0 builds clients and fills caches
+and does not count. A measurement is the mean of ``--rounds`` rounds. All stages except server and
+total are summed over hosts.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ from protofl.system.options.parsing import assignments, merge_options, parse_opt
 
 STAGES = ("setup", "train", "prototypes", "payload", "server", "evaluate", "total")
 FIRST = {"round": ("round",), "evaluate": ("round", "evaluate"), "server": ("collect", "serve")}
-"""The calls before the first measure, by a case's part; the last one is what is measured."""
+"""The calls of round 0 for each part of a case. The last one is the call that is measured."""
 
 Options = dict[str, Any]
 Row = dict[str, Any]
 
 
 class Side:
-    """A loop in a process of its own."""
+    """A loop in its own process."""
 
     def __init__(self, options: Options, file: Path | None, folder: Path, *, double: bool) -> None:
         begin = time.perf_counter()
@@ -59,7 +60,7 @@ class Side:
         return found
 
     def save(self, path: Path) -> Path:
-        """Write the state that the loop has reached."""
+        """Write the loop's current state."""
         self._do(bench_loops.save, path)
         return path
 
@@ -70,7 +71,7 @@ class Side:
         return peak
 
     def kill(self) -> None:
-        """End the process in the middle of its work."""
+        """End the process and cancel queued work."""
         self._process.shutdown(wait=True, cancel_futures=True)
 
 
@@ -87,11 +88,11 @@ def measure(
 
     Args:
         case: The case.
-        data: A folder with data files; None to take the data set by its name.
+        data: A folder with data files; None to load the data set by its name.
         against: A file with another loop (`bench_loops.Loop`).
-        repeats: Measures of each loop.
-        rounds: Rounds of one measure.
-        options: Options of all runs, which override the case's.
+        repeats: Measurements of each loop.
+        rounds: Rounds of one measurement.
+        options: Options for all runs, which override the case's options.
 
     Returns:
         ``measures``, ``start`` (seconds) and ``memory`` (bytes) of each loop by its name, and
@@ -161,13 +162,13 @@ def first(sides: dict[str, Side], case: Case) -> None:
 
 
 def means(found: list[dict[str, float]]) -> dict[str, float]:
-    """Average the seconds of some rounds by stage."""
+    """Return the mean seconds of each stage over rounds."""
     stages = [s for s in STAGES if any(s in seconds for seconds in found)]
     return {s: statistics.fmean(seconds.get(s, 0.0) for seconds in found) for s in stages}
 
 
 def table(row: Row) -> Iterable[str]:
-    """Render a case: a line for each loop, then the ratio of both and whether they are equal."""
+    """Render a case: one line per loop, then the ratio of times and whether results are equal."""
     totals = {name: [m["total"] for m in found] for name, found in row["measures"].items()}
     for name, values in totals.items():
         found = row["measures"][name]
@@ -195,7 +196,7 @@ def table(row: Row) -> Iterable[str]:
 
 
 def machine() -> dict[str, Any]:
-    """Return what times depend on besides the code."""
+    """Return properties of the machine that affect the times."""
     load_before = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     return {"system": platform.platform(), "cores": os.cpu_count(), "load_before": load_before}
 

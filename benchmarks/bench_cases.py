@@ -1,4 +1,4 @@
-"""The cases of ``benchmarks/bench.py``, and their data."""
+"""Cases of ``benchmarks/bench.py`` and their data."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Case:
         name: DATA-METHOD or DATA-PART.
         method: The method.
         models: The model group.
-        data: The name of a data set; ``--data`` may hold a file of it.
+        data: The name of a data set; the folder ``--data`` may hold its file.
         clients: Number of clients M; all take part in every round.
         samples: Training samples of each client.
         part: A whole round, only the evaluation of all clients, or only the server's step on the
             uploads of round 0.
         options: Other options of the run.
-        check: Options for the comparison in float64 where the case's own amplify rounding errors.
-        target: The aimed ratio to the naive loop's time; None for none.
+        check: Options for the float64 comparison, if the case's own amplify rounding errors.
+        target: Target for the ratio of the naive loop's time to protofl's, or None.
     """
 
     name: str
@@ -71,8 +71,11 @@ def _auxiliary(method: str) -> dict[str, Any]:
 
 
 WELL_CONDITIONED = {"batch_size": 40, "lr": 1e-6}
-"""One small step a round. At 32 px the last feature maps are single pixels, and BatchNorm over ten
-of them turns a difference of 1e-15 in the weights into 0.2 within four steps of 0.01."""
+"""One small step per round.
+
+At 32 px the last feature maps are single pixels, and BatchNorm over ten of them turns a difference
+of 1e-15 in the weights into 0.2 within four steps of 0.01.
+"""
 
 CASES = (
     _digits("local"),
@@ -111,7 +114,7 @@ CASES = (
         target=2.0,
     ),
 )
-"""All cases. 20 × 300 training images in batches of 10 are 600 steps a round."""
+"""All cases. 20 × 300 training images in batches of 10 are 600 steps per round."""
 
 QUICK = ("digits-fedproto", "digits-fedtgp", "digits-fml", "digits-fedkd")
 """The default cases: about a minute on two cores, without any file."""
@@ -133,7 +136,7 @@ def choose(names: Iterable[str]) -> list[Case]:
 
 
 def load(kind: str, folder: Path | None, cache: Path) -> pf.datasets.Dataset:
-    """Read a case's data set: ``KIND*.npz`` in the folder, or by its name.
+    """Load a case's data set from ``KIND*.npz`` in the folder, or by its name.
 
     Raises:
         UsageError: The folder does not hold exactly one such file.
@@ -163,7 +166,7 @@ def write_subset(data: pf.datasets.Dataset, clients: int, samples: int, path: Pa
     if count > len(labels):
         raise UsageError(f"{clients} clients need {count:,} samples, got {len(labels):,}")
     order = np.argsort(labels, kind="stable")
-    rank = np.empty_like(labels)  # of a sample within its class
+    rank = np.empty_like(labels)  # rank of a sample within its class
     rank[order] = np.arange(len(labels)) - np.searchsorted(labels[order], labels[order])
     rows = np.sort(np.lexsort((labels, rank))[:count])
     np.savez(path, x_train=data.x[rows].numpy(), y_train=labels[rows], classes=data.classes)

@@ -1,4 +1,4 @@
-"""The loops that ``benchmarks/bench.py`` measures, and how far apart two of them end."""
+"""Loops that ``benchmarks/bench.py`` measures, and the comparison of their final states."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ TOLERANCE = 1e-9
 """Largest relative difference of two equal loops after two rounds in float64."""
 
 LEAST = 1e-3
-"""The smallest scale of a tensor: a bias between two BatchNorms holds only rounding errors."""
+"""Smallest scale of a relative difference: a bias between BatchNorms holds only rounding errors."""
 
 
 class Loop(Protocol):
-    """A federation that is measured.
+    """Interface of a loop that is measured.
 
     A file for ``--against`` has a function ``open_loop(plan, folder) -> Loop``: ``plan`` holds the
     data, split, first weights and options of the run; ``folder`` is empty and the loop may write to
@@ -69,7 +69,7 @@ class Loop(Protocol):
         ...
 
     def close(self) -> None:
-        """Stop what was started."""
+        """Release the loop's resources."""
         ...
 
 
@@ -141,7 +141,7 @@ class ProtoflLoop:
 
 
 def open_loop(plan: Plan, folder: Path, file: str | None) -> Loop:
-    """Open protofl's own loop, or that of a file.
+    """Open protofl's own loop, or the loop in a file.
 
     Raises:
         UsageError: The file has no ``open_loop``.
@@ -149,7 +149,7 @@ def open_loop(plan: Plan, folder: Path, file: str | None) -> Loop:
     if file is None:
         return ProtoflLoop(plan, folder)
     path = Path(file).absolute()
-    if str(path.parent) not in sys.path:  # as for a script
+    if str(path.parent) not in sys.path:  # as Python does for a script
         sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None, file
@@ -163,9 +163,9 @@ def open_loop(plan: Plan, folder: Path, file: str | None) -> Loop:
 
 @contextmanager
 def double_precision() -> Iterator[None]:
-    """Compute everything in float64 inside: weights, samples and all that follows.
+    """Use float64 for everything in the block: weights, samples and results.
 
-    In float32 two programs with the same arithmetic drift apart by rounding alone.
+    In float32, rounding alone makes two programs with the same arithmetic diverge.
     """
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
@@ -191,7 +191,7 @@ def start(options: dict[str, Any], folder: Path, file: str | None, double: bool)
 
 
 def work(part: str, number: int) -> dict[str, float]:
-    """Run a part of a round; return seconds by stage and ``total``, measured by a clock around."""
+    """Run a part of a round; return seconds by stage and the wall-clock time as ``total``."""
     run: Callable[[int], dict[str, float]] = getattr(_loop, part)
     _synchronise()
     begin = time.perf_counter()
@@ -201,7 +201,7 @@ def work(part: str, number: int) -> dict[str, float]:
 
 
 def save(path: Path) -> None:
-    """Write the state that the loop of this process has reached."""
+    """Write the current state of this process's loop."""
     write_state(_loop, path)
 
 
@@ -248,7 +248,7 @@ def write_state(loop: Loop, path: Path) -> None:
 def largest_difference(ours: Path, theirs: Path) -> tuple[float, str]:
     """Return the largest `difference` of two states, and the name of its tensor.
 
-    protofl may know more than the other loop (the factors of FedKD's last broadcast).
+    Knowledge that only protofl has is ignored (the factors of FedKD's last broadcast).
     """
     a, b = safetensors.torch.load_file(ours), safetensors.torch.load_file(theirs)
     names = {n for n in a if n.startswith("client/")} | b.keys()
@@ -258,7 +258,7 @@ def largest_difference(ours: Path, theirs: Path) -> tuple[float, str]:
 def difference(a: Tensor | None, b: Tensor | None) -> float:
     """Return the largest |a - b|, relative to the largest |b| (or to `LEAST`).
 
-    Infinite if one is missing, shapes differ, or one holds NaN.
+    Infinite if a tensor is missing, shapes differ, or a tensor holds NaN.
     """
     if a is None or b is None or a.shape != b.shape:
         return float("inf")

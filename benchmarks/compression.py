@@ -1,10 +1,10 @@
-"""Measure what wrappers save on the wire: the table of docs/how-to/compress-uploads.md.
+"""Measure how much traffic wrappers save: the table of docs/how-to/compress-uploads.md.
 
     python benchmarks/compression.py run OUT.jsonl [SEED …]   # some 100 CPU seconds a seed
     python benchmarks/compression.py table OUT.jsonl          # prints the tables as Markdown
 
-Every cell is a run of its own on the digits of scikit-learn as tables of 64 numbers, over ten
-clients with perceptrons of four makes. Bytes are those of the record, of the last round.
+Every cell is a separate run: scikit-learn's digits as rows of 64 numbers, ten clients, perceptrons
+of four architectures. Bytes are the recorded bytes of the last round.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ FEDERATION: dict[str, Any] = {
 
 
 def one(method: str, coding: str, seed: int, folder: Path) -> dict[str, float]:
-    """A run's accuracy, and the bytes of its last round."""
+    """Run a cell; return its accuracy and the bytes of its last round."""
     wrappers, options = CODINGS[coding]
     options = {"partition.beta": 0.5, "dataset.kind": "table", **options}
     if method == "fedproto":
@@ -79,7 +79,7 @@ def one(method: str, coding: str, seed: int, folder: Path) -> dict[str, float]:
 
 
 def run(path: Path, seeds: list[int]) -> None:
-    """All cells of some seeds, a line each; those that are in the file are not run again."""
+    """Run all cells for the seeds and write a line for each; skip cells that are in the file."""
     torch.set_num_threads(1)
     lines = path.read_text().splitlines() if path.exists() else []
     done = {tuple(json.loads(line)["cell"]) for line in lines}
@@ -99,7 +99,7 @@ def run(path: Path, seeds: list[int]) -> None:
 
 
 def table(path: Path) -> None:
-    """The tables, means over seeds."""
+    """Print the tables: means over seeds."""
     values: dict[tuple[str, str], list[dict[str, float]]] = {}
     for row in map(json.loads, path.read_text().splitlines()):
         values.setdefault(tuple(row["cell"][:2]), []).append(row)

@@ -1,12 +1,12 @@
-"""What a deployed run costs beside a simulated one: seconds, memory; on this machine, with Flower.
+"""Measure time and memory of a deployed run (Flower, on this machine) and of a simulated run.
 
     python benchmarks/deployed.py runs/deployed --nodes 2 4
     python benchmarks/deployed.py runs/large --nodes 2 --rounds 10 --large    # 40 MB each way
 
-Prints the seconds of a round, the start and the life of a ClientApp (the rest of a message's time
-is polling), and the largest resident memory of each program. The same clients train in worker
-processes of a simulated run. Messages and bytes are counted by
-tests/plugins/backends/test_flower_pool.py. Needs protofl[flower]; Linux only.
+Prints the seconds per round, the time to import flwr, the lifetime of a ClientApp (the rest of a
+message's time is polling), and the peak resident memory of each program. The same clients train in
+two simulated runs: in the run's own process, and in worker processes. Messages and bytes are
+counted by tests/plugins/backends/test_flower_pool.py. Needs protofl[flower]; Linux only.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ PROGRAMS |= {"flower-supernode": "SuperNode", "backends.worker": "process worker
 
 
 class Memory(threading.Thread):
-    """Watches the resident memory of programs of a folder, in MB.
+    """Samples the resident memory (MB) of the programs that work for a folder.
 
     Attributes:
-        largest: {program: its largest}.
-        over_time: What the link has had, one figure a look.
-        torch: Whether a ClientApp has mapped torch.
-        lives: {process of a ClientApp: when it was first and last seen}.
+        largest: {program: largest value}.
+        over_time: Memory of the SuperLink, one value per sample.
+        torch: True if a ClientApp has mapped torch.
+        lives: {process ID of a ClientApp: times when it was first and last seen}.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -51,7 +51,7 @@ class Memory(threading.Thread):
         self.lives: dict[int, tuple[float, float]] = {}
 
     def run(self) -> None:
-        """Look until the end."""
+        """Sample until `end` is called."""
         while not self._ended.wait(0.25):
             for mark, name in PROGRAMS.items():
                 found = [*map(resident, processes(mark, self._folder))]
@@ -65,13 +65,13 @@ class Memory(threading.Thread):
                     self.torch |= "libtorch" in Path(f"/proc/{number}/maps").read_text()
 
     def end(self) -> None:
-        """End the watch."""
+        """Stop sampling."""
         self._ended.set()
         self.join()
 
 
 def resident(number: int) -> float:
-    """Resident memory of a process in MB."""
+    """Return the resident memory of a process in MB; 0 if it has ended."""
     with contextlib.suppress(OSError, IndexError):
         text = Path(f"/proc/{number}/status").read_text()
         return int(text.split("VmRSS:")[1].split()[0]) / 1000
@@ -79,7 +79,7 @@ def resident(number: int) -> float:
 
 
 def seconds_of(folder: Path) -> tuple[float, dict[str, float]]:
-    """Return the median of a round's seconds without the first round, and of its parts."""
+    """Return the median seconds of a round, in total and by stage, without the first round."""
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()][1:]
     parts = {
         name: median(row["seconds"].get(name, 0) for row in rows) for name in rows[0]["seconds"]
@@ -88,7 +88,7 @@ def seconds_of(folder: Path) -> tuple[float, dict[str, float]]:
 
 
 def measure(folder: Path, nodes: int, rounds: int, method: str, words: str) -> None:
-    """Run the same on nodes and in worker processes, and print."""
+    """Run the same federation in simulation and on nodes, and print the measurements."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     given = [*words.split(), "--rounds", rounds, "--data-dir", folder / "data"]

@@ -1,11 +1,11 @@
-"""Faults of deployed runs, on this machine with Flower's own programs: what the run says.
+"""Cause faults in deployed runs (Flower's own programs, on this machine); print how the runs react.
 
     python benchmarks/deployed_faults.py runs/faults                 # all, some twenty minutes
     python benchmarks/deployed_faults.py runs/faults killed deadline
 
-A federation with two nodes of two clients each is made once. Each fault has a run of its own, in
-which it befalls the first node while it trains. After it, a simulated run with the same
-participants must have the same server and clients, bit for bit. Needs protofl[flower]; Linux only.
+A federation with two nodes of two clients each is made once. Each fault has its own run and occurs
+while the first node trains. Afterwards, a simulated run with the same participants must have the
+same server and clients, bit for bit. Needs protofl[flower]; Linux only.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ONE = {"OMP_NUM_THREADS": "1"}
 
 
 class Program:
-    """A command of protofl with a file for what it prints."""
+    """A protofl command that writes its output to a file."""
 
     def __init__(self, folder: Path, name: str, *words: object) -> None:
         self.log = folder / f"{name}.txt"
@@ -53,11 +53,11 @@ class Program:
 
     @property
     def said(self) -> str:
-        """What it has printed."""
+        """The program's output so far."""
         return self.log.read_bytes()[self._start :].decode(errors="replace")
 
     def wait_for(self, words: str, seconds: float = 240) -> None:
-        """Wait until the program prints words."""
+        """Wait until the output contains `words`."""
         end = time.monotonic() + seconds
         while words not in self.said:
             if self.process.poll() is not None or time.monotonic() > end:
@@ -65,13 +65,13 @@ class Program:
             time.sleep(0.2)
 
     def end(self, how: signal.Signals = signal.SIGTERM) -> None:
-        """End the program by a signal."""
+        """End the program with a signal."""
         self.process.send_signal(how)
         self.process.wait(60)
 
 
 def processes(mark: str, home: Path) -> list[int]:
-    """Processes with a mark in their command that work for a folder."""
+    """Return the IDs of processes that work for a folder and have `mark` in their command."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -85,7 +85,7 @@ def processes(mark: str, home: Path) -> list[int]:
 
 
 def kill(mark: str, home: Path, how: signal.Signals = signal.SIGKILL) -> int:
-    """Send a signal to the processes of a folder; return how many there were."""
+    """Send a signal to the processes of a folder; return the number of processes."""
     found = processes(mark, home)
     for number in found:
         with contextlib.suppress(ProcessLookupError):
@@ -111,7 +111,7 @@ class Lab:
         self.starts = [self.start_node(number) for number in range(sites)]
 
     def start_link(self) -> Program:
-        """Start the link, and wait until it is there."""
+        """Start the link and wait until it is ready."""
         link = Program(self.folder, "link", "deploy", "link", self.lab)
         link.wait_for("link at")
         return link
@@ -135,7 +135,7 @@ class Lab:
         """Wait until the first node trains in the second round."""
         run.wait_for("round 1/")
         before, since = list[int](), time.monotonic()
-        while not before or time.monotonic() - since < 4:  # the one of the evaluation ends soon
+        while not before or time.monotonic() - since < 4:  # an evaluation's ClientApp ends sooner
             now = processes("flwr-clientapp", self.nodes[0])
             if now != before:
                 before, since = now, time.monotonic()
@@ -149,7 +149,7 @@ class Lab:
 
 
 def killed(lab: Lab, run: Program) -> Program:
-    """Node killed (-9) in training, started again after 10 s."""
+    """The node is killed (-9) in training and restarted after 10 s."""
     lab.in_training(run)
     lab.starts[0].end(signal.SIGKILL)
     kill("", lab.nodes[0])
@@ -159,7 +159,7 @@ def killed(lab: Lab, run: Program) -> Program:
 
 
 def terminated(lab: Lab, run: Program) -> Program:
-    """Node terminated in training, started again at once."""
+    """The node is terminated in training and restarted at once."""
     lab.in_training(run)
     lab.starts[0].end()
     lab.starts[0] = lab.start_node(0)
@@ -167,21 +167,21 @@ def terminated(lab: Lab, run: Program) -> Program:
 
 
 def clientapp(lab: Lab, run: Program) -> Program:
-    """Flower's ClientApp killed in training."""
+    """Flower's ClientApp is killed in training."""
     lab.in_training(run)
     assert kill("flwr-clientapp", lab.nodes[0])
     return run
 
 
 def host(lab: Lab, run: Program) -> Program:
-    """The resident host killed in training."""
+    """The resident host is killed in training."""
     lab.in_training(run)
     assert kill("backends.node", lab.nodes[0])
     return run
 
 
 def deadline(lab: Lab, run: Program) -> Program:
-    """A node that stands still past the deadline."""
+    """The node's host is paused until the deadline has passed."""
     lab.in_training(run)
     assert kill("backends.node", lab.nodes[0], signal.SIGSTOP)
     try:
@@ -192,7 +192,7 @@ def deadline(lab: Lab, run: Program) -> Program:
 
 
 def gone(lab: Lab, run: Program) -> Program:
-    """Both nodes terminated, and back after a while; the run is resumed if it ended."""
+    """Both nodes are terminated and restarted after 45 s; the run is resumed if it ended."""
     lab.in_training(run)
     for start in lab.starts:
         start.end()
@@ -204,7 +204,7 @@ def gone(lab: Lab, run: Program) -> Program:
 
 
 def superlink(lab: Lab, run: Program) -> Program:
-    """The SuperLink killed in training, started again; the run is resumed."""
+    """The SuperLink is killed in training and restarted; the run is resumed."""
     lab.in_training(run)
     kill("flower-superlink", lab.lab)
     print("   the run:", closing(run))
@@ -214,7 +214,7 @@ def superlink(lab: Lab, run: Program) -> Program:
 
 
 def stopped(lab: Lab, run: Program) -> Program:
-    """The command protofl deploy stop in training; the run is resumed."""
+    """`protofl deploy stop` is called in training; the run is resumed."""
     lab.in_training(run)
     stop = Program(lab.folder, "stop", "deploy", "stop", lab.lab)
     print("   stop:", closing(stop))
@@ -223,7 +223,7 @@ def stopped(lab: Lab, run: Program) -> Program:
 
 
 def twice(lab: Lab, run: Program) -> Program:
-    """A second run begins while one trains."""
+    """A second run is started while another one trains."""
     run.wait_for("round 1/")
     second = lab.new_run("twice-2")
     print("   the second:", closing(second))
@@ -238,7 +238,7 @@ MORE = {"deadline": ["--deadline", "40"], "gone": ["--wait-for-clients", "300"]}
 
 
 def closing(program: Program, seconds: float = 900) -> str:
-    """The exit code and the last lines of a program."""
+    """Wait until a program ends; describe its exit code and its last lines."""
     try:
         code = program.process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -261,7 +261,7 @@ def online(lab: Lab, seconds: float = 150) -> None:
 
 
 def judged(lab: Lab, name: str) -> str:
-    """Compare a run with the simulated one that has the same participants."""
+    """Compare a run with a simulated run that has the same participants."""
     out = lab.folder / f"{name}-simulated"
     shutil.rmtree(out, ignore_errors=True)
     words = [*RUN.split(), "--rounds", ROUNDS, "--data-dir", lab.folder / "data"]
@@ -274,7 +274,7 @@ def judged(lab: Lab, name: str) -> str:
 
 
 def strangers(lab: Lab) -> Iterator[str]:
-    """What the link answers to requests without a key."""
+    """Yield the link's answers to requests without a key."""
     import ssl
 
     address = read_federation(lab.lab).address
@@ -290,7 +290,7 @@ def strangers(lab: Lab) -> Iterator[str]:
 
 
 def refused_nodes(lab: Lab) -> Iterator[str]:
-    """What a node says that the link refuses, and what protofl node check says of it."""
+    """Yield the output of nodes that the link refuses, and of `protofl node check` for them."""
     other, away = lab.folder / "other", lab.folder / "refused"
     for place in (other, away):
         shutil.rmtree(place, ignore_errors=True)
@@ -320,7 +320,7 @@ def refused_nodes(lab: Lab) -> Iterator[str]:
 
 
 def main() -> None:
-    """Let the faults befall runs, and print what these say."""
+    """Run the chosen faults and print how the runs react."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("faults", nargs="*", help=f"default: refused, {', '.join(FAULTS)}")

@@ -1,11 +1,12 @@
-"""How near FedKTL's F brings prototypes to a generator's vectors, by F's width.
+"""Measure how close FedKTL's F brings prototypes to a generator's latent vectors, by F's width.
 
     python benchmarks/fedktl_alignment.py --rounds 4 --seeds 0 1 2
 
-A server's side of FedKTL alone, without clients: each of eight sends the prototypes of five of ten
-classes, the columns of V at a length that grows from round to round, under noise. For every width
-and seed it prints L_MMD of the transformed prototypes after each round (0.08 to 0.1 is as near as
-forty vectors come), and the squared length of each class's Q̄^c beside that of the vectors.
+Runs only the server of FedKTL. Each of eight simulated clients uploads prototypes of five of ten
+classes: columns of V plus noise, with a length that grows from round to round. For every width and
+seed, the script prints L_MMD of the transformed prototypes after each round (0.08 to 0.1 is the
+minimum for forty vectors) and the squared length of each class's Q̄^c. The mean squared length of
+the latent vectors is printed first.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ CLIENTS, CLASSES, OWN = 8, 10, 5
 
 
 def main() -> None:
-    """Train F at each width."""
+    """Train F at each width and print the measurements."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--widths", type=int, nargs="+", default=[10, 32, 128, 512])
     parser.add_argument("--rounds", type=int, default=4)
@@ -59,7 +60,7 @@ def main() -> None:
 
 
 def make_server(generator: pf.datasets.Generator, seed: int, width: int, official: bool) -> Any:  # noqa: ANN401
-    """What FedKTL sees of a server, without a run around it."""
+    """Return a stand-in for the server with the attributes that FedKTL uses."""
     variant = "official" if official else "paper"
     options = FedKTL.Config(variant=variant, K=CLASSES, hidden=width, guide_batch=CLASSES)
     return SimpleNamespace(
@@ -77,7 +78,7 @@ def make_server(generator: pf.datasets.Generator, seed: int, width: int, officia
 
 
 def prototypes(number: int) -> dict[int, pf.Payload]:
-    """What the clients send in a round."""
+    """Return the clients' uploads of a round."""
     chance = torch.Generator().manual_seed(100 + number)
     V = F.simplex_etf(CLASSES, CLASSES, torch.Generator().manual_seed(1)).T
     uploads = {}

@@ -1,15 +1,15 @@
-"""Runs that are killed at random moments and continued: the same folder as without, or not.
+"""Kill runs at random moments and resume them; compare them with runs that were not killed.
 
     python benchmarks/kills.py runs/kills                 # two hundred kills over all methods
     python benchmarks/kills.py runs/kills --kills 20 --methods fedproto fedsa
     python benchmarks/kills.py runs/kills --report        # what was found so far
 
-For each method there is one run that nothing befalls, and two that are killed: with clients in the
-run's own process, and with two worker processes. There the victim is the run or one of its workers
-(SIGKILL; the run also SIGTERM and SIGINT). A run that ended is continued by ``--resume``, or begun
-anew where it had no folder yet, until it is done; then all that lies in its folder is compared with
-the folder of the first, byte for byte but for times. Finished runs are not repeated, so this may
-be stopped and called again. Linux only.
+Each method has one run without kills and two runs that are killed: one with its clients in the
+run's own process, and one with two worker processes. Runs are killed by SIGKILL, SIGTERM or SIGINT,
+workers by SIGKILL. A killed run is continued by ``--resume``, or started again if it had no folder
+yet, until it is done. Then its folder must equal the folder of the run without kills, byte for byte
+except for times. Finished runs are not repeated, so this script may be stopped and called again.
+Linux only.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from protofl.hooks.discovery.registry import Registry
 
 MAIN = (signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 PATIENCE = 300
-"""Seconds after which a run that does not end counts as hanging."""
+"""A run that has not ended after this many seconds counts as hanging."""
 ONE_MODEL = ("fedavg", "fedprox")
 COMMAND = (sys.executable, "-c", "import sys; from protofl_cli.start import main; main()")
 
 
 @dataclass
 class Chain:
-    """A run, and what befell it until it was done.
+    """A run with its kills, until it is done.
 
     Attributes:
         method: The method.
-        backend: Where its clients lived.
-        kills: {whom, and by what signal: how often}.
+        backend: The run's backend.
+        kills: {victim and signal: count}.
         early: Kills before there was a folder to continue from.
-        rounds: The round that each kill interrupted; -1 before the first was saved.
-        wrong: What is not as it should be; empty where all is.
+        rounds: The last saved round at each kill; -1 if none was saved.
+        wrong: Problems found.
     """
 
     method: str
@@ -64,7 +64,7 @@ class Chain:
 
 
 def main() -> None:
-    """Kill what is to be killed, and print what was found."""
+    """Kill the runs and print a report."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--kills", type=int, default=200, help="how many, over all runs")
@@ -82,13 +82,13 @@ def main() -> None:
 
 
 def runnable(registry: Registry) -> list[str]:
-    """The methods that run by themselves; those that are there for others alone do not."""
+    """Return the names of all methods except donor methods, which cannot run alone."""
     names = sorted(plugin.name for plugin in registry.plugins("method"))
     return [name for name in names if not getattr(registry.load("method", name), "donates", ())]
 
 
 def run_all(given: argparse.Namespace, methods: list[str], found: Path) -> None:
-    """All chains that are not done."""
+    """Run all chains that are not done."""
     chains = [(method, backend) for method in methods for backend in ("local", "process")]
     each, more = divmod(given.kills, len(chains))
     done = {(c["method"], c["backend"]) for c in read(found)}
@@ -103,12 +103,12 @@ def run_all(given: argparse.Namespace, methods: list[str], found: Path) -> None:
 
 
 def read(found: Path) -> list[dict[str, Any]]:
-    """The chains of a file."""
+    """Return the chains in a file."""
     return [json.loads(line) for line in found.read_text().splitlines()] if found.exists() else []
 
 
 def report(chains: list[Chain]) -> None:
-    """Print sums, and all that is wrong."""
+    """Print totals and all problems."""
     kills = sum((chain.kills for chain in chains), Counter[str]())
     methods = {chain.method for chain in chains}
     print(f"{sum(kills.values())} kills of {len(chains)} runs of {len(methods)} methods")
@@ -128,7 +128,7 @@ def report(chains: list[Chain]) -> None:
 
 @dataclass
 class Place:
-    """Where the runs of a method lie, and how they are started."""
+    """Folders and commands of a method's runs."""
 
     folder: Path
     method: str
@@ -137,7 +137,7 @@ class Place:
 
     @property
     def whole(self) -> Path:
-        """The folder of the run that nothing befalls."""
+        """The folder of the run without kills."""
         return self.folder / self.method / "whole"
 
     @property
@@ -146,7 +146,7 @@ class Place:
         return self.folder / self.method / self.backend
 
     def command(self, out: Path, backend: str) -> list[str]:
-        """What begins a run, or continues it where it can be."""
+        """Return the command that resumes a run, or starts it if there is nothing to resume."""
         hosts = ["--backend", backend, *(["--workers", "2"] if backend == "process" else [])]
         if (out / "config.json").exists():
             return [*COMMAND, "run", "--resume", "--out", str(out), *hosts]
@@ -164,7 +164,7 @@ class Place:
 
 
 def make_data(path: Path) -> None:
-    """Eighty images of 8×8 pixels, of four classes: one bright quarter each."""
+    """Write eighty 8×8 images in four classes; each class has a different bright quarter."""
     draw = np.random.default_rng(0)
     y = np.arange(80) % 4
     x = draw.integers(0, 120, (80, 8, 8))
@@ -175,7 +175,7 @@ def make_data(path: Path) -> None:
 
 
 def killed(place: Place, count: int, draw: random.Random) -> Chain:
-    """A run that is killed so many times, and then finished and compared."""
+    """Kill a run `count` times, then finish it and compare it with the run without kills."""
     chain = Chain(place.method, place.backend)
     shutil.rmtree(place.out, ignore_errors=True)
     if not (place.whole / "summary.json").exists():
@@ -193,7 +193,7 @@ def killed(place: Place, count: int, draw: random.Random) -> Chain:
             code = ended(run, chain, log)
         if code == 0 and not left:
             break
-        if code == 0:  # it was faster than the kills: once more from the beginning
+        if code == 0:  # the run ended before all kills were done: start again
             chain.wrong += differences(place.whole, place.out)
             shutil.rmtree(place.out)
     else:
@@ -205,7 +205,7 @@ def killed(place: Place, count: int, draw: random.Random) -> Chain:
 
 @contextlib.contextmanager
 def started(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A run in a process group of its own, which is gone afterwards."""
+    """Start a run in its own session; kill the run on exit."""
     with log.open("wb") as file:
         run = subprocess.Popen(
             command,
@@ -227,7 +227,7 @@ def befall(run: subprocess.Popen[bytes], place: Place, chain: Chain, draw: rando
     """Kill the run, or one of its workers, at a random moment."""
     further = draw.choice((0, 1, 1, 1, 2, 3))
     if not further:
-        time.sleep(draw.uniform(0, 6))  # while it starts, and before its first round is saved
+        time.sleep(draw.uniform(0, 6))  # during the start, before its first round is saved
     saved = rounds_of(place.out)
     while run.poll() is None and further and rounds_of(place.out) < saved + further:
         time.sleep(0.002)
@@ -236,14 +236,14 @@ def befall(run: subprocess.Popen[bytes], place: Place, chain: Chain, draw: rando
     if workers and draw.random() < 0.7:
         kill(draw.choice(workers), signal.SIGKILL, "a worker", place, chain)
         if draw.random() < 0.3:
-            return  # it is replaced
-        time.sleep(draw.uniform(0, 3))  # while the run makes it good again
+            return  # the run replaces the worker
+        time.sleep(draw.uniform(0, 3))  # while the run recovers
     if run.poll() is None:
         kill(run.pid, draw.choice(MAIN), "the run", place, chain)
 
 
 def kill(process: int, by: signal.Signals, whom: str, place: Place, chain: Chain) -> None:
-    """Kill a process, and note it."""
+    """Kill a process and record the kill."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(process, by)
         chain.kills[f"{whom} by {by.name}"] += 1
@@ -252,7 +252,7 @@ def kill(process: int, by: signal.Signals, whom: str, place: Place, chain: Chain
 
 
 def rounds_of(out: Path) -> int:
-    """Lines of a run's record."""
+    """Return the number of rounds in a run's record."""
     try:
         return (out / "metrics.jsonl").read_bytes().count(b"\n")
     except OSError:
@@ -260,7 +260,7 @@ def rounds_of(out: Path) -> int:
 
 
 def ended(run: subprocess.Popen[bytes], chain: Chain, log: Path) -> int:
-    """Wait for the end of a run and of its workers; its exit code."""
+    """Wait until a run and its workers have ended; return the exit code."""
     try:
         code = run.wait(timeout=PATIENCE)
     except subprocess.TimeoutExpired:
@@ -280,7 +280,7 @@ def ended(run: subprocess.Popen[bytes], chain: Chain, log: Path) -> int:
 
 
 def processes(*, parent: int | None = None, session: int | None = None) -> list[int]:
-    """The processes that a process has started, or all of a session."""
+    """Return the children of a process, or all processes of a session."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, IndexError):
@@ -291,18 +291,18 @@ def processes(*, parent: int | None = None, session: int | None = None) -> list[
     return sorted(found)
 
 
-# --- what lies in a folder ------------------------------------------------------------------------
+# --- comparison of folders ------------------------------------------------------------------------
 
 
 def differences(one: Path, two: Path) -> list[str]:
-    """The files that two folders do not have alike."""
+    """Describe the files that differ between two folders."""
     first, second = contents(one), contents(two)
     names = sorted(first.keys() | second.keys())
     return [f"{name} differs" for name in names if first.get(name) != second.get(name)]
 
 
 def contents(folder: Path) -> dict[str, Any]:
-    """{file: what it holds, without times} of a folder, and of folders in it."""
+    """Return {path: content without times} for a folder and its subfolders."""
     found: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
@@ -318,11 +318,11 @@ def contents(folder: Path) -> dict[str, Any]:
 
 
 TIMES = ("seconds", "time", "crc32", "record")
-"""What differs between equal runs: seconds and clocks, and checksums of lines that hold them."""
+"""Keys that differ between equal runs: times, and checksums of lines that hold times."""
 
 
 def timeless(value: Any) -> Any:  # noqa: ANN401 - JSON
-    """A JSON value without times."""
+    """Return a JSON value without times."""
     if not isinstance(value, dict):
         return value
     kept = {key: timeless(v) for key, v in value.items() if not re.match(r"seconds", key)}

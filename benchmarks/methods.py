@@ -1,14 +1,14 @@
-"""Our methods, ten rounds each: accuracy, traffic and seconds a round as tables.
+"""Compare methods over ten rounds: tables of accuracy, traffic and seconds per round.
 
     python benchmarks/methods.py --data DIR --runs runs/methods > table.md
 
-DIR holds ``mnist-12k.npz`` and ``cifar10-12k.npz``: balanced subsets of 12,000 images as `npz:`
-data sets; and ``digits-table.npz``, scikit-learn's digits as rows of 64 numbers::
+DIR holds ``mnist-12k.npz`` and ``cifar10-12k.npz`` (balanced subsets of 12,000 images) as `npz:`
+data sets, and ``digits-table.npz``, scikit-learn's digits as rows of 64 numbers::
 
     x, y = sklearn.datasets.load_digits(return_X_y=True)
     np.savez("digits-table.npz", x_train=(x / 16).astype("float32"), y_train=y)
 
-A run that is finished in the runs' folder is read, not repeated.
+Finished runs in the runs folder are read, not repeated.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ import protofl as pf
 from protofl.errors import RunFailure, UsageError
 
 SMALLEST = {"set": {"auxiliary": "htcnn8-2"}}
-"""The auxiliary model with the fewest parameters of ``htcnn8``."""
+"""The smallest model of ``htcnn8`` as the auxiliary model."""
 
 
 @dataclass
 class Case:
-    """One data set and model group, and the methods that are compared on it."""
+    """A data set, a model group, and the methods that are compared on them."""
 
     title: str
     models: str
@@ -39,13 +39,13 @@ class Case:
     methods: tuple[str, ...]
     options: dict[str, Any] = field(default_factory=dict)
     own: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What one of the methods is given beside the others' options; None takes one back."""
+    """Extra options of single methods. In ``set``, None removes an option of the case."""
     label: str = ""
-    """Ends the names of run folders, where two cases differ in options alone."""
+    """Suffix of run folder names, for cases that differ only in options."""
 
 
 def distilling(beta: float) -> Case:
-    """The methods with public data in the setting of FedPKD's comparison, three seeds."""
+    """Return the case of methods with public data in FedPKD's comparison setting, three seeds."""
     adam = {"optimizer": "adam", "lr": 1e-3, "batch_size": 32, "local_epochs": 10}
     return Case(
         f"`mlp`, digits as tables, the setting of FedPKD's comparison, beta {beta}, three seeds",
@@ -107,7 +107,7 @@ CASES = (
 
 
 def main() -> None:
-    """Run what is missing and print the table."""
+    """Run what is missing and print a table for each case."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=Path, required=True, help="the folder of the npz files")
     parser.add_argument("--runs", type=Path, default=Path("runs/methods"))
@@ -125,7 +125,7 @@ def main() -> None:
 
 
 def one(case: Case, method: str, given: argparse.Namespace) -> dict[str, Any]:
-    """One method's row; the run is made where its folder has no summary."""
+    """Return one method's row; run the method first if its folder has no summary."""
     group = case.models.partition(":")[0]
     name = f"{method}-{group}-{case.data.removesuffix('.npz')}-{given.rounds}{case.label}"
     out = given.runs / name
@@ -154,7 +154,7 @@ def one(case: Case, method: str, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def per_trial(record: list[dict[str, Any]], value: Callable[[dict[str, Any]], float]) -> list[Any]:
-    """A value of every round, for each trial of a run."""
+    """Return the value of every round as a list for each trial."""
     return [
         [value(line) for line in record if line["trial"] == trial]
         for trial in sorted({line["trial"] for line in record})
@@ -162,17 +162,17 @@ def per_trial(record: list[dict[str, Any]], value: Callable[[dict[str, Any]], fl
 
 
 def has_server(record: list[dict[str, Any]]) -> bool:
-    """Whether the method trains a model on the server."""
+    """Return True if the method trains a model on the server."""
     return "server_test_accuracy" in record[0]["extra"]
 
 
 def server_accuracy(line: dict[str, Any]) -> float:
-    """That model's accuracy on the global test samples after a round."""
+    """Return the server model's accuracy on the global test samples after a round."""
     return float(line["extra"]["server_test_accuracy"])
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The rows as Markdown."""
+    """Return the rows as a Markdown table."""
     server = any(has_server(row["record"]) for row in rows)
     heads = ["method", "best", "final", *(["server"] if server else [])]
     heads += ["floats up", "floats down", "seconds a round"]
@@ -180,7 +180,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         record = row["record"]
         accuracy = per_trial(record, lambda line: line["test_accuracy"])
-        # Round 0 is not like the others: the server knows nothing yet.
+        # Skip round 0: the server has no knowledge yet.
         later = [line for line in record if line["round"]] or record
         up, down, seconds = (
             statistics.median(value(line) for line in later)

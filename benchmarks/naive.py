@@ -1,14 +1,17 @@
 """The naive reference loop, for ``benchmarks/bench.py --against benchmarks/naive.py``.
 
-Written by us in the style of the libraries that exist for heterogeneous federated learning: a
-DataLoader over every client's list of samples, models and everything that is sent saved to disk and
-loaded again around each client's turn, prototypes collected sample by sample in lists, evaluation
-in batches of the training's size with a loop over samples and classes, one client after the other
-in one process with torch's own number of threads. Data stay in memory, layouts are torch's default,
-and nothing is computed that the method does not need.
+We wrote it in the style of existing libraries for heterogeneous federated learning:
 
-Of protofl it takes what makes both do the same work: the data, the split, the first weights, the
-order of mini-batches, the options' values. Its arithmetic is its own.
+- a DataLoader over each client's list of samples,
+- models and payloads that are saved to disk and loaded again for each client's turn,
+- prototypes that are collected sample by sample in lists,
+- evaluation in batches of the training's size, with a loop over samples and classes,
+- one client after the other in one process, with torch's default number of threads.
+
+Data stay in memory, layouts are torch's default, and only what the method needs is computed.
+
+The data, the split, the first weights, the order of mini-batches and the values of options come
+from protofl, so that both loops do the same work. The arithmetic is independent of protofl.
 """
 
 from __future__ import annotations
@@ -40,20 +43,20 @@ METHODS: dict[str, tuple[type[Client], type[Server]]] = {
     "fml": (FMLClient, FMLServer),
     "fedkd": (FedKDClient, FedKDServer),
 }
-"""The client and the server of each method."""
+"""The client class and the server class of each method."""
 
 
 def open_loop(plan: Plan, folder: Path) -> NaiveLoop:
-    """The loop of a plan; ``folder`` is empty and its own.
+    """Return the loop for a plan. ``folder`` is empty and the loop may write to it.
 
     Raises:
-        UsageError: The plan asks for something that this loop does not do.
+        UsageError: The plan uses an option that this loop does not support.
     """
     return NaiveLoop(plan, folder)
 
 
 class NaiveLoop:
-    """A federation as `bench_loops.Loop` wants it."""
+    """A naive federation; implements `bench_loops.Loop`."""
 
     def __init__(self, plan: Plan, folder: Path) -> None:
         method, settings = plan.settings.method, plan.settings
@@ -73,7 +76,7 @@ class NaiveLoop:
         self._accuracies: dict[int, float] = {}
 
     def round(self, number: int) -> dict[str, float]:
-        """A whole round; its seconds by stage."""
+        """Run a whole round; return seconds by stage."""
         self._begin(number)
         self._train_clients()
         self._serve()
@@ -81,33 +84,33 @@ class NaiveLoop:
         return dict(self.place.seconds)
 
     def collect(self, number: int) -> dict[str, float]:
-        """Local training and what is sent up."""
+        """Run local training and uploads."""
         self._begin(number)
         self._train_clients()
         return dict(self.place.seconds)
 
     def serve(self, number: int) -> dict[str, float]:
-        """The server's step on what was sent last."""
+        """Run the server's step on the last uploads."""
         self._begin(number)
         self._serve()
         return dict(self.place.seconds)
 
     def evaluate(self, number: int) -> dict[str, float]:
-        """The evaluation of all clients."""
+        """Evaluate all clients."""
         self._begin(number)
         self._evaluate()
         return dict(self.place.seconds)
 
     def accuracies(self) -> dict[int, float]:
-        """Every client's accuracy in the last evaluation."""
+        """Return each client's accuracy in the last evaluation."""
         return self._accuracies
 
     def knowledge(self) -> dict[str, Tensor]:
-        """What the server knows."""
+        """Return the server's knowledge."""
         return self.server.knowledge()
 
     def weights(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
-        """Every client's model."""
+        """Yield each client's model."""
         for client in self.clients:
             model = self.place.load(client.name, "model")
             named = {f"model/{name}": p.detach() for name, p in model.named_parameters()}
@@ -115,7 +118,7 @@ class NaiveLoop:
             yield client.id, named | buffers
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing."""
 
     # --- pieces ---------------------------------------------------------------------------------
 

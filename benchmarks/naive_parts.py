@@ -1,4 +1,4 @@
-"""The naive reference loop's client and server: what all its methods share."""
+"""Base classes of the naive reference loop's clients and servers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Batches = Iterator[tuple[Tensor, Tensor]]
 
 
 class Workplace:
-    """What clients and server share: the plan, the folder for everything saved, the clock."""
+    """State that clients and server share: the plan, the folder for saved files, the timings."""
 
     def __init__(self, plan: Plan, folder: Path) -> None:
         self.plan, self.folder = plan, folder
@@ -34,27 +34,27 @@ class Workplace:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Book the seconds of a block."""
+        """Add the seconds of a block to a stage."""
         begin = time.perf_counter()
         yield
         self.seconds[name] += time.perf_counter() - begin
 
     def save(self, item: Any, owner: str, name: str) -> None:  # noqa: ANN401 - any picklable
-        """Write something to disk."""
+        """Save an object to disk."""
         torch.save(item, self.folder / f"{owner}_{name}.pt")
 
     def load(self, owner: str, name: str) -> Any:  # noqa: ANN401 - what was saved
-        """Read it back; None where it is not there."""
+        """Load a saved object; return None if there is none."""
         path = self.folder / f"{owner}_{name}.pt"
         return torch.load(path, weights_only=False) if path.exists() else None
 
     def build(self, architecture: str) -> nn.Module:
-        """A model of the server or an auxiliary one, with the weights that the seed gives."""
+        """Build a model of the server or an auxiliary model, with the weights of the seed."""
         return self.plan.info.build(architecture, self.seed).to(self.device)
 
 
 class Client:
-    """A client: its data as a list of samples, its model on disk between its turns."""
+    """A client with its data as a list of samples; its model is on disk between turns."""
 
     def __init__(self, place: Workplace, id: int) -> None:
         self.place, self.id, self.name = place, id, f"client{id}"
@@ -62,13 +62,13 @@ class Client:
         self.phase = plan.composition.phases(plan.info)[0].name
         self.train_data = self._samples(plan.split(0).train(id))
         self.test_data = self._samples(plan.split(0).test(id))
-        # Plain layout, as the libraries have it: channels-last is protofl's own rule.
+        # Contiguous layout, as in other libraries: channels-last is protofl's own rule.
         model = plan.initial_model(id, 0).to(memory_format=torch.contiguous_format)
         place.save(model, self.name, "model")
         self.set_up()
 
     def set_up(self) -> None:
-        """What a method adds to a client."""
+        """Create the state that a method adds to a client."""
 
     def _samples(self, rows: Tensor) -> list[tuple[Tensor, Tensor]]:
         samples = self.place.plan.samples(rows, False)
@@ -79,7 +79,7 @@ class Client:
     # --- loaders --------------------------------------------------------------------------------
 
     def shuffled(self, epoch: int) -> Batches:
-        """Mini-batches of an epoch, in the order that protofl takes too."""
+        """Return the mini-batches of an epoch, in the same order as protofl."""
         settings, count = self.place.plan.settings, len(self.train_data)
         keys = ("order", self.phase, self.place.round, self.id, epoch)
         stream = random_stream(self.place.seed, *keys)
@@ -91,12 +91,12 @@ class Client:
             DataLoader(
                 self.train_data,
                 batch_sampler=[order[a:b].tolist() for a, b in bounds],
-                generator=torch.Generator(),  # it draws a seed, by default from dropout's stream
+                generator=torch.Generator(),  # the default would draw from dropout's stream
             )
         )
 
     def in_order(self, data: list[tuple[Tensor, Tensor]]) -> Batches:
-        """All samples in batches of the training's size."""
+        """Return all samples in batches of the training's size."""
         return self._on_device(DataLoader(data, batch_size=self.place.plan.settings.batch_size))
 
     def _on_device(self, loader: DataLoader[Any]) -> Batches:
@@ -106,7 +106,7 @@ class Client:
     # --- a client's turn ------------------------------------------------------------------------
 
     def turn(self) -> None:
-        """Load the model, train it, save it, and save what the server takes."""
+        """Load the model, train and save it, and save the upload."""
         place, settings = self.place, self.place.plan.settings
         with place.stage("setup"):
             model = place.load(self.name, "model")
@@ -125,10 +125,10 @@ class Client:
             self.send(model)
 
     def receive(self, model: nn.Module) -> None:
-        """Load what the server has saved for this round."""
+        """Load the download of this round."""
 
     def train(self, model: Any, optimizer: torch.optim.Optimizer) -> None:  # noqa: ANN401
-        """Local epochs."""
+        """Run the local epochs."""
         for epoch in range(self.place.plan.settings.local_epochs):
             for x, y in self.shuffled(epoch):
                 features = model.features(x)
@@ -138,19 +138,19 @@ class Client:
                 optimizer.step()
 
     def loss(self, model: Any, features: Tensor, scores: Tensor, y: Tensor) -> Tensor:  # noqa: ANN401
-        """The loss of a batch."""
+        """Return the loss of a batch."""
         return nn.functional.cross_entropy(scores, y)
 
     def after_training(self, model: nn.Module) -> None:
-        """Collect prototypes, where the method has them."""
+        """Collect prototypes, if the method has them."""
 
     def send(self, model: nn.Module) -> None:
-        """Save what the server takes."""
+        """Save the upload."""
 
     # --- evaluation -----------------------------------------------------------------------------
 
     def evaluate(self) -> tuple[int, int]:
-        """Correct predictions and samples of the client's test data."""
+        """Return the numbers of correct predictions and of samples in the client's test data."""
         model = self.place.load(self.name, "model")
         self.receive_for_test(model)
         model.eval()
@@ -165,7 +165,7 @@ class Client:
         """Load what inference needs."""
 
     def scores(self, model: Any, x: Tensor) -> Tensor:  # noqa: ANN401 - a SplitModel
-        """Class scores of a batch."""
+        """Return class scores of a batch."""
         found: Tensor = model(x)
         return found
 
@@ -179,21 +179,21 @@ class Server:
             self.set_up()
 
     def set_up(self) -> None:
-        """Build the server's models, and save what round 0 sends."""
+        """Build the server's models and save the download of round 0."""
 
     def step(self) -> None:
-        """Read what the clients have saved, aggregate, train, and save the result."""
+        """Load the uploads, aggregate, train, and save the download."""
 
     def knowledge(self) -> dict[str, Tensor]:
-        """What the server knows, by the names that protofl has for it."""
+        """Return the server's knowledge by protofl's wire names."""
         return {}
 
 
-# --- prototypes, a sample at a time -------------------------------------------------------------
+# --- prototypes, sample by sample ---------------------------------------------------------------
 
 
 def by_class(features: Tensor, y: Tensor) -> dict[int, list[Tensor]]:
-    """Every sample's feature, in a list of its class."""
+    """Return the features of each class as a list."""
     lists: dict[int, list[Tensor]] = defaultdict(list)
     for row, label in enumerate(y):
         lists[label.item()].append(features[row, :])
@@ -201,17 +201,17 @@ def by_class(features: Tensor, y: Tensor) -> dict[int, list[Tensor]]:
 
 
 def mean_of(lists: dict[int, list[Tensor]]) -> Prototypes:
-    """The mean of every class's list."""
+    """Return the mean of each class's list."""
     return {label: torch.stack(rows).mean(0) for label, rows in lists.items()}
 
 
 def distance(a: Tensor, b: Tensor) -> Tensor:
-    """The Euclidean distance."""
+    """Return the Euclidean distance."""
     return torch.norm(a - b)
 
 
 def as_tensors(prototypes: Prototypes) -> dict[str, Tensor]:
-    """Prototypes in the names of the wire."""
+    """Return prototypes by their wire names."""
     classes = sorted(prototypes)
     return {
         "prototypes": torch.stack([prototypes[c] for c in classes]),

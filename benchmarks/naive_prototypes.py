@@ -1,7 +1,7 @@
 """The naive loop's FedProto, FedTGP and FedSA.
 
-Equations are those of protofl's method pages with ``variant=paper``; nothing of protofl's
-arithmetic is used here, so that agreement is a check of both.
+The equations are those of protofl's method pages with ``variant=paper``. No arithmetic of protofl
+is used, so that equal results verify both.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from protofl.system.randomness import random_stream
 
 
 class PrototypeClient(Client):
-    """Is guided by global prototypes, and sends those of its own classes."""
+    """A client that is guided by global prototypes and sends prototypes of its own classes."""
 
     globals: Prototypes | None
 
@@ -30,7 +30,7 @@ class PrototypeClient(Client):
     receive_for_test = receive
 
     def loss(self, model: Any, features: Tensor, scores: Tensor, y: Tensor) -> Tensor:  # noqa: ANN401
-        """Cross-entropy, and the distance of the batch's prototypes to the global ones."""
+        """Return cross-entropy plus the distance of the batch's prototypes to the global ones."""
         loss = cross_entropy(scores, y)
         if self.globals:
             own = mean_of(by_class(features, y))
@@ -42,7 +42,7 @@ class PrototypeClient(Client):
         return loss
 
     def after_training(self, model: Any) -> None:  # noqa: ANN401 - a SplitModel
-        """One pass over the training data."""
+        """Compute the prototypes in one pass over the training data."""
         model.eval()
         lists: dict[int, list[Tensor]] = defaultdict(list)
         with torch.no_grad():
@@ -58,7 +58,7 @@ class PrototypeClient(Client):
         self.place.save((self.own, self.counts), self.name, "prototypes")
 
     def scores(self, model: Any, x: Tensor) -> Tensor:  # noqa: ANN401 - a SplitModel
-        """Minus the distance of every sample to every prototype."""
+        """Return the negative distance of each sample to each prototype."""
         features = model.features(x)
         assert self.globals is not None
         scores = torch.full((len(x), self.place.num_classes), -torch.inf, device=x.device)
@@ -69,10 +69,10 @@ class PrototypeClient(Client):
 
 
 class PrototypeServer(Server):
-    """Reads the clients' prototypes."""
+    """A server that loads the clients' prototypes."""
 
     def received(self) -> list[tuple[Prototypes, dict[int, int]]]:
-        """Every client's prototypes and counts."""
+        """Return each client's prototypes and counts."""
         return [self.place.load(client.name, "prototypes") for client in self.clients]
 
     def send(self, prototypes: Prototypes) -> None:
@@ -80,12 +80,12 @@ class PrototypeServer(Server):
         self.place.save(prototypes, "server", "prototypes")
 
     def knowledge(self) -> dict[str, Tensor]:
-        """The global prototypes."""
+        """Return the global prototypes."""
         return as_tensors(self.place.load("server", "prototypes"))
 
 
 def weighted_prototypes(received: list[tuple[Prototypes, dict[int, int]]]) -> Prototypes:
-    """The mean of every class over clients, weighted by samples."""
+    """Return the mean prototype of each class over clients, weighted by samples."""
     lists: dict[int, list[tuple[Tensor, int]]] = defaultdict(list)
     for prototypes, counts in received:
         for label, prototype in prototypes.items():
@@ -101,15 +101,15 @@ def weighted_prototypes(received: list[tuple[Prototypes, dict[int, int]]]) -> Pr
 
 
 class FedProtoServer(PrototypeServer):
-    """The weighted mean of prototypes."""
+    """A server that averages prototypes, weighted by samples."""
 
     def step(self) -> None:
-        """Average."""
+        """Average the prototypes and save them."""
         self.send(weighted_prototypes(self.received()))
 
 
 class TrainablePrototypes(nn.Module):
-    """FedTGP's vectors and their processor F."""
+    """FedTGP's trainable vectors and the network F that processes them."""
 
     def __init__(self, num_classes: int, width: int) -> None:
         super().__init__()
@@ -117,17 +117,17 @@ class TrainablePrototypes(nn.Module):
         self.F = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
 
     def forward(self, classes: list[int]) -> Tensor:
-        """The prototypes of classes."""
+        """Return the prototypes of classes."""
         index = torch.tensor(classes, device=self.vectors.weight.device)
         found: Tensor = self.F(self.vectors(index))
         return found
 
 
 class FedTGPServer(PrototypeServer):
-    """Trains global prototypes on those of the clients, in mini-batches."""
+    """Trains global prototypes on the clients' prototypes, in mini-batches."""
 
     def set_up(self) -> None:
-        """The vectors, F, and the prototypes of round 0."""
+        """Build the vectors and F, and save the prototypes of round 0."""
         place = self.place
         model = TrainablePrototypes(place.num_classes, place.feature_dim).to(place.device)
         self._send(model)
@@ -138,7 +138,7 @@ class FedTGPServer(PrototypeServer):
         self.send({label: row for label, row in enumerate(found)})
 
     def step(self) -> None:
-        """The margin (Eq. 9), then S epochs over the list of prototypes (Eq. 10)."""
+        """Compute the margin (Eq. 9), then train S epochs on the clients' prototypes (Eq. 10)."""
         place, settings = self.place, self.place.plan.settings
         received = self.received()
         pairs = [(P, c) for own, _ in received for c, P in sorted(own.items())]
@@ -181,7 +181,7 @@ class FedTGPServer(PrototypeServer):
 
 
 def mean_margin(prototypes: Prototypes) -> float:
-    """FedSA Eq. 6."""
+    """Return the margin of FedSA Eq. 6."""
     total = 0.0
     for a in prototypes:
         for b in prototypes:
@@ -191,12 +191,12 @@ def mean_margin(prototypes: Prototypes) -> float:
 
 
 class FedSAClient(PrototypeClient):
-    """Is guided by anchors, keeps a margin between classes, and calibrates its head."""
+    """A client guided by anchors that keeps a margin between classes and calibrates its head."""
 
     own_margin: float | None = None
 
     def receive(self, model: nn.Module) -> None:
-        """The anchors, and the margin d*."""
+        """Load the anchors and compute the margin d*."""
         super().receive(model)
         assert self.globals is not None
         self.margin = mean_margin(self.globals)
@@ -204,11 +204,11 @@ class FedSAClient(PrototypeClient):
             self.margin = max(self.margin, self.own_margin)
 
     def receive_for_test(self, model: nn.Module) -> None:
-        """The anchors."""
+        """Load the anchors."""
         super().receive(model)
 
     def loss(self, model: Any, features: Tensor, scores: Tensor, y: Tensor) -> Tensor:  # noqa: ANN401
-        """Eq. 9."""
+        """Return the loss of Eq. 9."""
         config, classes = self.place.config, self.place.num_classes
         assert self.globals is not None
         anchors = torch.stack([self.globals[label] for label in range(classes)])
@@ -231,7 +231,7 @@ class FedSAClient(PrototypeClient):
         )
 
     def after_training(self, model: nn.Module) -> None:
-        """Prototypes, and d_i for the next round."""
+        """Compute the prototypes, and d_i for the next round."""
         super().after_training(model)
         self.own_margin = mean_margin(self.own)
 
@@ -240,7 +240,7 @@ class FedSAServer(PrototypeServer):
     """Moves the anchors towards the mean prototypes."""
 
     def set_up(self) -> None:
-        """Random class anchors through the embedding."""
+        """Create the anchors: random class anchors, passed through the embedding."""
         C, K = self.place.num_classes, self.place.feature_dim
         stream = random_stream(self.place.seed, "fedsa", "anchors", -1, "server")
         layers: list[nn.Module] = []
@@ -252,7 +252,7 @@ class FedSAServer(PrototypeServer):
         self.send({label: row for label, row in enumerate(found)})
 
     def step(self) -> None:
-        """Eq. 3 and Eq. 10."""
+        """Apply Eq. 3 and Eq. 10."""
         alpha = self.place.config.alpha
         self.last |= weighted_prototypes(self.received())
         anchors: Prototypes = self.place.load("server", "prototypes")

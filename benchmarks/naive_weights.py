@@ -1,7 +1,7 @@
 """The naive loop's FedAvg, FML and FedKD, which send weights.
 
-Equations are those of protofl's method pages with ``variant=paper``; nothing of protofl's
-arithmetic is used here, so that agreement is a check of both.
+The equations are those of protofl's method pages with ``variant=paper``. No arithmetic of protofl
+is used, so that equal results verify both.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def set_weights(model: nn.Module, other: nn.Module) -> None:
 
 
 def weighted_mean(models: list[nn.Module], shares: list[float]) -> nn.Module:
-    """The weighted mean of models."""
+    """Return the weighted mean of models."""
     mean = models[0]
     states = [{k: v.clone() for k, v in model.state_dict().items()} for model in models]
     with torch.no_grad():
@@ -44,10 +44,10 @@ def weighted_mean(models: list[nn.Module], shares: list[float]) -> nn.Module:
 
 
 class FedAvgClient(Client):
-    """Starts from the shared model."""
+    """A client that starts from the shared model."""
 
     def receive(self, model: nn.Module) -> None:
-        """Take over the shared model."""
+        """Copy the shared model's weights."""
         set_weights(model, self.place.load("server", "model"))
 
     receive_for_test = receive
@@ -57,19 +57,19 @@ class FedAvgServer(Server):
     """Averages the clients' models."""
 
     def set_up(self) -> None:
-        """The first shared model."""
+        """Save the first shared model."""
         model = self.place.build(self.place.plan.info.architecture_of(0).name)
         self.place.save(model, "server", "model")
 
     def step(self) -> None:
-        """The mean, weighted by samples."""
+        """Average the models, weighted by samples."""
         counts = [len(client.train_data) for client in self.clients]
         models = [self.place.load(client.name, "model") for client in self.clients]
         mean = weighted_mean(models, [count / sum(counts) for count in counts])
         self.place.save(mean, "server", "model")
 
     def knowledge(self) -> dict[str, Tensor]:
-        """The shared model."""
+        """Return the shared model."""
         model = self.place.load("server", "model")
         return {f"model/{name}": p.detach() for name, p in model.named_parameters()}
 
@@ -78,21 +78,21 @@ class FedAvgServer(Server):
 
 
 def divergence(student: Tensor, teacher: Tensor) -> Tensor:
-    """KL of the teacher's softmax and the student's, the mean over the batch."""
+    """Return KL(teacher ‖ student) of the softmax outputs, averaged over the batch."""
     return kl_div(
         log_softmax(student, dim=1), softmax(teacher.detach(), dim=1), reduction="batchmean"
     )
 
 
 class FMLClient(Client):
-    """Learns mutually with a small shared model."""
+    """A client that learns mutually with a small shared model."""
 
     def receive(self, model: nn.Module) -> None:
         """Load the shared model."""
         self.auxiliary = self.place.load("server", "auxiliary")
 
     def train(self, model: Any, optimizer: torch.optim.Optimizer) -> None:  # noqa: ANN401
-        """Both models, each with an optimiser of its own."""
+        """Train both models, each with its own optimiser."""
         config, settings = self.place.config, self.place.plan.settings
         shared = self.auxiliary
         other = torch.optim.SGD(shared.parameters(), lr=settings.lr)
@@ -112,7 +112,7 @@ class FMLClient(Client):
                 other.step()
 
     def send(self, model: nn.Module) -> None:
-        """Save the shared model as this client has it."""
+        """Save this client's copy of the shared model."""
         self.place.save(self.auxiliary, self.name, "auxiliary")
 
 
@@ -120,17 +120,17 @@ class FMLServer(Server):
     """Averages the small models."""
 
     def set_up(self) -> None:
-        """The first shared model."""
+        """Save the first shared model."""
         self.place.save(self.place.build(self.place.config.auxiliary), "server", "auxiliary")
 
     def step(self) -> None:
-        """The plain mean."""
+        """Compute the unweighted mean."""
         models = [self.place.load(client.name, "auxiliary") for client in self.clients]
         mean = weighted_mean(models, [1 / len(models)] * len(models))
         self.place.save(mean, "server", "auxiliary")
 
     def knowledge(self) -> dict[str, Tensor]:
-        """The shared model."""
+        """Return the shared model."""
         model = self.place.load("server", "auxiliary")
         return {f"auxiliary/{name}": p.detach() for name, p in model.named_parameters()}
 
@@ -139,7 +139,7 @@ Compressed = dict[str, Any]
 
 
 def compress(updates: dict[str, Tensor], energy: float) -> Compressed:
-    """Every matrix as its leading singular triplets, found one by one."""
+    """Return each matrix as its leading singular triplets; the rank is found by counting up."""
     found: Compressed = {}
     for name, update in updates.items():
         array = update.cpu().numpy()
@@ -158,7 +158,7 @@ def compress(updates: dict[str, Tensor], energy: float) -> Compressed:
 
 
 def recover(compressed: Compressed, like: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The updates again."""
+    """Return the decompressed updates."""
     found = {}
     for name, tensor in like.items():
         value = compressed[name]
@@ -170,22 +170,22 @@ def recover(compressed: Compressed, like: dict[str, Tensor]) -> dict[str, Tensor
 
 
 def parameters_of(model: nn.Module) -> dict[str, Tensor]:
-    """Copies of a model's parameters."""
+    """Return copies of a model's parameters."""
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
 def energy_of(place: Workplace) -> float:
-    """The threshold T of the round."""
+    """Return the threshold T of the round."""
     start, end = place.config.T_start, place.config.T_end
     share = (1 + place.round) / place.plan.settings.rounds
     return float(min(1.0, max(0.0, start + (end - start) * share)))
 
 
 class FedKDClient(Client):
-    """Mutual distillation with a small shared model, whose updates travel compressed."""
+    """A client that distils mutually with a small shared model and sends compressed updates."""
 
     def set_up(self) -> None:
-        """The shared model and W_h."""
+        """Create the shared model and W_h."""
         place = self.place
         with global_stream(place.seed, "setup", self.id):
             K = place.feature_dim
@@ -193,7 +193,7 @@ class FedKDClient(Client):
         place.save(place.build(place.config.auxiliary), self.name, "auxiliary")
 
     def receive(self, model: nn.Module) -> None:
-        """The server's update of the shared model."""
+        """Apply the server's update to the shared model."""
         place = self.place
         self.auxiliary = place.load(self.name, "auxiliary")
         sent = place.load("server", "update")
@@ -206,7 +206,7 @@ class FedKDClient(Client):
         place.save(parameters_of(self.auxiliary), self.name, "broadcast")
 
     def train(self, model: Any, optimizer: torch.optim.Optimizer) -> None:  # noqa: ANN401
-        """Both models and W_h, each with an optimiser of its own."""
+        """Train both models and W_h, each with its own optimiser."""
         place, settings = self.place, self.place.plan.settings
         shared, W_h = self.auxiliary, place.load(self.name, "W_h")
         others = [torch.optim.SGD(m.parameters(), lr=settings.lr) for m in (shared, W_h)]
@@ -232,7 +232,7 @@ class FedKDClient(Client):
         place.save(shared, self.name, "auxiliary")
 
     def send(self, model: nn.Module) -> None:
-        """The compressed update."""
+        """Save the compressed update."""
         before = self.place.load(self.name, "broadcast")
         now = parameters_of(self.auxiliary)
         update = {name: now[name] - before[name] for name in now}
@@ -240,15 +240,15 @@ class FedKDClient(Client):
 
 
 class FedKDServer(Server):
-    """The mean update, compressed again."""
+    """A server that averages the updates and compresses the mean."""
 
     def set_up(self) -> None:
-        """The shared model."""
+        """Save the shared model."""
         model = self.place.build(self.place.config.auxiliary)
         self.place.save(parameters_of(model), "server", "auxiliary")
 
     def step(self) -> None:
-        """Recover, average, compress, apply."""
+        """Recover, average, compress and apply the updates."""
         held = self.place.load("server", "auxiliary")
         mean = {name: torch.zeros_like(tensor) for name, tensor in held.items()}
         for client in self.clients:
@@ -261,6 +261,6 @@ class FedKDServer(Server):
         self.place.save({n: held[n] + steps[n] for n in held}, "server", "auxiliary")
 
     def knowledge(self) -> dict[str, Tensor]:
-        """The shared model."""
+        """Return the shared model."""
         held = cast(dict[str, Tensor], self.place.load("server", "auxiliary"))
         return {f"auxiliary/{name}": tensor for name, tensor in held.items()}

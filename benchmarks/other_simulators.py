@@ -1,13 +1,13 @@
-"""protofl beside pfl-research and Flower, on plain FedAvg.
+"""Compare the speed of protofl with pfl-research and Flower on plain FedAvg.
 
     python benchmarks/other_simulators.py FOLDER --data DIR
 
-Makes a virtual environment for each of the two in FOLDER (torch is that of the Python that runs
-this script, so that all have the same arithmetic), installs them there, and runs all three in
-turn: the 4-layer CNN without padding, 20 clients × 300 MNIST images, batches of 10, SGD 0.01, and
-2,000 images evaluated every round. Two processes each: protofl's workers, `torchrun`'s, Ray's
-actors. The first round is left out, as is the time until it begins. What can't be installed is
-left out with a line that says why.
+Creates a virtual environment for each of the two in FOLDER and installs them there. torch is that
+of the Python that runs this script, so that all have the same arithmetic. The script then runs all
+three in turn: the 4-layer CNN without padding, 20 clients × 300 MNIST images, batches of 10, SGD
+0.01, and 2,000 images evaluated every round. Each has two processes: protofl's workers,
+`torchrun`'s processes, Ray's actors. Seconds per round exclude the first round and the time until
+it begins. A simulator that can't be installed is skipped with a line that gives the reason.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NEEDS = {"pfl": "pfl==0.6.0", "flower": "flwr[simulation]>=1.41,<1.42"}
 
 
 def main() -> None:
-    """Install, run in turn, print."""
+    """Install the simulators, run them in turn and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path, help="for the virtual environments")
     parser.add_argument("--data", type=Path, help="a folder with mnist….npz")
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def installed(folder: Path, package: str) -> Path | None:
-    """The Python of an environment with a package; None where it can't be installed."""
+    """Return the Python of an environment with a package; None if installation fails."""
     python = folder / "bin" / "python"
     if not python.exists():
         venv.create(folder, with_pip=True)
@@ -81,7 +81,7 @@ def installed(folder: Path, package: str) -> Path | None:
             [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
             capture_output=True, text=True, check=True,
         )  # fmt: skip
-        # What is installed beside protofl (torch, numpy) is seen there too, behind its own.
+        # Packages of protofl's environment (torch, numpy) are importable too, with lower priority.
         shared = sysconfig.get_path("purelib")
         line = f"import site; site.addsitedir({shared!r})\n"
         Path(found.stdout.strip(), "shared.pth").write_text(line)
@@ -96,7 +96,7 @@ def installed(folder: Path, package: str) -> Path | None:
 
 
 def write_task(given: argparse.Namespace, folder: Path) -> Path:
-    """The images that protofl's case has, as normalised floats, client by client."""
+    """Write the images of protofl's case as normalised floats, client by client."""
     images = load("mnist", given.data, default_data_dir().expanduser())
     write_subset(images, given.clients, given.samples, folder / "mnist.npz")
     plan = Plan.make(
@@ -122,7 +122,7 @@ def write_task(given: argparse.Namespace, folder: Path) -> Path:
 
 
 def run_protofl(given: argparse.Namespace) -> dict[str, object]:
-    """A start of ``bench.py mnist-fedavg``."""
+    """Run ``bench.py mnist-fedavg`` once and return the measurements."""
     (case,) = choose(["mnist-fedavg"])
     case = replace(case, clients=given.clients, samples=given.samples)
     options = {"backend": "process", "workers": given.workers}
@@ -134,7 +134,7 @@ def run_protofl(given: argparse.Namespace) -> dict[str, object]:
 def run_other(
     name: str, python: Path, task: Path, given: argparse.Namespace, folder: Path
 ) -> dict[str, object]:
-    """A start of pfl or Flower: seconds of the rounds but the first, and until it began."""
+    """Run pfl or Flower once; return seconds of each round and the time until the first."""
     out = folder / f"{name}.json"
     rounds = given.rounds + 1
     file = str(HERE / f"simulator_{'pfl' if name == 'pfl' else 'flower'}.py")
@@ -160,7 +160,7 @@ def run_other(
         raise SystemExit(f"{name} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
     found = json.loads(out.read_text())
     out.unlink()
-    if found["accuracy"] < 2 / 10:  # what is thrown in a simulator's clients may go unnoticed
+    if found["accuracy"] < 2 / 10:  # exceptions in a simulator's clients may be hidden
         raise SystemExit(f"{name} has learned nothing:\n{done.stderr[-4000:]}")
     times = found["times"]
     seconds = [b - a for a, b in pairwise(times)]
@@ -173,7 +173,7 @@ def run_other(
 
 
 def table(runs: dict[str, list[dict[str, object]]]) -> str:
-    """Seconds a round (the median of each start's rounds; over starts), as Markdown."""
+    """Return a Markdown table of seconds per round: the median of each start, then over starts."""
     lines = [
         "| simulator | seconds a round: median (min … max over starts) | protofl is | start, s |",
         "|---|---|---|---|",

@@ -1,4 +1,4 @@
-"""Ray actors and nodes that end in the middle of a round: the same run as on one machine, or not.
+"""Check that a run has the same results if a Ray actor or node ends in the middle of a round.
 
     pip install 'protofl[ray]'
     python benchmarks/ray_recovery.py
@@ -25,10 +25,10 @@ from typing import Any
 import protofl as pf
 
 MIDDLE = 1
-"""The round in which something ends, after the first client of it is done."""
+"""The round of the fault, which happens after the round's first client is done."""
 
 Blow = Callable[[], str]
-"""Ends something; says what."""
+"""Ends an actor or a node; returns a description of it."""
 
 
 def main() -> None:
@@ -51,18 +51,18 @@ def main() -> None:
                 report(name, run(given, Path(folder) / name, options, blow), reference)
 
 
-# --- what ends --------------------------------------------------------------------------------
+# --- faults -----------------------------------------------------------------------------------
 
 
 @contextmanager
 def calm() -> Iterator[tuple[dict[str, Any], Blow | None]]:
-    """Nothing ends."""
+    """Provide no fault."""
     yield {}, None
 
 
 @contextmanager
 def actor_killed() -> Iterator[tuple[dict[str, Any], Blow]]:
-    """One of the two actors' processes."""
+    """Provide a fault that kills the process of one of the two actors."""
 
     def blow() -> str:
         process = next(actors())
@@ -74,7 +74,7 @@ def actor_killed() -> Iterator[tuple[dict[str, Any], Blow]]:
 
 @contextmanager
 def node_removed(cpus: int) -> Iterator[tuple[dict[str, Any], Blow]]:
-    """The second of two nodes; the head has room for so many actors."""
+    """Provide a fault that removes the second of two nodes; the head has room for `cpus` actors."""
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": cpus})
@@ -92,7 +92,7 @@ def node_removed(cpus: int) -> Iterator[tuple[dict[str, Any], Blow]]:
 
 
 def actors() -> Iterator[int]:
-    """The processes of this machine's actors."""
+    """Yield the process IDs of this machine's actors."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             if b"HostActor" in path.read_bytes():
@@ -107,7 +107,7 @@ def actors() -> Iterator[int]:
 def run(
     given: dict[str, Any], out: Path, options: dict[str, Any], blow: Blow | None = None
 ) -> tuple[dict[str, Any], float, list[str]]:
-    """What a run leaves, its seconds, and what it said."""
+    """Run once; return the results, the seconds, and messages about the fault."""
     state: dict[str, Any] = {"round": -1, "said": []}
 
     def progress(event: pf.events.Event) -> None:
@@ -150,7 +150,7 @@ def report(
     found: tuple[dict[str, Any], float, list[str]],
     reference: tuple[dict[str, Any], float, list[str]],
 ) -> None:
-    """One case, compared."""
+    """Compare a case with the reference and print the result."""
     same = {what: found[0][what] == reference[0][what] for what in reference[0]}
     print(f"{name}: {found[1]:.1f} s, equal to local: {json.dumps(same)}")
     for line in found[2]:

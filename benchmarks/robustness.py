@@ -3,10 +3,10 @@
     python benchmarks/robustness.py run OUT.jsonl [SEED …]   # some 100 CPU seconds a seed for each
     python benchmarks/robustness.py table OUT.jsonl          # prints the tables as Markdown
 
-Every cell is a run of its own on the digits of scikit-learn as tables of 64 numbers, over ten
-clients with perceptrons of four makes. Seeds are of the split, the weights, and of who is
-malicious. The column without an attack has the same two clients send ``scaling`` with a = 1, so
-that the honest are the same clients in the whole table.
+Every cell is a separate run: scikit-learn's digits as rows of 64 numbers, ten clients, perceptrons
+of four architectures. The seed sets the split, the weights, and which clients are malicious. In the
+column without an attack, the same two clients send ``scaling`` with a = 1, so that the honest
+clients are the same in the whole table.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ SKEWED, MIXED = 0.1, 0.5
 
 
 def cells() -> list[tuple[str, str, str, float]]:
-    """(method, defence, attack, β) of all runs of a seed; those without attack for two β."""
+    """Return (method, defence, attack, β) of all runs of a seed; runs without attack use both β."""
     found = [("local", "", "", beta) for beta in (MIXED, SKEWED)]
     for method in METHODS:
         found += [(method, d, a, MIXED) for a in ATTACKS for d in DEFENCES]
@@ -70,7 +70,7 @@ def cells() -> list[tuple[str, str, str, float]]:
 
 
 def one(method: str, defence: str, attack: str, beta: float, seed: int, folder: Path) -> Any:  # noqa: ANN401
-    """A run's summary, and the accuracy of every client."""
+    """Run a cell; return its mean accuracies and the accuracy of every client."""
     options = {"partition.beta": beta, "dataset.kind": "table", **ATTACKS[attack]}
     if method in METHODS:
         options["lambda"] = 1
@@ -96,7 +96,7 @@ def one(method: str, defence: str, attack: str, beta: float, seed: int, folder: 
 
 
 def run(path: Path, seeds: list[int]) -> None:
-    """All cells of some seeds, a line each; those that are in the file are not run again."""
+    """Run all cells for the seeds and write a line for each; skip cells that are in the file."""
     torch.set_num_threads(1)
     lines = path.read_text().splitlines() if path.exists() else []
     done = {tuple(json.loads(line)["cell"]) for line in lines}
@@ -116,7 +116,7 @@ def run(path: Path, seeds: list[int]) -> None:
 
 
 def table(path: Path) -> None:
-    """The tables, mean over the seeds of which all cells are there, in percent."""
+    """Print the tables in percent: means over the seeds whose cells are complete."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     ran = Counter(row["cell"][4] for row in rows)
     rows = [row for row in rows if ran[row["cell"][4]] == len(cells())]

@@ -1,12 +1,12 @@
-"""Memory and seconds a round by the number of clients, as Markdown tables.
+"""Measure memory and seconds per round by the number of clients; print Markdown tables.
 
     python benchmarks/scale.py --data DIR
     python benchmarks/scale.py --data DIR --case memory-limit --rounds 40
 
 DIR holds ``mnist-12k.npz`` and ``cifar10-12k.npz`` (balanced subsets of 12,000 images) and
-``fashion-mnist.npz`` (70,000 images) as `npz:` data sets. Every run is a process of its own with
-two workers. Memory is the sum over the three of each one's peak of resident memory, so what they
-share (torch's libraries, the mapped images) counts three times: an upper bound. Linux only.
+``fashion-mnist.npz`` (70,000 images) as `npz:` data sets. Every run has its own process and two
+workers. Memory is the sum of the peak resident memory of these three processes. This is an upper
+bound: shared memory (torch's libraries, the mapped images) counts three times. Linux only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MNIST, FASHION, CIFAR = "mnist-12k.npz", "fashion-mnist.npz", "cifar10-12k.npz"
 
 @dataclass
 class Run:
-    """One row."""
+    """One row of a table."""
 
     method: str
     models: str
@@ -43,7 +43,7 @@ class Run:
 
 
 def hundredth() -> Iterator[Run]:
-    """A hundredth of the clients in each round: what a user would run."""
+    """One hundredth of the clients in each round, as in a usual run."""
     for clients in (20, 100, 1_000, 10_000):
         for method in ("fedavg", "fedproto"):
             # MNIST's 12,000 images can't give 10,000 clients two each.
@@ -52,7 +52,7 @@ def hundredth() -> Iterator[Run]:
 
 
 def same_work() -> Iterator[Run]:
-    """Ten participants with six images each, whatever the number of clients."""
+    """Ten participants with six images each, for any number of clients."""
     sizes = {"partition.shard_size": 2, "partition.shards_per_client": 3}
     six = {"partition": "shards", "set": sizes}
     for clients in (20, 100, 1_000, 10_000):
@@ -73,7 +73,7 @@ CASES = {"hundredth": hundredth, "same-work": same_work, "memory-limit": memory_
 
 
 def peak(process: int) -> int:
-    """Bytes of memory that a process has had resident at once, at most; 0 where it is gone."""
+    """Return the peak resident memory of a process in bytes; 0 if it has ended."""
     try:
         lines = Path(f"/proc/{process}/status").read_text().splitlines()
     except OSError:
@@ -82,7 +82,7 @@ def peak(process: int) -> int:
 
 
 def children(process: int) -> list[int]:
-    """Processes that a process has started."""
+    """Return the child processes of a process."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -95,7 +95,7 @@ def children(process: int) -> list[int]:
 
 
 class Watch:
-    """Follows a run by its events."""
+    """A progress callback that measures a run."""
 
     def __init__(self, started: float) -> None:
         self._started = started
@@ -105,7 +105,7 @@ class Watch:
         self._folder = Path()
 
     def __call__(self, event: object) -> None:
-        """Take an event of `protofl.run`."""
+        """Handle an event of `protofl.run`."""
         from protofl.federation import events
 
         if isinstance(event, events.FolderMade):
@@ -126,7 +126,7 @@ class Watch:
 
 
 def one(run: Run, data: Path, started: float, checkpoints: int) -> dict[str, Any]:
-    """Do a run and measure it."""
+    """Run once and return the measurements."""
     import protofl as pf
 
     watch = Watch(started)
@@ -151,7 +151,7 @@ def one(run: Run, data: Path, started: float, checkpoints: int) -> dict[str, Any
     make = pf.backends.Plan.make
     plan = make({"method": run.method, "models": run.models, "clients": run.clients,
                          "dataset": f"npz:{data / run.data}", "backend": "local"})  # fmt: skip
-    numbers = {  # client i is the first of architecture i
+    numbers = {  # client i is the first with architecture i
         a.name: sum(p.numel() for p in plan.initial_model(i, 0).parameters())
         for i, a in enumerate(plan.info.architectures)
     }
@@ -169,11 +169,11 @@ def one(run: Run, data: Path, started: float, checkpoints: int) -> dict[str, Any
     }
 
 
-# --- all of them ------------------------------------------------------------------------------
+# --- all runs ---------------------------------------------------------------------------------
 
 
 def size(count: int) -> str:
-    """Bytes in words."""
+    """Format a number of bytes."""
     return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
@@ -185,8 +185,8 @@ HEAD = (
 
 
 def line(run: Run, found: dict[str, Any]) -> str:
-    """A row of the table."""
-    # Round 0 is not like the others: the data are mapped, the server knows nothing yet.
+    """Return a row of the table."""
+    # Skip round 0: the data are mapped then, and the server has no knowledge yet.
     seconds = found["seconds"][1:] or found["seconds"]
     parts = [
         f"{run.clients:,}", f"`{run.method}`, `{run.models}`", run.store, found["participants"],
@@ -199,7 +199,7 @@ def line(run: Run, found: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Do the runs that are asked for and print a table of each case."""
+    """Run the chosen cases and print a table for each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--data", type=Path, required=True, help="the folder of the npz files")
     parser.add_argument("--case", choices=CASES, action="append", help="only this one")
@@ -228,7 +228,7 @@ def main() -> None:
 
 
 def in_a_process(run: Run, given: argparse.Namespace) -> dict[str, Any]:
-    """A run in a fresh process, as peaks of memory can't be taken back."""
+    """Run in a new process, because the peak memory of a process never decreases."""
     text = json.dumps({"run": asdict(run), "started": time.time()})
     command = [sys.executable, __file__, "--data", str(given.data), "--one", text]
     command += ["--checkpoint-every", str(given.checkpoint_every)]

@@ -2,7 +2,7 @@
 
     python simulator_flower.py TASK.npz ROUNDS TIMES.json
 
-Two Ray actors with a core each; the evaluation is the server's, in large batches.
+Two Ray actors have one core each. The server evaluates, in large batches.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ client_app, server_app = ClientApp(), ServerApp()
 
 @client_app.train()
 def train(message: Message, context: Context) -> Message:
-    """Local training of a client."""
+    """Train a client."""
     torch.set_num_threads(1)
     x, y = read_task(PATH).clients[int(context.node_config["partition-id"])]
     model = CNN4()
@@ -46,7 +46,7 @@ def train(message: Message, context: Context) -> Message:
 
 @server_app.main()
 def serve(grid: Grid, context: Context) -> None:
-    """The rounds."""
+    """Run the rounds and write their times."""
     times: list[float] = []
     accuracy = 0.0
 

@@ -2,8 +2,8 @@
 
     torchrun --standalone --nproc-per-node 2 simulator_pfl.py TASK.npz ROUNDS TIMES.json
 
-As its own examples have it: users' data as tensors in memory, dealt to the processes by their
-number of samples, the central evaluation shared by the processes.
+As in the examples of pfl-research, users' data are tensors in memory, the processes get users by
+their number of samples, and they share the central evaluation.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from torch import Tensor
 
 
 class Model(CNN4):
-    """The network with what pfl asks of it."""
+    """The network with the methods that pfl calls."""
 
     def loss(self, x: Tensor, y: Tensor, is_eval: bool = False) -> Tensor:
-        """The loss of a batch."""
+        """Return the loss of a batch."""
         self.train(not is_eval)
         return torch.nn.functional.cross_entropy(self(x), y)
 
     @torch.no_grad()
     def metrics(self, x: Tensor, y: Tensor, is_eval: bool = True) -> dict[str, Any]:
-        """Accuracy."""
+        """Return the accuracy."""
         self.eval()
         return {"accuracy": Weighted(float((self(x).argmax(1) == y).sum()), len(y))}
 
 
 class Watch(TrainingProcessCallback[Any]):
-    """Notes when each round ends."""
+    """Records when each round ends."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
         self.accuracy = 0.0
 
     def on_train_begin(self, *, model: Any) -> Metrics:  # noqa: ANN401 - pfl's
-        """The first round begins."""
+        """Record the start of the first round."""
         self.times.append(time.time())
         return Metrics()
 
@@ -64,13 +64,13 @@ class Watch(TrainingProcessCallback[Any]):
         *,
         central_iteration: int,
     ) -> tuple[bool, Metrics]:
-        """A round has ended."""
+        """Record the end of a round."""
         self.times.append(time.time())
         return False, Metrics()
 
 
 def main() -> None:
-    """Run it."""
+    """Run the simulation and write its times."""
     task, rounds = read_task(sys.argv[1]), int(sys.argv[2])
     torch.set_num_threads(1)
     torch.manual_seed(0)

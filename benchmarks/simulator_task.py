@@ -1,4 +1,4 @@
-"""What the other simulators train: a file of images, and the 4-layer CNN. Needs torch alone."""
+"""The other simulators' task: a file of images and the 4-layer CNN. Needs only numpy and torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class CNN4(nn.Sequential):
 
 @dataclass
 class Task:
-    """Every client's images and labels, and the test's."""
+    """Images and labels of each client and of the test set."""
 
     clients: list[tuple[Tensor, Tensor]]
     test: tuple[Tensor, Tensor]
@@ -33,7 +33,7 @@ class Task:
 
 @lru_cache(maxsize=1)
 def read_task(path: str) -> Task:
-    """What `other_simulators` wrote."""
+    """Read the file that `other_simulators` wrote."""
     with np.load(path, allow_pickle=False) as file:
         x, y = torch.from_numpy(file["x"]), torch.from_numpy(file["y"])
         x_test, y_test = torch.from_numpy(file["x_test"]), torch.from_numpy(file["y_test"])

@@ -1,14 +1,14 @@
-"""Milliseconds of a training step for each architecture: plain PyTorch beside the engine.
+"""Measure milliseconds per training step of each architecture: plain PyTorch and the engine.
 
     python benchmarks/steps.py                      # htfe8 on 3×32×32 and htcnn8 on 1×28×28
     python benchmarks/steps.py resnet34 --momentum 0.9 --clip 20
 
 One thread, SGD. *plain* is the model as its group builds it (contiguous layout,
 autograd, `torch.optim.SGD`). *engine* is ``eager`` of this checkout. Both take turns, and the
-smallest CPU time of several counts. *limit* is the larger of two times. The first is the arithmetic
-of the step at the speed of a large matrix product on this core. The second is the traffic of its
-weights at the speed of a large copy: they are read for the output and for the input's gradient, and
-read and written by the update.
+smallest CPU time of several repeats counts. *limit* is the larger of two times. The first is the
+arithmetic of the step at the speed of a large matrix product on this core. The second is the
+traffic of the weights at the speed of a large copy: the weights are read for the output and for the
+input's gradient, and read and written by the update.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ CLASSES, STEPS = 10, 6
 
 
 class CrossEntropy:
-    """The loss of a job: cross-entropy alone."""
+    """The loss of a job: only cross-entropy."""
 
     kind = ()
 
     def __call__(self, batch: pf.Batch, output: pf.Output, step: int) -> dict[str, torch.Tensor]:
-        """The term."""
+        """Return the loss term."""
         return {"ce": cross_entropy(output.logits, batch.y)}
 
 
@@ -51,7 +51,7 @@ def job_of(
     batch: int = 10,
     **options: float,
 ) -> pf.backends.TrainJob:
-    """A job of one client that trains on the batches in turn."""
+    """Return a job of one client that trains on the batches in turn."""
     record: Any = object.__new__(ClientRecord)
     record.architecture, record.model, record.modules, record.steps = (
         architecture,
@@ -78,7 +78,7 @@ def job_of(
 def sides(
     architecture: pf.models.Architecture, shape: tuple[int, ...], batch: int, **options: float
 ) -> dict[str, Callable[[], None]]:
-    """One step of plain PyTorch, and one of the engine."""
+    """Return functions that run one step of plain PyTorch and `STEPS` steps of the engine."""
     sample = pf.datasets.SampleSpec(shape)
     model = architecture.build(sample, CLASSES, 512).train()
     x, y = torch.randn(batch, *shape), torch.randint(CLASSES, (batch,))
@@ -99,14 +99,14 @@ def sides(
 
 
 def seconds(function: Callable[[], Any]) -> float:
-    """Seconds of a call."""
+    """Return the CPU seconds of a call."""
     start = time.thread_time()
     function()
     return time.thread_time() - start
 
 
 def machine() -> tuple[float, float]:
-    """FLOP/s of a large matrix product, and bytes/s of a large copy, with one thread."""
+    """Measure FLOP/s of a large matrix product and bytes/s of a large copy, with one thread."""
     a, b = torch.randn(2, 1536, 1536)
     big, other = torch.randn(2, 1 << 25)
     return (

@@ -1,9 +1,9 @@
-"""Accuracy against rounds and against virtual time: methods that send prototypes, and models.
+"""Plot accuracy against rounds and virtual time, for methods that send prototypes or models.
 
     python benchmarks/virtual_time.py --out runs/virtual-time --chart docs/images/virtual-time.png
 
-Every method trains the same clients on the same split of digits and in the same world, two trials
-each. A run that is in the folder already is resumed, so the chart can be drawn again at no cost.
+Every method trains the same clients on the same split of digits and in the same world, with two
+trials. Runs in the folder are resumed, so the chart can be drawn again without training.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ METHODS = {
     "fedrolex": "#30638e",
     "fml": "#8d6a9f",
 }
-"""What is compared, and its colour."""
+"""The compared methods and their colours."""
 
 OPTIONS: dict[str, Any] = {
     "models": "widths:cnn4@1,0.5,0.25",
@@ -37,7 +37,7 @@ REACHED = 0.7
 
 
 def main() -> None:
-    """Train, print, draw."""
+    """Train, print and draw."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("runs/virtual-time"))
     parser.add_argument("--chart", type=Path, default=None)
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def mean_curve(record: list[dict[str, Any]]) -> list[tuple[float, float]]:
-    """Virtual seconds and accuracy after each round, means over trials."""
+    """Return virtual seconds and accuracy after each round, as means over trials."""
     rounds: dict[int, list[dict[str, Any]]] = {}
     for row in record:
         rounds.setdefault(row["round"], []).append(row)
@@ -77,7 +77,7 @@ def mean_curve(record: list[dict[str, Any]]) -> list[tuple[float, float]]:
 
 
 def tell(method: str, curve: list[tuple[float, float]], record: list[dict[str, Any]]) -> None:
-    """A line: the bytes, the seconds of a round, and when an accuracy is reached."""
+    """Print one line: bytes, seconds per round, and when the accuracy `REACHED` is reached."""
     usual = [row for row in record if row["round"] > 0]
     clients = usual[0]["participants"]
     up, down = (statistics.mean(r[f"{way}load_bytes"] for r in usual) for way in ("up", "down"))
@@ -93,7 +93,7 @@ def tell(method: str, curve: list[tuple[float, float]], record: list[dict[str, A
 
 
 def draw(curves: dict[str, list[tuple[float, float]]], guess: float, path: Path) -> None:
-    """Two panels with one axis of accuracy: rounds, and virtual seconds."""
+    """Draw accuracy in two panels: against rounds, and against virtual seconds."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,13 +1,13 @@
-"""FedRep: clients share a representation and keep heads of their own.
+"""FedRep: clients share a representation and keep their own heads.
 
 Collins et al., "Exploiting Shared Representations for Personalized Federated Learning", ICML 2021,
-Algorithm 1, with epochs in place of single steps. In a round
+Algorithm 1, with epochs in place of single steps. In each round:
 
-    h_i    τ epochs on the client's head, the representation φ fixed
-    φ_i    epochs on the representation, the head fixed
+    h_i    τ epochs on the client's head, with the representation φ fixed
+    φ_i    epochs on the representation, with the head fixed
     φ      the plain mean of the φ_i of the round's clients
 
-Clients begin with one representation, sent in round 0. BatchNorm's statistics belong to φ.
+Clients start from the same representation, sent in round 0. BatchNorm's statistics belong to φ.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import protofl as pf
 
 
 class FedRep:
-    """Clients share a representation and keep heads of their own (Collins et al., 2021)."""
+    """Clients share a representation and keep their own heads (Collins et al., 2021)."""
 
     requires_hookspec = "2.2"
 
@@ -39,24 +39,24 @@ class FedRep:
 
     @pf.hookimpl
     def requires(self, run: pf.RunInfo) -> list[str]:
-        """One architecture for all."""
+        """Require one architecture for all clients."""
         return [] if run.homogeneous else ["φ is averaged: one architecture, --models cnn4"]
 
     @pf.hookimpl
     def phases(self, config: Config) -> list[pf.Phase]:
-        """The head, then φ."""
+        """Train the head, then φ."""
         head = pf.Phase("head", epochs=config.tau, trains=("head",))
         return [head, pf.Phase("body", epochs=config.body_epochs, trains=("extractor",))]
 
     @pf.hookimpl
     def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
-        """φ as all clients begin with it."""
+        """Build the φ that all clients start from."""
         model = server.build(server.clients[0].architecture)
         return pf.models.pack_weights(model.extractor, "body")
 
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config]) -> pf.Payload:
-        """φ."""
+        """Send φ."""
         return server.knowledge.select("body/*")
 
     @pf.hookimpl
@@ -66,15 +66,15 @@ class FedRep:
 
     @pf.hookimpl
     def local_loss(self, batch: pf.Batch, output: pf.Output) -> pf.Terms:
-        """The same in both phases."""
+        """Return cross-entropy in both phases."""
         return {"ce": cross_entropy(output.logits, batch.y)}
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """φ_i."""
+        """Send φ_i."""
         return pf.models.pack_weights(client.module("extractor"), "body")
 
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
-        """The plain mean."""
+        """Return the plain mean of the φ_i."""
         return pf.models.average_weights([*uploads.values()], "body")

@@ -1,9 +1,9 @@
 """ProtoNCE: features are contrasted with the mean prototypes of all clients.
 
-After the global prototype term of FedPCL: Tan et al., "Federated Learning from Pre-Trained Models:
-A Contrastive Learning Approach", NeurIPS 2022. Our reading of the idea, not a reproduction: the
-paper's pre-trained backbones, its projection and its sets of single clients' prototypes are left
-out, and cross-entropy trains the classifier beside it.
+Based on the global prototype term of FedPCL: Tan et al., "Federated Learning from Pre-Trained
+Models: A Contrastive Learning Approach", NeurIPS 2022. This is our reading of the idea, not a
+reproduction. It leaves out the paper's pre-trained backbones, its projection and its sets of single
+clients' prototypes. Cross-entropy also trains the classifier.
 
     P̄^c    the mean of the P_i^c of the clients that have class c
     L_NCE  −log( e^(cos(z, P̄^y)/τ) / Σ_c e^(cos(z, P̄^c)/τ) )
@@ -33,12 +33,12 @@ class ProtoNCE:
 
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config]) -> pf.Payload:
-        """P̄."""
+        """Send P̄."""
         return server.knowledge.select("prototypes")
 
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.Given:
-        """P̄^c/(τ·‖P̄^c‖), C×K, and the classes that have one; nothing before any arrives."""
+        """Return P̄^c/(τ·‖P̄^c‖), C×K, and the classes that have one; {} before any P̄ arrives."""
         if "prototypes" not in client.received:
             return {}
         P, known = client.received.table("prototypes", client.num_classes, client.feature_dim)
@@ -48,7 +48,7 @@ class ProtoNCE:
     def local_loss(
         self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
     ) -> pf.Terms:
-        """L_i; a class that nobody has sent adds nothing to L_NCE."""
+        """Return the terms of L_i; a class without a prototype adds nothing to L_NCE."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}
         if given:
             rows = cross_entropy(_scores(output.features, **given), batch.y, reduction="none")
@@ -57,23 +57,23 @@ class ProtoNCE:
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """P_i^c, without counts."""
+        """Send P_i^c, without counts."""
         return client.class_prototypes().select("prototypes")
 
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
-        """P̄."""
+        """Return P̄."""
         P, present = pf.stack_rows(uploads, "prototypes", server.num_classes, server.feature_dim)
         mean, known = pf.functional.aggregate_prototypes(P, present, "uniform")
         return pf.class_rows(known, prototypes=mean)
 
     @pf.hookimpl
     def inference(self, client: pf.Client[Config], x: Tensor) -> Tensor:
-        """The largest cosine; before the first prototypes arrive the head decides."""
+        """Return scores by cosine; use the head before the first prototypes arrive."""
         z, given = client.features(x), self.before_training(client)
         return _scores(z, **given) if given else client.head(z)
 
 
 def _scores(z: Tensor, P: Tensor, known: Tensor) -> Tensor:
-    """cos(z, P̄^c)/τ, B×C, −∞ for classes without a prototype."""
+    """Return cos(z, P̄^c)/τ, B×C, with −∞ for classes without a prototype."""
     return (normalize(z.float()) @ P.T).masked_fill(~known, -torch.inf)

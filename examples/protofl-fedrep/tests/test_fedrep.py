@@ -1,4 +1,4 @@
-"""The checks that every method passes, and what each phase moves."""
+"""Tests of FedRep: the contract of all methods, and the parameters that each phase trains."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class TestFedRep(MethodContract):
 
 
 def federation(folder, **options):
-    extra = {("method", "own"): FedRep}  # beside the installed one
+    extra = {("method", "own"): FedRep}  # next to the installed method
     plan = toy.make_plan("own", folder, models=toy.group(toy.NORM), extra=extra, **options)
     return toy.Toy(plan)
 
 
 def test_each_phase_moves_its_part(tmp_path):
-    """By the loop that anybody would write: the head on fixed features, then the rest."""
+    """A plain loop trains the head on fixed features, then the extractor, to the same weights."""
     one = {"tau": 1, "body_epochs": 1}
     found = federation(tmp_path, batch_size=1000, options={"own": one}, lr=0.1)
     plan = found.plan

@@ -1,4 +1,4 @@
-"""The checks that every method passes, and its equation against a loop."""
+"""Tests of ProtoNCE: the contract of all methods, and the loss term against a plain loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class TestProtoNCE(MethodContract):
 
 
 class Stub:
-    """As much of a client as the hooks read."""
+    """A client with only the attributes that the hooks read."""
 
     num_classes, feature_dim = 4, 3
     config = ProtoNCE.Config(tau=0.2, lambda_=2.0)
@@ -36,7 +36,7 @@ def loss(received, z, y):
 def test_the_contrastive_term_is_the_equation_s():
     torch.manual_seed(0)
     z, y = torch.randn(5, 3, requires_grad=True), torch.tensor([0, 1, 2, 3, 1])
-    P, classes = torch.randn(3, 3), torch.tensor([0, 1, 3])  # nobody has sent class 2
+    P, classes = torch.randn(3, 3), torch.tensor([0, 1, 3])  # no client has sent class 2
     expected = 0.0
     for row, label in zip(z, y.tolist(), strict=True):
         if label == 2:

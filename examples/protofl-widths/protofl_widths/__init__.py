@@ -1,1 +1,1 @@
-"""A model group of one net at five widths, and a partitioner that skews quantities alone."""
+"""A model group of one network at five widths, and a partitioner with quantity skew."""

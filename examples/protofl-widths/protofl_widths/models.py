@@ -1,8 +1,8 @@
-"""Five widths of one convolutional net: clients differ by what they can afford.
+"""Five widths of one convolutional network, for clients with different resources.
 
 The shrinking factors are those of HeteroFL's levels a to e (Diao et al., "HeteroFL: Computation and
-Communication Efficient Federated Learning for Heterogeneous Clients", ICLR 2021); the net is a
-small one of ours with GroupNorm, not the paper's.
+Communication Efficient Federated Learning for Heterogeneous Clients", ICLR 2021). The network is a
+small one of our own with GroupNorm, not the paper's.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _build(
 
 
 class Widths5:
-    """One convolutional net at five widths, 32 to 2 (levels after HeteroFL, 2021)."""
+    """One convolutional network at five widths, 32 to 2 (levels of HeteroFL, 2021)."""
 
     feature_dim = 128
     min_side = 16
@@ -41,7 +41,7 @@ class Widths5:
 
     @pf.hookimpl
     def architectures(self) -> list[pf.models.Architecture]:
-        """Client i gets level i mod 5, the widest first."""
+        """Return the levels, the widest first; client i gets level i mod 5."""
         return [
             pf.models.Architecture(f"width-{width}", partial(_build, width)) for width in WIDTHS
         ]

@@ -1,8 +1,8 @@
-"""Quantity skew: clients differ in how much they have, not in what.
+"""Quantity skew: clients differ in their number of samples, not in their mixture of classes.
 
 Li et al., "Federated Learning on Non-IID Data Silos: An Experimental Study", ICDE 2022, "Quantity
-skew": q ~ Dir(β) over clients, and client i gets a share q_i of the data, whatever the labels.
-Ours: every client first gets the least number of samples, and q shares out the rest.
+skew": q ~ Dir(β) over clients, and client i gets a share q_i of the data, regardless of the labels.
+Here, every client first gets the minimum number of samples, and q divides the rest.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import protofl as pf
 
 
 class Quantity:
-    """Shares of the data drawn from Dir(β), labels as they come (Li et al., 2022)."""
+    """Shares of the data drawn from Dir(β), regardless of the labels (Li et al., 2022)."""
 
     class Config(pf.Config):
         """Options."""

@@ -1,4 +1,4 @@
-"""The checks that every model group and every partitioner passes, and what is ours of both."""
+"""Tests of the group and the partitioner: contracts, model sizes and quantity skew."""
 
 from __future__ import annotations
 
