@@ -1,4 +1,4 @@
-"""Tests run side by side, a process for each core: one thread each, in what they start, too."""
+"""Fixtures of all tests. Tests run in parallel, so they and their subprocesses use one thread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what it runs behind it
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -20,7 +20,7 @@ for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 
 @pytest.fixture(scope="session", autouse=True)
 def _put_together_once():
-    """Typer's runner puts all commands together for each, which takes longer than most take."""
+    """Build all commands once, because building them takes longer than most commands take."""
     import typer.testing
 
     with pytest.MonkeyPatch.context() as patch:
@@ -31,7 +31,7 @@ def _put_together_once():
 
 @pytest.fixture(scope="session", autouse=True)
 def _read_once():
-    """What is installed is the same while ``sys.path`` is, and every plan asks for it."""
+    """Cache entry points by ``sys.path``, because every plan reads them."""
     whole = importlib.metadata.entry_points
 
     class Installed:
@@ -51,7 +51,7 @@ def _read_once():
 
 @pytest.fixture(scope="session", autouse=True)
 def _without_links(tmp_path_factory):
-    """Skip a test that makes a symbolic link where the system or the user may not."""
+    """Skip tests that create a symbolic link if the system or the user's rights forbid it."""
     place = tmp_path_factory.mktemp("links")
     try:
         (place / "link").symlink_to(place)
@@ -71,7 +71,7 @@ def _no_link(*args):
 
 @pytest.fixture(scope="session", autouse=True)
 def _data_of_this_session(tmp_path_factory):
-    """Keep data sets in a folder of this session: the user's home may be full, or read-only."""
+    """Keep data sets in a folder of this session, because the home may be full or read-only."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PROTOFL_DATA_DIR", str(tmp_path_factory.mktemp("data-sets")))
         yield
@@ -79,8 +79,8 @@ def _data_of_this_session(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def few(tmp_path_factory):
-    """A data set of 150 images in ten classes, as ``--dataset`` takes it."""
-    import numpy as np  # its threads are set above
+    """Return a value for ``--dataset``: 150 images in ten classes."""
+    import numpy as np  # after the limit of threads above
 
     path = tmp_path_factory.mktemp("few") / "few.npz"
     y = np.arange(150) % 10

@@ -1,4 +1,4 @@
-"""Distributions that are installed without pip: what it would leave is written by hand."""
+"""Install distributions without pip, by writing their metadata."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ else:
 
 
 def write_dist_info(project, site):
-    """Write the ``.dist-info`` that installing would write, from a project's pyproject.toml.
+    """Write the ``.dist-info`` that pip would write, from a project's pyproject.toml.
 
     Args:
         project: The folder of the project.
-        site: The folder on ``sys.path`` in which its modules lie.
+        site: The folder on ``sys.path`` that contains its modules.
     """
     about = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     info = site / f"{about['name'].replace('-', '_')}-{about['version']}.dist-info"

@@ -11,14 +11,14 @@ from protofl.testing import toy
 from protofl_plugins.models.widths import narrow
 
 ADAPTED = ("hetlora", "flexlora", "flora", "raflora")
-"""Methods with adapters over a frozen net."""
+"""Methods that train adapters of a frozen net."""
 
 ONE_NET = ("fedavg", "fedprox", "heterofl", "fedrolex", "fiarse", *ADAPTED)
 """Methods that refuse clients with different nets."""
 
 
 def toy_width(width):
-    """The architecture of a width."""
+    """Return the architecture of a width."""
     return toy.architecture(f"net@{width:g}", partial(_extractor, width))
 
 

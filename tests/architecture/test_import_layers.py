@@ -1,4 +1,4 @@
-"""Four packages, their folders as layers, imports that point down: read off the folders alone."""
+"""Tests of the packages' layers: each folder is a layer, which imports only lower layers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ PACKAGES = ("protofl", "protofl_workbench")
 OTHERS = ("protofl_plugins", "protofl_cli")
 PAGE = (ROOT / "docs/background/architecture.md").read_text(encoding="utf-8")
 LINES_OF_A_RUN = 11_060
-"""Lines of code that `import protofl.runs.lifecycle` loads: the number may only fall."""
+"""Lines of code that `import protofl.runs.lifecycle` loads. This number may only decrease."""
 
 
 @cache
 def modules():
-    """{module: its file} of both packages; a package is its ``__init__.py``."""
+    """Return {module: file} of both packages. The file of a package is its ``__init__.py``."""
     found = {}
     for path in sorted(path for package in PACKAGES for path in (CORE / package).rglob("*.py")):
         parts = path.relative_to(CORE).with_suffix("").parts
@@ -46,7 +46,7 @@ def tree(path):
 
 @cache
 def imports():
-    """{module: the modules that it imports}, in functions and for types too."""
+    """Return {module: imported modules}, including imports in functions and for types."""
     found = {}
     for module, path in modules().items():
         named = set()
@@ -58,22 +58,22 @@ def imports():
                     whole = f"{node.module}.{alias.name}"
                     named.add(whole if whole in modules() else node.module)
         found[module] = {n for n in named if n in modules() and n not in (module, "protofl")}
-    del found["protofl"]  # its names are loaded on first use, from all folders
+    del found["protofl"]  # it loads its names from all folders, on first use
     return found
 
 
 def layer(module):
-    """``protofl.hooks`` of ``protofl.hooks.views.client``."""
+    """Return ``protofl.hooks`` for ``protofl.hooks.views.client``."""
     return ".".join(module.split(".")[:2])
 
 
 def folder(module):
-    """``protofl.hooks.views`` of ``protofl.hooks.views.client``; a file in a layer is its own."""
+    """Return ``protofl.hooks.views`` for ``….views.client``. A file in a layer counts as one."""
     return ".".join(module.split(".")[:3])
 
 
 def arrows(of):
-    """{part: the other parts that it imports}, a part being `layer`, `folder` or a module."""
+    """Return {part: other parts that it imports}. A part is a `layer`, a `folder` or a module."""
     found = {of(module): set() for module in imports()}
     for module, others in imports().items():
         found[of(module)] |= {of(other) for other in others} - {of(module)}
@@ -81,10 +81,10 @@ def arrows(of):
 
 
 def chain(graph):
-    """The longest chain of imports.
+    """Return the length of the longest chain of imports.
 
     Raises:
-        AssertionError: There is a circle.
+        AssertionError: The imports form a cycle.
     """
     height, waiting = {}, dict(graph)
     while waiting:
@@ -123,7 +123,7 @@ def test_the_core_never_imports_the_workbench():
 
 
 def test_a_layer_says_what_it_imports():
-    """``Imports: errors, system.`` in the docstring of its ``__init__.py``."""
+    """The docstring of its ``__init__.py`` has a line like ``Imports: errors, system.``"""
     for part, others in arrows(layer).items():
         path = modules()[part]
         if path.name != "__init__.py" or part in PACKAGES:
@@ -159,7 +159,7 @@ def test_no_string_names_a_module_of_a_higher_layer():
 
 
 def code_lines(path):
-    """Lines that are no blanks, comments or docstrings."""
+    """Count the lines without blank lines, comments and docstrings."""
     text = path.read_text(encoding="utf-8")
     words = set()
     for node in ast.walk(ast.parse(text)):
@@ -201,11 +201,11 @@ def test_no_function_is_long():
     assert not long
 
 
-# --- the way from the command to the loss ---------------------------------------------------------
+# --- files between the command and the loss -------------------------------------------------------
 
 
 class Asks:
-    """Notes by which files its loss was called."""
+    """Record the files on the call stack of the loss."""
 
     terms = {"ce": "cross-entropy"}
     ways: list = []
@@ -227,7 +227,7 @@ def way_of_the_page():
 
 @pytest.fixture(scope="module")
 def way(tmp_path_factory, few):
-    """The files by which the command reaches a loss, each once, behind its own."""
+    """Return the files through which the command calls a loss, in order and each once."""
     folder = tmp_path_factory.mktemp("way")
     options = {"models": "cnn4", "clients": 2, "rounds": 1, "dry_step": False, "backend": "local"}
     options |= {"dataset": few, "data_dir": folder}

@@ -1,4 +1,4 @@
-"""The public names: few, each shown at work, and the examples of the documentation run."""
+"""Tests of the public names: each is used in an example, and the documentation covers them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FENCE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 def examples():
-    """Code that shows names at work: templates, examples, and fenced Python of pages."""
+    """Yield code that uses the names: templates, examples, and Python blocks of pages."""
     templates = importlib.resources.files("protofl_cli") / "templates"
     yield from (path.read_text(encoding="utf-8") for path in templates.iterdir())
     yield from (p.read_text(encoding="utf-8") for p in (ROOT / "examples").rglob("*.py"))
@@ -28,12 +28,12 @@ def examples():
 
 def test_every_name_is_used_in_an_example():
     used = {name for code in examples() for name in re.findall(r"\bpf\.(\w+)", code)}
-    shown = {"HOOKSPEC_VERSION", "__version__"}  # values, not things to build with
+    shown = {"HOOKSPEC_VERSION", "__version__"}  # values that examples do not need
     assert set(pf.__all__) - shown - used == set()
 
 
 def test_the_templates_belong_to_the_wheel():
-    """As hatchling's packages take along every file that git does not ignore."""
+    """hatchling packages every file that git does not ignore."""
     folder = ROOT / "cli/protofl_cli/templates"
     assert len([*folder.glob("*.tmpl")]) >= 13
     for package in ("core/protofl", "plugins/protofl_plugins", "cli/protofl_cli"):

@@ -1,4 +1,4 @@
-"""What stands twice in the methods' files, counted in windows of five lines."""
+"""Tests that the methods' files repeat little code, counted in windows of five lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WINDOW = 5
 
 
 def code_lines(source):
-    """The lines of a source without comments, docstrings and blank lines, spaces evened out."""
+    """Return the lines of a source without comments, docstrings, blank lines and extra spaces."""
     lines = source.splitlines()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(
@@ -29,7 +29,7 @@ def code_lines(source):
 
 
 def repeated_lines(files):
-    """{file: (lines that are in a window which stands elsewhere too, all lines)}."""
+    """Return {file: (lines in a window that also occurs elsewhere, all lines)}."""
     code = {name: code_lines(source) for name, source in files.items()}
     windows = Counter(
         tuple(lines[n : n + WINDOW])
@@ -51,7 +51,7 @@ def test_the_counter_sees_what_stands_twice():
 
 
 def test_methods_say_things_once():
-    """Lines that repeat are the hooks' signatures: what two methods do is in a file beside them."""
+    """Only hook signatures repeat: code that two methods share is in a separate file."""
     found = repeated_lines({path.name: path.read_text(encoding="utf-8") for path in METHODS})
     repeated, lines = (sum(column) for column in zip(*found.values(), strict=True))
     assert len(found) >= 18

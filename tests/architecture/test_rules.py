@@ -1,4 +1,4 @@
-"""The rules of the architecture, held against the source."""
+"""Tests that the source follows the rules of the architecture."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def of(package):
 
 
 def imports(path):
-    """Every imported module, and ``MODULE.NAME`` for names that come from one."""
+    """Yield (module, name) of every import. The name is "" for ``import MODULE``."""
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             yield from ((alias.name, "") for alias in node.names)
@@ -57,7 +57,7 @@ def text_of(path):
 
 
 def declared_dependencies():
-    """Import names of what ``pyproject.toml`` declares, extras too."""
+    """Return the import names of the dependencies in ``pyproject.toml``, including extras."""
     found = {"sklearn", "PIL", "mlflow"}
     project = parse_toml((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"].values()
@@ -169,7 +169,7 @@ def test_an_earlier_name_works_and_says_where_it_is_now(space):
 
 
 def names_for_type_checkers(path):
-    """{name: module} of the imports under ``if TYPE_CHECKING``."""
+    """Return {name: module} of the imports under ``if TYPE_CHECKING``."""
     (block,) = (
         node
         for node in tree(path).body
@@ -236,7 +236,7 @@ def test_plugins_keep_nothing_on_themselves():
     for path in of("protofl_plugins"):
         if path.parent.name not in ("methods", "wrappers"):
             continue
-        inside = {  # a network keeps its layers on itself; a plugin nothing
+        inside = {  # networks keep their layers as attributes; plugins keep nothing
             part
             for node in ast.walk(tree(path))
             if isinstance(node, ast.ClassDef)
@@ -251,7 +251,7 @@ def test_plugins_keep_nothing_on_themselves():
 
 
 def test_no_public_name_hides_behind_a_module():
-    """A module of the same name would take its place as soon as it is imported."""
+    """Importing a module of the same name would replace the public name."""
     modules = {path.stem for path in (ROOT / "core" / "protofl").glob("*.py")} | {
         "data",
         "functional",

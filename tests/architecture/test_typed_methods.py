@@ -1,4 +1,4 @@
-"""What a type checker finds in a method's file."""
+"""Tests of the errors that a type checker finds in a method's file."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ WRONG = {
 
 @pytest.mark.slow
 def test_a_misspelt_option_is_an_error_of_mypy(tmp_path):
-    """One run over five files: the right one, and one for each mistake."""
+    """Check all files in one run: the correct one, and one for each mistake."""
     (tmp_path / "right.py").write_text(METHOD)
     expected = {}
     for number, (right, (wrong, message)) in enumerate(WRONG.items()):

@@ -1,4 +1,4 @@
-"""``benchmarks/bench.py``: cases, balanced subsets, differences, and a measurement."""
+"""Tests of ``benchmarks/bench.py``: cases, balanced subsets, differences, and a measurement."""
 
 from __future__ import annotations
 

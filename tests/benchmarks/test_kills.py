@@ -1,4 +1,4 @@
-"""The script that kills runs: a few kills, and that it sees what differs."""
+"""Tests of the script that kills runs: a few kills, and the differences that it must find."""
 
 from __future__ import annotations
 

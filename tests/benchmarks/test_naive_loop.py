@@ -1,6 +1,6 @@
-"""The naive reference loop reaches what protofl reaches: two programs, one result.
+"""Tests that the naive reference loop and protofl reach the same weights.
 
-It shares no arithmetic with protofl, so this checks the methods, too.
+The naive loop shares no arithmetic with protofl, so this also checks the methods.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CLIENTS = 2
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """The tests run side by side."""
+    """Use one thread, because tests run in parallel."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -43,7 +43,7 @@ def data(tmp_path_factory):
 
 
 def write_data(folder, clients, samples):
-    """So many images of digits for each client, balanced, in a file."""
+    """Write a class-balanced file with this number of digits images for each client."""
     write_subset(load("digits", None, folder), clients, samples, folder / "digits.npz")
     return folder
 
@@ -69,7 +69,7 @@ def plan_of(data, method, **options):
 
 
 def state_of(plan, file, folder, name):
-    """Two rounds in float64."""
+    """Run two rounds in float64; return the file of the final state."""
     own = folder / f"{name}-files"
     own.mkdir()
     with double_precision():
@@ -82,7 +82,7 @@ def state_of(plan, file, folder, name):
 
 
 def both(plan, other, folder):
-    """The largest difference of protofl's loop and the naive one, and where it is."""
+    """Return the largest difference between protofl's loop and the naive one, and its place."""
     return largest_difference(
         state_of(plan, None, folder, "a"), state_of(other, NAIVE, folder, "b")
     )
@@ -106,9 +106,9 @@ def test_both_reach_the_same(data, tmp_path, method):
 
 @pytest.mark.slow
 def test_dropout_draws_the_same(tmp_path):
-    """The second client's net has dropout; one small step of few but not too few samples.
+    """Both loops draw the same dropout in the second client's net, in one small step.
 
-    BatchNorm is chaotic: with two clients of nine samples the two loops are 4e-5 apart.
+    BatchNorm amplifies rounding: with two clients of nine samples, the loops differ by 4e-5.
     """
     data = write_data(tmp_path, 3, 15)
     plan = plan_of(data, "fedproto", models="htfe4", clients=3, batch_size=15, lr=1e-4)
@@ -133,7 +133,7 @@ def test_a_difference_is_noticed(data, tmp_path, what):
 
 
 def test_parts_of_a_round(data, tmp_path):
-    """The server's step and the evaluation alone, again and again, as the bench measures them."""
+    """The server's step and the evaluation can be repeated alone, as the benchmark does."""
     plan = plan_of(data, "fedtgp", options={"fedtgp": {"S": 2}})
     found = []
     for file in (None, NAIVE):

@@ -1,4 +1,4 @@
-"""What the documentation's tests share."""
+"""Fixtures of the documentation's tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "docs/_build"))
 
 @pytest.fixture(scope="session")
 def data_dir(tmp_path_factory):
-    """A cache of data sets, so that digits are decoded once."""
+    """Return a shared cache folder, so that digits are decoded once."""
     return tmp_path_factory.mktemp("data")
 
 

@@ -1,4 +1,4 @@
-"""The pages' code blocks, and the commands in them."""
+"""Find the code blocks of pages, and the commands in them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ FENCE = re.compile(r"^```([a-z]*)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def blocks_of(path, language):
-    """The code blocks of a page in one language."""
+    """Return the code blocks of a page in one language."""
     text = (ROOT / path).read_text(encoding="utf-8")
     return [code for found, code in FENCE.findall(text) if found == language]
 
 
 def commands_of(blocks):
-    """The words of every ``protofl …`` line, without comments and with continued lines joined."""
+    """Yield the words of each ``protofl …`` line, without comments, with continued lines joined."""
     for line in "\n".join(blocks).replace("\\\n", " ").splitlines():
         start = line.find("protofl ")
         if start == 0 or line[:start].endswith("/"):

@@ -1,4 +1,4 @@
-"""Every command in the documentation parses."""
+"""Test that every command in the documentation parses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from protofl_cli.app import app
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 SPAN = re.compile(r"(?<!`)`(protofl [^`]+)`(?!`)")
 OPEN = ("…", "[", "NAME", "COMMAND", "KIND", "YOURS", "GROUP")
-"""Marks of a placeholder in a command."""
+"""Strings that mark a placeholder in a command."""
 
 
 def typed(path):
@@ -41,7 +41,7 @@ def parse(words):
             return
         typed, (name, command, words) = words[0], command.resolve_command(context, words)
         assert command is not None, f"there is no command {typed!r}"
-        named = not words or hasattr(command, "list_commands")  # a command that is talked about
+        named = not words or hasattr(command, "list_commands")  # a command that is only mentioned
         context = command.make_context(name, list(words), parent=context, resilient_parsing=named)
 
 

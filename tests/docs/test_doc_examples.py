@@ -1,4 +1,4 @@
-"""The code on the pages runs: each plugin guide is installed and run as written."""
+"""Tests that the code on the pages runs: each plugin guide is installed and run as written."""
 
 from __future__ import annotations
 

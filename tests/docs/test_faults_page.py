@@ -1,4 +1,4 @@
-"""The page on failures quotes the errors about invalid payloads."""
+"""Tests that the page on failures quotes the errors about invalid payloads."""
 
 from __future__ import annotations
 

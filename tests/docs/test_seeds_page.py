@@ -1,4 +1,4 @@
-"""docs/reference/seeds.md names every random stream that the code opens."""
+"""Test that docs/reference/seeds.md names every random stream that the code opens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STREAMS = {"global_stream", "random_stream", "numpy_stream"}
 
 
 def words_of(node, assigned):
-    """The words among a stream's keys; of ``*keys`` those that ``keys`` is assigned."""
+    """Return the string keys of a stream; for ``*keys``, those assigned to ``keys``."""
     if isinstance(node, ast.Starred) and isinstance(node.value, ast.Name):
         return [w for each in assigned.get(node.value.id, ()) for w in words_of(each, assigned)]
     if isinstance(node, ast.Tuple):
@@ -20,7 +20,7 @@ def words_of(node, assigned):
 
 
 def streams(source):
-    """The words of every stream that a source opens."""
+    """Yield the string keys of every stream that a source opens."""
     tree = ast.parse(source)
     assigned = {}
     for node in ast.walk(tree):

@@ -1,4 +1,4 @@
-"""The generated parts of the site are complete and agree with the code."""
+"""Tests that the generated parts of the site are complete and agree with the code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PLUGINS = [p for p in Registry().plugins() if p.distribution == "protofl"]
 
 @pytest.fixture(scope="module")
 def page():
-    """Return a page with its generated parts, by its path."""
+    """Return a function that reads a page with its generated parts."""
     made = {}
 
     def read(path):
@@ -43,7 +43,7 @@ def page():
 
 
 def section(text, heading):
-    """What stands under a heading, up to the next of its level."""
+    """Return the text under a heading, up to the next heading of its level."""
     level = heading.partition(" ")[0]
     start = text.index(f"\n{heading}\n") + len(heading) + 2
     end = re.search(rf"^{level} ", text[start:], re.MULTILINE)
@@ -51,7 +51,7 @@ def section(text, heading):
 
 
 def plain(code):
-    """Code without the ways in which a line may be broken."""
+    """Return code without whitespace and trailing commas, to ignore line breaks."""
     return re.sub(r"\s+", "", code).replace(",)", ")")
 
 
@@ -59,7 +59,7 @@ def plain(code):
 
 
 def specified():
-    """Every hook with its kind, as the source defines it."""
+    """Yield (kind, node) of every hook, as the source defines it."""
     for kind, about in KINDS.items():
         source = ast.parse(inspect.getsource(about.spec))
         yield from ((kind, node) for node in source.body[0].body if hasattr(node, "args"))
@@ -127,7 +127,7 @@ def test_the_architecture_page_has_the_same_arguments():
 
 
 def registered(group, path=""):
-    """The names of all commands, as the program registers them."""
+    """Yield the names of all commands that the program registers."""
     for command in group.registered_commands:
         yield f"{path} {command.name}".strip()
     for inner in group.registered_groups:
@@ -173,7 +173,7 @@ def test_the_run_command_has_all_settings(page):
     )
 
 
-# --- plugins, methods, the wire ---------------------------------------------------------------
+# --- plugins, methods, payload keys -----------------------------------------------------------
 
 
 @pytest.mark.parametrize("plugin", [pytest.param(p, id=p.label) for p in PLUGINS])

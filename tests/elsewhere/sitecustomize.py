@@ -1,10 +1,10 @@
-"""A machine with less: what Windows and macOS lack is taken from Python at its start.
+"""Simulate a system with fewer features: remove from Python what Windows and macOS lack.
 
 Used as ``PYTHONPATH=tests/elsewhere pytest``; every process that the tests start inherits it.
 Missing: ``fcntl``, ``resource``, ``pwd`` and ``grp`` for protofl and its tests, forks, the choice
 of cores, the alarm signal, ``/proc``, symbolic links and named pipes.
 As on Windows, a file that this process has open or mapped cannot be removed or replaced, a folder
-cannot be opened, and no name has one of ``<>:"|?*``.
+cannot be opened, and no name may contain one of ``<>:"|?*``.
 """
 
 import builtins
@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 
-import filelock  # noqa: F401 - a library has a way of its own on each system
+import filelock  # noqa: F401 - imported before the patches: it has code for each system
 
 MODULES = {"fcntl", "resource", "pwd", "grp"}
 OURS = ("protofl", "test", "conftest")
@@ -45,7 +45,7 @@ def _check_proc(path):
 
 
 def _ours():
-    """Return True if protofl or a test asks; libraries ask where ``sys.platform`` is Linux."""
+    """Return True if the caller is protofl or a test. Libraries may still read /proc."""
     frame = sys._getframe(3)
     while frame.f_globals.get("__name__") == "pathlib":
         frame = frame.f_back
@@ -86,7 +86,7 @@ def _check_free(path, dir_fd=None):
 
 
 def _unlinked(path, *, dir_fd=None):
-    if sys._getframe(1).f_globals.get("__name__") != "tempfile":  # it has another way on Windows
+    if sys._getframe(1).f_globals.get("__name__") != "tempfile":  # tempfile handles Windows itself
         _check_free(path, dir_fd)
     return _unlink(path, dir_fd=dir_fd)
 

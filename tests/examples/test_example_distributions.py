@@ -1,4 +1,4 @@
-"""The examples as strangers have them: built, installed, and used as their READMEs say."""
+"""Tests of the examples as users get them: built, installed, and used as their READMEs say."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/pyproject.toml"))
 PROTOFL = [sys.executable, "-c", "from protofl_cli.app import main; main()"]
 LONGEST = {"proto-nce": 30, "fedrep": 60}
-"""Lines of Python that each method may take."""
+"""Maximum number of lines of Python of each method."""
 
 
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory):
-    """A folder into which pip has put all distributions, built from copies of their sources."""
+    """Return a folder in which pip has installed all distributions, built from their sources."""
     site = tmp_path_factory.mktemp("site")
     options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--target", str(site)]
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", *options]
@@ -44,7 +44,7 @@ def run(words, cwd, site=None):
 
 
 def commands(name):
-    """The lines of the README's shell blocks."""
+    """Return the commands in the README's shell blocks, as lists of words."""
     text = (EXAMPLES / name / "README.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```bash\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     return [shlex.split(line) for block in blocks for line in block.splitlines()]
@@ -70,7 +70,7 @@ def test_the_readme_s_commands(installed, tmp_path, words):
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """All distributions as this process finds them, and a folder of its own."""
+    """Make all distributions importable in this process, and work in an empty folder."""
     before = {*sys.modules}
     for name in NAMES:
         write_dist_info(EXAMPLES / name, tmp_path / "site")
@@ -136,7 +136,7 @@ def test_plugins_are_listed_with_their_distributions(installed, tmp_path):
 
 
 def code_lines(text):
-    """Lines of code behind the imports: no blank line, comment or docstring, a signature is one."""
+    """Return code lines without imports, blanks, comments, docstrings; a signature is one line."""
     tree = ast.parse(text)
     skipped = set()
     for node in ast.walk(tree):

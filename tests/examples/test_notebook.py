@@ -1,4 +1,4 @@
-"""The notebook in examples/ runs from its first cell to its last."""
+"""Test that the notebook in examples/ runs from its first cell to its last."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_the_notebook_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("PROTOFL_DATA_DIR", str(tmp_path / "data"))
     book = nbformat.read(NOTEBOOK, as_version=4)
     nbformat.validate(book)
-    assert not any(cell.get("outputs") for cell in book.cells)  # it is kept without
+    assert not any(cell.get("outputs") for cell in book.cells)  # stored without outputs
     place = {"metadata": {"path": str(tmp_path)}}
     nbclient.NotebookClient(book, timeout=900, kernel_name="python3", resources=place).execute()
     outputs = [out for cell in book.cells for out in cell.get("outputs", ())]

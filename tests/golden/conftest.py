@@ -1,4 +1,4 @@
-"""The runs that are stored lie beside these tests."""
+"""Make the modules of this folder importable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The toy runs whose results are stored: what `make.py` writes and `test_golden.py` compares."""
+"""Toy runs whose results are stored: `make.py` writes them, `test_golden.py` compares them."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ RUNS: dict[str, tuple[str, Options]] = {
 """{file: (method, its options)}."""
 
 ADAM = {"fedgen", "fedgen-official", "fedktl", "fedktl-official", "fedpkd", "feddf"}
-"""Runs whose server trains with Adam, which raises rounding (see `test_golden.py`)."""
+"""Runs whose server trains with Adam, which amplifies rounding (see `test_golden.py`)."""
 
 WIDTHS = [toy_width(width) for width in (1.0, 0.5)]
 """A convolution, BatchNorm and two linear layers, in two widths."""
 
 
 def make_data() -> None:
-    """Write the images with their split: rows and labels as they are, and each row's owner."""
+    """Write the images and labels, and each row's client and part (training or test)."""
     images = toyfed.make_images(toyfed.MIXED, seed=2024)
     piece = np.zeros(len(images.y), dtype=np.int64)
     for number, pair in enumerate(images.split or []):
@@ -87,7 +87,7 @@ def make_data() -> None:
 
 
 def read_data() -> pf.datasets.Dataset:
-    """The stored images: four clients, four classes."""
+    """Return the stored images: four clients, four classes."""
     with np.load(DATA) as file:
         x, y, piece = (torch.from_numpy(file[key]) for key in ("x", "y", "piece"))
     rows = [(piece == number).nonzero().squeeze(1) for number in range(int(piece.max()) + 1)]
@@ -125,7 +125,7 @@ def plan_of(
         data=read_data(),
         models=toyfed.group(*members, K=6),
         rounds=ROUNDS,
-        optimizer="sgd",  # Adam on a server is enough of it (see ADAM)
+        optimizer="sgd",  # only servers use Adam (see ADAM)
         options={method: options} if options else {},
     )
 

@@ -1,7 +1,7 @@
-"""Write the stored results anew: ``python tests/golden/make.py [NAME …]``.
+"""Write the stored results again: ``python tests/golden/make.py [NAME …]``.
 
-Do so only where a change of results is meant, and say why in the commit. The data (`toy.npz`) are
-written only where they are missing.
+Do so only if results are meant to change, and give the reason in the commit. The data (`toy.npz`)
+are written only if they are missing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import protofl
 
 
 def main() -> None:
-    """Run and write."""
+    """Run the toy runs and write their results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="runs to write; all by default")
     names = parser.parse_args().names or [*golden_runs.RUNS]

@@ -1,21 +1,21 @@
-"""Two rounds of every method on a toy give what they gave when the results were stored.
+"""Tests that two rounds of every method on a toy problem reproduce the stored results.
 
-`make.py` writes them; each file's metadata says with what it was made.
+`make.py` writes the results; each file's metadata says how it was made.
 
-Why these tolerances: instruction sets, numbers of threads, kernels and versions of torch add the
-same numbers in another order. The runs compute in float64, so each operation is off by at most
-u = 2⁻⁵³ ≈ 1.1e-16 of its terms' magnitude.
+Reasons for the tolerances: instruction sets, numbers of threads, kernels and versions of torch add
+the same numbers in a different order. The runs compute in float64, so the error of each operation
+is at most u = 2⁻⁵³ ≈ 1.1e-16 of its terms' magnitude.
 
-- With SGD some 40 steps of each client and of the server pass that on and hardly raise it. Between
+- With SGD, some 40 steps of each client and of the server hardly increase this error. Between
   SSE4.1, AVX2 and AVX-512, and 1 to 5 threads, the largest difference was 6e-15. `EXACT`, 1e-9, is
-  the tolerance of engines, too: a kernel may take as many more roundings as it likes.
-- Adam's step is η·m/(√v + ε). Where a gradient is 0 but for rounding (a bias before BatchNorm), the
-  step is η/ε = 1e6 times the rounding. In `fedgen` the terms of that gradient add up to 0.74 in
-  magnitude, each with some ten roundings, so it is off by at most 10·0.74·u ≈ 8e-16; its 10 steps
-  move the bias by at most 10·1e6·8e-16 = 8e-9, which is 5e-8 of its largest entry (0.16). The
+  also the tolerance of engines, so kernels may round more often.
+- Adam's step is η·m/(√v + ε). If a gradient is 0 except for rounding (a bias before BatchNorm), the
+  step is η/ε = 1e6 times the rounding error. In `fedgen`, the terms of that gradient add up to 0.74
+  in magnitude, each with some ten roundings, so its error is at most 10·0.74·u ≈ 8e-16. The 10
+  steps move the bias by at most 10·1e6·8e-16 = 8e-9, which is 5e-8 of its largest entry (0.16). The
   largest difference was 1e-8. Hence 1e-7.
 
-In float32 u is 6e-8, and the same steps would have any size up to η: no tolerance serves there.
+In float32, u is 6e-8 and the same steps could have any size up to η, so no tolerance would work.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def stored(name):
 
 
 def differences(name, found):
-    """Say where results are not as stored: {key: in words}."""
+    """Return {key: difference in words} for results that differ from the stored ones."""
     expected, _ = stored(name)
     assert found.keys() == expected.keys()
     said = {}
@@ -47,11 +47,11 @@ def differences(name, found):
             if not torch.equal(got, value):
                 said[key] = "differs"
             continue
-        # Relative to the tensor's own size, as single elements may be near 0.
+        # Relative to the tensor's largest value, as single elements may be near 0.
         scale = float(value.abs().max())
         error = float((got - value).abs().max())
         tolerance = 1e-7 if name in golden_runs.ADAM else EXACT
-        if not error <= tolerance * scale:  # NaN too
+        if not error <= tolerance * scale:  # also true for NaN
             said[key] = f"off by {error:.3g}, values up to {scale:.3g}"
     return said
 
@@ -73,7 +73,7 @@ def test_results_are_as_stored(name, tmp_path):
 )
 def test_a_change_of_a_thousandth_is_noticed(name, changed, tmp_path):
     said = differences(name, golden_runs.run(name, tmp_path, changed))
-    # Round 0 trains before anything was received.
+    # Round 0 trains before clients receive anything.
     assert {f"features/client {client}" for client in range(4)} <= said.keys(), said
 
 
@@ -94,7 +94,7 @@ def test_every_file_and_every_built_in_method_has_its_run():
 
 
 def test_the_runs_differ():
-    """Stored results that were all the same would show nothing."""
+    """If all stored results were equal, the comparison would prove nothing."""
     found = [stored(name)[0] for name in golden_runs.RUNS]
     sums = [sum(float(t[f"features/client {c}"].double().sum()) for c in range(4)) for t in found]
     assert len({round(s, 6) for s in sums}) == len(sums)

@@ -1,4 +1,4 @@
-"""The server's half again, on the uploads of the stored runs: the same to the last bit."""
+"""Tests that a server replayed on a stored run's uploads is the same to the last bit."""
 
 from __future__ import annotations
 

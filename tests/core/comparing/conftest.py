@@ -1,4 +1,4 @@
-"""Run folders as runs leave them, with figures that the tests choose."""
+"""Run folders in the recorded format, with metrics that the tests choose."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CLASSES = ["nought", "one", "two"]
 
 
 def row(trial, number, accuracies, *, seconds=2.0, extra=None):
-    """A line of a record: clients of ten test samples each."""
+    """Return a line of a record. Each client has ten test samples."""
     values = list(accuracies)
     mean = sum(values) / len(values)
     return LINE | {
@@ -39,7 +39,7 @@ def row(trial, number, accuracies, *, seconds=2.0, extra=None):
 
 @pytest.fixture
 def write(tmp_path):
-    """Write a run's folder: for each trial a list of rounds, of each the clients' accuracies."""
+    """Return a function that writes a run folder from accuracies by trial, round and client."""
 
     def write(name, trials, *, method="fedproto", seed=0, split="a", **config):
         folder = tmp_path / name
@@ -79,7 +79,7 @@ def write(tmp_path):
 
 @pytest.fixture(scope="session")
 def real(tmp_path_factory):
-    """Two rounds of two trials of two methods, trained."""
+    """Train two methods for two trials of two rounds; return the folder."""
     with pytest.MonkeyPatch.context() as patch:
         install(patch)
         folder = tmp_path_factory.mktemp("real")

@@ -1,4 +1,4 @@
-"""``protofl plot`` and ``protofl compare`` as they are typed."""
+"""Tests of the commands ``protofl plot`` and ``protofl compare``."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_nothing_is_overwritten(cli, runs, tmp_path):
 
 
 def test_what_runs_lack_is_told(cli, runs, tmp_path, write):
-    """A run that failed is drawn as far as it came, and said to have."""
+    """A failed run is drawn up to its last round, with a note that it is unfinished."""
     write("runs/failed", ROUNDS, method="local", rounds=9, lr=0.5)
     write("runs/copy", ROUNDS, method="fedtgp")
     result = cli("plot", "curve", runs)
@@ -132,7 +132,7 @@ def test_a_comparison_as_a_file(cli, runs, tmp_path):
 
 
 def test_neither_imports_torch_nor_pyplot(runs, tmp_path):
-    """Reading and drawing take a second, as torch alone would."""
+    """Reading and drawing take a second; importing torch would take another."""
     code = (
         "import sys\n"
         "from protofl_cli.app import app\n"

@@ -1,4 +1,4 @@
-"""Runs beside each other: pairs, groups, what is refused, and how it is written."""
+"""Tests of `protofl.compare`: pairs, groups, errors, and output formats."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from protofl_workbench.comparing.trials import accuracies_by_architecture
 
 
 def ends(*values):
-    """Trials of two rounds and two clients that end at accuracies, and were better before."""
+    """Return trials of two rounds and two clients that end at `values` and were better before."""
     return [[[v + 0.05, v + 0.05], [v - 0.02, v + 0.02]] for v in values]
 
 
@@ -56,7 +56,7 @@ def test_pairs_are_compared(two):
 
 
 def test_pairs_are_of_one_seed_wherever_they_lie(write):
-    """Trial k of seed s is the run of seed s + k; what only one side has doesn't count."""
+    """Trial k of seed s has the seed s + k. Seeds that only one side has are ignored."""
     one = write("one", ends(*A), seed=3)
     others = [
         write(f"b{s}", ends(v), method="fedtgp", seed=s) for s, v in ((5, 0.9), (4, 0.8), (9, 0))
@@ -97,7 +97,7 @@ def test_worse_off_needs_one_group_of_local(two):
 
 
 def test_what_is_compared_where_nothing_is_named(two, write):
-    """What all runs have: the worst and the spread; the lowest decile of more than ten clients."""
+    """The default metrics are those that all runs have. `decile` needs more than ten clients."""
     names = [table.name for table in pf.compare(two).tables]
     assert names == ["final", "best", "worst", "std", "gini", "macro-f1"]
     many = [write(m, [[[0.1] * 2 + [0.5] * 10]], method=m) for m in ("local", "fedsa")]
@@ -114,7 +114,7 @@ def test_the_round_that_validation_chooses(write):
         one["validation_accuracy"] = share
     (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     found = pf.compare(folder)
-    assert row(found, "fedproto", "validation").mean == 0.5  # the first of two that are equal
+    assert row(found, "fedproto", "validation").mean == 0.5  # the first of two equal rounds
     assert row(found, "fedproto", "best").mean == 0.9
     assert (
         row(pf.compare(folder, "macro-f1@validation"), "fedproto", "macro-f1@validation").mean
@@ -203,7 +203,7 @@ def test_labels_of_one_s_own(two):
 
 
 def test_an_option_that_has_its_default_makes_no_group(write):
-    """Runs of versions that didn't know it are like those of versions that do."""
+    """Runs of older versions, which lack the option, are in the same group."""
     old, new = write("old", ends(0.5)), write("new", ends(0.6), seed=1, momentum=0.0, augment=False)
     assert [len(r.values) for r in pf.compare([old, new]).tables[0].rows] == [2]
 
@@ -231,7 +231,7 @@ def test_each_data_set_has_its_table(two, write):
 
 
 def test_data_that_differ_in_a_detail_have_tables_of_their_own(write):
-    """Parts of one data set, each with other methods: no row stands beside one of the other."""
+    """Different subsets of a data set have separate tables, even with different methods."""
     whole = [write(m, ends(v), method=m) for m, v in (("local", 0.5), ("fedtgp", 0.6))]
     names = {"fedsa": 0.7, "local": 0.8, "fedtgp": 0.9}
     half = [write(f"{m}-h", ends(v), method=m, subset=0.5) for m, v in names.items()]
@@ -251,7 +251,7 @@ def test_data_that_differ_in_a_detail_have_tables_of_their_own(write):
 
 
 def lose(folder, trial, since, *names):
-    """Make a trial's loss what a run writes of one that is not finite, from a round on."""
+    """Record a trial's loss as not finite, from round `since` on."""
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     for one in rows:
         if one["trial"] == trial and one["round"] >= since:
@@ -260,7 +260,7 @@ def lose(folder, trial, since, *names):
 
 
 def test_a_loss_that_was_lost_is_no_figure(two):
-    """The last finite loss of a run that diverged is not that of its last round."""
+    """If a run diverged, its last finite loss does not replace the loss of its last round."""
     lose(two[1], 3, 1)
     found = pf.compare(two, ["final", "loss", "loss_terms.ce", "loss@best"])
     for name in ("loss", "loss_terms.ce"):
@@ -279,7 +279,7 @@ def test_a_loss_that_was_lost_is_no_figure(two):
 
 
 def test_a_run_without_rounds_is_left_out_and_told(two, write):
-    """A folder in which one run failed is compared nevertheless."""
+    """If one run of a folder failed, the others are still compared."""
     failed = write("failed", [[[0.5, 0.5]]], method="fedsa", rounds=2)
     (failed / "metrics.jsonl").write_text("")
     elsewhere = write("other", [[[0.5, 0.5]]], method="fedsa", dataset="wine", rounds=9)
@@ -293,7 +293,7 @@ def test_a_run_without_rounds_is_left_out_and_told(two, write):
         pf.compare([two[0], failed])
 
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -424,7 +424,7 @@ def test_nonsense(two, given, words):
         pf.compare(two, **given)
 
 
-# --- how it is written ----------------------------------------------------------------------------
+# --- output formats -------------------------------------------------------------------------------
 
 
 def test_lines_for_programs(two):
@@ -457,7 +457,7 @@ def test_tables_for_readers(two):
 
 
 def test_runs_that_were_trained(real):
-    """What the tests above write by hand is what runs write."""
+    """Runs write the same format that the tests above write by hand."""
     found = pf.compare(real, target=0.01)
     d = row(found, "fedproto").difference
     runs = [pf.load_run(real / m).summary["trials"] for m in ("local", "fedproto")]

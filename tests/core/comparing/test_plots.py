@@ -1,4 +1,4 @@
-"""Pictures of runs: what is drawn is what was recorded."""
+"""Tests of plots: they show the recorded values."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_curve_is_the_mean_and_its_band_the_deviation(write):
     ],
 )
 def test_over_what_rounds_cost(write, x, ends):
-    """Costs of all rounds until then, those of rounds that were not evaluated too."""
+    """Costs add up over all rounds so far, including rounds without evaluation."""
     folder = write("one", FLAT[:1])
     file = folder / "metrics.jsonl"
     first, second, third = file.read_text().splitlines()
@@ -106,7 +106,7 @@ def test_runs_that_differ_in_seeds_are_one_curve(write):
 
 
 def test_runs_on_other_data_say_on_which(write):
-    """Also where their methods would tell them apart, and whatever they are grouped by."""
+    """Labels name the data even if the methods differ, and for any grouping."""
     runs = [write("a", FLAT), write("b", FLAT, method="local", dataset="wine")]
     assert legend(pf.plots.curve(runs)) == ["fedproto, digits", "local, wine"]
     half = {"options": {"partition": {"beta": 0.5}}}
@@ -121,7 +121,7 @@ def test_runs_on_other_data_say_on_which(write):
 
 
 def test_a_copy_of_a_run_is_no_further_trial(write):
-    """Nor is a run of fewer rounds that is the same."""
+    """Neither is a run that equals another but has fewer rounds."""
     runs = [write("short", [FLAT[0][:1]]), write("a", FLAT), write("copy", FLAT)]
     (line,) = axes(pf.plots.curve(runs)).get_lines()
     assert line.get_ydata() == pytest.approx([25, 45, 85])
@@ -197,7 +197,7 @@ def test_bars_of_numbers_that_are_known():
     widths = sorted(bar.get_width() for bar in drawn.patches)
     assert widths == pytest.approx([70, 80, 90, 91])
     places = sorted(bar.get_y() + bar.get_height() / 2 for bar in drawn.patches)
-    assert len({round(place) for place in places}) == 3  # a category each, none upon another
+    assert len({round(place) for place in places}) == 3  # one category each, no bar covers another
     assert len({*places}) == 4
 
 
@@ -266,7 +266,7 @@ def test_the_confusion_matrix_is_by_rows_in_per_cent(write):
 
 
 def test_a_run_that_was_trained(real):
-    """What the tests above write by hand is what runs write."""
+    """Runs write the same format that the tests above write by hand."""
     figure = pf.plots.curve([real / "fedproto", real / "local"])
     assert legend(figure) == ["fedproto", "local"]
     run = pf.load_run(real / "fedproto")

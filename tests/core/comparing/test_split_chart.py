@@ -1,4 +1,4 @@
-"""The clients × classes picture."""
+"""Tests of the plot of the split (clients × classes)."""
 
 from __future__ import annotations
 

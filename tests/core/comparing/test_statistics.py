@@ -1,4 +1,4 @@
-"""Tests, intervals and spreads against slow versions and SciPy's."""
+"""Tests of p-values, intervals and spreads against slow versions and SciPy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from protofl_workbench.comparing.statistics import holm, interval, least_p, mann
 
 
 def by_all_signs(differences):
-    """Wilcoxon's p from all 2ⁿ choices of signs."""
+    """Return Wilcoxon's p from all 2ⁿ choices of signs."""
     own = [d for d in differences if d]
     if not own:
         return 1.0
@@ -31,7 +31,7 @@ def by_all_signs(differences):
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 11])
 @pytest.mark.parametrize("coarse", [False, True])
 def test_wilcoxon_counts_all_signs(count, coarse):
-    """Ties and zeros too."""
+    """The p-value is exact, also with ties and zeros."""
     draws = np.random.default_rng(count)
     for _ in range(5):
         own = draws.integers(-3, 4, count) if coarse else draws.normal(0.4, 1, count)
@@ -54,14 +54,14 @@ def test_p_has_a_least_value():
 
 
 def test_two_samples_are_compared_as_scipy_does():
-    assert mann_whitney([1, 2, 3], [4, 5, 6]) == pytest.approx(0.1)  # 2 of 20 ways
+    assert mann_whitney([1, 2, 3], [4, 5, 6]) == pytest.approx(0.1)  # 2 of 20 arrangements
     assert math.isnan(mann_whitney([], [1.0]))
 
 
 @pytest.mark.parametrize("pairs", [True, False])
 @pytest.mark.parametrize("count", [5, 12, 30])
 def test_intervals_are_scipy_s(count, pairs):
-    """Two bootstraps of 9,999 resamples agree to what they have at random."""
+    """Two bootstraps of 9,999 resamples agree up to their random error."""
     draws = np.random.default_rng(count)
     own = (draws.exponential(2, count), draws.normal(0, 1, count + 3))
     samples = own[:1] if pairs else own
@@ -76,7 +76,7 @@ def test_intervals_are_scipy_s(count, pairs):
 
 
 def test_an_interval_of_two_samples_of_other_sizes():
-    """Five values next to twenty that are spread five times as much."""
+    """Compare five values with twenty that have five times the spread."""
     draws = np.random.default_rng(40)
     own = draws.exponential(1, 5), draws.exponential(5, 20)
 
@@ -102,14 +102,14 @@ def test_intervals_of_few_values():
     low, high = interval([1.0, 2.0, 3.0])
     assert 1 <= low < 2 < high <= 3
     assert all(map(math.isnan, interval([1.0])))
-    assert interval([1.0, 2, 4]) == interval([1.0, 2, 4])  # nothing at random
+    assert interval([1.0, 2, 4]) == interval([1.0, 2, 4])  # deterministic
 
 
 def by_steps(values):
-    """Holm's correction as it is told: reject from the smallest on while p ≤ α/(k − i)."""
+    """Return Holm's correction by definition: reject in ascending order while p ≤ α/(k − i)."""
     found = {}
     for number in range(len(values)):
-        # The least α at which this one is rejected, by trying all that matter.
+        # Try all relevant α to find the least one that rejects this value.
         for alpha in sorted({min(1.0, p * k) for p in values for k in range(1, len(values) + 1)}):
             rejected = []
             for i, n in enumerate(sorted(range(len(values)), key=lambda n: values[n])):

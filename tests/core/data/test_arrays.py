@@ -1,4 +1,4 @@
-"""Arrays of series, token ids and tables; images are in tests/plugins/datasets/test_npz.py."""
+"""Tests of arrays of series, tokens and tables; tests/plugins/datasets/test_npz.py tests images."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_table_is_standardised_over_its_training_part():
     train = data.x[:20].double()
     assert torch.allclose(train.mean(0), torch.zeros(3, dtype=torch.double), atol=1e-4)
     assert torch.allclose(train[:, :2].std(0, correction=0), torch.ones(2).double(), atol=1e-4)
-    assert (data.x[:, 2] == 0).all()  # a constant column is only moved
+    assert (data.x[:, 2] == 0).all()  # a constant column is only centred
     slow = (x[25, 0] - x[:20, 0].mean()) / x[:20, 0].std()
     assert float(data.x[25, 0]) == pytest.approx(slow, abs=1e-4) and not data.note
 

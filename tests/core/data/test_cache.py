@@ -1,4 +1,4 @@
-"""The cache of decoded data sets."""
+"""Tests of the cache of decoded data sets."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_file_that_cannot_be_used_is_made_anew_and_said_so(tmp_path, damage):
 
 
 PARTS = [(part, True) for part in ("x", "y", "split/train", "class", "num_train")]
-PARTS_0_1 = [(part, False) for part, _ in PARTS if part != "class"]  # its digest had no names
+PARTS_0_1 = [(part, False) for part, _ in PARTS if part != "class"]  # its digest had no classes
 
 
 @pytest.mark.parametrize(("part", "checksum"), PARTS + PARTS_0_1)
@@ -156,7 +156,7 @@ def test_one_flipped_bit_is_seen(tmp_path, part, checksum):
     path = tmp_path / "toy.safetensors"
     content = bytearray(path.read_bytes())
     start = 8 + int.from_bytes(content[:8], "little")
-    if not checksum:  # as version 0.1.0 wrote it
+    if not checksum:  # the format of version 0.1.0
         header = re.sub(rb', .."checksum..": \d+', b"", content[8:start])
         content = bytearray(len(header).to_bytes(8, "little") + header + content[start:])
         start = 8 + len(header)

@@ -1,4 +1,4 @@
-"""Columns of samples: read, cached, dealt out by the partitioner ``column``."""
+"""Tests of sample columns: reading, caching, and the partitioner ``column``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Downloads, from a server on this machine."""
+"""Tests of downloads from a server on this machine."""
 
 from __future__ import annotations
 

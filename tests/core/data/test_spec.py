@@ -1,4 +1,4 @@
-"""What a sample is, what follows from a data set's arrays, and what a model sees of it."""
+"""Tests of `SampleSpec`: in words, from a data set's arrays, and after preparation."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_what_is_said_of_prepared_images_is_what_they_are(shape):
     seen = prepare.seen(pf.datasets.SampleSpec(shape))
     assert x.shape[1:] == seen.shape and min(seen.shape[1:]) >= 28
     height, width = shape[1:]
-    assert abs(seen.shape[1] / seen.shape[2] - height / width) < 0.05  # the ratio stays
+    assert abs(seen.shape[1] / seen.shape[2] - height / width) < 0.05  # the aspect ratio is kept
 
 
 @pytest.mark.parametrize("sample", [SERIES, TOKENS, TABLE])

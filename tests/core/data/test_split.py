@@ -1,4 +1,4 @@
-"""The split: 75/25, public hold-out, own splits, hash, counts and the record."""
+"""Tests of the split: 75/25, public hold-out, data sets' own splits, hash, counts, record."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def images(num_samples=1000, num_train=800, num_classes=10, split=None):
 
 
 def even(labels, num_classes, num_clients, min_samples, generator, notes, **_):
-    """A stand-in for a partitioner."""
+    """Partition samples evenly at random, in place of a plugin."""
     return np.array_split(generator.permutation(len(labels)), num_clients)
 
 
 def sized(*sizes):
-    """A partitioner that returns parts of these sizes."""
+    """Return a partitioner that makes parts of these sizes."""
 
     def partition(labels, num_classes, num_clients, min_samples, generator, notes, **_):
         return np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
@@ -80,7 +80,7 @@ def test_shuffled_within_the_client_only():
     split = make_split(images(), sized(500, 500), 2, 10, 0)
     first = torch.cat(clients(split)[0])
     assert first.max() == 499 and sorted(first.tolist()) == list(range(500))
-    assert abs(split.test(0).float().mean() - 250) < 50  # an unshuffled test part: 437
+    assert abs(split.test(0).float().mean() - 250) < 50  # 437 without shuffling
     assert not torch.equal(first, first.sort().values)
 
 
@@ -95,7 +95,7 @@ def test_depends_on_the_seed_alone():
 
 
 def test_golden_hash():
-    """Written by this test's first run (NumPy 2.4): a split must not change between versions."""
+    """The hash is from this test's first run (NumPy 2.4): versions must not change a split."""
     assert make_split(images(), even, 8, 10, 0).hash == GOLDEN_HASH
     by_hand = Split(torch.tensor([3, 1]), torch.tensor([0, 1, 2]), global_test=torch.tensor([7]))
     data = b"2;" + struct.pack("<2q", 3, 1) + b"3;" + struct.pack("<3q", 0, 1, 2)
@@ -126,7 +126,7 @@ def test_clients_out_of_range():
             split.test(bad)
 
 
-# The least number of samples
+# Minimum number of samples
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_negative_public():
     assert "can't hold out -1" in refusal(images(), even, 8, 10, 0, public=-1)
 
 
-# Data with their own split
+# Data sets with their own split
 
 
 def own():

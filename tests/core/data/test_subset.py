@@ -1,4 +1,4 @@
-"""A class-balanced part of the samples: `protofl.data.subset`, and `--subset` of a run."""
+"""Tests of class-balanced subsets: `protofl.data.subset`, and `--subset` of a run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_fedpkd_figure_1():
 def test_as_even_as_the_classes_allow(sizes, wanted, seed):
     taken = counts_of(labels(*sizes), wanted, seed)
     count = wanted if wanted > 1 else round(wanted * sum(sizes))
-    # Slowly: one sample of each class in turn, while there are any.
+    # Slow version: take one sample of each class in turn, while any are left.
     level, slow = 0, np.zeros(len(sizes), dtype=int)
     while (following := np.minimum(sizes, level + 1)).sum() <= count:
         level, slow = level + 1, following

@@ -1,4 +1,4 @@
-"""Validation samples: which they are."""
+"""Tests of the selection of validation samples."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from protofl.data.subset import with_validation
 
 
 def split_of(counts):
-    """A split whose clients have so many training samples of each class, and two test samples."""
+    """Return a split with `counts` training samples per client and class, and two test samples."""
     rows, sizes, labels = [], [], []
     for client in counts:
         own = np.repeat(np.arange(len(client)), client)
         labels += [*np.random.default_rng(len(rows)).permutation(own), 0, 0]
         rows += range(len(rows), len(rows) + len(own) + 2)
         sizes += [len(own), 2]
-    order = np.random.default_rng(1).permutation(len(labels))  # rows are no positions
+    order = np.random.default_rng(1).permutation(len(labels))  # rows differ from positions
     y = torch.empty(len(labels), dtype=torch.int64)
     y[torch.from_numpy(order)] = torch.tensor(labels)
     offsets = torch.tensor([0, *np.cumsum(sizes)])
@@ -61,7 +61,7 @@ def test_what_is_held_out_depends_on_the_seed_and_is_uniform():
     shares = drawn[split.train(0)] / 400
     assert (
         shares.sum() == pytest.approx(3) and (shares - 0.25).abs().max() < 0.09
-    )  # four deviations
+    )  # four standard deviations
 
 
 def test_where_nothing_can_be_held_out():

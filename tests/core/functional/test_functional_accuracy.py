@@ -1,4 +1,4 @@
-"""Accuracy over samples and over clients, against the plain definition."""
+"""Tests of accuracy over samples and over clients against the definition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedSA's losses against loops in plain Python, and the fast one against the plain ones."""
+"""Tests of FedSA's losses against loops, and of the fast version against the plain ones."""
 
 import math
 
@@ -15,7 +15,7 @@ KNOWN = [[True] * C, [True, True, False, True, True]]
 
 @pytest.fixture(autouse=True, params=["as they choose", "by a product"])
 def road(request, monkeypatch):
-    """Both ways to Euclidean distances, at sizes where the first would always be chosen."""
+    """Test both ways to compute distances; at these sizes only the first would be chosen."""
     if request.param == "by a product":
         monkeypatch.setattr(distances, "FEW", -1)
 
@@ -42,7 +42,7 @@ def without(values, name):
 
 
 def rows_of(values, rows):
-    """The rows that are pulled, with their classes, as plain lists."""
+    """Return samples, or class means, with their classes as lists."""
     features, labels = values["features"].tolist(), values["labels"].tolist()
     if rows == "sample":
         return list(zip(features, labels, strict=True))

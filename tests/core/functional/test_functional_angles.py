@@ -1,4 +1,4 @@
-"""Angles: FedORGP Eq. 3 to 5 and L_R against loops, and charges on the unit sphere."""
+"""Tests of FedORGP Eq. 3 to 5 and L_R, and repulsion on the unit sphere, against loops."""
 
 import math
 

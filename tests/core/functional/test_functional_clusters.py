@@ -1,4 +1,4 @@
-"""FINCH against adjacency by the definition, and breadth-first search, in plain Python."""
+"""Tests of FINCH against adjacency by definition and breadth-first search in plain Python."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def cosine(a, b):
 
 
 def partition(rows):
-    """The cluster of each row: adjacency A of Eq. 1, all three conditions, and its components."""
+    """Return each row's cluster: connected components of A in Eq. 1 with all three conditions."""
     n = len(rows)
     others = [[j for j in range(n) if j != i] for i in range(n)]
     nearest = [max(others[i], key=lambda j: (cosine(rows[i], rows[j]), -j)) for i in range(n)]

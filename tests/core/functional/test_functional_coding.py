@@ -1,4 +1,4 @@
-"""Largest entries, 8-bit and 16-bit numbers, against slow loops over plain numbers."""
+"""Tests of largest entries, 8-bit and 16-bit numbers against slow loops over plain numbers."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_arguments_of_largest_entries():
 
 
 def slow_int8(row, uniform=None):
-    """One row in Python's float64, with the scale rounded to float32 as it travels."""
+    """Quantise a row in Python's float64, with the scale rounded to float32 as in a payload."""
     scale = struct.unpack("f", struct.pack("f", max(map(abs, row)) / 127))[0]
     if scale == 0:
         return [0] * len(row), 0.0
@@ -138,7 +138,7 @@ def test_8_bits_against_a_loop(stochastic):
     assert (q.dtype, scale.dtype) == (torch.int8, torch.float32)
     for n, row in enumerate(rows.double().tolist()):
         expected, s = slow_int8(row, None if uniform is None else uniform[n].double().tolist())
-        # A quotient near the border between two integers falls on either side in float32.
+        # In float32, a quotient near the border between two integers may round either way.
         off = [abs(a - b) for a, b in zip(q[n].tolist(), expected, strict=True)]
         assert max(off) <= 1 and sum(off) <= 1
         assert scale[n] == pytest.approx(s, rel=1e-6)
@@ -159,7 +159,7 @@ def test_the_mean_of_many_draws_is_the_number():
     standard_error = 0.01 / 2 / 4000**0.5
     assert ((found.mean(0) - rows[0]).abs() < 6 * standard_error).all()
     plain = dequantise_int8(*quantise_int8(rows))[0]
-    assert (plain - rows[0]).abs().max() > 6 * standard_error  # to the nearest is biased
+    assert (plain - rows[0]).abs().max() > 6 * standard_error  # rounding to nearest is biased
 
 
 @pytest.mark.parametrize("largest", [1e38, 1e-44, 5e-324])
@@ -199,7 +199,7 @@ def test_what_is_no_8_bit_row(q, scale):
 
 
 def all_numbers(dtype):
-    """Every finite number of a type, ascending, as float64."""
+    """Return every finite number of a type, ascending, as float64."""
     bits = torch.arange(-(1 << 15), 1 << 15).to(torch.int16)
     values = bits.view(dtype).double()
     return values[torch.isfinite(values)].unique()
@@ -207,7 +207,7 @@ def all_numbers(dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_16_bits_takes_one_of_the_two_neighbours(dtype):
-    """Against a search among all numbers of the type."""
+    """Compare with a search among all numbers of the type."""
     numbers = all_numbers(dtype)
     top = float(numbers[-1])
     special = [0.0, -0.0, 1e-9, -1e-9, 1.0, -1.0, top, -top, 1e-7, 6e-8, -6e-8, 2.0, 1.9999]

@@ -1,4 +1,4 @@
-"""The truncated SVD against the whole one, by every road it takes."""
+"""Tests of the truncated SVD against the full one, for every algorithm that it uses."""
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ def test_svd_is_the_smallest_rank_with_the_energy(shape, energy, dtype):
             torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-6)
         return
     u, s, vh = found
-    # The singular values by another road: the eigenvalues of the Gram matrix.
+    # Singular values from the eigenvalues of the Gram matrix.
     small = matrix @ matrix.T if shape[0] < shape[1] else matrix.T @ matrix
     singular = torch.linalg.eigvalsh(small).clamp_min(0).sqrt().flip(0)
     rank = naive_rank(singular.tolist(), energy)
@@ -50,9 +50,9 @@ def test_svd_is_the_smallest_rank_with_the_energy(shape, energy, dtype):
 @pytest.mark.parametrize(
     ("values", "energy", "rank"),
     [
-        ([2.0, 1.0, 1.0, 0.0], 4 / 6, 2),  # the share of one triplet is the energy: not above it
+        ([2.0, 1.0, 1.0, 0.0], 4 / 6, 2),  # the first share equals the energy, is not above it
         ([2.0, 1.0, 1.0, 0.0], 0.66, 1),
-        ([2.0, 1.0, 1.0, 0.0], 1.0, 4),  # no share is above 1: full rank
+        ([2.0, 1.0, 1.0, 0.0], 1.0, 4),  # no share exceeds 1: full rank
         ([2.0, 1.0, 1.0, 0.0], 0.0, 1),
         ([0.0, 0.0, 0.0, 0.0], 0.95, 1),
         ([0.0, 0.0, 0.0, 0.0], 1.0, 1),
@@ -65,7 +65,7 @@ def test_svd_at_the_edges(values, energy, rank):
 
 
 def spectrum(values, shape):
-    """A float64 matrix with these leading singular values."""
+    """Return a float64 matrix with these leading singular values."""
     u, v = (torch.linalg.qr(randn(size, len(values), seed=k)).Q for k, size in enumerate(shape))
     return (u * torch.tensor(values, dtype=torch.float64)) @ v.T
 
@@ -96,7 +96,7 @@ def test_svd_of_large_matrices(shape, case):
     torch.testing.assert_close(s / scale, expected / scale, rtol=1e-6, atol=1e-6)
     for factor in (u, vh.T):
         torch.testing.assert_close(factor.T @ factor, torch.eye(rank), rtol=0, atol=1e-5)
-    # A·v = σ·u and Aᵀ·u = σ·v say that these are triplets, whatever the basis of a cluster is.
+    # Singular triplets satisfy A·v = σ·u and Aᵀ·u = σ·v, for any basis of a cluster.
     torch.testing.assert_close(matrix.float() @ vh.T / scale, u * s / scale, rtol=0, atol=1e-6)
     torch.testing.assert_close(matrix.float().T @ u / scale, vh.T * s / scale, rtol=0, atol=1e-6)
     if lanczos is not None:
@@ -119,7 +119,7 @@ def test_svd_is_repeatable():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["f64", "f32"])
 def test_many_matrices_share_one_rank(shape, energy, dtype):
     matrices = randn(*shape).to(dtype)
-    matrices[0, 0] = 0.0  # a kernel that is nothing
+    matrices[0, 0] = 0.0  # an all-zero kernel
     u, s, vh = truncated_svd(matrices, energy)
     one_by_one = [torch.linalg.svd(m.double()) for m in matrices.reshape(-1, *shape[-2:])]
     squares = torch.zeros(min(shape[-2:]), dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Distances: against loops over coordinates, at coincident and at near points."""
+"""Tests of distances against loops over coordinates, at coincident and at near points."""
 
 import math
 
@@ -12,7 +12,7 @@ from protofl.functional import prototype_alignment, prototype_distance
 
 @pytest.fixture(autouse=True, params=["as it chooses", "by a product"])
 def road(request, monkeypatch):
-    """Both ways to Euclidean distances, at sizes where the first would always be chosen."""
+    """Test both ways to compute distances; at these sizes only the first would be chosen."""
     if request.param == "by a product":
         monkeypatch.setattr(module, "FEW", -1)
 
@@ -76,7 +76,7 @@ def test_float32_distance_of_near_points(gap, offset):
     assert got.dtype == torch.float32
     exact = (features.double()[:, None] - prototypes.double()).square().sum(2).sqrt()
     torch.testing.assert_close(got.double(), exact, rtol=2e-7, atol=0)
-    # The test can fail: the textbook formula in float32 is off by far more.
+    # The textbook formula in float32 would fail this test by far.
     near = (torch.arange(50), own)
     squares = features.square().sum(1, keepdim=True) + prototypes.square().sum(1)
     textbook = (squares - 2 * features @ prototypes.T).clamp_min(0).sqrt()

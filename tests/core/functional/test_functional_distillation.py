@@ -1,4 +1,4 @@
-"""Ensembles, the prototype filter, divergences, the kernel and compression, against loops."""
+"""Tests of ensembles, the prototype filter, divergences, kernels and centroids against loops."""
 
 import math
 from fractions import Fraction
@@ -60,7 +60,7 @@ def test_ensemble_is_the_loop(m, n, c):
 
 
 def test_weights_of_flat_logits():
-    # 0.1 and 1e6 + 0.1 have no exact mean in floating point: their variance has to be 0 still.
+    # 0.1 and 1e6 + 0.1 have no exact mean in floating point, but their variance must be 0.
     logits = torch.full((3, 2, 7), 0.1)
     logits[1] += 1e6
     torch.testing.assert_close(variance_weights(logits), torch.full((3, 2), 1 / 3))
@@ -153,7 +153,7 @@ def test_kl_reaches_a_teacher_that_is_not_detached():
     torch.testing.assert_close(
         kl_divergence(student, teacher, detach=False), kl_divergence(student, teacher)
     )
-    # A probability that underflows to 0 has a gradient all the same.
+    # A probability that underflows to 0 still has a finite gradient.
     sure = torch.tensor([[500.0, 0.0, -500.0]], requires_grad=True)
     kl_divergence(randn(1, 3).float(), sure, detach=False).backward()
     assert bool(sure.grad.isfinite().all())
@@ -197,7 +197,7 @@ def naive_mmd(x, y, bandwidths):
 
 @pytest.mark.parametrize("own", [True, False])
 def test_centroid_distance_is_the_loop(own):
-    """FedKTL Eq. 2, over the classes that occur; and the plain mean of published code."""
+    """FedKTL Eq. 2 over the classes that occur, and the plain mean of the published code."""
     Q, labels = randn(8, 6), torch.tensor([0, 0, 0, 2, 2, 3, 3, 3])
     centroids = randn(5, 6, seed=1)
     by_class, by_row = 0.0, 0.0

@@ -1,4 +1,4 @@
-"""The simplex ETF's defining properties, and ArcFace against a loop."""
+"""Tests of the simplex ETF's defining properties, and of ArcFace against a loop."""
 
 import math
 
@@ -19,7 +19,7 @@ def test_etf_columns_are_unit_and_equally_apart(c, k):
 
 
 def test_etf_is_the_equation():
-    """V from a U found by Gram and Schmidt in loops, from the same Gaussian draws."""
+    """Compare with V from a U that a Gram-Schmidt loop makes of the same Gaussian draws."""
     c, k = 4, 6
     draws = torch.randn(k, c, generator=torch.Generator().manual_seed(8), dtype=torch.float64)
     u = []

@@ -1,4 +1,4 @@
-"""FedGen's two losses on the server, against loops."""
+"""Tests of FedGen's two server losses against loops."""
 
 import math
 
@@ -35,7 +35,7 @@ def test_ensemble_is_the_loop(of, m, n, c):
 
 
 def slow_diversity(noise, features):
-    """One pair and one number at a time."""
+    """Compute the diversity loss one pair and one number at a time."""
     total = 0.0
     for e, z in zip(noise.tolist(), features.tolist(), strict=True):
         for f, w in zip(noise.tolist(), features.tolist(), strict=True):
@@ -54,7 +54,7 @@ def test_diversity_is_the_loop(n, width, k):
 
 @pytest.mark.parametrize("size", [0.1, 1.0, 10.0])
 def test_diversity_does_something_at_the_papers_widths(size):
-    """Noise of 32 numbers, features of 512: with norms the exponent is −22 and less."""
+    """With 32-dimensional noise and 512-dimensional features, norms make the exponent ≤ −22."""
     noise = torch.rand(10, 32, generator=torch.Generator().manual_seed(0))
     features = size * torch.randn(10, 512, generator=torch.Generator().manual_seed(1))
     features.requires_grad_()
@@ -72,7 +72,7 @@ def test_diversity_of_equal_features_and_of_equal_noise():
     rows = randn(3, 2)
     assert diversity_loss(rows, torch.ones(3, 4)).item() == 1
     assert diversity_loss(torch.ones(3, 2), rows).item() == 1
-    # Where rows coincide there is no direction: the gradient is 0, not NaN.
+    # Coincident rows have no direction: the gradient is 0, not NaN.
     same = torch.ones(3, 4, dtype=torch.float64, requires_grad=True)
     (gradient,) = torch.autograd.grad(diversity_loss(rows, same), same)
     assert torch.isfinite(gradient).all()

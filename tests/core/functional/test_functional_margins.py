@@ -1,4 +1,4 @@
-"""Margins and the margin-enhanced contrastive loss, against loops."""
+"""Tests of margins and the margin-enhanced contrastive loss against loops."""
 
 import math
 
@@ -29,7 +29,7 @@ KNOWN = [
 
 @pytest.fixture(autouse=True, params=["as they choose", "by a product"])
 def road(request, monkeypatch):
-    """Both ways to Euclidean distances, at sizes where the first would always be chosen."""
+    """Test both ways to compute distances; at these sizes only the first would be chosen."""
     if request.param == "by a product":
         monkeypatch.setattr(distances, "FEW", -1)
 
@@ -88,7 +88,7 @@ def test_margins_tell_each_other_apart():
     assert pair_margin(prototypes, known).item() == 10
     assert nearest_margin(prototypes, known).item() == 9
     assert mean_margin(prototypes, known).item() == 2 * 20 / 4
-    assert mean_margin(prototypes[:2], known[:2]).item() == 2  # Eq. 6 as printed doubles it
+    assert mean_margin(prototypes[:2], known[:2]).item() == 2  # Eq. 6 as printed is twice the mean
 
 
 @pytest.mark.parametrize("margin", [pair_margin, nearest_margin, mean_margin])
@@ -219,7 +219,7 @@ def test_errors_name_the_value():
 
 
 def naive_margins(prototypes, known):
-    """{class: the distance to the nearest other}."""
+    """Return {class: distance to the nearest other class}."""
     return {
         a: min(euclidean(prototypes[a], prototypes[b]) for b in bs)
         for a, bs in others(known).items()

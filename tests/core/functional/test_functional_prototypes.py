@@ -1,4 +1,4 @@
-"""Class means, their aggregation and the moving average, against loops."""
+"""Tests of class means, their aggregation and the moving average against loops."""
 
 import math
 

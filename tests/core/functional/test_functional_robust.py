@@ -1,4 +1,4 @@
-"""Robust means and filters against slow versions and SciPy, one class at a time."""
+"""Tests of robust means and filters against slow versions and SciPy, class by class."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from protofl import functional as F
 
 
 def ragged(seed, M=9, C=6, K=4, dtype=torch.float64):
-    """Prototypes of M clients, absent rows filled with NaN; class 0 nobody's, 1 one client's."""
+    """Return prototypes of M clients, absent rows NaN. No client has class 0, one has class 1."""
     generator = torch.Generator().manual_seed(seed)
     P = torch.randn(M, C, K, generator=generator, dtype=dtype)
     P += 3 * torch.randn(M, C, 1, generator=generator, dtype=dtype)
@@ -26,7 +26,7 @@ def ragged(seed, M=9, C=6, K=4, dtype=torch.float64):
     return P.masked_fill(~present.unsqueeze(2), torch.nan), present
 
 
-# Stored once from ByzFL 0.0.11 (pip install byzfl): byzfl.aggregators, on rows of two far clients.
+# Results of ByzFL 0.0.11 (pip install byzfl): byzfl.aggregators, on rows with two far clients.
 BYZFL_ROWS = [
     [3.654, -6.157, 1.916, 0.139],
     [2.637, 0.771, 3.655, 0.063],
@@ -49,7 +49,7 @@ CASES = [ragged(seed) for seed in range(4)]
 
 
 def per_class(P, present):
-    """(class, its rows [n, K] as NumPy) of the classes that somebody has."""
+    """Yield (class, its rows [n, K] as NumPy) for each class that a client has."""
     for c in range(P.shape[1]):
         if bool(present[:, c].any()):
             yield c, P[present[:, c], c].numpy()
@@ -109,7 +109,7 @@ def sum_of_distances(rows, point):
 
 @pytest.mark.parametrize("case", CASES)
 def test_geometric_median(case):
-    """No point that an optimiser finds is nearer to all of a class's rows together."""
+    """An optimiser finds no point with a smaller sum of distances to a class's rows."""
     P, present = case
     table, known = F.geometric_median(P, present)
     assert bool((table[~known] == 0).all())
@@ -129,11 +129,11 @@ def test_geometric_median(case):
 
 
 def test_the_geometric_median_on_a_row():
-    """Where most rows are one point that point it is, though the iteration starts elsewhere."""
+    """If most rows are equal, they are the median, even if the iteration starts elsewhere."""
     P = torch.tensor([[0.0, 0], [0, 0], [0, 0], [9, 1], [-2, 7]]).unsqueeze(1)
     found, _ = F.geometric_median(P, torch.ones(5, 1, dtype=torch.bool))
     torch.testing.assert_close(found, torch.zeros(1, 2), atol=1e-5, rtol=0)
-    # A start that lies on a row which is not the median: the mean of these is their third row.
+    # The start, the mean, may be a row that is not the median: here, the third row.
     P = torch.tensor([[0.0, 0], [4, 0], [2, 2], [2, 6.0]]).unsqueeze(1)
     assert P.mean(0).tolist() == [[2, 2]]
     P = torch.tensor([[-3.0, 0], [-3, 0.1], [-3, -0.1], [0, 0], [9, 0]]).unsqueeze(1)
@@ -144,7 +144,7 @@ def test_the_geometric_median_on_a_row():
 
 
 def slow_krum(rows, share):
-    """The kept rows' positions, by the paper's words."""
+    """Return the positions of the kept rows, by the paper's definition."""
     n = len(rows)
     f = slow_minority(n, share)
     scores = []
@@ -167,7 +167,7 @@ def test_multi_krum(case, share):
 
 
 def test_multi_krum_as_a_library_has_it():
-    """Its scores take one neighbour more than the paper's; on these rows the same ones stay."""
+    """ByzFL's scores use one neighbour more than the paper's, but keep the same rows here."""
     rows = torch.tensor(BYZFL_ROWS, dtype=torch.float64)
     P, present = rows.unsqueeze(1), torch.ones(9, 1, dtype=torch.bool)
     kept = F.multi_krum(P, present, 2 / 9)[:, 0]
@@ -210,7 +210,7 @@ def test_half_precision_is_computed_in_float32():
 
 @pytest.mark.parametrize("away", [1e6, 1e30])
 def test_a_far_row_moves_none_of_them_far(away):
-    """The point of it all: one of nine far away, and the result stays among the others."""
+    """If one of nine rows is far away, the result stays near the others."""
     P = torch.randn(9, 1, 5, generator=torch.Generator().manual_seed(1))
     present = torch.ones(9, 1, dtype=torch.bool)
     far = P.clone()

@@ -1,4 +1,4 @@
-"""Figures of scores against scikit-learn's, and against plain loops where it has none."""
+"""Tests of metrics of scores against scikit-learn, or against loops where it has none."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ SHAPES = {"usual": (60, 4, 4), "a class that nobody has": (50, 5, 4), "two class
 
 @pytest.fixture(params=SHAPES)
 def samples(request):
-    """Scores and labels; the last classes may have no samples."""
+    """Return scores and labels. The last classes may have no samples."""
     count, classes, present = SHAPES[request.param]
     generator = torch.Generator().manual_seed(count)
     labels = torch.randint(0, present, (count,), generator=generator)
     scores = torch.randn(count, classes, generator=generator, dtype=torch.float64)
-    return (scores * 2).round() / 2, labels  # rounded: some are equal
+    return (scores * 2).round() / 2, labels  # rounded, so some are equal
 
 
 def half(samples):
-    """Two parts of the samples, of unlike size."""
+    """Split the samples into two parts of different size."""
     scores, labels = samples
     return (scores[:20], labels[:20]), (scores[20:], labels[20:])
 
@@ -36,7 +36,7 @@ def test_macro_f1_and_recall_are_those_of_scikit_learn(samples):
     wanted = theirs.f1_score(labels, predicted, average="macro", zero_division=0.0)
     assert float(F.macro_f1(confusion)) == pytest.approx(wanted)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it warns where a class is predicted that nobody has
+        warnings.simplefilter("ignore")  # it warns if a class without samples is predicted
         wanted = theirs.balanced_accuracy_score(labels, predicted)
     assert float(F.balanced_accuracy(confusion)) == pytest.approx(wanted)
     found = F.recall_by_class(confusion)
@@ -59,7 +59,7 @@ def test_the_area_under_the_curve_is_that_of_scikit_learn(samples):
 
 
 def test_pairs_of_two_clients_are_never_across_them(samples):
-    """By a loop over the pairs of each; a tie is half of one."""
+    """Compare with a loop over the pairs of each client. A tie counts as half a pair."""
     right, pairs = torch.zeros(2, samples[0].shape[1], dtype=torch.float64)
     for scores, labels in half(samples):
         chances = scores.softmax(1)

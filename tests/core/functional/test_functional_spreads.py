@@ -1,4 +1,4 @@
-"""Distances within and between classes, and similarity between clients, against loops."""
+"""Tests of distances within and between classes, and client similarity, against loops."""
 
 import math
 
@@ -16,7 +16,7 @@ CLIENT_CLASSES = [[0, 1, 2, 3, 4], [0, 2, 3, 4], [1, 2, 3], [4]]
 
 @pytest.fixture(scope="module")
 def sent():
-    """Prototypes of four clients, [M, C, K], with NaN in the place of what they don't have."""
+    """Return prototypes of four clients, [M, C, K], with NaN for classes that they lack."""
     generator = torch.Generator().manual_seed(5)
     rows = torch.randn(M, C, K, generator=generator, dtype=torch.float64)
     known = torch.tensor([[c in own for c in range(C)] for own in CLIENT_CLASSES])
@@ -68,7 +68,7 @@ def test_distances_by_client(sent):
 
 
 def slow_cka(x, y):
-    """Linear CKA by its definition, HSIC(K, L) / √(HSIC(K, K)·HSIC(L, L)) with H that centres."""
+    """Return linear CKA by definition: HSIC(K, L) / √(HSIC(K, K)·HSIC(L, L)), centred by H."""
     n = len(x)
     H = np.eye(n) - np.ones((n, n)) / n
 
@@ -104,7 +104,7 @@ def test_client_similarity(sent, kind, ties):
 
 
 def test_cka_knows_no_coordinates(sent):
-    """Rotated, scaled and moved features of one client are the same to it, and not to Pearson."""
+    """CKA ignores rotation, scale and shift of a client's features; Pearson's r does not."""
     rows = sent[0][0]
     turn = torch.linalg.qr(torch.randn(K, K, generator=torch.Generator().manual_seed(2)).double())[
         0

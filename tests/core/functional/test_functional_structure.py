@@ -1,4 +1,4 @@
-"""Relations between classes: Gram and distance matrices of two spaces against loops."""
+"""Tests of relations between classes: Gram and distance matrices of two spaces against loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedTGP Eq. 10, trained by hand, against autograd through the loss, in float64."""
+"""Tests of FedTGP Eq. 10 with hand-written gradients against autograd, in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client's loss is made of runs under vmap and grad, and never looks at a value."""
+"""Tests that functions for client losses run under vmap and grad and never read a value."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def penalty(margin, known):
     return F.margin_penalty(torch.arange(C, device=known.device), C, margin, known)
 
 
-# Each as a function of features, labels, prototypes, known and margin, one client's.
+# Each is a function of one client's features, labels, prototypes, known and margin.
 FUNCTIONS = {
     "class_means": lambda f, y, p, k, m: F.class_means(f, y, C)[0],
     "distance": lambda f, y, p, k, m: F.prototype_distance(f, p),

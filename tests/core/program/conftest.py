@@ -1,4 +1,4 @@
-"""What the tests of Python programs share: data of a few numbers, and runs that take no time."""
+"""Fixtures for tests of Python programs: small data and quick runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import protofl as pf
 
 @pytest.fixture
 def table():
-    """A hundred rows of four numbers, of two classes that a net can tell."""
+    """Return a hundred rows of four numbers, in two classes that a model can separate."""
     y = np.arange(100) % 2
     x = np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32)
     x[:, 0] += 3 * y
@@ -19,7 +19,7 @@ def table():
 
 @pytest.fixture
 def quick(tmp_path):
-    """Options of a run on such rows."""
+    """Return the options of a quick run on `table`."""
     return {
         "models": "mlp",
         "clients": 2,
@@ -35,7 +35,7 @@ def quick(tmp_path):
 
 @pytest.fixture
 def run(tmp_path, table, quick):
-    """``run(method, name, …)``: a run in the folder of that name."""
+    """Return ``run(method, name, …)``, which runs in the folder of that name."""
 
     def start(method, name="run", **options):
         return pf.run(method, out=tmp_path / name, **{"dataset": table, **quick, **options})
@@ -49,7 +49,7 @@ def without_times(rows):
 
 @pytest.fixture
 def same():
-    """Compares two runs to the last bit."""
+    """Return a function that checks that two runs are equal to the last bit."""
 
     def compare(one, two):
         assert without_times(one.record) == without_times(two.record)

@@ -1,4 +1,4 @@
-"""Arrays, tensors and torch's data sets in place of a data set's name."""
+"""Tests of arrays, tensors and torch data sets in place of a data set's name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from protofl.data.in_memory import ArrayData
 
 
 class Pairs(Dataset):
-    """Pairs that are made when they are asked for."""
+    """A data set that creates its pairs on access."""
 
     classes = ("no", "yes")
 
@@ -33,7 +33,7 @@ def decoded(given, **options):
 
 
 def forms(x, y):
-    """The same eighty training and twenty test rows, as one may have them."""
+    """Return the same eighty training and twenty test rows in all accepted forms."""
     first, last = (x[:80], y[:80]), (x[80:], y[80:])
     tensors = [torch.from_numpy(a) for a in (*first, *last)]
     return {
@@ -77,7 +77,7 @@ def test_options_say_what_a_sample_is(table):
 
 
 def test_pixels_of_pictures(tmp_path):
-    """Torchvision's data sets give pictures and have names of classes."""
+    """Data sets may return PIL images, as torchvision's do."""
     image = pytest.importorskip("PIL.Image")
     pixels = np.random.default_rng(0).integers(0, 256, (6, 4, 4, 3), dtype=np.uint8)
     pictures = [(image.fromarray(p), row % 2) for row, p in enumerate(pixels)]
@@ -167,7 +167,7 @@ def test_a_run_records_what_it_was_given(run, table, tmp_path, same):
     assert name == "arrays" and len(digest) == 16
     assert (tmp_path / f"data/arrays-{digest}.safetensors").is_file()
     same(result, run("local", "tensors", dataset=tuple(map(torch.from_numpy, table))))
-    # The cache has them: a run is repeated without the program.
+    # The cache has the data, so the run can be repeated without the program.
     given = {"config": result.folder / "config.json", "backend": "local", "progress": False}
     again = pf.run(**given, out=tmp_path / "again")
     same(result, again)

@@ -1,4 +1,4 @@
-"""Classes, instances and places of classes where a plugin's name may stand."""
+"""Tests of classes, instances and ``FILE:CLASS`` in place of a plugin's name."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def build(sample, classes, width):
 
 
 class Sends:
-    """Sends prototypes, and nothing comes back."""
+    """Uploads prototypes and downloads nothing."""
 
     @pf.hookimpl
     def upload_payload(self, client):
@@ -62,7 +62,7 @@ class Sends:
 
 
 class Other:
-    """A donor: the mean of what is sent."""
+    """A donor method with the hook `local_loss`."""
 
     terms = {"ce": "cross-entropy", "size": "the features' size"}
 
@@ -73,7 +73,7 @@ class Other:
 
 
 class Nets:
-    """Nets of a width that the instance is given."""
+    """Nets of the widths that the instance is given."""
 
     kinds = ("table",)
 
@@ -94,7 +94,7 @@ class Nets:
 
 
 class Wraps:
-    """Doubles what is sent up."""
+    """Double the floating-point uploads."""
 
     @pf.hookimpl(wrapper=True)
     def upload_payload(self, client):
@@ -151,7 +151,7 @@ def test_a_class_called_as_an_installed_one_is_meant(run):
     Local = type("Local", (Sends,), {"__doc__": "Mine."})
     notes = []
     result = run(Local, progress=lambda e: notes.append(getattr(e, "text", "")))
-    assert result.record[0]["upload_bytes"] > 0  # protofl's sends nothing
+    assert result.record[0]["upload_bytes"] > 0  # protofl's method uploads nothing
     assert config(result)["block"] == ["method/local@protofl"]
     assert "'local' is the class given, not the method of protofl" in notes
 
@@ -205,7 +205,7 @@ def test_names_with_arguments_stay():
 
 
 def test_a_file_may_have_the_name_of_an_installed_module(tmp_path):
-    """Its folder came first on the path, so that torch found it in place of NumPy."""
+    """Its folder is after NumPy's on the path, so torch does not import the file."""
     import numpy
 
     taken = tmp_path / "numpy.py"
@@ -256,7 +256,7 @@ def test_a_class_without_a_place_can_t_be_elsewhere(run):
     with pytest.raises(pf.UsageError, match="can't see method/made") as caught:
         run(made, backend="process")
     assert "--backend local" in caught.value.do
-    result = run(made, workers=2)  # auto: here, where it is
+    result = run(made, workers=2)  # auto: the process that has the class
     assert config(result)["classes"]["method/made"] == ""
 
 

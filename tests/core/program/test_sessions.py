@@ -1,4 +1,4 @@
-"""Sessions: workers that stay between runs, and what ends them."""
+"""Tests of sessions: workers that stay between runs, and when they end."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_run_s_options_win_over_the_session_s(table, quick, tmp_path):
 
 
 def children():
-    """Process ids of the workers of this process."""
+    """Return the process ids of this process's workers."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -57,7 +57,7 @@ def children():
 
 
 class Fails:
-    """A method that ends its worker's job."""
+    """A method that fails in its worker."""
 
     @pf.hookimpl
     def upload_payload(self, client):
@@ -78,11 +78,11 @@ def test_workers_stay_and_change_nothing(table, quick, tmp_path, same, run):
         assert children() == first
         for found, wanted in ((one, alone[0]), (two, alone[1]), (again, alone[0])):
             same(found, wanted)
-        # A worker that ended between two runs is not taken.
+        # A worker that ended between two runs is replaced.
         os.kill(first[0], signal.SIGKILL)
         same(session.run("fedtgp", out=tmp_path / "three"), alone[1])
         assert first[1] in children() and len(children()) == 2
-        # A run that fails leaves none behind.
+        # A failed run ends its workers.
         with pytest.raises(pf.RunFailure, match="ValueError: no"):
             session.run(Fails, out=tmp_path / "bad", dry_step=False)
         assert children() == []

@@ -1,4 +1,4 @@
-"""What a run shows by itself."""
+"""Tests of the progress that a run shows by default."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_notebook_has_one_output_that_changes(run, monkeypatch, capsys):
         last[-1].startswith("best on test samples: ")
         and sum("round " in line for line in last) == 2
     )
-    # In a terminal's IPython, which has no kernel, lines are printed.
+    # IPython in a terminal has no kernel, so lines are printed.
     shell.kernel = None
     run("local", "two", progress=True)
     assert "round 2/2" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Runs that the tests of this folder read: made once, and copied by whoever changes one."""
+"""A run for the tests of this folder, trained once. Tests that change the run copy it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def toys(monkeypatch):
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory):
-    """Three rounds of two trials of fedproto, every second one evaluated."""
+    """Train fedproto for two trials of three rounds, evaluated every second round."""
     with pytest.MonkeyPatch.context() as patch:
         install(patch)
         found = train(

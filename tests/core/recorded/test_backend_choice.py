@@ -1,4 +1,4 @@
-"""Backend of a run: chosen by the work of the dry step or of finished rounds, kept on resume."""
+"""Tests of the automatic backend: chosen from the dry step or finished rounds, kept on resume."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def line(seconds):
     ("seconds", "backend"), [(11.0, "process"), (9.0, "local"), (0.01, "local")]
 )
 def test_finished_rounds_decide(seconds, backend):
-    plan, notes = plan_of(rounds=3), []  # two rounds are left, and half of them is saved
+    plan, notes = plan_of(rounds=3), []  # two rounds are left; workers save half the time
     choose_backend(plan, [line(seconds)], [], notes.append)
     assert (plan.settings.backend, plan.choices["backend"].name) == (backend, backend)
     assert [f"about {2 * seconds:.0f} s" in note for note in notes] == [True]
 
 
 def test_the_dry_step_decides():
-    """Each of two clients had a batch in 0.02 s; four clients have 3 batches a round."""
+    """Two clients train one batch each in 0.02 s; four clients have 3 batches each per round."""
     plan, notes = plan_of(rounds=1000, models="toy1"), []
     choose_backend(plan, [], [line(0.02)], notes.append)
     assert plan.settings.backend == "process"

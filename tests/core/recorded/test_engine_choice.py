@@ -1,4 +1,4 @@
-"""The engine of ``--engine auto``: compared with ``eager`` on the run's own first steps."""
+"""Tests of ``--engine auto``: an engine is compared with ``eager`` on the run's first steps."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from protofl_plugins.engines.eager import Eager
 
 
 class Equal(Eager):
-    """An engine with the results of eager."""
+    """An engine with the same results as eager."""
 
 
 class Wrong(Eager):
-    """An engine that moves the weights."""
+    """An engine that changes the weights."""
 
     @pf.hookimpl
     def train(self, job):
@@ -37,7 +37,7 @@ class Failing(Eager):
 
 
 def chosen(engine, monkeypatch, faster=10.0, **options):
-    """The engine and the line about it; ``faster`` divides the measured seconds."""
+    """Return the chosen engine and its notes. ``faster`` divides the measured seconds."""
     original, notes = automatic_choices._tried, []
 
     def tried(plan, name):

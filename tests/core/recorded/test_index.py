@@ -1,4 +1,4 @@
-"""The index of a folder of runs: quick, and never other than the folder; names; removal."""
+"""Tests of the index of a folder of runs: few reads, never outdated; names; removal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def folder(made, tmp_path):
 
 @pytest.fixture
 def read(monkeypatch):
-    """The runs whose files are read."""
+    """Return the names of the runs whose files were read."""
     found = []
 
     def note(path):
@@ -65,14 +65,14 @@ def test_files_are_read_once_and_again_when_they_change(folder, read):
 
 
 def test_the_folder_is_the_truth(folder, read):
-    """Removed, renamed, replaced, new: whatever happens between two looks is seen."""
+    """The index notices runs that were removed, renamed or replaced since the last call."""
     runs_in(folder)
     (folder / "one").rename(folder / "other")
     assert {*runs_in(folder)} == {folder / "other", folder / "below/two"}
     shutil.rmtree(folder / "below")
     assert {*runs_in(folder)} == {folder / "other"}
     config = json.loads((folder / "other/config.json").read_text())
-    for method in ("fedxxx", "fedyyy"):  # as long as the one before, written at once
+    for method in ("fedxxx", "fedyyy"):  # same length, written immediately
         (folder / "other/config.json").unlink()
         (folder / "other/config.json").write_text(json.dumps({**config, "method": method}))
         assert runs_in(folder)[folder / "other"].method == method
@@ -137,7 +137,7 @@ def test_a_finished_run_that_lost_rounds_is_told(folder):
 
 
 def test_nothing_is_put_into_a_runs_own_folder(folder):
-    """It would stay when the run is removed, and the folder with it."""
+    """A file there would remain after the run is removed, and so would the folder."""
     before = {*(folder / "one").iterdir()}
     assert [*runs_in(folder / "one")] == [folder / "one"]
     assert {*(folder / "one").iterdir()} == before

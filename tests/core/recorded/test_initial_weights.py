@@ -1,4 +1,4 @@
-"""Initial weights of a finished run or of a safetensors file (``--init``)."""
+"""Tests of ``--init``: initial weights from a finished run or a safetensors file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUICK = {"rounds": 1, "progress": False}
 
 @pytest.fixture(scope="module")
 def donor(tmp_path_factory):
-    """A finished run of two trials, seeds 0 and 1."""
+    """Return the folder of a finished run of two trials, seeds 0 and 1."""
     from runtime_toys import install
 
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""A run as an object: columns, split, models, knowledge."""
+"""Tests of `pf.load_run`: columns, split, models, knowledge."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_split_of_other_data_is_refused(made, toys, tmp_path):
 
 @pytest.mark.parametrize("which", ["last", "best"])
 def test_a_client_s_model_scores_as_the_record_says(run, which):
-    """By what the method predicts with: the nearest of the knowledge's prototypes."""
+    """The method predicts the class of the nearest prototype in the knowledge."""
     for trial in (0, 1):
         summary = run.summary["trials"][trial]
         round = 2 if which == "last" else summary["best_round"]

@@ -1,4 +1,4 @@
-"""Run folders of protofl 0.1.0 open, resume and replay; `older` holds two of them."""
+"""Tests that run folders of protofl 0.1.0 open, resume and replay. `older` has two of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OLDER = Path(__file__).parent / "older"
 
 @pytest.fixture
 def older(tmp_path, monkeypatch):
-    """Copies of the folders in the working directory."""
+    """Copy the run folders into the working directory, and return it."""
     monkeypatch.chdir(tmp_path)
     for folder in OLDER.iterdir():
         copy = shutil.copytree(folder, tmp_path / folder.name)

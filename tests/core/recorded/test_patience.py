@@ -1,4 +1,4 @@
-"""Early stopping (``--patience``): when a trial ends, and everything that reads such a run."""
+"""Tests of early stopping (``--patience``): when a trial ends, and how such runs are read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from protofl.records.row import Row
 
 pytestmark = pytest.mark.usefixtures("toys")
 STILL = {"rounds": 8, "patience": 2, "lr": 1e-9, "trials": 2, "progress": False}
-"""A run that learns nothing: the first round is the best."""
+"""Options of a run that learns nothing, so its first round is the best."""
 
 
 def lines(*accuracies, key="test_accuracy"):

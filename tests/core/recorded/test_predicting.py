@@ -1,4 +1,4 @@
-"""Predictions by the method's inference, and exported clients that give the same."""
+"""Tests of predictions by the method's inference, and by exported clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reader of a run's folder: whole, going on, cut at any byte, damaged."""
+"""Tests of the reader of run folders: finished, running, cut at any byte, damaged."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ def test_a_finished_run_is_read_as_it_was_written(made):
 
 
 def test_a_record_cut_at_any_byte_has_its_whole_lines(made, tmp_path):
-    """An independent count: the ends of lines before the cut."""
+    """Compare with an independent count of line ends before the cut."""
     whole = (made.folder / "metrics.jsonl").read_bytes()
     ends = {n for n, byte in enumerate(whole) if byte == ord("\n")}
     file = tmp_path / "metrics.jsonl"
     for length in [*range(0, len(whole), 37), *ends, *(end + 1 for end in ends)]:
         file.write_bytes(whole[:length])
-        # A line counts from its last brace on: no shorter part of it is JSON.
+        # A line is complete after its last brace: no shorter part of it is JSON.
         assert len(read_rows(file)) == sum(end <= length for end in ends), length
 
 
 def changed(values, key, value):
-    """A JSON value with another value under a key with dots; ... to leave the key out."""
+    """Return a JSON value with the dotted key set to `value`, or without the key for ``...``."""
     first, _, rest = key.partition(".")
     if rest:
         return {**values, first: changed(values[first], rest, value)}
@@ -148,18 +148,18 @@ def test_a_finished_run_whose_record_is_short_is_damaged(copy):
 def test_a_copy_without_checkpoints_is_finished_where_it_has_a_summary(copy):
     shutil.rmtree(copy / "checkpoint")
     assert Reading.of(copy).finished
-    (copy / "summary.json").write_text("")  # what a full disk leaves
+    (copy / "summary.json").write_text("")  # as on a full disk
     assert not Reading.of(copy).finished
     assert Reading.of(copy).summary is None
 
 
 def test_a_folder_is_readable_while_a_run_writes_it(tmp_path, toys):
-    """A second thread reads as fast as it can, from before the folder is there to its end."""
+    """A second thread reads continuously, from before the folder exists to the end of the run."""
     folder, over = tmp_path / "run", threading.Event()
     seen, failed, read = [], [], threading.Event()
 
     def meet(event):
-        """At the end of a round the run goes on when it has been read, from begin to end."""
+        """After each round, wait for two reads, so that the second one is complete."""
         for _ in range(2 * isinstance(event, pf.events.RoundDone)):
             read.clear()
             assert read.wait(60)
@@ -217,7 +217,7 @@ def test_who_has_a_folder_is_seen_and_not_disturbed(tmp_path):
     others.start()
     looking.wait()
     try:
-        for _ in range(100):  # none of them is refused because somebody looks
+        for _ in range(100):  # the check never causes a refusal
             with folder_lock(tmp_path, "--out"):
                 assert is_held(tmp_path / LOCK)
         with folder_lock(tmp_path, "--out"), pytest.raises(pf.UsageError, match="another process"):
@@ -231,7 +231,7 @@ def test_runs_below_a_folder(made, tmp_path):
     for place in ("b", "a/2", "a/1", ".hidden/3"):
         (tmp_path / place).mkdir(parents=True)
         shutil.copy(made.folder / "config.json", tmp_path / place)
-    (tmp_path / "lost").mkdir()  # a run without its configuration: its checkpoint is no run
+    (tmp_path / "lost").mkdir()  # a checkpoint without a run's configuration is not a run
     shutil.copytree(made.folder / "checkpoint", tmp_path / "lost/checkpoint")
     (tmp_path / "a/1/checkpoint").mkdir()
     shutil.copy(made.folder / "config.json", tmp_path / "a/1/checkpoint")

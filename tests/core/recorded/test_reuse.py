@@ -1,4 +1,4 @@
-"""A run that is wanted: found, gone on with, or begun; never trained twice."""
+"""Tests of run reuse: a requested run is found, resumed or started, but never trained twice."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ask(method="fedproto", **options):
 
 
 class Log(list):
-    """What happens: the rounds that are trained, and notes."""
+    """A log of trained rounds and notes."""
 
     def __call__(self, event):
         if isinstance(event, pf.events.RoundDone):
@@ -58,7 +58,7 @@ def runs(tmp_path, toys):
 
 @pytest.fixture(scope="session")
 def long(tmp_path_factory, made):
-    """Six rounds of three trials from seed 5, every second one evaluated."""
+    """Train three trials of six rounds from seed 5, evaluated every second round."""
     from runtime_toys import install
 
     with pytest.MonkeyPatch.context() as patch:
@@ -69,7 +69,7 @@ def long(tmp_path_factory, made):
 
 
 def same_run(run, folder, **options):
-    """Whether a run, or part of one, is what a run of its own would have been."""
+    """Check that a run, or part of one, equals a separately trained run."""
     folder_lock = train("fedproto", folder, progress=False, **options)
     assert without_times(run.rows) == without_times(folder_lock.record)
     assert run.summary == folder_lock.summary
@@ -175,7 +175,7 @@ def test_what_changes_numbers_or_figures_is_another_run(made, runs, options):
 
 
 def test_fewer_rounds_and_one_trial_of_a_longer_run(long, runs, log, tmp_path):
-    """Trial 1 of seed 5 is a run with seed 6; its first four rounds are one of four rounds."""
+    """Trial 1 of seed 5 equals a run with seed 6; its first four rounds equal a run of four."""
     shutil.copytree(long, runs / "long")
     options = {"rounds": 4, "seed": 6, "eval_every": 2}
     run = run_or_reuse(ask(**options), runs, log)
@@ -200,7 +200,7 @@ def test_a_part_of_a_part(long, toys):
 
 
 def test_a_round_that_would_have_been_evaluated_and_was_not(long, runs, log):
-    """With --eval-every 2 a run of five rounds evaluates its fifth, and one of six doesn't."""
+    """With --eval-every 2, a run of five rounds evaluates round 5; a run of six does not."""
     shutil.copytree(long, runs / "long")
     options = {"rounds": 5, "seed": 5, "eval_every": 2}
     assert find(ask(**options), runs) is None
@@ -215,7 +215,7 @@ def test_a_longer_run_goes_on(runs, log, tmp_path):
     assert run.folder == first.folder
     assert log.rounds == [(0, 2), (0, 3), (0, 4), *((1, n) for n in range(5))]
     same_run(run, tmp_path / "alone", rounds=5, trials=2)
-    # What was asked for before is still there, and nothing is trained for it.
+    # The shorter run can still be requested, without training.
     log.clear()
     short = run_or_reuse(ask(rounds=2), runs, log)
     assert not log.rounds and without_times(short.rows) == without_times(first.rows)
@@ -285,7 +285,7 @@ def test_a_schedule_over_the_rounds_makes_their_number_part_of_it(runs, log):
 
 @pytest.mark.parametrize("dry_step", [True, False])
 def test_a_method_that_asks_for_the_rounds_has_them_in_it(runs, log, dry_step):
-    """fedkd's hooks do; the dry step tells, of the recorded run or of the one that is wanted."""
+    """fedkd's hooks read the number of rounds; the dry step of either run detects this."""
     first = run_or_reuse(ask("fedkd", rounds=2, dry_step=dry_step), runs)
     assert first.config.get("depends_on") == (["rounds"] if dry_step else None)
     assert find(ask("fedkd", rounds=1), runs) is None
@@ -295,7 +295,7 @@ def test_a_method_that_asks_for_the_rounds_has_them_in_it(runs, log, dry_step):
 
 
 def test_a_variant_is_another_run_though_its_options_are_the_same(runs):
-    """``official`` with what ``paper`` would have is not what ``paper`` is, or may not stay so."""
+    """``official`` with the options of ``paper`` may differ from ``paper``, now or later."""
     paper = run_or_reuse(ask(), runs).config["options"]["fedproto"]
     given = {f"fedproto.{key}": value for key, value in paper.items()}
     assert find(ask(set=given), runs)
@@ -303,7 +303,7 @@ def test_a_variant_is_another_run_though_its_options_are_the_same(runs):
 
 
 def test_runs_that_observe(runs, log):
-    """What is observed is no part of the numbers, and a run that observed less is not enough."""
+    """Observations do not change results, but a run that observed less is not reused."""
     plain = run_or_reuse(ask(), runs)
     seen = run_or_reuse(ask(observe="prototypes", observe_every=2), runs, log)
     assert seen.folder != plain.folder and seen.identity == plain.identity
@@ -316,7 +316,7 @@ def test_runs_that_observe(runs, log):
         assert find(ask(**given), runs) is None
 
 
-# --- what was recorded otherwise ------------------------------------------------------------------
+# --- records that differ --------------------------------------------------------------------------
 
 
 def edit(folder, change):
@@ -363,7 +363,7 @@ def test_a_comment_does_not_make_another_run(runs, log, tmp_path):
 
 
 def test_code_that_was_not_recorded_is_told_and_reused(runs, log):
-    """A run from before identities were recorded: neither hash nor digests nor newer options."""
+    """A run of an older version is reused: it has no identity, code digests or newer options."""
     first = run_or_reuse(ask(), runs)
 
     def age(values):
@@ -373,7 +373,7 @@ def test_code_that_was_not_recorded_is_told_and_reused(runs, log):
         for plugin in values["plugins"]:
             plugin.pop("code", None)
         own = values["options"]["fedproto"]
-        values["options"]["fedproto"] = {"lambda": own["lambda"]}  # it depends on the models
+        values["options"]["fedproto"] = {"lambda": own["lambda"]}  # default depends on the models
 
     edit(first.folder, age)
     assert pf.load_run(first.folder).identity == ""
@@ -394,7 +394,7 @@ class Imagines:
 
 
 class FromFile:
-    """A generator of the weights in a file."""
+    """A generator with weights from a file."""
 
     class Config(pf.Config):
         weights: Path = pf.Field(description="the file")
@@ -432,7 +432,7 @@ def test_weights_of_a_generator_count_by_what_they_hold(runs, log, tmp_path):
     moved.rename(file)
 
     def age(values):
-        """As it was written before: by the file's place."""
+        """Identify the generator by its file's path, as older versions did."""
         del values["files"], values["identity"]
         values["identity"] = identity_of(
             values, RequestedRun.of(imagines(file), events.ignore).defaults
@@ -474,14 +474,14 @@ def test_clients_that_a_machine_lost(runs, log):
     assert find(ask(on_lost_client="skip"), runs)
 
 
-# --- several at once ------------------------------------------------------------------------------
+# --- concurrent requests --------------------------------------------------------------------------
 
 
 def test_two_that_want_the_same_run_at_once_train_it_once(runs):
     waits, found = threading.Event(), []
 
     class Meets(Log):
-        """Who trains stays in the first round until the other one waits."""
+        """Keep the training run in its first round until the other one waits."""
 
         def __call__(self, event):
             super().__call__(event)
@@ -506,7 +506,7 @@ def test_two_that_want_the_same_run_at_once_train_it_once(runs):
 
 
 def test_one_waits_for_a_run_that_goes_on_without_it(runs, monkeypatch):
-    """One that `protofl run --out` has begun: its lock is seen."""
+    """The lock of a run that `protofl run --out` started is noticed."""
     monkeypatch.setattr("protofl.runs.reuse.SECONDS", 0.01)
     with pytest.raises(Killed):
         run_or_reuse(ask(rounds=3), runs, kill(2))
@@ -533,7 +533,7 @@ def test_one_does_not_wait_for_a_run_with_other_seeds(runs):
     assert found.folder != folder and log.rounds == [(0, 0)]
 
 
-# --- what can't be asked --------------------------------------------------------------------------
+# --- invalid requests -----------------------------------------------------------------------------
 
 
 def test_a_folder_or_a_mistake_is_refused(runs):
@@ -546,7 +546,7 @@ def test_a_folder_or_a_mistake_is_refused(runs):
 
 @pytest.mark.slow
 def test_clients_that_never_train_were_fine_tuned_behind_its_last_round_alone(runs, log):
-    """So the beginning of a longer run is no run, and one of its trials is; validation chooses."""
+    """So fewer rounds of a run are not reused. A trial is, and validation selects its round."""
     options = {"unseen": 1, "fine_tune": 1, "validation": 0.25, "trials": 2, "lr": 0.6}
     whole = run_or_reuse(ask(rounds=2, **options), runs, log)
     trained = len(log.rounds)

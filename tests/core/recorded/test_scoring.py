@@ -1,4 +1,4 @@
-"""``protofl score``: an exported client scores files as the run does."""
+"""Tests of ``protofl score``: an exported client scores files as the run does."""
 
 from __future__ import annotations
 

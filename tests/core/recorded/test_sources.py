@@ -1,4 +1,4 @@
-"""Who set the values of a run that are not the general defaults."""
+"""Tests of the record of who set each value that differs from the general defaults."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("toys")
 
 
 class Asking:
-    """A method with a default."""
+    """A method with defaults for two options."""
 
     @pf.hookimpl
     def run_defaults(self):

@@ -1,4 +1,4 @@
-"""Runs that pages are made of."""
+"""Runs and their report pages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from protofl_workbench.reporting.page import report
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
-    """Three runs on the same data: two methods, one of them twice with other seeds."""
+    """Train three runs on the same data: fedproto with two seeds, and local."""
     folder = tmp_path_factory.mktemp("reported")
     given = {
         "rounds": 3,
@@ -30,25 +30,25 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def page(runs):
-    """The page of one run."""
+    """Return the page of one run."""
     return report(runs / "proto")
 
 
 @pytest.fixture(scope="session")
 def page_of_all(runs):
-    """The page of all of them."""
+    """Return the page of all runs."""
     return report(runs)
 
 
 @pytest.fixture
 def copy(runs, tmp_path):
-    """A copy of the first run, to be changed."""
+    """Return a copy of the first run, which tests may change."""
     return shutil.copytree(runs / "proto", tmp_path / "copy")
 
 
 @pytest.fixture
 def undrawn(monkeypatch):
-    """Figures are made and not drawn, which takes most of a page's time."""
+    """Skip the drawing of figures, which takes most of a page's time."""
     monkeypatch.setattr(
         "protofl_workbench.plots.svg", lambda figure, **_: '<svg viewBox="0 0 9 9"></svg>'
     )

@@ -1,4 +1,4 @@
-"""Pages in a real browser: a silent console, nothing too wide, in light, dark and on paper."""
+"""Tests of pages in a browser: no console output, no overflow, in light, dark and print."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def files(runs, tmp_path_factory):
 
 @pytest.fixture(params=["one", "several"])
 def opened(browser, files, request):
-    """Opens the page with a width and a colour scheme; what its console has said is an error."""
+    """Return a function that opens the page. Console output and requests are errors."""
     contexts, said = [], []
 
     def asked(url):

@@ -1,4 +1,4 @@
-"""The page as HTML: whole, by itself, readable by all, and deaf to what folders hold."""
+"""Tests of a page's HTML: self-contained, accessible, and safe for any content of folders."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def luminance(colour):
 
 
 def contrast(one, other):
-    """WCAG 2.1's contrast of two colours."""
+    """Return the contrast of two colours by WCAG 2.1."""
     low, high = sorted((luminance(one), luminance(other)))
     return (high + 0.05) / (low + 0.05)
 

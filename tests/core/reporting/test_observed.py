@@ -1,4 +1,4 @@
-"""What a run has observed stands on its page."""
+"""Tests of the observations on a run's page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from protofl_workbench.reporting.page import report
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
-    """Two rounds of which prototypes and features were kept."""
+    """Train two rounds with observed prototypes and features."""
     folder = tmp_path_factory.mktemp("seen") / "run"
     with pytest.MonkeyPatch.context() as patch:
         install(patch)
@@ -25,7 +25,7 @@ def seen(tmp_path_factory):
 
 
 def pictures_of(page, title):
-    """{heading: what the picture shows in words} of a section."""
+    """Return {heading: text alternative of the picture} of a section."""
     (section,) = [s for s in page.all("section") if s.all("h2")[0].words == title]
     found = {}
     for figure in section.all("figure"):
@@ -35,7 +35,7 @@ def pictures_of(page, title):
 
 
 def test_prototypes_and_features_are_shown(seen, monkeypatch):
-    # A projection in place of a t-SNE, which takes seconds.
+    # Replace t-SNE, which takes seconds, by a projection.
     monkeypatch.setattr(figures, "in_the_plane", lambda rows, seed=0, perplexity=30.0: rows[:, :2])
     found = pictures_of(read(report(seen)), "Observations")
     assert {*found} >= {
@@ -60,7 +60,7 @@ def test_a_run_that_observed_nothing_has_no_such_section(page):
 
 
 def test_a_damaged_observation_is_told(seen, tmp_path, monkeypatch):
-    """And not left out like a picture for which too little was observed."""
+    """It is an error; only pictures with too few observations are left out."""
     monkeypatch.setattr(figures, "in_the_plane", lambda rows, seed=0, perplexity=30.0: rows[:, :2])
     run = tmp_path / "run"
     shutil.copytree(seen, run)

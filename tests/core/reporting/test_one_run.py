@@ -1,4 +1,4 @@
-"""The page of one run: what stands in it is what was recorded."""
+"""Tests of the page of one run: it shows what was recorded."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from protofl_workbench.reporting.page import report
 
 
 def plain(text):
-    """A figure of the page without the spaces that hold it together."""
+    """Return a number of the page without non-breaking spaces."""
     return text.replace("\u202f", "").replace("\u00a0", " ")
 
 
 def said(values):
-    """Mean and deviation of shares, as the page has them."""
+    """Return mean and deviation of shares, formatted as on the page."""
     return f"{100 * np.mean(values):.1f} ± {100 * np.std(values):.1f} %"
 
 

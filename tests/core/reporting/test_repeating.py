@@ -1,4 +1,4 @@
-"""The command on the page, typed, is the run: every option of it is what it was."""
+"""Tests of the command on the page: it repeats the run with the same options."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOY = "--models toy --dataset tiny --partition iid --clients 4 --device cpu --ba
 
 
 def request_of(line):
-    """What the command line makes of a line for a shell."""
+    """Return the request that the command line builds from a shell line."""
     protofl, run, *words = shlex.split(line.replace("\\\n", " "))
     assert (protofl, run) == ("protofl", "run")
     context = whole_command("run", run_command, "").make_context("run", words)
@@ -66,7 +66,7 @@ def test_a_run_is_made_again(monkeypatch, options):
     line = typed(config)
     assert all(len(row) < 100 and row.endswith("\\") for row in line.splitlines()[:-1])
     again = config_after(line)
-    assert again.pop("set_by") and config.pop("set_by")  # what the data set set is typed then
+    assert again.pop("set_by") and config.pop("set_by")  # the data set's values are now typed
     assert again == config
 
 

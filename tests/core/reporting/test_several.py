@@ -1,4 +1,4 @@
-"""The page of several runs: compared on the same data, told apart by what differs."""
+"""Tests of the page of several runs: compared on the same data, labelled by what differs."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_runs_without_a_seed_in_common_are_not_held_against_each_other(runs, und
 
 
 def test_figures_over_clients_are_the_same_everywhere(runs, page_of_all):
-    """In the report, `pf.compare` and plots: within each trial first, then over trials."""
+    """The report, `pf.compare` and plots aggregate within each trial, then over trials."""
     compared = pf.compare([runs / "proto", runs / "local"], ["worst", "std", "gini"])
     found = {(t.name, row.label): row for t in compared.tables for row in t.rows}
     each = {"worst": min, "std": np.std}

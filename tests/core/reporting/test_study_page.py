@@ -1,4 +1,4 @@
-"""The page of a study: ours beside the published figures, and the runs that ours are of."""
+"""Tests of a study's page: our results beside the published ones, and our runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ local = "55.5 –"
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
-    """Two of its cells, done."""
+    """Run one cell of the study, and return the study's result."""
     folder = tmp_path_factory.mktemp("study")
     (folder / "toys.toml").write_text(STUDY)
     with pytest.MonkeyPatch.context() as patch:
@@ -65,7 +65,7 @@ def test_ours_stand_beside_the_published(result, undrawn):
     assert rows[0][2].split() == ["·", "70.0"] and rows[1][1].split() == ["·", "55.5"]
     assert "1 of 3 cells" in page.all("header")[0].words
     assert facts_of(page)["Difference to the published"] == f"{abs(cell.difference):.2f} points"
-    # Its runs stand below.
+    # The cell's runs are below the table.
     assert page.all("h1")[0].words == "Nobody 2026, Table 0: Accuracy (%) of toys"
     names = [e.all("h3")[0].words for e in page.all("details") if e.has_class("inner")]
     assert names and all(re.match("fedproto", name) for name in names)

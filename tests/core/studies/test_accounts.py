@@ -1,4 +1,4 @@
-"""Accounts: traffic and FLOPs without training, against real rounds and the published figures."""
+"""Tests of accounts: traffic and FLOPs without training, against rounds and published numbers."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def test_traffic_is_that_of_a_run(tmp_path, few, method, given):
 
 
 def test_an_account_needs_no_data_that_are_not_here(tmp_path):
-    """Σ|C_i| of the split of Table 5, and what FedProto sends of it."""
+    """FedProto's traffic follows from Σ|C_i| of the split of Table 5."""
     study = find_study("fedtgp/table-5")
-    # Traffic of prototypes depends on no network.
+    # Traffic of prototypes does not depend on the model.
     change = Change(only=("fedproto",), options={"data_dir": tmp_path, "models": "cnn4"})
     (cell,) = cells_of(study, change)
     line = traffic(cell.request())[1]
@@ -58,7 +58,7 @@ def test_table_12_is_printed_from_table_8():
     result = run_study(find_study("fedtgp/table-12"), Change(columns=("published",)), start=False)
     for entry in result.entries.values():
         assert entry.ours == entry.text.rstrip("†"), entry.row
-    alone = Change(columns=("published",), only=("fml",))  # whose formula names another row
+    alone = Change(columns=("published",), only=("fml",))  # its formula uses another row
     assert run_study(result.study, alone, start=False)["fml", "published"].ours == "99.81B"
 
 
@@ -73,7 +73,7 @@ def test_table_5_to_the_digit(tmp_path):
 
 
 def test_a_plan_needs_no_data_that_are_not_here(tmp_path):
-    """Steps by the data's sizes, hours by a measured step; BatchNorm needs images that differ."""
+    """Steps follow from data sizes, hours from a timed step; BatchNorm needs images that differ."""
     study = find_study("fedtgp/table-11")
     options = {"data_dir": tmp_path / "data", "clients": 2, "feature_dim": 8, "device": "cpu"}
     change = Change(only=("fedproto",), columns=("resnet10",), rounds=2, trials=1, options=options)

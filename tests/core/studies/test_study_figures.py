@@ -1,4 +1,4 @@
-"""Figures of runs, formulas, and results as text, against numbers made by hand."""
+"""Tests of study figures, formulas, and results as text, against numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def test_a_table_is_drawn_as_differences_to_the_published(result, tmp_path, monk
     monkeypatch.setattr(study_pictures, "bar_chart", lambda series, title, **_: drawn | series)
     ((name, found),) = study_pictures.figures_of(result)
     monkeypatch.undo()
-    ours, theirs = 1.0, 0.2  # standard deviations of cell (a, x), which add up
+    ours, theirs = 1.0, 0.2  # standard deviations of cell (a, x): their squares add up
     spread = pytest.approx((ours**2 + theirs**2) ** 0.5)
     assert name == ""
     assert found == {"Group, 10 % (%)": {"A_1": (0.5, spread), "B": (pytest.approx(-0.04), 0.0)}}
@@ -249,7 +249,7 @@ def test_a_table_is_drawn_as_differences_to_the_published(result, tmp_path, monk
 
 
 def test_bars_of_columns_that_are_called_alike_stay_apart(tmp_path):
-    """As FedPKD's α of two data sets: one bar in place of two would be another figure."""
+    """FedPKD has the same α for two data sets, which must be two bars."""
     columns = {c: Line(c, "α = 0.1", group=g) for c, g in (("x", "CIFAR-10"), ("y", "CIFAR-100"))}
     study = Study("s", "t", {"a": Line("a", "A")}, columns, kind="bars")
     entries = {("a", c): Entry("a", c, "done", values=(v,)) for c, v in (("x", 50.0), ("y", 25.0))}

@@ -1,4 +1,4 @@
-"""Study files: what may stand in them, and what is said of mistakes."""
+"""Tests of study files: valid content, and errors about mistakes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ few-epochs = "? 70.25"
 
 @pytest.fixture
 def written(tmp_path):
-    """Writes a study beside the base file."""
+    """Return a function that writes a study and its base file."""
 
     def write(text=TABLE, base=BASE):
         (tmp_path / "base.toml").write_text(base, encoding="utf-8")
@@ -245,7 +245,7 @@ def test_a_change_that_is_none_is_told(written, change, what):
     assert what in found.value.what
 
 
-# --- those that are installed ---------------------------------------------------------------------
+# --- installed studies ----------------------------------------------------------------------------
 
 INSTALLED = [name for collection in collections().values() for name in collection.names()]
 
@@ -255,7 +255,7 @@ def test_an_installed_study_says_what_it_is(name):
     study = find_study(name)
     assert study.title and study.paper and study.place
     assert {"paper", "fast", "smoke"} <= {*study.scales}
-    # A row that has a published figure has one, or a sign for none, in every column.
+    # A row with a published figure has one, or a sign for none, in every column.
     for row in {row for row, _ in study.published}:
         assert {column for r, column in study.published if r == row} == {*study.columns}
 
@@ -280,7 +280,7 @@ def test_the_unshuffled_variant_is_the_official_one_without_shuffling(name):
 
 
 def test_fedsas_variants_follow_its_own_code():
-    """Its generator asks for 1 sample a client; its FedDistill has the later loss."""
+    """FedSA's data generator requires 1 sample per client; its FedDistill uses cross-entropy."""
     study = find_study("fedsa/table-2")
     for variant in ("official", "unshuffled", "published-splits"):
         for cell in cells_of(study, Change(variant=variant)):
@@ -304,7 +304,7 @@ def test_tables_are_listed_in_their_order():
 
 
 def test_a_distribution_s_own_collection_is_found(tmp_path, monkeypatch, written):
-    """An entry point names a package; its files may extend those of others."""
+    """An entry point names a package. Its files may extend files of other packages."""
     package, about = tmp_path / "their_studies", tmp_path / "theirs-1.0.dist-info"
     package.mkdir()
     about.mkdir()

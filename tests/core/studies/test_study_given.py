@@ -1,4 +1,4 @@
-"""What users give for a whole study: files that it names, and options of plugins."""
+"""Tests of user input for a whole study: files that it names, and options of plugins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of generated images: of a run over rounds, and of several runs beside each other."""
+"""Tests of pictures of generated images: one run over rounds, or several runs side by side."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ fedktl = {}
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory, few):
-    """Does a study of images, and gives its result for a way to draw them."""
+    """Return a function that runs a study of images with a way to draw them."""
     folder = tmp_path_factory.mktemp("images")
 
     def draw(how):
@@ -50,7 +50,7 @@ def drawn(tmp_path_factory, few):
 
 
 def shown(figure):
-    """The images of a figure, and its labels of lines and columns."""
+    """Return the images of a figure, and the labels of its rows and columns."""
     pictures = [axes.images[0].get_array() for axes in figure.axes if axes.images]
     lines = [axes.get_ylabel() for axes in figure.axes if axes.get_ylabel()]
     return pictures, lines, [axes.get_title() for axes in figure.axes if axes.get_title()]
