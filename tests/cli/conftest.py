@@ -1,4 +1,4 @@
-"""What the tests of the command line share."""
+"""Shared fixtures for the tests of the command line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROTOFL = [sys.executable, "-c", "from protofl_cli.start import main; main()"]
 
 @pytest.fixture(scope="session")
 def data_dir(tmp_path_factory):
-    """A cache of data sets, so that digits are decoded once."""
+    """Return a data set cache for the session, so that digits is decoded once."""
     return tmp_path_factory.mktemp("data")
 
 
@@ -33,7 +33,7 @@ def in_a_folder_of_its_own(tmp_path, monkeypatch):
 
 @pytest.fixture
 def cli():
-    """Types a command: ``cli("show", "fedsa")``."""
+    """Return a function that runs a command: ``cli("show", "fedsa")``."""
 
     def type_in(*words):
         return CliRunner().invoke(app, [str(word) for word in words])
@@ -46,22 +46,22 @@ SMALL = "--models cnn4 --clients 3 --rounds 2 --batch-size 64 --feature-dim 16 -
 
 @pytest.fixture
 def tiny(data_dir, few):
-    """Options of a run that takes a fraction of a second."""
+    """Return the options of a run that takes a fraction of a second."""
     return [*SMALL.split(), "--no-dry-step", "--data-dir", str(data_dir), "--dataset", few]
 
 
 @pytest.fixture
 def digits(data_dir):
-    """Options of a run on the embedded data set."""
+    """Return the options of a run on the embedded data set."""
     quick = ("--local-epochs", "1", "--no-dry-step")
     return [*SMALL.split(), *quick, "--data-dir", str(data_dir)]
 
 
 @pytest.fixture
 def subprocess_of():
-    """Starts a command as a process of its own, which ^C interrupts.
+    """Return a function that starts a command in its own process, which ^C can interrupt.
 
-    A shell that starts a test run in the background has its children ignore ^C.
+    Children of a shell that runs the tests in the background ignore ^C by default.
     """
 
     def start(*words, env=None, **options):
@@ -80,7 +80,7 @@ def subprocess_of():
 
 @pytest.fixture
 def strangers(tmp_path, monkeypatch):
-    """Installs a distribution: ``strangers("other", {"method": {"x": "module:X"}}, source)``."""
+    """Return an installer: ``strangers("other", {"method": {"x": "module:X"}}, source)``."""
 
     def install(name, plugins, source=""):
         folder = Path(tmp_path, f"site-{name}")

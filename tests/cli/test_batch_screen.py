@@ -1,4 +1,4 @@
-"""What is shown of runs that are done at once, on a terminal and elsewhere."""
+"""Tests of the screen for runs that train at the same time, on a terminal and elsewhere."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """The live lines of a terminal, by their keys, as they were drawn last."""
+    """Return the live lines of a terminal by key, as last drawn."""
     lines = {}
 
     def show(bars, label, status, share=None, key=""):
@@ -85,7 +85,7 @@ def test_a_line_for_each_run_that_goes_on_and_one_for_all(drawn, clock, capsys):
             "round 5/10  acc 50.0%, best 50.0%  0:20 left",
             0.5,
         )
-        # Half of one of three runs in 20 s: two and a half are left.
+        # Half of one of three runs took 20 s; two and a half runs are left.
         assert drawn["all"] == ("all", "1/4 runs, 1:40 left", 0.25)
         screen(events.TrainingProgress(RUNS[1], 0.5))
         assert drawn[str(id(RUNS[1]))][2] == 0.54  # training is 0.8 of a round

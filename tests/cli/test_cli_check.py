@@ -1,4 +1,4 @@
-"""``protofl check``, and what every command says of plugins that are broken."""
+"""Tests of ``protofl check``, and of the errors for broken plugins in all commands."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_what_can_t_be_checked(cli, tmp_path, words, said):
     ],
 )
 def test_broken_plugins(cli, strangers, source, name, lines):
-    """Three lines on every command that asks for it; the others are listed and run."""
+    """Commands that use the broken plugin print three lines; other plugins still work."""
     strangers("toys", {"method": {name: "toys_module:Broken"}}, source)
     commands = [
         ["show", name],
@@ -217,7 +217,7 @@ def test_one_cause_is_one_row(cli, tmp_path):
     assert "torch.as_tensor" in failed["why"]
     result = cli("check", "rows.py:Rows")
     assert "1 failed, 17 not reached" in result.stdout
-    assert result.stdout.count("not reached") == 2  # one row and the count
+    assert result.stdout.count("not reached") == 2  # one row, and the count at the end
 
 
 OWN_STUDY = """

@@ -1,4 +1,4 @@
-"""``protofl partition show`` and ``protofl data``."""
+"""Tests of ``protofl partition show`` and ``protofl data``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_partition_show(cli, data_dir, tmp_path, digits):
     assert out.read_bytes().startswith(b"\x89PNG")
     assert "1,797" in result.output and "".join(str(out).split()) in "".join(result.output.split())
 
-    # It is the split that a run with the same options has.
+    # A run with the same options has the same split.
     result_of_run = cli("run", "local", *digits, "--seed", 4, "--out", "run")
     assert result_of_run.exit_code == 0, result_of_run.output
     recorded = json.loads((tmp_path / "run" / "partition.json").read_text())
@@ -62,7 +62,7 @@ def test_partition_show_of_many_classes(cli, tmp_path):
     result = cli("partition", "show", *words, "--data-dir", tmp_path / "cache")
     assert result.exit_code == 0, result.output
     assert "largest classes" in result.output and "more" in result.output
-    assert max(map(len, result.output.splitlines()[1:])) <= 100  # the first names the cache
+    assert max(map(len, result.output.splitlines()[1:])) <= 100  # the first line names the cache
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""``protofl deploy`` and ``protofl node``: files, mistakes, and a rehearsal with Flower itself."""
+"""Tests of ``protofl deploy`` and ``protofl node``: files, mistakes, a rehearsal with Flower."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_init_and_add_site_make_a_federation(cli, tmp_path):
 
 @needs_keys
 def test_a_node_and_a_link_run_once(cli, tmp_path):
-    """Two hosts would write the same clients' files, two links the same database."""
+    """Two processes of a node would write the same clients' files; two links, the same database."""
     lab, site = tmp_path / "lab", tmp_path / "site"
     cli("deploy", "init", lab, "--public", "127.0.0.1:1")
     cli("node", "init", site, "--link", "127.0.0.1:1", "--client", "0")
@@ -172,7 +172,7 @@ def test_node_check_says_what_is_wrong(cli, tmp_path):
     ],
 )
 def test_a_node_says_why_the_link_refuses_it(said, words, heals):
-    """The words of Flower 1.41 and 1.42."""
+    """The messages are those of Flower 1.41 and 1.42."""
     cause, again = cause_in(said)
     assert again == heals
     assert words in cause
@@ -206,7 +206,7 @@ time.sleep(600)
 
 @pytest.mark.parametrize("words", [[PARENT], [LINK, APP]], ids=["programs", "runs"])
 def test_programs_end_with_a_command_that_is_killed(words, tmp_path):
-    """Programs of a command, and the run of a ServerApp whose SuperExec has ended."""
+    """Covers the programs of a command, and the run of a ServerApp whose SuperExec has ended."""
     log = tmp_path / "child.log"
     command = [sys.executable, "-c", words[0], str(log), *words[1:]]
     with subprocess.Popen(command, cwd=tmp_path) as parent:
@@ -226,13 +226,13 @@ def test_programs_end_with_a_command_that_is_killed(words, tmp_path):
 
 
 def descendants(process):
-    """The children of a process, and theirs."""
+    """Return the ids of all descendants of a process."""
     children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
     return [each for child in map(int, children) for each in (child, *descendants(child))]
 
 
 def is_alive(process):
-    """Whether a process runs; one that nobody has waited for has ended."""
+    """Return True if a process is running; a zombie is not."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -275,7 +275,7 @@ def test_node_check_names_an_expired_certificate(cli, tmp_path, monkeypatch):
     ],
 )
 def test_a_clock_that_the_link_refuses_is_named(cli, tmp_path, ahead, words):
-    """Flower's programs end without a word then."""
+    """With such a clock, Flower's programs end without a message."""
     lab, site = tmp_path / "lab", tmp_path / "site"
     cli("deploy", "init", lab, "--public", "localhost:443")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -319,7 +319,7 @@ def test_a_rehearsal_with_flower_equals_local(tmp_path):
 
 
 def programs_of(folder):
-    """Commands of processes that name a folder."""
+    """Return the command lines of processes that contain the path of a folder."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""``protofl list-plugins``, with healthy, broken, clashing and blocked plugins."""
+"""Tests of ``protofl list-plugins`` with valid, broken, clashing and blocked plugins."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_strangers_broken_clashing_and_blocked(cli, strangers, monkeypatch):
     table = cli("list-plugins", "--kind", "method").output
     assert "broken" in table and "clash" in table and "AttributeError" in table
 
-    # Blocking one of the two mends the clash; the broken one hurts only who asks for it.
+    # Blocking one plugin resolves the clash; the broken plugin fails only if it is used.
     found = {(p["name"], p["distribution"]) for p in listed(cli, "--block", "fedsa@toys")}
     assert ("fedsa", "protofl") in found and ("fedsa", "toys") not in found
     assert cli("show", "fedsa", "--block", "fedsa@toys").exit_code == 0

@@ -1,4 +1,4 @@
-"""``protofl new-plugin``: every kind installs, is listed, runs, and passes its own tests."""
+"""Tests of ``protofl new-plugin``: every kind installs, is listed, runs and passes its tests."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ VARIANTS = {f"{samples}-{kind[:4]}": (kind, samples) for kind, samples in new_pl
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """{kind: folder} of a new plugin of every kind, installed as pip would leave it."""
+    """Write a new plugin of every kind, installed as by pip; return {kind: folder}."""
     root = tmp_path_factory.mktemp("plugins")
     folders = {}
     every = {kind: (kind, "image") for kind in new_plugin.KINDS} | VARIANTS
@@ -92,7 +92,7 @@ def test_it_runs(installed, cli, kind, data_dir, few):
     assert result.exit_code == 0, result.output
     record = Path("run/metrics.jsonl").read_text().splitlines()
     assert len(record) == 1
-    if kind not in ("backend", "tracker"):  # results do not depend on it, so it is not recorded
+    if kind not in ("backend", "tracker"):  # not recorded, because results do not depend on it
         assert f"protofl-my-{kind}" in Path("run/config.json").read_text()
 
 
@@ -112,7 +112,7 @@ def test_one_for_other_samples_than_images(installed, cli, name, data_dir):
     assert checked.exit_code == 0, checked.output
     run = new_plugin.run_command(kind, f"my-{name}", samples).split()[1:]
     small = ["--clients", "3", "--rounds", "1", "--backend", "local", "--data-dir", str(data_dir)]
-    small.append("--no-dry-step")  # the check has made one
+    small.append("--no-dry-step")  # the check has already run one
     run = [word for word in run if word not in ("--rounds", "3")]
     result = cli(*run, *small, "--out", "run")
     assert result.exit_code == 0, result.output
@@ -122,7 +122,7 @@ def test_one_for_other_samples_than_images(installed, cli, name, data_dir):
 
 @pytest.mark.slow
 def test_they_pass_their_own_tests(installed):
-    """Each file beside the plugin, as `pytest` finds it in the folder."""
+    """`pytest` passes in the folder of every new plugin."""
     folders = [*installed.values()]
     paths = os.pathsep.join([*(str(folder / "src") for folder in folders), *sys.path])
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
@@ -138,7 +138,7 @@ def test_they_pass_their_own_tests(installed):
 
 
 def test_it_is_clean(written):
-    """As ruff sees it, with the rules of an author who keeps all of them."""
+    """The new plugins pass ruff with strict rules."""
     pytest.importorskip("ruff")
     rules = "E,F,W,I,UP,B,ANN,D,RUF"
     style = ["--config", 'lint.pydocstyle.convention="google"', "--select", rules]
@@ -153,7 +153,7 @@ def test_it_is_clean(written):
 
 
 def test_names_that_the_module_uses_are_left_to_it(cli):
-    """A class is not called as something that its module imports."""
+    """The name of a class is never one that its module imports."""
     for name, kind in (("tensor", "wrapper"), ("none", "method"), ("path", "dataset")):
         assert cli("new-plugin", name, "--kind", kind).exit_code == 0
         source = Path(f"protofl-{name}/src/protofl_{name}/__init__.py").read_text()

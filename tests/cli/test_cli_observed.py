@@ -1,4 +1,4 @@
-"""Kinds of ``protofl plot`` that show what a run has observed, as one types them."""
+"""Tests of the kinds of ``protofl plot`` that show a run's observations."""
 
 from __future__ import annotations
 

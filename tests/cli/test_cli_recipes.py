@@ -1,4 +1,4 @@
-"""``protofl run RECIPE``, ``--save-recipe``, and recipes among the plugins."""
+"""Tests of ``protofl run RECIPE``, ``--save-recipe`` and recipes as plugins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``protofl replay`` as one types it, and what ``protofl run --record-uploads`` says."""
+"""Tests of ``protofl replay`` on a run with ``--record-uploads``."""
 
 from __future__ import annotations
 

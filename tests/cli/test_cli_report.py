@@ -1,4 +1,4 @@
-"""``protofl report``: the file, its name, and what is refused."""
+"""Tests of ``protofl report``: the file, its name, and refusals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory, data_dir, few):
-    """A run's folder."""
+    """Run two rounds of fedproto; return the run folder."""
     import protofl as pf
 
     folder = tmp_path_factory.mktemp("made") / "a run"

@@ -1,4 +1,4 @@
-"""``protofl reproduce``: a table from its file to the screen, from runs old and new."""
+"""Tests of ``protofl reproduce``: a table from its file to the screen, with old and new runs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ fedproto = "60.00±1.25"
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory, data_dir, few):
-    """A study that has been done: its file, the runs, and options for both."""
+    """Reproduce a study; return its folder, command line options and result."""
     folder = tmp_path_factory.mktemp("study")
     for kind in ("table", "curves", "bars"):
         text = STUDY.replace("KIND", kind)
@@ -111,7 +111,7 @@ def test_its_rows_are_compared(done, cli, monkeypatch):
 
 
 def test_its_rows_are_compared_by_the_rounds_that_are_there(done, cli, monkeypatch):
-    """Its runs are the first two of three rounds that it says."""
+    """The study asks for three rounds; its runs have only two."""
     folder, words, _ = done
     monkeypatch.chdir(folder)
     text = (folder / "table.toml").read_text("utf-8").replace("rounds = 2", "rounds = 3")
@@ -150,7 +150,7 @@ def test_mistakes_in_comparing(done, cli, monkeypatch, words, said):
 
 
 def test_a_run_that_was_begun_for_more_counts_with_the_rounds_it_has(tmp_path, data_dir, few, cli):
-    """Of a method that depends on their number it would be another run."""
+    """`fedkd` depends on the number of rounds, so a run of fewer rounds would be another run."""
     text = (
         STUDY.replace("KIND", "table")
         .replace('local = "50.0"\n', "")
@@ -206,7 +206,7 @@ class Noting:
 
 
 def test_trackers_follow_its_runs_under_its_name(done, cli, tmp_path):
-    """They are no part of what a run is: the next time it is found without them."""
+    """Trackers are not part of a run's identity: without them, the same run is found again."""
     folder, words, _ = done
     (tmp_path / "noting.py").write_text(TRACKER, encoding="utf-8")
     runs, tracked = tmp_path / "runs", ["--track", f"{tmp_path}/noting.py:Noting"]
@@ -311,7 +311,7 @@ def test_a_study_is_data():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for c in collections().values() for n in c.names()])
 def test_smoke(name, tmp_path_factory, data_dir):
-    """Every study at its smallest scale; runs that studies share are made once."""
+    """Every study runs at its smallest scale; runs that studies share are trained once."""
     runs = tmp_path_factory.getbasetemp() / "smoke-runs"
     out = pf.reproduce(name, scale="smoke", runs=runs, at_once=0, data_dir=data_dir)
     states = {entry.state for entry in out.entries.values()}

@@ -1,4 +1,4 @@
-"""``protofl reproduce`` where training diverges: what was finished is shown, and marked."""
+"""Tests of ``protofl reproduce`` if training diverges: finished rounds are shown and marked."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ fickle = { label = "Fickle", method = "METHOD" }
 
 @pytest.fixture(scope="module")
 def studies(tmp_path_factory, few, data_dir):
-    """Writes a study with a method of its own that diverges, and does it."""
+    """Return an object that writes and reproduces studies with a diverging method."""
 
     class Studies:
         folder = tmp_path_factory.mktemp("broken")

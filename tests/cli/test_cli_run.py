@@ -1,4 +1,4 @@
-"""``protofl run``: what it prints, what it writes, whose option wins, how it ends."""
+"""Tests of ``protofl run``: output, files, precedence of options, and exit codes."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def test_a_run(cli, digits, tmp_path):
 )
 def test_data_that_are_no_images(cli, data_dir, tmp_path, models, dataset, words):
     where = ("--backend", "local", "--data-dir", data_dir, "--out", "r")
-    split = ("--set", "partition.beta=1")  # the majority guess leaves something to learn
+    split = ("--set", "partition.beta=1")  # the majority guess can be improved
     result = cli("run", "fedproto", "--models", models, "--dataset", dataset, *split, *where)
     assert result.exit_code == 0, result.output
     assert all(part in result.output for part in words)
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
-    assert summary["final_test_accuracy"] > summary["majority_accuracy"] + 0.05  # it has learned
+    assert summary["final_test_accuracy"] > summary["majority_accuracy"] + 0.05  # the run learned
 
 
 def test_the_absent_are_counted(cli, data_dir, tmp_path):
@@ -112,7 +112,7 @@ def test_profile_prints_where_the_time_went(cli, tiny, tmp_path):
     _, after = result.output.split("Where the time went: 2 rounds, ")
     for words in ("train", "  forward", "  backward", "prototypes", "waiting", "server_aggregate"):
         assert words in after
-    assert "cnn4" in after.split("Training steps")[1]  # clients, steps, ms a step
+    assert "cnn4" in after.split("Training steps")[1]  # clients, steps, ms per step
     assert "aten::convolution_backward" in after.split("Operators by their own time")[1]
     assert "before the rounds: plan" in after
     assert "r/profile/trace.json" in after
@@ -125,7 +125,7 @@ def test_profile_prints_where_the_time_went(cli, tiny, tmp_path):
 
 
 def test_trials_have_mean_and_deviation(cli, tiny, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "400")  # a long name of the data would wrap the headings
+    monkeypatch.setenv("COLUMNS", "400")  # a long data set name would wrap the headings
     result = cli("run", "local", *tiny, "--trials", 2, "--seed", 5)
     assert result.exit_code == 0, result.output
     assert "mean ± std" in result.output
@@ -139,7 +139,7 @@ def test_a_terminal_gets_a_live_line(cli, tiny, monkeypatch):
     result = cli("run", "local", *tiny)
     assert result.exit_code == 0, result.output
     assert "━" in result.output and "round 2/2" in result.output
-    assert "round 2/2:" not in result.output  # the line of a log
+    assert "round 2/2:" not in result.output  # the form of a log line
 
 
 def test_a_long_round_gives_signs_of_life(cli, tiny, monkeypatch):
@@ -403,7 +403,7 @@ def test_found_before_training(cli, data_dir, tmp_path, case):
 
 @pytest.mark.slow
 def test_as_a_stranger_types_it(subprocess_of, data_dir, tmp_path):
-    """The console script's defaults: worker processes, a dry step, checkpoints."""
+    """Uses the defaults of the console script: worker processes, a dry step, checkpoints."""
     words = ("--models", "cnn4", "--clients", 2, "--rounds", 1, "--workers", 1, "--subset", 90)
     process = subprocess_of("run", "fedproto", *words, "--data-dir", data_dir, "--out", "r")
     output, errors = process.communicate(timeout=90)
@@ -470,7 +470,7 @@ def test_a_finished_run_goes_on(cli, tiny, tmp_path):
 
 
 def test_a_schedule_of_the_method_s_own_can_t_go_on(cli, tiny):
-    """FedKD's energy rises over the rounds of the run."""
+    """FedKD's energy threshold depends on the number of rounds."""
     assert cli("run", "fedkd", *tiny, "--out", "run").exit_code == 0
     result = cli("run", "--resume", "--out", "run", "--rounds", "3")
     assert result.exit_code == 2

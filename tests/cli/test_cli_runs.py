@@ -1,4 +1,4 @@
-"""``protofl runs``: list, show, rm."""
+"""Tests of ``protofl runs``: list, show and rm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from protofl.system.files.lock import folder_lock
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory, data_dir):
-    """A folder of three runs: two seeds of local, and fedproto, which has a round to go."""
+    """Return a folder of three runs: local with two seeds, and fedproto with one round left."""
     import protofl as pf
 
     folder = tmp_path_factory.mktemp("done") / "runs"
@@ -137,7 +137,7 @@ def test_mistakes(cli, runs, words, message):
 
 
 def test_run_reuse(cli, runs, data_dir):
-    """The run that is there is shown, a longer one goes on, another one is begun beside it."""
+    """An equal run is shown, a longer one continues it, a different one gets its own folder."""
     words = ["--models", "mlp", "--dataset", "wine", "--partition", "iid", "--clients", 3]
     words += ["--data-dir", data_dir, "--backend", "local", "--no-dry-step", "--reuse", "runs"]
     found = cli("run", "local", *words, "--rounds", 2)
@@ -156,7 +156,7 @@ def test_run_reuse(cli, runs, data_dir):
 
 
 def test_one_that_diverged(cli, data_dir, runs):
-    """It says so and why in the list, on its page, to who watches; until it has come further."""
+    """`list`, `show` and `watch` report the divergence until the run has more rounds."""
     words = "run fedproto --dataset wine --models mlp --clients 3 --partition iid --rounds 2"
     words += " --lr 1e30 --no-dry-step --backend local --out runs/lost --data-dir"
     failed = cli(*words.split(), data_dir)
@@ -178,7 +178,7 @@ def test_what_diverges_before_it_begins_leaves_nothing(tmp_path):
 
 
 def test_a_line_may_lack_the_deviation(cli, runs):
-    """As other programs write it; every figure beside the accuracy may be missing."""
+    """Other programs may write records that have no value but the accuracy."""
     file = runs / "proto/metrics.jsonl"
     line = json.loads(file.read_text(encoding="utf-8").splitlines()[0])
     file.write_text(json.dumps(line | {"test_accuracy_std": None}) + "\n", encoding="utf-8")

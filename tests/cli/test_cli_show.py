@@ -1,4 +1,4 @@
-"""``protofl show``, for every installed plugin."""
+"""Tests of ``protofl show`` for every installed plugin."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_method(cli, monkeypatch):
 
 @pytest.mark.parametrize("method", ["fedmd", "ds-fl", "feddf", "fedet", "fedpkd"])
 def test_run_defaults_of_the_papers_epochs(cli, monkeypatch, method):
-    """All methods of FedPKD's comparison train by its Adam there; FedPKD always does."""
+    """With epochs=paper all methods of FedPKD's comparison use its Adam; FedPKD always does."""
     monkeypatch.setenv("COLUMNS", "200")
     output = cli("show", method).output
     adam = "--optimizer adam --lr 0.001 --batch-size 32"
@@ -75,7 +75,7 @@ def test_a_model_group(cli):
 def test_the_auxiliary_of_a_group(cli, monkeypatch, group, words):
     monkeypatch.setattr(
         "protofl.hooks.models.flops.profile", lambda *_: (1, 1.0)
-    )  # counting takes long
+    )  # counting is slow
     assert words in cli("show", group).output
 
 

@@ -1,4 +1,4 @@
-"""``protofl show hook/NAME``: each hook of each kind, with what an author has to know."""
+"""Tests of ``protofl show hook/NAME`` for each hook of each kind of plugin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line as a whole: quick to start, clean in what it imports, clear in its errors."""
+"""Tests of the whole command line: fast start, few imports, clear errors."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_help_names_every_command(cli):
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [["list-plugins"], ["list-plugins", "--names"]])
 def test_a_reader_that_has_gone_is_no_error(words, subprocess_of):
-    """``protofl … | head``: whether rich prints or we do."""
+    """``protofl … | head`` ends without an error, whether rich or protofl prints."""
     with subprocess_of(*words) as process:
         process.stdout.close()
         assert process.stderr.read() == ""
@@ -117,7 +117,7 @@ def test_every_setting_has_its_option_and_the_reverse():
         "--help-all",
         "--trust-code",
     }
-    # The recipe is given as METHOD, and `Settings` holds where it came from.
+    # The recipe is given as METHOD, and `Settings` stores its source.
     placed = {name for name, option in OPTIONS.items() if option.panel}
     assert placed == OPTIONS.keys() - {"method", "recipe"}
     assert flags - {"--help", "-h"} == {flag_of(name) for name in placed} | own

@@ -1,4 +1,4 @@
-"""``protofl sweep``: what is typed, what is printed, and what is left when it is killed."""
+"""Tests of ``protofl sweep``: options, output, and what remains after a kill."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def rounds_done():
 
 
 def nobody_is_at_work():
-    """Runs end by themselves when what has started them is killed."""
+    """Wait until all runs have ended; they end by themselves when the sweep is killed."""
     import protofl as pf
 
     folders = [config.parent for config in Path("runs").glob("*/config.json")]
@@ -142,7 +142,7 @@ def nobody_is_at_work():
 
 
 def records_in(sweep):
-    """The records of all its runs, without what differs between identical ones."""
+    """Return the records of all runs of a sweep, without values that differ in equal runs."""
     found = []
     for row in rows_in(sweep):
         lines = Path(sweep, row["folder"], "metrics.jsonl").read_text().splitlines()

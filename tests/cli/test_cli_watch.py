@@ -1,4 +1,4 @@
-"""``protofl watch``: what it shows of runs, and when it ends."""
+"""Tests of ``protofl watch``: what it shows, and when it ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def row(trial, round, accuracy, **more):
 
 
 def write(folder: Path, rows, rounds=10, trials=1, finished=False):
-    """A run's folder, as far as it is looked at."""
+    """Write the parts of a run folder that `watch` reads."""
     (folder / "checkpoint").mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", CONFIG | {"rounds": rounds, "trials": trials})
     with atomic_replacement(folder / "metrics.jsonl") as part:
@@ -39,7 +39,7 @@ def quick(monkeypatch):
 
 @pytest.fixture
 def after_each_look(monkeypatch):
-    """``after_each_look(do)``: what becomes of the runs between two looks at them."""
+    """Return ``after_each_look(do)``, which calls ``do`` after each look at the runs."""
     look = Monitor.look
 
     def follow(do):
@@ -62,7 +62,7 @@ def test_once(cli, tmp_path, monkeypatch):
     with folder_lock(going, "--out"):
         output = cli("watch", "--once").output
     lines = {line.split()[0]: " ".join(line.split()) for line in output.splitlines()[2:]}
-    assert [*lines][:2] == ["going", "bad"]  # what goes on first, then what is wrong
+    assert [*lines][:2] == ["going", "bad"]  # running first, then damaged
     assert re.fullmatch(r"going going on 4/10 \S{4} 65.0% 65.0% [23]:\d\d 8 MB", lines["going"])
     assert lines["done"] == f"done finished 10/10 {BLOCKS[0] * 10} 90.0% 90.0% 20 MB"
     assert lines["two"].startswith("two unfinished trial 2/2 1/10")
@@ -75,11 +75,11 @@ def test_seconds_left_and_absent(tmp_path):
     with folder_lock(folder, "--out"):
         (seen,) = Monitor(tmp_path).look()
     assert seen.absent == 8 and seen.megabytes == 8
-    assert 6 * 30 - 60 < seen.left <= 6 * 30  # six rounds of 30 s, less what has gone since
+    assert 6 * 30 - 60 < seen.left <= 6 * 30  # six rounds of 30 s, less the time since
 
 
 def test_a_run_that_ends_after_its_last_file_was_read(tmp_path):
-    """Its lock goes last, and nothing of its files changes then."""
+    """A run releases its lock last, and then none of its files changes."""
     folder = write(tmp_path / "run", [row(0, 0, 0.5)], rounds=1, finished=True)
     following = Monitor(tmp_path)
     with folder_lock(folder, "--out"):
@@ -168,6 +168,6 @@ def test_mistakes_and_emptiness(cli, tmp_path):
 def test_a_curve():
     assert curve([]) == "" and curve([0.5]) == BLOCKS[0]
     assert curve([n / 7 for n in range(8)], 8) == BLOCKS
-    assert curve([0.80, 0.81], 8) == BLOCKS[0] + BLOCKS[-1]  # a small rise is seen
+    assert curve([0.80, 0.81], 8) == BLOCKS[0] + BLOCKS[-1]  # a small rise is visible
     long = curve([n / 999 for n in range(1000)], 24)
     assert len(long) == 24 and [*long] == sorted(long)

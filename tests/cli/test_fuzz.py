@@ -1,4 +1,4 @@
-"""Seeded nonsense on the command line: words, no traceback, and no process left behind."""
+"""Fuzz tests of the command line: errors have a message, no traceback and leave no process."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ OTHERS = [
 
 
 def command(stream):
-    """A command line: mostly runs, with a few options that are right, wrong or odd."""
+    """Return a random command line: mostly runs, with a few right, wrong or odd options."""
     if stream.random() < 0.2:
         words = list(stream.choice(OTHERS))
         if stream.random() < 0.5:
@@ -134,7 +134,7 @@ def command(stream):
 
 
 def config(stream):
-    """A --config file of some right and some wrong values."""
+    """Return the text of a --config file with some right and some wrong values."""
     values = {}
     for name in stream.sample(list(OPTIONS), 3):
         odd = [*ODD, True, False, None, [], {}, -1, 1e308, ["x"], {"x": {"y": 1}}, "\0", "\ud800"]
@@ -143,7 +143,7 @@ def config(stream):
 
 
 def children():
-    """Processes that this one has started and that still are."""
+    """Return the ids of this process's children that still exist."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -210,7 +210,7 @@ READERS = (
 
 
 def places(value, path=()):
-    """The paths of all values in a JSON value."""
+    """Yield the paths of the values in a JSON value."""
     yield path
     pairs = {dict: dict.items, list: lambda found: enumerate(found[:1])}
     for key, inner in pairs.get(type(value), lambda _: ())(value):
@@ -218,7 +218,7 @@ def places(value, path=()):
 
 
 def spoilt(value, stream):
-    """A JSON text in which one value is another one, or missing."""
+    """Return a JSON text in which one value is replaced or missing."""
     path, mark = stream.choice([*places(value)]), "@" * 9
     if not path:
         return stream.choice(VALUES)
@@ -252,7 +252,7 @@ def recorded(tmp_path_factory, data_dir, few):
 
 
 LIMIT = 30
-"""Seconds after which a command is said to hang; each takes a fraction of one."""
+"""Seconds after which a command counts as hanging; each takes less than one second."""
 
 
 @contextmanager
@@ -276,7 +276,7 @@ def limited(words):
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 WATCHED = {"folders": None, "found": []}
-"""Folders in which a process may write, or None, and the paths elsewhere where it wrote."""
+"""Folders where the process may write (None: not watched), and other paths that it wrote."""
 
 
 def _audited(event, given):
@@ -299,8 +299,8 @@ def _audited(event, given):
 
 @pytest.fixture
 def writes(tmp_path, data_dir):
-    """The paths elsewhere than in the folders of the test where something was written."""
-    from matplotlib import font_manager, get_configdir  # they make folders of the user
+    """Provide a list of the paths outside the test's folders that were written."""
+    from matplotlib import font_manager, get_configdir  # they create user folders
 
     assert font_manager.fontManager.ttflist and get_configdir()
     if "hooked" not in WATCHED:
@@ -318,9 +318,9 @@ def writes(tmp_path, data_dir):
 def test_spoilt_files_end_in_words(
     cli, recorded, tiny, tmp_path, monkeypatch, first, count, writes
 ):
-    """Records, studies, configurations and worlds: each command ends, without a traceback.
+    """Damaged records, studies, configurations and worlds cause no hang and no traceback.
 
-    Nothing is written elsewhere, and no program of a file is imported.
+    Nothing is written elsewhere, and no code that a file names is imported.
     """
     (tmp_path / "payload.py").write_text("open(__file__ + '.imported', 'w')\nclass Evil: pass\n")
     monkeypatch.setattr("protofl_workbench.plots.svg", lambda *_, **__: "<svg></svg>")
@@ -356,5 +356,5 @@ def test_spoilt_files_end_in_words(
             assert "Traceback" not in said and "internal error" not in said, where
             assert "\x1b" not in said and result.exit_code in (0, 1, 2), where
         shutil.rmtree(folder)
-        assert not {*tmp_path.iterdir()} - before  # all was written into the folder
+        assert not {*tmp_path.iterdir()} - before  # everything was written into the folder
         assert not writes, number

@@ -1,4 +1,4 @@
-"""Interruptions before a command has begun its work."""
+"""Tests of interrupts before a command has started its work."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def terminated(number, frame):
 )
 def test_what_is_put_off_comes_at_the_end(number, kind):
     before = signal.signal(signal.SIGTERM, terminated)
-    # Where tests run in the background of a script, nobody is to be interrupted.
+    # Tests that run in the background of a script ignore SIGINT by default.
     usual = signal.signal(signal.SIGINT, signal.default_int_handler)
     done = []
     try:

@@ -1,4 +1,4 @@
-"""Terminals whose encoding lacks most signs: cp1252, as on Windows, and ASCII."""
+"""Tests of terminals whose encoding lacks most characters: cp1252 (Windows) and ASCII."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def helps(command, words=()):
 
 @pytest.fixture
 def typed(monkeypatch):
-    """Runs a command with a strict console of an encoding; returns the code and the text."""
+    """Return a function that runs a command on a strict console: exit code and output."""
 
     def typed(encoding, *words):
         with monkeypatch.context() as patch:

@@ -69,7 +69,7 @@ def test_no_command_replaces_a_pipe(cli, tmp_path, words):
 
 @contextlib.contextmanager
 def small_disk():
-    """Limit each file to 600 bytes, as on a full disk; not for pytest's own output."""
+    """Limit files to 600 bytes, as on a full disk; inside the block only, as pytest writes too."""
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (600, before[1]))

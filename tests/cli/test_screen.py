@@ -1,4 +1,4 @@
-"""The screen of a run, as a thing of its own."""
+"""Tests of the screen of a run, mostly without a run."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from protofl_cli.screen import Screen
 
 
 def test_it_leaves_no_thread_behind():
-    """A thread that outlives a run frees its tensors while the interpreter ends, which aborts."""
+    """A thread that outlives a run frees tensors while the interpreter exits, which aborts."""
     before = set(threading.enumerate())
     with Screen():
         assert set(threading.enumerate()) - before
-    assert set(threading.enumerate()) <= before  # another test's may have ended meanwhile
+    assert set(threading.enumerate()) <= before  # threads of other tests may have ended
 
 
 def test_the_last_table_shows_the_accuracy_of_the_server_and_of_the_honest():
@@ -46,7 +46,7 @@ def test_the_last_table_shows_the_accuracy_of_the_server_and_of_the_honest():
 
 
 class Drawn:
-    """A terminal's live line that keeps what it is told to draw."""
+    """A terminal's live line that records what it draws."""
 
     def __init__(self):
         self.live, self.lines, self.printed = True, [], []
@@ -63,7 +63,7 @@ class Drawn:
 
 @pytest.fixture
 def screen(monkeypatch):
-    """A screen on a terminal, of a run of two rounds; no second passes."""
+    """Return a screen on a terminal for a run of two rounds, with a fixed clock."""
     monkeypatch.setattr("protofl_cli.screen.time", SimpleNamespace(monotonic=lambda: 100.0))
     screen = Screen()
     screen._bar = Drawn()
@@ -145,7 +145,7 @@ def test_a_quiet_screen_shows_nothing(screen, capsys):
 
 @pytest.mark.parametrize("sign", ["\x1b[31m", "\x07", "\u202e", "\x9b"])
 def test_signs_that_a_terminal_obeys_are_shown_escaped(cli, tmp_path, sign):
-    """In names of folders, in messages of exceptions and in tables."""
+    """Covers folder names, messages of exceptions, and tables."""
 
     escaped, name = repr(sign)[1:-1], f"a{sign}b"
     folder = tmp_path / name
@@ -157,7 +157,7 @@ def test_signs_that_a_terminal_obeys_are_shown_escaped(cli, tmp_path, sign):
         ("run", "local", "--resume", "--out", folder), (name,), ("show", name),
     )]  # fmt: skip
     for result in said:
-        shown = result.output.replace("\r\n", "\n")  # A table folds a long path.
+        shown = result.output.replace("\r\n", "\n")  # A table wraps a long path.
         assert escaped in shown.replace("\n", "") and sign not in shown
 
 

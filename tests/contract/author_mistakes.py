@@ -1,4 +1,4 @@
-"""Mistakes of a method's author, each in a sound method: one hook or one declaration is changed."""
+"""Mistakes of method authors. Each changes one hook or one declaration of a correct method."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Mistake:
     """One mistake.
 
     Attributes:
-        hook: The hook, or the declaration, in which it is.
-        words: What the author wrote.
+        hook: The hook or the declaration with the mistake.
+        words: Short description of the mistake.
         plugin: The method.
     """
 
@@ -34,24 +34,24 @@ MISTAKES: list[Mistake] = []
 
 
 def add(hook, words, **attributes):
-    """A sound method of which something is replaced."""
+    """Add a mistake: a correct method with some attributes replaced."""
     made = {k: pf.hookimpl(v) if k in HOOKS else v for k, v in attributes.items()}
     MISTAKES.append(Mistake(hook, words, type("Mine", (Prototypes,), {"__doc__": words, **made})))
 
 
-# --- what is said ---------------------------------------------------------------------------------
+# --- messages -------------------------------------------------------------------------------------
 
 
 @dataclass
 class Said:
-    """What a run said of a mistake: an error, or notes."""
+    """The error or the notes that a run gave for a mistake."""
 
     error: Exception | None
     notes: list[str] = field(default_factory=list)
 
 
 def said(mistake, folder):
-    """Plan a run with the mistake, and try its dry step."""
+    """Plan a run with the mistake and do its dry step."""
     notes = []
     extra = {("method", "mine"): mistake.plugin}
     try:
@@ -64,7 +64,7 @@ def said(mistake, folder):
 
 
 def in_a_cell(told):
-    """What is wrong and what to do; of Python's and torch's own errors the type alone."""
+    """Return what is wrong and what to do; for errors of Python and torch only the type."""
     if told.error is None:
         text = f"note: {told.notes[0]}"
     else:
@@ -79,7 +79,7 @@ def in_a_cell(told):
 
 
 def everything(folder):
-    """Every mistake, and what is said."""
+    """Return every mistake with its error or notes."""
     for module in ("mistakes_of_clients", "mistakes_elsewhere"):
-        importlib.import_module(module)  # it adds them
+        importlib.import_module(module)  # the import adds the mistakes
     return [(mistake, said(mistake, folder)) for mistake in MISTAKES]

@@ -1,4 +1,4 @@
-"""What the tests of contracts share."""
+"""Shared fixtures for the tests of contracts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mistakes of `author_mistakes`: the server, the other hooks of clients, and the class."""
+"""Mistakes for `author_mistakes`: the server, other client hooks, and the class."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SERVER = {
 
 
 def aggregate_of(change):
-    """All four classes have a row."""
+    """Return a hook that aggregates with `change`, from a row for each of the four classes."""
 
     def server_aggregate(self, server, uploads):
         known = Prototypes.server_aggregate(self, server, uploads)

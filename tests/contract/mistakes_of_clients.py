@@ -1,4 +1,4 @@
-"""The mistakes of `author_mistakes`: what clients send, and their loss."""
+"""Mistakes for `author_mistakes`: uploads and losses of clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def sound_upload(client):
     return client.class_prototypes().select("prototypes")
 
 
-# --- what is sent ---------------------------------------------------------------------------------
+# --- uploads --------------------------------------------------------------------------------------
 
 UPLOADS = {
     "a NumPy array": lambda sent, client: {**sent, "prototypes": sent["prototypes"].numpy()},
@@ -111,7 +111,7 @@ add(
 
 
 def align(change):
-    """Change the second term, which comes into being in the second round."""
+    """Change the second term, which exists from the second round on."""
     return lambda terms, batch, output: {
         name: term if name == "ce" else change(term, batch, output) for name, term in terms.items()
     }

@@ -1,9 +1,9 @@
-"""What happens to every hook and loss term of a method in every other one.
+"""Try every hook and loss term of each method in every other method.
 
-Each combination is planned on a tiny federation and goes through the dry step, as any run does: it
-runs, or is refused with the name of what it lacks. ``python tests/contract/mixing.py`` writes the
-outcomes to ``mixing.txt`` beside this file, and their numbers to ``docs/how-to/mix-methods.md``;
-names of methods after it try only combinations with these.
+Each combination is planned on a tiny federation and goes through the dry step, as any run does. It
+runs, or is refused with the name of what is missing. ``python tests/contract/mixing.py`` writes the
+outcomes to ``mixing.txt`` in this folder, and their counts to ``docs/how-to/mix-methods.md``. Add
+names of methods to try only combinations with these methods.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PLACES = [
 ]
 HOOK_PLACES = PLACES[:-1]
 FITTING = {"fedmrl": {"auxiliary_dim": 4}}
-"""Options without which a method refuses the tiny nets."""
+"""Options that a method needs to accept the tiny nets."""
 
 
 class Mixer:
@@ -62,13 +62,13 @@ class Mixer:
         }  # fmt: skip
 
     def terms(self, method):
-        """The loss terms of a method, as ``--add`` takes them."""
+        """Return the loss terms of a method in the form of ``--add``."""
         plugin = self.registry.load("method", method)
         own = "local_loss" in hooks_of("method", plugin)
         return [f"{method}.{t}" for t in (getattr(plugin, "terms", {}) if own else Baseline.terms)]
 
     def outcome(self, main, place="", donor=""):
-        """``runs``, ``refused: …``, or another error: a fault of a method or of protofl."""
+        """Return ``runs``, ``refused: …`` or another error: a fault of a method or of protofl."""
         option, _, hook = place.partition(" ")
         options = {"use": {hook: donor}} if option == "--use" else {}
         if option == "--add":
@@ -94,7 +94,7 @@ class Mixer:
         return refused
 
     def row(self, main, donors):
-        """{(place, main, donor): outcome} of one method with hooks and terms of others."""
+        """Return {(place, main, donor): outcome} of one method with hooks and terms of others."""
         found = {}
         for donor in donors:
             for place in PLACES:
@@ -105,13 +105,13 @@ class Mixer:
 
 @contextmanager
 def mixer(registry=None):
-    """A `Mixer` with a temporary folder for its data."""
+    """Provide a `Mixer` with a temporary folder for its data."""
     with tempfile.TemporaryDirectory() as folder:
         yield Mixer(registry or Registry(), Path(folder))
 
 
 def read():
-    """The outcomes as stored: {(place, main, donor): outcome}."""
+    """Return the stored outcomes: {(place, main, donor): outcome}."""
     found, place = {}, ""
     for line in FILE.read_text(encoding="utf-8").splitlines():
         if line.startswith("--"):
@@ -124,7 +124,7 @@ def read():
 
 
 def text(found):
-    """Outcomes as a text: for each place a line for each main method, with donors by outcome."""
+    """Return outcomes as text: for each place a line per main method, with donors by outcome."""
     lines = []
     for place in PLACES:
         lines += ["", place]
@@ -139,7 +139,7 @@ def text(found):
 
 
 def numbers(found):
-    """The table of ``docs/how-to/mix-methods.md``."""
+    """Return the table of ``docs/how-to/mix-methods.md``."""
     lines = ["| option | combinations | run | refused |", "| --- | --- | --- | --- |"]
     for place in PLACES:
         outcomes = [outcome for (p, _, _), outcome in found.items() if p == place]
@@ -150,7 +150,7 @@ def numbers(found):
 
 
 def main(*changed):
-    """Try everything, or what the named methods are part of, and write it."""
+    """Try all combinations, or those with the named methods, and write the outcomes."""
     methods = methods_to_run(Registry(), "protofl")
     changed = changed or methods
     found = {

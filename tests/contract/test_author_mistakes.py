@@ -1,4 +1,4 @@
-"""Every mistake of the table is found before training, in words that say what to do."""
+"""Every mistake is found before training, and its message says what to do."""
 
 from __future__ import annotations
 

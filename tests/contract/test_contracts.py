@@ -1,7 +1,6 @@
-"""Every installed plugin under the contract of its kind, as `protofl check` runs it.
+"""Run the contract of its kind on every installed plugin, as `protofl check` does.
 
-Left out here are what the tests of the kind look at in a quicker way, and what has to be
-downloaded.
+Left out are checks that the tests of the kind do faster, and plugins that need a download.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from protofl.hooks.discovery.registry import Registry
 from protofl.testing.contract import checks_of, run_checks
 from protofl_cli.check_target import CONTRACTS
 
-# Each of these takes most of a minute; what they share with their kin is checked there.
+# Each of these groups takes most of a minute; smaller groups test the code that they share.
 LARGE = {"htfe3", "htfe4", "htfe5", "htfe8", "htfe9", "htm10", "htfe8-htc4", "res34-htc4"}
 LARGE |= {"resnet18", "resnet34", "fedpkd-het"}
 ELSEWHERE = {
@@ -36,13 +35,13 @@ ELSEWHERE = {
 }
 TWICE = {
     "method": {
-        # Each method under each engine in float64: tests/plugins/engines/test_engine_equality.py.
+        # tests/plugins/engines/test_engine_equality.py runs each method and engine in float64.
         "test_every_engine_equals_eager",
-        # test_methods.py looks at both, and more closely.
+        # test_methods.py checks both in more detail.
         "test_nothing_undeclared_leaves_a_client",
         "test_state_survives_a_file",
     },
-    "engine": {"test_it_equals_eager", "test_every_method"},  # `eager` is what others equal
+    "engine": {"test_it_equals_eager", "test_every_method"},  # `eager` is the reference
 }
 WHOLE = {
     "method": {*KINDS, "multi-krum"},
@@ -52,8 +51,8 @@ WHOLE = {
     "study": {"fedsa"},
     "wrapper": {"alie", "quantise", "stale"},
 }
-"""Plugins of each kind that all checks look at by default; of a kind not named here, all of them.
-Their kin differ in what `BRIEFLY` looks at, and the slow tests hold them against all checks."""
+"""Plugins of each kind that get all checks by default; all plugins of a kind not listed here.
+The others differ only in what `BRIEFLY` checks; slow tests run all other checks on them."""
 BRIEFLY = {
     *("test_name_and_hooks", "test_words", "test_options", "test_declarations"),
     *("test_a_donor_is_run_by_others_alone", "test_its_hooks_are_wrappers"),
@@ -62,7 +61,7 @@ BRIEFLY = {
 
 
 def parts(plugin):
-    """A plugin's checks that run by default, and those that are left for the slow tests."""
+    """Yield a plugin's checks that run by default, and those left for the slow tests."""
     checks = {*checks_of(CONTRACTS[plugin.kind])} - TWICE.get(plugin.kind, set())
     brief = checks & BRIEFLY if plugin.name not in WHOLE.get(plugin.kind, [plugin.name]) else checks
     for part, marks in ((brief, []), (checks - brief, [pytest.mark.slow])):
@@ -93,7 +92,7 @@ def test_a_plugin_keeps_its_contract(plugin, checks):
 
 @pytest.fixture(autouse=True)
 def _no_downloads(monkeypatch):
-    """A data set that would be downloaded is refused at once, as on a machine without internet."""
+    """Make downloads of data sets fail at once, as on a machine without internet."""
     import urllib.request
 
     def refuse(*_, **__):

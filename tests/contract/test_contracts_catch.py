@@ -1,4 +1,4 @@
-"""Every promise broken once: the check that looks at it fails, and says what is wrong."""
+"""Break each rule of the contracts once: its check fails and says what is wrong."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from protofl.testing.toy_plugins import Prototypes
 
 
 def failures(contract, plugin, only):
-    """{check: why} of the failed ones among some checks of a plugin."""
+    """Run some checks of a plugin; return {check: why} of those that failed."""
     names = {f"test_{name}" for name in only.split()}
     assert names <= {*checks_of(contract)}
     others = dict.fromkeys({*checks_of(contract)} - names)
@@ -39,12 +39,12 @@ def failures(contract, plugin, only):
 
 
 # --- methods ------------------------------------------------------------------------------------
-# The dry step has two clients; what it finds is `author_mistakes`' matter, and most of these
-# methods are sound on them.
+# `author_mistakes` tests what the dry step finds. The dry step has two clients, and most of these
+# methods are correct with two clients.
 
 
 class Counting(Prototypes):
-    """Counts on itself."""
+    """Keeps a count on the plugin instance."""
 
     @pf.hookimpl
     def upload_payload(self, client):
@@ -54,7 +54,7 @@ class Counting(Prototypes):
 
 
 class OnTheClass(Prototypes):
-    """Counts on its class."""
+    """Keeps counts on the plugin class."""
 
     seen = {}
 
@@ -66,7 +66,7 @@ class OnTheClass(Prototypes):
 
 
 class Leaking(Prototypes):
-    """Sends its counts, which it does not declare."""
+    """Sends class counts, which it does not declare."""
 
     @pf.hookimpl
     def upload_payload(self, client):
@@ -86,7 +86,7 @@ class Global(Prototypes):
 
 
 class InOrder(Prototypes):
-    """What it sends depends on who came before."""
+    """Sends values that depend on the previous client."""
 
     turn = [0.0]
 
@@ -100,7 +100,7 @@ class InOrder(Prototypes):
 
 
 class Flat(Prototypes):
-    """A term whose gradient is zero."""
+    """Has a loss term whose gradient is zero."""
 
     @pf.hookimpl
     def local_loss(self, client, batch, output):
@@ -109,7 +109,7 @@ class Flat(Prototypes):
 
 
 class Infinite(Prototypes):
-    """NaN for a class that nobody has."""
+    """Sends NaN for a class that no client has."""
 
     @pf.hookimpl
     def server_aggregate(self, server, uploads):
@@ -120,7 +120,7 @@ class Infinite(Prototypes):
 
 
 class Remembering(Prototypes):
-    """Writes while it scores."""
+    """Writes to the client's state during inference."""
 
     @pf.hookimpl
     def inference(self, client, x):
@@ -130,7 +130,7 @@ class Remembering(Prototypes):
 
 
 class Narrow(Prototypes):
-    """Scores of too few classes."""
+    """Returns scores of too few classes."""
 
     @pf.hookimpl
     def inference(self, client, x):
@@ -138,7 +138,7 @@ class Narrow(Prototypes):
 
 
 class Alone(Prototypes):
-    """Fails where few clients take part."""
+    """Fails if only one client takes part."""
 
     @pf.hookimpl
     def server_aggregate(self, server, uploads):
@@ -147,21 +147,21 @@ class Alone(Prototypes):
 
 
 class Untold(Prototypes):
-    """An option without a word."""
+    """Has an option without a description."""
 
     class Config(pf.Config):
         x: int = 3
 
 
 class Misspelt(Prototypes):
-    """A hook that nobody calls."""
+    """Has a hook with a misspelt name."""
 
     def upload_paylod(self, client):
         return pf.Payload()
 
 
 class Contrary(Prototypes):
-    """Learns to be wrong."""
+    """Maximises the cross-entropy."""
 
     terms = {"ce": "cross-entropy, upside down"}
 
@@ -171,7 +171,7 @@ class Contrary(Prototypes):
 
 
 class Odd(Prototypes):
-    """Its loss is another one under another engine: it looks at how it is called."""
+    """Doubles its loss if an engine calls it for several clients at once."""
 
     @pf.hookimpl
     def local_loss(self, client, batch, output):
@@ -204,7 +204,7 @@ def test_a_method(plugin, check, why):
 
 
 class Dividing(Prototypes):
-    """Fails where there are more than two clients."""
+    """Fails with more than two clients."""
 
     @pf.hookimpl
     def server_aggregate(self, server, uploads):
@@ -243,7 +243,7 @@ def test_one_cause_fails_one_check(plugin, check, why):
 
 
 class Dictionaries(Prototypes):
-    """Its payloads are plain dictionaries."""
+    """Returns downloads as plain dictionaries."""
 
     @pf.hookimpl
     def download_payload(self, server):
@@ -251,13 +251,13 @@ class Dictionaries(Prototypes):
 
 
 def test_a_download_may_be_a_dictionary():
-    """Three checks call download_payload themselves; they failed with an AttributeError."""
+    """Three checks call download_payload directly; they used to fail with an AttributeError."""
     only = "evaluation_changes_nothing download_and_inference_write_nothing "
     assert failures(MethodContract, Dictionaries, only + "terms_are_scalars_with_gradients") == {}
 
 
 class Public:
-    """Trains on public data, which it does not ask for."""
+    """Trains on public data without declaring that it needs them."""
 
     terms = {"ce": "cross-entropy"}
 
@@ -411,7 +411,7 @@ def test_a_partitioner(function, check, why):
 
 
 class Chance:
-    """Other images every time."""
+    """Decodes different images every time."""
 
     @pf.hookimpl
     def cache_key(self, data_dir):
@@ -430,7 +430,7 @@ def test_a_dataset():
 
 
 class Loud:
-    """Images out of range, from a net that is not frozen."""
+    """Makes images out of range with a network that is not frozen."""
 
     class Opened(nn.Linear):
         def __init__(self):
@@ -461,7 +461,7 @@ def test_a_generator():
 
 
 class InPlace:
-    """Writes into what it wraps."""
+    """Changes the payload in place."""
 
     @pf.hookimpl(wrapper=True)
     def download_payload(self, server):
@@ -478,7 +478,7 @@ class InPlace:
 
 
 class NoWrapper:
-    """Takes the place of what it should wrap."""
+    """Replaces the hook that it should wrap."""
 
     @pf.hookimpl
     def upload_payload(self, client):
@@ -494,7 +494,7 @@ def test_a_wrapper():
 
 
 class Careless:
-    """Halves whatever comes, and forgets what it was."""
+    """Encodes every tensor as float16 and decodes every tensor as float32."""
 
     @pf.hookimpl
     def encode_upload(self, client, payload):
@@ -506,7 +506,7 @@ class Careless:
 
 
 class Restless:
-    """Sends another thing each time it is asked."""
+    """Encodes the same download differently each time."""
 
     @pf.hookimpl
     def encode_download(self, server, payload):
@@ -520,7 +520,7 @@ class Restless:
 
 
 class Drifting:
-    """Encodes well, and decodes another thing each time."""
+    """Decodes the same upload differently each time, and keeps an object in the state."""
 
     @pf.hookimpl
     def encode_upload(self, client, payload):
@@ -553,7 +553,7 @@ def test_a_class_that_encodes_is_known_as_a_wrapper():
 
 
 class Plain:
-    """Forgets momentum, and what a client's stream of chance is."""
+    """Ignores momentum and the client's random stream."""
 
     @pf.hookimpl
     def train(self, job):
@@ -581,7 +581,7 @@ def test_an_engine():
 
 
 class Forgetful:
-    """Leaves the last job out."""
+    """Skips the last job."""
 
     class Pool:
         def __init__(self, plan):
@@ -608,7 +608,7 @@ def test_a_backend():
 
 
 class Everywhere:
-    """An attack that asks nobody who is malicious."""
+    """An attack that also changes the uploads of honest clients."""
 
     attack = True
 
@@ -619,7 +619,7 @@ class Everywhere:
 
 
 class Yielding:
-    """Wraps what there is to take."""
+    """Marks a hook as a wrapper that cannot be wrapped."""
 
     @pf.hookimpl(wrapper=True)
     def train_labels(self, client, labels):
@@ -642,13 +642,13 @@ def test_classes_of_attacks_are_known_as_wrappers():
 
 
 class Empty:
-    """There for others, with nothing to give."""
+    """A donor method that lacks the hook it donates."""
 
     donates = ("server_train",)
 
 
 class Runnable(Prototypes):
-    """Says that it is there for others, by a word that nobody knows."""
+    """A donor method that names an unknown hook."""
 
     donates = ("server_agregate",)
 

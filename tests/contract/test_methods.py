@@ -1,4 +1,4 @@
-"""What the runtime promises of every installed method, beside the contract of methods."""
+"""Tests of the runtime with every installed method, in addition to the method contract."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from protofl.testing.method_runs import as_declared
 REGISTRY = Registry()
 METHODS = methods_to_run(REGISTRY)
 FURTHER = {"fedplvm": {"share": "model"}}
-"""Options with which a method sends further keys."""
+"""Options that make a method send more keys."""
 
 NATIVE = {"fedsaf": {"prototypes/*"}}
-"""Keys that a method sends to clients of several widths alone; see test_native_widths.py."""
+"""Keys that a method sends only with native widths; see test_native_widths.py."""
 
 
 def ways(*values, first):
-    """Pairs (method, value): all values for a method of each kind, the first for the others."""
+    """Return pairs (method, value): all values for one method of each kind, else `first`."""
     pairs = [(method, value) for method in KINDS for value in values]
     pairs += [(method, first) for method in METHODS if method not in KINDS]
     chosen = [pair for pair in pairs if pair[1] == first and pair[0] in KINDS]
@@ -47,7 +47,7 @@ def method(request):
 
 @pytest.fixture(scope="module")
 def fed(method):
-    """``fed(**options)``: a federation of the method on a heterogeneous toy, where it takes one."""
+    """Provide ``fed(**options)``: a toy federation of the method, heterogeneous if possible."""
     contract = type("Installed", (MethodContract,), {"plugin": method})()
     contract.setup_method()
     yield contract.fed
@@ -56,7 +56,7 @@ def fed(method):
 
 @pytest.fixture(scope="module")
 def half(fed):
-    """Four rounds with half of the clients each, and all that they have left; to be read only."""
+    """Return a run of four rounds with half of the clients each, and all states (read-only)."""
     found = fed(rounds=4, participation=0.5)
     found.rounds(4)
     return found, [toyfed.own_state(found.client(number)) for number in range(4)]
@@ -66,7 +66,7 @@ def half(fed):
 
 
 def test_what_is_sent_is_what_is_declared(method, fed):
-    """And nothing is declared that is never sent, but buffers, which not all models have."""
+    """All declared keys are sent, except buffers, which not all models have."""
     plugin = REGISTRY.load("method", method)
     config = getattr(plugin, "Config", pf.Config)
     variants = ["paper", "official"] if issubclass(config, VariantConfig) else []
@@ -107,7 +107,7 @@ def test_trial_k_of_seed_s_is_a_run_with_seed_s_plus_k(fed):
 
 
 class Losing:
-    """A pool's ``run`` in which a client of each round does not answer, trained or not."""
+    """Replace a pool's ``run``: one client per round does not answer, whether it trained or not."""
 
     def __init__(self, host):
         self.host, self.run, self.answered = host, host.run, {}
@@ -132,7 +132,7 @@ class Losing:
     ("method", "store"), ways("live", "packed", "disk", first="disk"), indirect=["method"]
 )
 def test_an_absent_client_is_as_if_it_had_not_trained(fed, monkeypatch, store):
-    """A run in which one does not answer is the run of the others, to the bit."""
+    """A run with absent clients is bit-identical to a run of only the other participants."""
     options = {"rounds": 3, "on_lost_client": "skip", "on_bad_upload": "skip"}
     with monkeypatch.context() as patch:
         found = fed(**options, **kept(store, patch) | {"participation": 1.0})
@@ -158,7 +158,7 @@ def test_an_absent_client_is_as_if_it_had_not_trained(fed, monkeypatch, store):
 
 
 def kept(store, monkeypatch):
-    """Options of a run whose clients are kept as on a CPU, on an accelerator, or on disk."""
+    """Return options to store clients as on a CPU, as on an accelerator, or on disk."""
     if store == "packed":
         monkeypatch.setattr(host, "store_kind", lambda *_, dry, **__: "live" if dry else "packed")
     return {"client_store": "disk" if store == "disk" else "memory", "participation": 0.5}
@@ -188,7 +188,7 @@ def test_where_clients_are_kept_changes_nothing(fed, half, monkeypatch, store):
     indirect=["method"],
 )
 def test_a_run_may_go_on_elsewhere(fed, half, monkeypatch, tmp_path, stores):
-    """Interrupted behind a commit, and continued from its files with another store."""
+    """A run interrupted after a commit resumes from its files with another client store."""
     (whole, states), (first, then) = half, stores.split()
     with monkeypatch.context() as patch:
         cut = fed(rounds=4, **kept(first, patch))
@@ -200,7 +200,7 @@ def test_a_run_may_go_on_elsewhere(fed, half, monkeypatch, tmp_path, stores):
         cut.federation.save_clients(clients, paths)
         server = pack_server(cut.federation.server)
         folder.commit_round(line, server, cut.federation.holders, paths)
-    cut.rounds(1)  # this one is lost
+    cut.rounds(1)  # this round is lost
     with monkeypatch.context() as patch:
         again = fed(rounds=4, **kept(then, patch))
     again.federation.resume(RunFolder.reopen(tmp_path / "run"))
@@ -211,11 +211,11 @@ def test_a_run_may_go_on_elsewhere(fed, half, monkeypatch, tmp_path, stores):
         assert toyfed.same(state, toyfed.own_state(again.client(number)))
 
 
-# --- clients that come later, or never ------------------------------------------------------------
+# --- clients that join later, or never ------------------------------------------------------------
 
 
 def test_a_client_that_never_trains_is_scored_and_fine_tuned(fed):
-    """And one that comes later takes part."""
+    """A client that joins later takes part."""
     found = fed(unseen=1, fine_tune=2, join_round="1:0.3", validation=0.25, rounds=2)
     first, last = found.rounds(2)
     (unseen,), (joined,) = last["unseen"], last["joined"]

@@ -1,4 +1,4 @@
-"""Any hook and loss term in any other method: it runs or is refused with a name, as stored."""
+"""Every hook and loss term in every other method runs or is refused, as stored."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ KINDS = {"key", "shape", "name", "module", "phase", "requirement"}
 
 
 def method_of(donor):
-    """The method of a donor, which is METHOD or METHOD.TERM."""
+    """Return the method of a donor, which is METHOD or METHOD.TERM."""
     return donor.partition(".")[0]
 
 
 def kind(outcome):
-    """An outcome without the name of what is lacking."""
+    """Return an outcome without the name of what is missing."""
     return outcome if outcome in (RUNS, ALIKE) else outcome.split()[1]
 
 
@@ -34,12 +34,12 @@ def check(main, donors):
 
 
 def place_and_kind(cell):
-    """The option of a combination, and how it ends."""
+    """Return the option and the kind of outcome of a combination."""
     return cell[0], kind(STORED[cell]).split()[0]
 
 
 def samples():
-    """{main: donors}: a few pairs that hold every outcome in every place, and every method."""
+    """Return {main: donors}: few pairs that cover all methods and every outcome in every place."""
     found = {main: [(METHODS * 2)[METHODS.index(main) + 5]] for main in METHODS[::2]}
     cells = {}
     for cell in STORED:
@@ -65,7 +65,7 @@ def test_a_sample_runs_or_is_refused_as_stored(main):
 @pytest.mark.slow
 @pytest.mark.parametrize("main", METHODS)
 def test_a_third_of_all_runs_or_is_refused_as_stored(main):
-    """The whole takes half an hour of a core: ``python tests/contract/mixing.py`` writes it."""
+    """All combinations take half an hour on one core: ``python tests/contract/mixing.py``."""
     own = METHODS.index(main)
     check(main, [donor for n, donor in enumerate(METHODS) if n != own and (n + own) % 3 == 0])
 
@@ -81,7 +81,7 @@ def test_every_combination_is_stored_and_counted_on_the_page():
 
 def test_another_error_than_a_refusal_is_seen():
     class Careless:
-        """Reads a payload without looking whether it fits."""
+        """Reads a payload without checking its shape."""
 
         @pf.hookimpl
         def server_train(self, server, uploads):

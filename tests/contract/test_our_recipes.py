@@ -1,4 +1,4 @@
-"""The recipes that protofl publishes: they stand the dry step, and are what they say."""
+"""Tests of the recipes of protofl: they pass the dry step and do what they describe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flower's grid without Flower: a run's nodes in this process, and what they say."""
+"""A stand-in for Flower's grid: the nodes of a run live in this process."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ RUN = "0123456789abcdef"
 
 
 class FakePost:
-    """Flower's grid with nodes in this process: a message is answered when it is looked for.
+    """Flower's grid with nodes in this process: a node does its work when its reply is fetched.
 
     Attributes:
         there: {public key: node}.
-        fates: {(key, round, stage): a code of Flower's errors; "lost after work" or "late", where
-            the work was done; "never", where nothing comes; or a function of the request that
-            gives the answer}.
-        sent: The messages to nodes.
-        left: All bytes that left nodes.
+        fates: {(key, round, stage): fate}. A fate is an error code of Flower; "lost after work" or
+            "late", if the node does the work; "never", if no reply arrives; or a function of the
+            request that returns the reply.
+        sent: Messages to the nodes.
+        left: All bytes that left the nodes.
     """
 
     def __init__(self, nodes):
@@ -61,7 +61,7 @@ class FakePost:
 
 
 def stage(asked):
-    """Round and kind of a request's jobs."""
+    """Return the round and the stage of a request's jobs."""
     header = asked["jobs"][0]["header"] if asked["jobs"] else {"kind": "plan", "round": -1}
     return header["round"], header.get("when", header["kind"])
 
@@ -80,14 +80,14 @@ def node(folder, key, data_dir, **policy):
 
 
 def deployed(method, nodes, fates=None, **options):
-    """A run through a fake grid; returns the result and the grid."""
+    """Run through a fake grid; return the result and the grid."""
     post = FakePost(nodes)
     post.fates = fates or {}
     return run_on(post, method, **options), post
 
 
 def run_on(post, method, run=RUN, **options):
-    """A run through a grid."""
+    """Run through a grid."""
     token = flower.DEPLOYED.set(Deployed(post, SITES, run))
     try:
         given = {"set": {"backend.poll": 1e-6, "backend.patience": 0} | options.pop("set", {})}
@@ -97,13 +97,13 @@ def run_on(post, method, run=RUN, **options):
 
 
 def lines(result):
-    """The record without what may differ between equal runs."""
+    """Return the record without values that may differ between equal runs."""
     found = [dict(row) for row in result.record]
     return [{k: v for k, v in row.items() if k not in ("seconds", "time")} for row in found]
 
 
 def same_state(first, second, run=RUN):
-    """Check that servers and clients of a local and a deployed run are equal to the bit."""
+    """Check that a local and a deployed run have bit-identical servers and clients."""
     ours, theirs = (Generation.read(r.folder / "checkpoint/manifest.json") for r in (first, second))
     assert ours.numbered == theirs.numbered
     server = ours.values["server"]

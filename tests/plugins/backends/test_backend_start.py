@@ -1,4 +1,4 @@
-"""What a run imports, in its own process and in its workers: every second of it is waited for."""
+"""Tests of the imports of a run and of its workers: slow imports delay every start."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_plain_nets_need_torch_alone_in_the_run_and_in_its_workers(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     processes = set((tmp_path / "seen").read_text().split())
-    assert len(processes) == 3  # the guard stood in the run and in both workers
+    assert len(processes) == 3  # the guard was active in the run and in both workers
     imported = tmp_path / "imported"
     assert not imported.exists(), imported.read_text()
 

@@ -1,4 +1,4 @@
-"""Backends: results to the last bit wherever clients live, and what happens when a worker dies."""
+"""Tests of backends: bit-identical results in any process, and workers that die."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BASE = {"models": "htcnn8", "clients": 4, "batch_size": 16, "feature_dim": 32, "
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Options for 200 images of four classes, one bright quarter each."""
+    """Return options for 200 images of four classes; each class has a different bright quarter."""
     folder = tmp_path_factory.mktemp("data")
     y = np.arange(200) % 4
     x = np.random.default_rng(0).integers(0, 120, (len(y), 8, 8), dtype=np.uint8)
@@ -53,7 +53,7 @@ def checkpoints(folder):
 
 
 def same(one, two):
-    """The results are equal; who was absent is recorded where it happened, not in the replay."""
+    """Check that results are equal, except `absent`, which a replay does not record."""
     first, second = (
         [{k: v for k, v in row.items() if k != "absent"} for row in run.record]
         for run in (one, two)
@@ -67,7 +67,7 @@ def same(one, two):
 
 
 def children(process):
-    """Process ids of the workers of a process."""
+    """Return the process ids of the workers of a process."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -110,7 +110,7 @@ def test_pinned_workers_keep_to_a_core_each_where_they_take_them_all(run, worker
         if isinstance(event, pf.events.RoundStarted):
             seen.extend(os.sched_getaffinity(child) for child in children(os.getpid()))
 
-    os.sched_setaffinity(0, cores)  # as many as there may be here; not 64 workers
+    os.sched_setaffinity(0, cores)  # at most two workers, not one for each core
     try:
         run(
             "local",
@@ -128,7 +128,7 @@ def test_pinned_workers_keep_to_a_core_each_where_they_take_them_all(run, worker
 
 
 def kill_once(kind, round):
-    """A progress function that kills a worker when an event of a round comes."""
+    """Return a progress function that kills a worker at an event in a round, and its state."""
     state = {"round": -1, "killed": [], "notes": []}
 
     def progress(event):
@@ -172,7 +172,7 @@ def test_a_worker_that_is_killed_is_replaced(run, cut):
 
 
 def install(site, name, source):
-    """A method of a distribution of its own."""
+    """Install a method in its own distribution."""
     info = site / f"{name}-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
@@ -183,7 +183,7 @@ def install(site, name, source):
 
 
 def install_greedy(site):
-    """A method that ends every process in which client 3 trains in round 1."""
+    """Install a method that kills every process in which client 3 trains in round 1."""
     install(
         site,
         "greedy",
@@ -221,7 +221,7 @@ HOLD = {
 @pytest.mark.slow
 @pytest.mark.parametrize("what", HOLD)
 def test_a_client_whose_training_does_not_end_may_be_absent(run, tmp_path, monkeypatch, what):
-    """The worker is ended, too, and replaced; the run is the replay of the others."""
+    """The worker is also killed and replaced; the run equals a replay of the other clients."""
     install(
         tmp_path / "site",
         "endless",
@@ -339,7 +339,7 @@ def from_stdin(**options):
     given = {k: str(v) if isinstance(v, Path) else v for k, v in (BASE | options).items()}
     child = subprocess.Popen(
         [sys.executable, "-"],
-        # A shell that starts a test run in the background has its children ignore ^C.
+        # Children of a shell that runs the tests in the background ignore ^C by default.
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -367,7 +367,7 @@ def test_workers_die_with_their_parent(tmp_path, data, by, count):
 
 @pytest.mark.slow
 def test_a_worker_whose_run_is_gone_ends_without_a_word():
-    """It was killed while the worker did a job, whose answer reaches nobody."""
+    """The run was killed while the worker did a job, so nobody receives the reply."""
     command, environment = pf.backends.fresh_interpreter("protofl_plugins.backends.worker")
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     worker = subprocess.Popen(command, env=environment, **pipes)

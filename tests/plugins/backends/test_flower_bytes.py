@@ -1,4 +1,4 @@
-"""What leaves a node: every byte of runs of all methods, searched for what has to stay."""
+"""Search every byte that leaves a node, in runs of all methods, for private data."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ OPTIONS = {k: v for k, v in GIVEN.items() if k != "backend"} | {
 }
 OPTIONS |= {"on_lost_client": "skip", "progress": False}
 FITTING = {"fedmrl": {"fedmrl.auxiliary_dim": 4}}
-"""Options without which a method refuses the tiny nets."""
+"""Options that a method needs to accept the tiny nets."""
 
 MACHINE = "machine-7c21"
 
 
 class Leaky:
-    """A method that uploads samples, in the form that the test names."""
+    """A method that uploads samples in the form that models take."""
 
     uploads = {"row": "samples of the client"}
 
@@ -42,7 +42,7 @@ class Leaky:
 
 
 class LeakyStored:
-    """A method that uploads samples with the numbers that lie on the disk, as floats."""
+    """A method that uploads samples with their stored values, as floats."""
 
     uploads = {"row": "samples of the client"}
 
@@ -52,7 +52,7 @@ class LeakyStored:
 
 
 class Broken:
-    """A method whose hook reads a file that is not there."""
+    """A method whose hook reads a missing file."""
 
     @pf.hookimpl
     def upload_payload(self, client):
@@ -61,7 +61,7 @@ class Broken:
 
 @pytest.fixture
 def there(tmp_path, monkeypatch):
-    """Nodes in folders with a name that has to stay, on a machine with one."""
+    """Return a folder and nodes in it; the names of folder and machine are private."""
     install(monkeypatch)
     monkeypatch.setattr(socket, "gethostname", lambda: MACHINE)
     monkeypatch.setattr(platform, "node", lambda: MACHINE)
@@ -72,7 +72,7 @@ def there(tmp_path, monkeypatch):
 
 
 def options_of(method):
-    """Options with which a method runs on the toys."""
+    """Return the options that a method needs on the toys."""
     plugin = Registry().load("method", method)
     given = {"set": FITTING.get(method, {})}
     if getattr(plugin, "needs_public", False):
@@ -81,7 +81,7 @@ def options_of(method):
 
 
 def run(method, there, tmp_path, **options):
-    """A run on the first model group that the method takes, and its grid."""
+    """Run on the first model group that the method accepts; return the result and the grid."""
     for group in ("toy", "toy1", "widths:cnn4@1,0.5"):
         try:
             given = options | {"models": group}
@@ -92,9 +92,9 @@ def run(method, there, tmp_path, **options):
 
 
 def private(config):
-    """{what it is: bytes that must not leave} of samples of each client."""
+    """Return {description: bytes that must not leave} for each client's samples and labels."""
     public = {"public": config["public"]} if config.get("public") else {}
-    method = "ds-fl" if public else "fedproto"  # samples are the same for all others
+    method = "ds-fl" if public else "fedproto"  # samples are the same for all other methods
     plan = pf.backends.Plan.make({**GIVEN, **public, "method": method})
     host = pf.backends.Host(plan)
     host.handle(StartTrial(0))
@@ -117,10 +117,10 @@ def private(config):
 
 
 def needles(name, row):
-    """A stretch of a sample, in the types in which it might travel."""
+    """Return part of a sample as bytes, in all types in which it might be sent."""
     flat = row.flatten()
     part = flat[len(flat) // 3 : len(flat) // 3 + 16]
-    assert len(part.unique()) > 4  # or it would be found everywhere
+    assert len(part.unique()) > 4  # otherwise it would match everywhere
     if not part.is_floating_point():
         return {name: part.numpy().tobytes()}
     found = {f"{name}, {kind}": part.to(kind) for kind in (torch.float16, torch.bfloat16)}
@@ -130,12 +130,12 @@ def needles(name, row):
 
 
 def words(folder):
-    """Strings that must not leave: places of this machine, its name, and tracebacks."""
+    """Return strings that must not leave: paths and name of this machine, and tracebacks."""
     return [str(folder), folder.name, str(GIVEN["data_dir"]), MACHINE, "Traceback", 'File "']
 
 
 def leaks(post, result, folder):
-    """What left the nodes and should not have."""
+    """Return the private strings and data that left the nodes."""
     config = json.loads((result.folder / "config.json").read_text())
     assert len(post.left) > 8
     everything = b"\0".join(post.left)
@@ -164,7 +164,7 @@ def test_the_search_finds_a_sample(method, tmp_path, there):
 
 @pytest.mark.parametrize("lost", ["skip", "stop"])
 def test_an_error_leaves_without_places(lost, tmp_path, there):
-    """A hook fails on a file of the node: the error's words leave, the file's place stays."""
+    """If a hook fails on a file of the node, the error leaves without the file's path."""
     folder, nodes = there
     post = FakePost(nodes)
     with pytest.raises(pf.RunFailure):

@@ -1,4 +1,4 @@
-"""Faults of deployed runs on a fake grid, against simulated runs with the same participants."""
+"""Compare faulty deployed runs on a fake grid with simulations of the same participants."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def nodes(tmp_path, monkeypatch):
 
 
 def simulated(method, found, tmp_path, **options):
-    """Check a run against a simulated one with the same participants."""
+    """Check that a run equals a simulated run with the same participants."""
     given = {k: v for k, v in SKIP.items() if k != "progress"} | options
     here = train(method, tmp_path / "local", participants_from=found.folder, **given)
     same_state(here, found)
@@ -55,7 +55,7 @@ PHASES = {"fedproto": (), "fedpkd": ("after_server",)}
 )
 @pytest.mark.parametrize("method", PHASES)
 def test_any_faults_are_as_if_clients_had_not_trained(method, seed, tmp_path, nodes):
-    """Messages are lost before or after the work, late, refused; nodes restart: at random."""
+    """At random, messages are lost before or after the work, late or refused; nodes restart."""
     chance = random.Random(seed)
     restarts = {}
     fates = {}
@@ -66,7 +66,7 @@ def test_any_faults_are_as_if_clients_had_not_trained(method, seed, tmp_path, no
                     [None] * 5 + [5, 8, "late", "lost after work"]
                 )
                 restarts[key, number, when] = chance.random() < 0.3
-    for number in range(4):  # somebody has to be there
+    for number in range(4):  # one node has to be there
         fates["ab"[number % 2], number, "before_upload"] = None
         fates["ab"[number % 2], number, "Evaluate"] = None
 
@@ -128,7 +128,7 @@ def test_a_round_asks_among_those_who_are_online(tmp_path, nodes):
 
 @pytest.mark.parametrize("method", PHASES)
 def test_few_messages_and_bytes_cross(method, tmp_path, nodes):
-    """Two messages a node and round, or three; at most 2 KB a job beside the payloads."""
+    """Two or three messages per node and round; at most 2 KB per job beyond the payloads."""
     more = {"public": 12} if method == "fedpkd" else {}
     found, post = deployed(method, nodes, out=tmp_path / "deployed", **SKIP | more)
     rounds = len(found.record)
@@ -143,22 +143,22 @@ def test_few_messages_and_bytes_cross(method, tmp_path, nodes):
         [row["download_bytes"] for row in found.record],
     )
     assert back <= sum(counted[0]) + 2048 * jobs
-    # What clients get to be evaluated is the next round's download, which the record counts there.
+    # The download for the evaluation is that of the next round, and the record counts it there.
     assert there <= 2 * sum(counted[1]) + 2048 * jobs
 
 
-# --- nodes that are not what they were ------------------------------------------------------------
+# --- nodes that have changed ----------------------------------------------------------------------
 
 
 def test_a_full_disk_makes_the_clients_absent(tmp_path, nodes):
-    """Files of a node can't grow in one round."""
+    """In one round, the files of a node can't grow."""
 
     def respond(text, blobs):
         usual = resource.getrlimit(resource.RLIMIT_FSIZE)
         if stage(json.loads(text)) == (1, "before_upload"):
             resource.setrlimit(resource.RLIMIT_FSIZE, (100, usual[1]))
         try:
-            with redirect_stderr(StringIO()):  # pytest's is a file
+            with redirect_stderr(StringIO()):  # pytest's stderr is a file
                 return nodes["a"].respond(text, blobs)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, usual)
@@ -212,7 +212,7 @@ def test_what_has_changed_on_a_node_is_told_when_a_run_is_resumed(
 
 
 def test_two_runs_share_nodes(tmp_path, nodes):
-    """Each message brings the plan of the other run; both are as if they were alone."""
+    """Nodes switch between the plans of two runs; each run equals one without the other."""
     turn, found, lock = threading.Barrier(2, timeout=60), {}, threading.Lock()
     began = set()
 
@@ -249,7 +249,7 @@ def test_two_runs_share_nodes(tmp_path, nodes):
 
 
 class HostilePost(FakePost):
-    """A grid on which the upload of a client is another in some rounds."""
+    """A grid that replaces the upload of a client in some rounds."""
 
     def __init__(self, nodes, changes):
         super().__init__(nodes)
@@ -273,7 +273,7 @@ class HostilePost(FakePost):
 
 
 def test_hostile_uploads_are_refused_as_in_every_run(tmp_path, monkeypatch):
-    """All plain and encoded ones: the words of the gate are those of a simulated run."""
+    """For all plain and encoded uploads, the gate's messages are those of a simulated run."""
     made, usual = iter(range(99)), notes_of(ALL)
     install(monkeypatch)
 

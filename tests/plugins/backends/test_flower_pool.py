@@ -1,4 +1,4 @@
-"""The pool of a deployed run against nodes in this process: equal results, faults."""
+"""Tests of the pool of a deployed run with nodes in this process: equal results, faults."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ QUICK = BASE | {"dry_step": False, "on_lost_client": "skip", "rounds": 3}
 
 
 def test_lost_messages_are_as_if_a_client_had_not_trained(tmp_path, data_dir, nodes):
-    """The oracle is a simulated run with the same participants."""
+    """The reference is a simulated run with the same participants."""
     options = QUICK | {"data_dir": data_dir}
     fates = {
         ("a", 0, "before_upload"): 5,
-        ("b", 1, "before_upload"): "lost after work",  # trained, and nobody heard of it
+        ("b", 1, "before_upload"): "lost after work",  # trained, but the reply is lost
         ("a", 1, "Evaluate"): 3,
     }
     found, _ = deployed("fedproto", nodes, fates, out=tmp_path / "deployed", **options)
@@ -104,7 +104,7 @@ def test_a_resumed_run_goes_on_from_the_versions_of_its_checkpoint(tmp_path, dat
     found, _ = deployed(None, again, out=out, resume=True)
     assert lines(local) == lines(found)
     same_state(local, found)
-    # A node whose disk was lost says so, and the round goes on without it.
+    # A node that lost its files reports it, and the round goes on without the node.
     empty_disk(tmp_path)
     again = {key: node(tmp_path, key, data_dir) for key in nodes}
     longer, _ = deployed(None, again, out=out, resume=True, rounds=4)
@@ -255,7 +255,7 @@ def test_options_of_the_machine_are_the_nodes_own(plan):
 
 
 def test_every_option_of_a_run_is_taken_or_not():
-    """A new option has to be given to one of the lists."""
+    """Each new option has to be added to one of the lists."""
     assert sorted([*node_plan.TAKEN, *node_plan.OWN, *node_plan.SERVERS]) == sorted(OPTIONS)
 
 
@@ -265,7 +265,7 @@ def test_without_a_federation_the_backend_says_what_to_do(tmp_path):
 
 
 def test_calls_cross_a_pipe():
-    """The process of a run reaches the post of its ServerApp, errors too."""
+    """The process of a run calls the post of its ServerApp and receives its errors."""
     asked, answered = open_pipe(), open_pipe()
     post = FakePost({"key": SimpleNamespace(respond=lambda text, blobs: (text[::-1], blobs * 2))})
     end = threading.Thread(target=pass_on, args=(post, asked[0], answered[1]))

@@ -1,4 +1,4 @@
-"""Nodes with data of their own: equal to a simulation of data split alike; hostile hellos."""
+"""Tests of nodes with their own data: equal to a simulation of the same split; hostile hellos."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ SITES = [Site("clinic", "a", (0,)), Site("hospital", "b", (1,)), Site("practice"
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Three sites' files of different kinds, and a folder of what they hold, already split."""
+    """Write different files for three sites, and a folder with the same data, already split."""
     folder = tmp_path_factory.mktemp("files")
     digits = load_digits()
     x = (digits.images[:, None] * 15).astype(np.uint8)
     y = digits.target.astype(np.int64)
-    # The clinic: a test part of its own, few classes, labels under names of its own.
+    # The clinic: its own test part, few classes, its own names of labels.
     rows = np.flatnonzero(y < 4)[:90]
-    own = np.array([2, 0, 3, 1])[y[rows]]  # its third label is our 0, and so on
+    own = np.array([2, 0, 3, 1])[y[rows]]  # its label 2 is our 0, and so on
     np.savez(
         folder / "clinic.npz", x_train=x[rows[:60]], y_train=own[:60], x_test=x[rows[60:]],
         y_test=own[60:], classes=["one", "three", "zero", "two"],
     )  # fmt: skip
-    # The hospital: a part of data that come split.
+    # The hospital: one part of data that are already split.
     parts = [np.arange(600, 640), np.arange(640, 700), np.arange(700, 900), np.arange(900, 950)]
     write_split(folder / "hospital", [(x[p], y[p]) for p in parts])
     # The practice: no test part.
@@ -59,7 +59,7 @@ def files(tmp_path_factory):
 
 
 def write_split(folder, parts):
-    """Write data that are already split, as PFLlib stores them: train and test of each client."""
+    """Write split data in the format of PFLlib: a training and a test file for each client."""
     for part, pairs in (("train", parts[::2]), ("test", parts[1::2])):
         (folder / part).mkdir(parents=True, exist_ok=True)
         for client, (x, y) in enumerate(pairs):
@@ -95,7 +95,7 @@ def nodes_of(tmp_path, files, **more):
 
 
 def deployed(nodes, fates=None, sites=SITES, method="fedproto", **options):
-    """A run on the nodes' own data, through a fake grid."""
+    """Run on the nodes' own data through a fake grid; return the result and the grid."""
     post = FakePost(nodes)
     post.fates = fates or {}
     token = flower.DEPLOYED.set(Deployed(post, sites, RUN))
@@ -124,13 +124,13 @@ def test_sites_with_own_data_equal_a_simulation_of_data_split_alike(tmp_path, fi
     )
     for table in ("train_counts", "test_counts", "hash"):
         assert ours[table] == theirs[table]
-    # No node learns what another one tells.
+    # No node receives what another node reports.
     assert not [text for _, text, _ in post.sent if '"told"' in text or "[40, " in text]
 
 
 @pytest.mark.parametrize("method", ["fedpkd", "fedmd"])
 def test_each_node_has_the_public_samples_in_a_file_of_its_own(method, tmp_path, files):
-    """The server has them too, for its own training, under another name."""
+    """The server has the samples in another file, for its own training."""
     digits = load_digits()
     x = (digits.images[-60:, None] * 15).astype(np.uint8)
     for name in ("ours", "theirs"):
@@ -145,7 +145,7 @@ def test_each_node_has_the_public_samples_in_a_file_of_its_own(method, tmp_path,
 
 
 def content(path):
-    """The metadata of an exported file, and its tensors as bytes."""
+    """Return the metadata of an exported file, and its tensors as bytes."""
     with safe_open(path, "pt") as file:
         tensors = {key: file.get_tensor(key) for key in file.keys()}
         about = file.metadata()

@@ -1,4 +1,4 @@
-"""The ray backend: what it refuses, what crosses, and a run whose actor is killed."""
+"""Tests of the ray backend: refusals, messages, and a run whose actor is killed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def checkpoints(folder):
 
 
 def descendants(process):
-    """{process id: command} of all processes below one."""
+    """Return {process id: command} of all descendants of a process."""
     parents, commands = {}, {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -105,7 +105,7 @@ def test_an_actor_killed_in_the_middle_of_a_round_changes_no_bit(tmp_path, data_
     assert not [c for c in descendants(os.getpid()).values() if b"ray" in c]
 
 
-# --- what it refuses -----------------------------------------------------------------------------
+# --- refusals ------------------------------------------------------------------------------------
 
 
 def test_without_ray(monkeypatch, tmp_path, data_dir):
@@ -166,7 +166,7 @@ def test_nobody_at_the_address():
 
 
 class FakeRay:
-    """A cluster of which so much is free."""
+    """A cluster with given free and total resources."""
 
     def __init__(self, free, **total):
         self.free, self.total = free, total
@@ -193,7 +193,7 @@ def test_as_many_actors_as_there_is_room_for():
         ray_cluster.actors(FakeRay({}, CPU=4.0), config(num_gpus=0.5), 0)
 
 
-# --- what crosses --------------------------------------------------------------------------------
+# --- messages ------------------------------------------------------------------------------------
 
 
 def test_the_same_download_is_stored_once():
@@ -261,7 +261,7 @@ LISTENING = "0A"
 
 
 def sockets_of(session):
-    """(address as the kernel writes it, port) of what a Ray's processes and this one listen on."""
+    """Return (address as in /proc, port) of all listening sockets of Ray and of this process."""
     inodes = set()
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -289,5 +289,5 @@ def test_a_ray_of_our_own_listens_on_loopback_only():
         found = sockets_of(Path(ray._private.worker._global_node.get_session_dir_path()).name)
     finally:
         leave()
-    assert len(found) >= 3  # the store of tables, the scheduler, this process
+    assert len(found) >= 3  # the control store, the scheduler, this process
     assert {address for address, _ in found} <= {"0100007F", "0000000000000000FFFF00000100007F"}

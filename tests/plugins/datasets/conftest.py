@@ -1,4 +1,4 @@
-"""What the tests of data sets share."""
+"""Shared fixtures for the tests of data sets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
-    """A folder and the address under which this machine serves it."""
+    """Provide a folder and the address where this machine serves it."""
     monkeypatch.setenv("no_proxy", "*")
     folder = tmp_path / "site"
     folder.mkdir()

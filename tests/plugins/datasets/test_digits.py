@@ -1,4 +1,4 @@
-"""The embedded data set."""
+"""Tests of the embedded data set digits."""
 
 from __future__ import annotations
 

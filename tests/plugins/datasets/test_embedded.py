@@ -1,4 +1,4 @@
-"""Tables, series and token sequences that come with the libraries: no download."""
+"""Tests of tables, series and token sequences that need no download."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def test_passages_of_python_s_documentation(tmp_path):
     assert (filled.int().diff(dim=1) >= 0).all()  # padding comes last
     assert (~filled).sum(1).min() >= python_docs.LEAST
     trained = Counter(data.x[: data.num_train].flatten().tolist())
-    assert all(trained[i] >= 2 for i in range(2, sample.vocabulary))  # words that training has
+    assert all(trained[i] >= 2 for i in range(2, sample.vocabulary))  # words in training
     ids = [trained[i] for i in range(2, sample.vocabulary)]
-    assert ids == sorted(ids, reverse=True)  # the commonest first
+    assert ids == sorted(ids, reverse=True)  # the most frequent words first
 
 
 def test_words_and_their_ids():

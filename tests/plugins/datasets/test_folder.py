@@ -1,4 +1,4 @@
-"""Data sets from class folders."""
+"""Tests of data sets from class folders."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_class_folders(tmp_path):
     Image.new("L", (9, 9), 77).save(tmp_path / "kiwi" / "deeper" / "grey.JPG", format="JPEG")
     key, images = decode(tmp_path, side=4)
     assert key.startswith("folder-") and images.x.shape == (7, 3, 4, 4)
-    assert images.classes == ["Plum", "apple", "kiwi"]  # as sorted() and ImageFolder have it
+    assert images.classes == ["Plum", "apple", "kiwi"]  # the order of sorted() and ImageFolder
     assert images.y.tolist() == [0, 0, 1, 1, 2, 2, 2] and images.num_train == 7
     assert images.x[0, :, 0, 0].tolist() == [90, 10, 200]
     assert images.x[6].unique().tolist() == [77]
@@ -71,7 +71,7 @@ def test_parts(tmp_path, test):
     if test:
         fill(tmp_path / test, ["apple", "kiwi"], count=1)
     if test == "test":
-        fill(tmp_path / "val", count=5)  # test wins
+        fill(tmp_path / "val", count=5)  # test takes precedence
     _, images = decode(tmp_path)
     assert images.x.shape == (8 if test else 6, 3, 64, 64) and images.num_train == 6
     assert images.y.tolist() == [0, 0, 1, 1, 2, 2] + ([1, 2] if test else [])

@@ -1,4 +1,4 @@
-"""Data sets from .npz files, and every check on arrays."""
+"""Tests of data sets from .npz files, and of every check on arrays."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ def test_floats_that_may_be_images_or_series_are_what_the_group_takes(tmp_path):
     np.savez(tmp_path / "a.npz", x_train=x, y_train=y)
     plan = Plan.make({**given, "models": "cnn1d", "clients": 2})
     assert str(plan.data.sample) == "series 3×64"
-    assert plan.settings.options["dataset"]["kind"] == "series"  # recorded, as a resume needs it
+    assert plan.settings.options["dataset"]["kind"] == "series"  # recorded: a resume needs it
     assert any("read as series 3×64, because cnn1d takes series" in note for note in plan.notes)
     plan = Plan.make({**given, "models": "cnn4", "clients": 2})
     assert str(plan.data.sample) == "images 1×3×64"
@@ -316,7 +316,7 @@ def test_by_makes_each_value_a_client(tmp_path, values):
     ],
 )
 def test_by_an_array_that_does_not_fit(tmp_path, name, values, words):
-    for _ in range(2):  # nothing of the first time is kept
+    for _ in range(2):  # the first failure leaves nothing in the cache
         with pytest.raises(pf.UsageError) as error:
             by(tmp_path, name, arrays={"user": values})
         assert str(tmp_path / "my.npz") in error.value.what and error.value.do

@@ -1,4 +1,4 @@
-"""Data sets already split over clients."""
+"""Tests of data sets that are already split over clients."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_plain_arrays_need_no_trust(tmp_path):
 
 
 def texts(n, length=6):
-    """Pairs of ids, filled up with 0, and the length, as the generator of AG News stores them."""
+    """Return pairs of ids, padded with 0, and length, as the AG News generator stores them."""
     pairs = []
     for size in rng.integers(1, length + 1, n):
         ids = [*rng.integers(1, 30, size), *[0] * (length - size)]
@@ -212,7 +212,7 @@ def texts(n, length=6):
 
 def test_texts_with_their_lengths(tmp_path):
     train, test = [texts(5), texts(4)], [texts(2), {"x": np.array([]), "y": np.array([])}]
-    train[0]["x"][0] = [[7, 8, 9, 9, 9, 9], 2]  # the length counts, not what follows it
+    train[0]["x"][0] = [[7, 8, 9, 9, 9, 9], 2]  # ids after the length are ignored
     fill(tmp_path, train, test)
     _, data = decode(tmp_path)
     assert data.sample.kind == "tokens" and data.padding == 0 and data.x.shape == (11, 6)

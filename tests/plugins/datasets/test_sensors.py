@@ -1,4 +1,4 @@
-"""HAR and PAMAP2 in the folders that UCI distributes: small files of the same layout."""
+"""Tests of HAR and PAMAP2 with small files in the layout of UCI's folders."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def failure(plugin, root, **options):
 
 @pytest.fixture
 def har(tmp_path):
-    """A folder of 4 persons in the training part and 2 in the test part, and its windows."""
+    """Write a folder of 4 persons for training and 2 for testing; return it and its windows."""
     root, kept = tmp_path / "UCI HAR Dataset", {}
     for part, people in (("train", (1, 3, 5, 6)), ("test", (2, 4))):
         folder = root / part / "Inertial Signals"
@@ -50,7 +50,7 @@ def har(tmp_path):
 
 def test_har(har):
     root, kept = har
-    for folder in (root, root.parent):  # the folder around it serves too
+    for folder in (root, root.parent):  # the parent folder works too
         _, data = decode(HAR, folder)
         assert data.sample == pf.datasets.SampleSpec((9, 128), "series")
         assert data.classes == [name.lower() for name in NAMES]
@@ -94,7 +94,7 @@ def test_faults_of_har(har, tmp_path):
 
 
 def readings(activity):
-    """Lines of 54 numbers, of one sensor reading each."""
+    """Return rows of 54 numbers, one sensor reading each."""
     found = rng.normal(size=(len(activity), 54))
     found[:, 1] = activity
     return found
@@ -121,7 +121,7 @@ def test_pamap2(pamap2):
     _, data = decode(PAMAP2, pamap2, **SMALL)
     assert data.sample == pf.datasets.SampleSpec((27, 32), "series")
     assert data.classes == [*ACTIVITIES.values()] and len(data.classes) == 12
-    # 64 readings of an activity hold 3 windows of 32, 16 apart; 0, 9 and 20 are left out.
+    # 64 readings make 3 windows of 32, 16 apart; the activities 0, 9 and 20 are left out.
     of = {n: data.y[data.columns["subject"] == n].tolist() for n in (101, 102, 105)}
     one, walk, rope, stairs = (list(ACTIVITIES).index(a) for a in (1, 4, 24, 12))
     assert of[101] == of[102] == [one] * 3 + [walk] * 3 + [rope] * 3
@@ -133,7 +133,7 @@ def test_pamap2(pamap2):
 
 def test_a_window_of_pamap2_against_a_slow_cut(tmp_path):
     found = readings(np.repeat([0, 3], 40)).round(6)
-    found[50, [5, 22]] = np.nan  # a reading that was lost on its way
+    found[50, [5, 22]] = np.nan  # a lost reading
     save(tmp_path, 101, found)
     save(tmp_path, 102, readings(np.repeat([2], 80)))
     _, data = decode(PAMAP2, tmp_path, window=16, step=8)

@@ -1,4 +1,4 @@
-"""Tiny-ImageNet, from a small archive in the official format."""
+"""Tests of Tiny-ImageNet with a small archive in the official format."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_decode(tmp_path, archive, capsys):
     assert images.y.tolist() == [0, 0, 1, 1, 2, 2, 2, 0]
     red = images.x[:, 0, 0, 0].numpy().astype(int)
     assert np.abs(red - [20, 20, 40, 40, 200, 200, 201, 21]).max() <= 2
-    assert images.x[5].unique().tolist() == [200]  # grey, brought to three channels
+    assert images.x[5].unique().tolist() == [200]  # grey, expanded to three channels
     assert "downloading tiny-imagenet-200.zip" in capsys.readouterr().err
     archive.unlink()  # the copy in the data folder is enough
     train = plugin.decode(config=plugin.Config(), data_dir=tmp_path / "data")

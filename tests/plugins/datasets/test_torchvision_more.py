@@ -1,4 +1,4 @@
-"""Further sets of torchvision and scikit-learn, from small files in their official layouts."""
+"""Tests of more torchvision and scikit-learn sets, with small files in official layouts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def key(plugin, **options):
 
 
 def put(path, content=None, colour=None):
-    """A file of text or bytes, or a picture of one colour."""
+    """Write a file of text or bytes, or a picture of one colour; return its MD5."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if colour is not None:
         Image.new("RGB", (24, 18), colour).save(path)
@@ -195,7 +195,7 @@ def test_20_newsgroups(tmp_path):
     content = codecs.encode(pickle.dumps(cache), "zlib_codec")
     put(tmp_path / "downloads" / "20news-bydate_py3.pkz", content)
     data = decode(sklearn_sets.Newsgroups, tmp_path, length=8)
-    # Twice or more in the training part: the (4), and (2), moon (2); 0 is padding, 1 any other.
+    # Words that occur twice or more in training: the (4), and (2), moon (2). 0: padding, 1: others.
     assert data.x.tolist() == [
         [2, 4, 3, 2, 1, 3, 2, 1],
         [2, 4, 0, 0, 0, 0, 0, 0],

@@ -1,4 +1,4 @@
-"""torchvision's data sets, from small files in their official formats."""
+"""Tests of torchvision's data sets with small files in their official formats."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_the_key_of_flowers102_follows_the_side(tmp_path):
 
 
 def test_flowers102_squashed_or_cropped(tmp_path, flowers, monkeypatch):
-    # A picture of 40×20, green but for red ends: the ends are there squashed, and not cropped.
+    # A picture of 40×20, green with red ends: squashing keeps the ends, cropping removes them.
     loader = torchvision.datasets.Flowers102
     picture = Image.new("RGB", (40, 20), (0, 255, 0))
     for box in ((0, 0, 8, 20), (32, 0, 40, 20)):

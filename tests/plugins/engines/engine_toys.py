@@ -1,4 +1,4 @@
-"""Plans of six unlike clients for any method and engine."""
+"""Plans of six different clients for any method and engine."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from protofl.testing.equality import ragged_images
 REGISTRY = Registry()
 METHODS = methods_to_run(REGISTRY)
 UNLIKE = ("fedavg", "fedkd", "fedproto", "fedgen", "fedsa")
-"""Methods whose losses are unlike: none, a model beside the client's own, tables of some classes,
+"""Methods with different losses: no own terms, a second model, tables of some classes, random
 draws and frozen modules, terms over pairs of samples."""
 
 
 def with_engines(first, engines):
-    """Pairs (engine, method): by default unlike methods under one engine, two under the others."""
+    """Return pairs (engine, method). By default, `first` gets all of `UNLIKE`, the others two."""
     pairs = [(engine, method) for engine in engines for method in METHODS]
     chosen = {engine: UNLIKE[-2:] for engine in engines} | {first: UNLIKE}
     return quick(pairs, *((e, m) for e, m in pairs if m in chosen[e]))
 
 
 def make_plan(method, folder, members, **options):
-    """A plan of six clients with unlike numbers of samples."""
+    """Return a plan of six clients with different numbers of samples."""
     own = options.pop("set", {})
     plugin = REGISTRY.load("method", method)
     if getattr(plugin, "needs_public", False):

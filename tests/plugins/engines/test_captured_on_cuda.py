@@ -1,4 +1,4 @@
-"""CUDA graphs against eager on the same device; elsewhere the same steps run without a graph."""
+"""Compare CUDA graphs with eager on a GPU; on other devices the steps run without a graph."""
 
 from __future__ import annotations
 

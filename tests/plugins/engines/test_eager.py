@@ -1,4 +1,4 @@
-"""The reference engine against ``torch.optim``, and what it reports."""
+"""Compare the reference engine with ``torch.optim``, and test its loss sums."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
 
 
 class Net(nn.Module):
-    """Two layers, and a head that not every loss reaches."""
+    """Two layers, a head, and a spare layer that not every loss uses."""
 
     def __init__(self, dtype=torch.float32):
         super().__init__()
@@ -59,7 +59,7 @@ def batches(dtype=torch.float32, count=6):
 
 
 def make_job(net, groups, loss, kind="sgd", dtype=torch.float32, **options):
-    """What the engine reads of a `pf.backends.TrainJob`."""
+    """Return the attributes of a `pf.backends.TrainJob` that the engine reads."""
     enabled = options.pop("precision", "fp32") == "bf16"
     given = {
         "model": net,
@@ -136,7 +136,7 @@ def test_updates_equal_torch(kind, dtype, fixed):
     for step in range(7):
         gradients = []
         for position, p in enumerate(parameters):
-            # Some parameters are reached by no loss in some steps, one never.
+            # Some parameters have no gradient in some steps; one never has a gradient.
             unused = (position + step) % 4 == 0 or position == 5
             drawn = torch.randn(p.shape, generator=stream, dtype=torch.float64).to(dtype)
             gradients.append(None if unused else drawn)
@@ -150,7 +150,7 @@ def test_updates_equal_torch(kind, dtype, fixed):
 
 @pytest.fixture
 def small_too(monkeypatch):
-    """Layers of any size are taken."""
+    """Use the fast path for layers of any size."""
     monkeypatch.setattr(layers, "LARGE_WEIGHT", 0)
 
 
@@ -239,7 +239,7 @@ def test_bf16(kind):
 
 
 class Odd(Net):
-    """Layers used twice, on constants, in more dimensions, before work in place; a frozen bias."""
+    """Layers used twice, on constants, in 3D, before in-place operations; a frozen bias."""
 
     def __init__(self, dtype):
         super().__init__(dtype)
@@ -261,7 +261,7 @@ def odd_loss(net):
         scores = net.head(anchors).relu_()
         cubes = net.head(output.features.unsqueeze(0).expand(2, -1, -1))
         with torch.no_grad():
-            net.head(anchors)  # not trained by
+            net.head(anchors)  # not used in training
         return plain_loss(batch, output, step) | {
             "anchors": cross_entropy(scores, torch.arange(3)),
             "weights": 0.01 * net.head.weight.square().sum(),
@@ -277,7 +277,7 @@ def test_layers_in_odd_places(clip):
     own, reference = Odd(torch.float64), Odd(torch.float64)
 
     def after(batch, output):
-        own.features(batch.x)  # no part of any step
+        own.features(batch.x)  # not part of any step
 
     def groups(net):
         rest = [net.head.weight, net.spare.weight]
@@ -327,7 +327,7 @@ def test_a_loss_that_differentiates_the_model_itself(clip):
 
 
 class Tied(Net):
-    """Two layers with one weight."""
+    """Two layers that share a weight."""
 
     def __init__(self, dtype):
         super().__init__(dtype)
@@ -371,7 +371,7 @@ def test_clip_is_torchs_for_each_group(monkeypatch, smallest):
     ours, theirs = Net(torch.float64), Net(torch.float64)
     train(make_job(ours, groups_of(ours), plain_loss, dtype=torch.float64, clip=0.3))
     norms = train_with_torch_clipped(theirs, groups_of(theirs), plain_loss, 0.3)
-    assert max(norms) > 0.3  # it takes effect
+    assert max(norms) > 0.3  # clipping takes effect
     close(ours, theirs, 1e-12)
     free = Net(torch.float64)
     train(make_job(free, groups_of(free), plain_loss, dtype=torch.float64, clip=1e6))

@@ -1,4 +1,4 @@
-"""Every engine against the reference: the same rounds, the same weights and losses."""
+"""Compare every engine with the reference: the same rounds give the same weights and losses."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def double():
 
 
 def pair(engine, method, folder, members, *, set=None, **options):
-    """A plan for eager and the same for another engine."""
+    """Return a plan for eager, and the same plan for another engine."""
     plain = make_plan(method, folder, members, set=set or {}, **options)
     return plain, make_plan(method, folder, members, set=set or {}, **options | engine)
 
 
 def members_of(method):
-    # No bias before BatchNorm: its gradient is 0 but for rounding, which Adam blows up.
+    # No bias before BatchNorm: its gradient is only rounding error, which Adam amplifies.
     return [RESIDUAL] if method in ONE_NET else [toyfed.CNN, RESIDUAL]
 
 
@@ -75,7 +75,7 @@ def test_optimisers_epochs_and_last_batches(engine, kind, double, tmp_path):
 
 @pytest.mark.parametrize("kind", quick(["sgd", "adam"], "adam"))
 def test_rates_that_fall(engine, kind, double, tmp_path):
-    """What an engine has recorded in one round has another rate in the next."""
+    """Steps that an engine recorded in one round use another learning rate in the next."""
     options = OPTIMISERS[kind] | {"lr_schedule": "exponential"}
     falling = pair(engine, "fedproto", tmp_path, [RESIDUAL], **options)
     wanted, found, constant = (
@@ -100,10 +100,10 @@ def test_torch_s_own_optimisers(engine, optimizer, double, tmp_path):
 
 @pytest.mark.parametrize("method", quick(["fedproto", "fedkd", "fedpkd"], "fedproto"))
 def test_rounds_under_one_engine(engine, method, double, tmp_path):
-    """What an engine keeps from round to round serves the next one.
+    """State that an engine keeps from round to round stays valid.
 
-    SGD, since Adam divides a gradient that is 0 but for rounding by its own size: 1e-12 after one
-    round is 1e-7 after two.
+    The test uses SGD: Adam divides a gradient that is only rounding error by its own size, so
+    1e-12 after one round is 1e-7 after two.
     """
     members, sgd = [toyfed.CNN, RESIDUAL], {"optimizer": "sgd", "lr": 0.01}
     wanted, found = (Run(plan, rounds=4) for plan in pair(engine, method, tmp_path, members, **sgd))
@@ -120,7 +120,7 @@ def test_the_first_step_in_float32(engine, method, tmp_path):
 
 @pytest.mark.parametrize("method", quick(["fedproto", "feddistill", "fedsa", "fedtgp"], "fedsa"))
 def test_official_variants(engine, method, double, tmp_path):
-    """What is collected during training, or before it; FedSA's head and the anchors, with bias."""
+    """Covers values collected during or before training, and FedSA's head and anchors with bias."""
     set_ = {"variant": "official"}
     made = pair(engine, method, tmp_path, [RESIDUAL], set=set_)
     wanted, found = (Run(plan, start=1) for plan in made)

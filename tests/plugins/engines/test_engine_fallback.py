@@ -1,4 +1,4 @@
-"""What an engine can't do it gives to eager, and says why, once."""
+"""Tests of engines that fall back to eager, and of the reason that they give once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from protofl.testing.equality import DROPOUT, RESIDUAL, Run, assert_equal_runs
 
 
 class Numbered:
-    """A loss that is given a number in which clients differ."""
+    """A loss whose `given` holds a number that differs between clients."""
 
     terms = {"ce": "cross-entropy"}
 
@@ -29,7 +29,7 @@ class Numbered:
 
 
 class Shaped(Numbered):
-    """A loss that is given a table of the client's own, whose shape differs."""
+    """A loss whose `given` holds a table of another shape for each client."""
 
     @pf.hookimpl
     def before_training(self, client: pf.Client) -> pf.Given:
@@ -41,7 +41,7 @@ class Shaped(Numbered):
 
 
 class Peeks(Numbered):
-    """A loss that uses the client's data."""
+    """A loss that reads the client's data."""
 
     @pf.hookimpl
     def local_loss(self, client: pf.Client, batch: pf.Batch, output: pf.Output) -> dict:
@@ -50,7 +50,7 @@ class Peeks(Numbered):
 
 
 class Counts(Numbered):
-    """A loss that is given what after_batch adds to, and the class counts."""
+    """A loss whose `given` holds a tensor that after_batch changes, and the class counts."""
 
     @pf.hookimpl
     def before_training(self, client: pf.Client) -> pf.Given:
@@ -68,7 +68,7 @@ class Counts(Numbered):
 
 
 def toy_plan(method, folder, members, **options):
-    """A plan whose method is a class that is not installed."""
+    """Return a plan for an installed method or for a class that is not installed."""
     images = toyfed.make_images([[6, 5, 4, 1], [2, 7, 0, 6], [9, 0, 3, 2], [4, 4, 4, 4]])
     extra = {("method", "own"): method} if isinstance(method, type) else {}
     name = "own" if extra else method
@@ -78,7 +78,7 @@ def toy_plan(method, folder, members, **options):
 
 
 def pair(engine, method, folder, members=(RESIDUAL,), **options):
-    """Two rounds by eager and by another engine."""
+    """Run two rounds with eager and with another engine."""
     plans = [
         toy_plan(method, folder, members, **options, **own) for own in ({}, {"engine": engine})
     ]
@@ -113,7 +113,7 @@ def test_a_loss_that_reads_the_client_is_told_what_to_do(engine, tmp_path):
     "method", [Numbered, Shaped, "fedproto"], ids=["value", "shape", "dropout"]
 )
 def test_single_clients_need_not_be_alike(method, tmp_path):
-    """A step is recorded anew where a client's values differ; dropout draws as eager does."""
+    """A step is recorded again if a client's values differ; dropout draws as eager does."""
     wanted, found = pair("captured", method, tmp_path, [DROPOUT])
     assert not found.notes
     assert_equal_runs(found, wanted, 1e-6)
@@ -127,7 +127,7 @@ def test_what_after_batch_changes_is_read_anew(engine, tmp_path):
 
 
 class Fails(Numbered):
-    """A loss with an error of its own."""
+    """A loss that raises an error."""
 
     @pf.hookimpl
     def local_loss(self, client: pf.Client, batch: pf.Batch, output: pf.Output) -> dict:
@@ -141,7 +141,7 @@ def test_an_error_of_the_method_is_the_methods(engine, tmp_path):
 
 
 class Tells(Numbered):
-    """A loss that counts how often it is computed: replaying a step doesn't, on a GPU."""
+    """A loss that counts its calls; on a GPU, replaying a recorded step does not call it."""
 
     calls = 0
 
@@ -157,7 +157,7 @@ class Tells(Numbered):
 
 @pytest.mark.parametrize("options", [{}, {"lr_schedule": "exponential"}], ids=["", "scheduled"])
 def test_one_recording_serves_all_clients_and_rounds(options, tmp_path):
-    """To record a step is to run it once more than there are batches."""
+    """Recording a step costs one call of the loss in addition to those for batches."""
 
     def calls(plan):
         Tells.calls = 0
@@ -172,10 +172,10 @@ def test_one_recording_serves_all_clients_and_rounds(options, tmp_path):
 
 
 def test_one_bad_architecture_of_a_group_is_found(tmp_path):
-    """The others are trained as they should be, and the note names the one that can't be."""
+    """The engine trains the other architectures; the note names the one that it can't train."""
 
     class Reads(Numbered):
-        """A loss that can't be copied to other memory where features are few."""
+        """Gives client 0 a module that can't be copied."""
 
         @pf.hookimpl
         def setup_client(self, client: pf.Client) -> None:
@@ -217,7 +217,7 @@ def test_a_group_trainer_is_placed_in_this_process(tmp_path):
 
 def test_an_engine_that_forgets_a_client(tmp_path):
     class Forgets:
-        """Forgets."""
+        """Leaves clients out of its groups."""
 
         @pf.hookimpl
         def choose_groups(self, architectures: list[str]) -> list[list[int]]:

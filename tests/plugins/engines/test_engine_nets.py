@@ -1,4 +1,4 @@
-"""Engines on the nets of the model groups: BatchNorm, depthwise convolutions, dense layers."""
+"""Test engines on nets of the model groups: BatchNorm, depthwise convolutions, dense layers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENGINES = {
     "captured": {"engine": "captured"},
 }
 NETS = {"cnn4": CNN4, "htcnn8": HTCNN8[4], "resnet4": RESNET4, "mobilenet": MOBILENET_V2}
-# Over maps of 1×1 BatchNorm magnifies rounding with every step: one step there, three elsewhere.
+# On 1×1 maps, BatchNorm amplifies rounding in every step: one step there, three elsewhere.
 BATCH = {"mobilenet": 16}
 
 

@@ -1,4 +1,4 @@
-"""Engines on series, token sequences, tables and images that are not square: equal to eager."""
+"""Compare engines with eager on series, token sequences, tables and images that aren't square."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def make_plan(name, folder, **options):
     return toyfed.make_plan("fedproto", folder, data, models, **given)
 
 
-# torch.compile's own: it looks at the .grad of a GRU's weights while it traces.
+# The warning is from torch.compile: it reads the .grad of a GRU's weights while it traces.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize(
     ("engine", "name"),
@@ -60,7 +60,7 @@ def test_in_float64(engine, name, tmp_path):
         wanted, found = (
             Run(make_plan(name, tmp_path, **own), start=1) for own in ({}, ENGINES[engine])
         )
-    # torch has no rule to run several recurrent nets at once
+    # torch has no vmap rule for recurrent nets
     alone = engine == "vmapped" and name in ("gru", "bilstm")
     assert bool(found.notes) == alone
     assert_equal_runs(found, wanted, 1e-9)

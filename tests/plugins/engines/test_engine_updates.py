@@ -1,6 +1,6 @@
-"""The optimisers: clipped, for a stack of clients, from a state of zeros.
+"""Tests of the optimisers: clipping, stacks of clients, a state of zeros.
 
-`test_eager` holds them against torch.optim.
+`test_eager` compares them with torch.optim.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def parameters(generator):
 
 
 def rules(kind, clip=0.0, decay=None, scheduled=False):
-    """What an optimiser reads of a `pf.backends.TrainJob`."""
+    """Return the attributes of a `pf.backends.TrainJob` that an optimiser reads."""
     optimizer, momentum = KINDS[kind]
     device = torch.device("cpu")
     return SimpleNamespace(
@@ -35,7 +35,7 @@ def rules(kind, clip=0.0, decay=None, scheduled=False):
 
 
 def gradients(generator, step):
-    """The second parameter has none in the first two steps, the third none in the fourth."""
+    """Return gradients: the second is None in the first two steps, the third in the fourth."""
     found = parameters(generator)
     return [
         None if (n == 1 and step < 2) or (n == 2 and step == 3) else g for n, g in enumerate(found)

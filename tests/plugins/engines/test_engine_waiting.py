@@ -1,4 +1,4 @@
-"""No engine waits for the device within an epoch, whatever the method's loss."""
+"""Check that no engine waits for the device within an epoch, for any method."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ WAITING = {
     "equal",
     "repeat_interleave",
 }
-"""Operations whose result, or its shape, the host has to wait for."""
+"""Operations that make the CPU wait for the result or its shape."""
 
 
 class Count(TorchDispatchMode):
-    """Counts operations that wait."""
+    """Records operations that wait."""
 
     def __init__(self):
         super().__init__()
@@ -43,7 +43,7 @@ class Count(TorchDispatchMode):
 
 
 def waits(monkeypatch, epochs, *given, **options):
-    """Operations that wait, in all local training of a second round."""
+    """Return the operations that wait, in all local training of a second round."""
     count, plain = Count(), Choice.call
 
     def call(self, hook, **arguments):

@@ -1,4 +1,4 @@
-"""Layers that are computed faster in training: PyTorch's numbers, wherever they apply."""
+"""Tests of the faster layers for training: PyTorch's results, and where they apply."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GEOMETRY = [
 
 
 def job_of(model, device="cpu", precision="fp32", **options):
-    """What the layers read of a `pf.backends.TrainJob`."""
+    """Return the attributes of a `pf.backends.TrainJob` that the layers read."""
     given = {
         "device": torch.device(device),
         "precision": precision,
@@ -49,7 +49,7 @@ def convolution(kernel, stride, padding, *, groups=1, bias=True):
 
 
 def gradients(layer, x):
-    """The output, its gradients, and gradients of gradients."""
+    """Return the output, its gradients, and gradients of gradients."""
     x = x.clone(memory_format=torch.preserve_format).requires_grad_()
     y = layer(x)
     plain = torch.autograd.grad(y.sin().sum(), [x, *layer.parameters()], retain_graph=True)
@@ -121,7 +121,7 @@ def test_other_devices_and_autocast_keep_pytorchs_layers(given):
 
 
 class Net(nn.Module):
-    """Convolutions down to one pixel, a depthwise one among them; `twice` is used twice."""
+    """Convolutions down to one pixel, one of them depthwise; `twice` is used twice."""
 
     def __init__(self):
         super().__init__()
@@ -170,8 +170,8 @@ def test_training_equals_torch(monkeypatch, clip, momentum, decay):
         theirs.step()
         for (name, a), b in zip(own.named_parameters(), reference.parameters(), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12, msg=name)
-    # First and last convolution and the linear layer; the others are used twice or depthwise. With
-    # clipping the first one has too many rows.
+    # The first and last convolution and the linear layer; the others are used twice or depthwise.
+    # With clipping, the first convolution has too many rows.
     assert updated == (0 if momentum or decay else 2 if clip else 3)
 
 

@@ -1,4 +1,4 @@
-"""A diffusers pipeline as generator: a stand-in, and a tiny real one where diffusers is there."""
+"""Tests of diffusers pipelines as generators: a stand-in, and a tiny real one if installed."""
 
 import json
 import sys
@@ -39,7 +39,7 @@ class _Pipeline:
 
 @pytest.fixture
 def fake(monkeypatch):
-    """A module ``diffusers`` whose pipelines are `_Pipeline`."""
+    """Install a fake module ``diffusers`` whose pipelines are `_Pipeline`."""
     module = ModuleType("diffusers")
 
     class DiffusionPipeline:
@@ -95,7 +95,7 @@ def test_missing_diffusers_is_named(monkeypatch):
 
 
 def test_a_tiny_real_pipeline(tmp_path):
-    """Random weights, built and saved here."""
+    """The pipeline has random weights; the test builds and saves it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         diffusers = pytest.importorskip("diffusers", reason="diffusers is not installed")

@@ -1,4 +1,4 @@
-"""StyleGAN3 and StyleGAN-XL, with a stand-in of the official interface."""
+"""Tests of StyleGAN3 and StyleGAN-XL with a stand-in for the official code."""
 
 import pickle
 import sys
@@ -35,7 +35,7 @@ class Network(torch.nn.Module):
 
 @pytest.fixture
 def official(tmp_path):
-    """A stand-in of the official repository and a network file that belongs to it."""
+    """Provide a function that makes a stand-in for the official repository and its network file."""
 
     def make(classes=0, name="repo"):
         repo = tmp_path / name

@@ -1,4 +1,4 @@
-"""The embedded generator: its network, its files, its training."""
+"""Tests of the embedded generator: network, files and training."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def opened():
 
 
 def stripes(count=96):
-    """Images of two classes: horizontal and vertical stripes of random colours."""
+    """Return images of two classes: horizontal and vertical stripes of random colours."""
     generator = torch.Generator().manual_seed(0)
     y = torch.arange(count) % 2
     wave = (torch.arange(32) // 4 % 2).float()
@@ -88,7 +88,7 @@ def test_pyramid_distance():
     torch.manual_seed(0)
     a = torch.randn(2, 3, 16, 16)
     assert float(_pyramid_distance(a, a)) == 0
-    # a constant difference is in the coarsest band alone
+    # a constant difference is only in the coarsest band
     assert float(_pyramid_distance(a, a + 0.5)) == pytest.approx(0.5, rel=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""What the tests of the model groups share."""
+"""Shared fixtures for the tests of model groups."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _one_thread():
 
 @pytest.fixture(scope="session")
 def groups():
-    """An instance of every model group for images that protofl ships, by its entry point's name."""
+    """Return an instance of every model group of protofl for images, by entry point name."""
     found = {
         point.name: point.load()
         for point in importlib.metadata.entry_points(group="protofl.model_groups")

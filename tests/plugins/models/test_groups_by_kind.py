@@ -1,4 +1,4 @@
-"""The groups for tables, series and token sequences."""
+"""Tests of the model groups for tables, series and token sequences."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_padding_changes_no_score(name, padding):
     filled = torch.full((8, 12), padding)
     filled[:, :6] = x
     torch.testing.assert_close(model(filled), model(x))
-    assert torch.isfinite(model(torch.full((2, 12), padding))).all()  # nothing but padding
+    assert torch.isfinite(model(torch.full((2, 12), padding))).all()  # only padding
 
 
 @pytest.mark.parametrize("name", [a.name for a in members(TextNets)])
@@ -77,7 +77,7 @@ def test_a_vocabulary_without_padding(name):
     (architecture,) = members(TextNets, only=name)
     model = architecture.build(pf.datasets.SampleSpec((9,), "tokens", 20), 3, 64).eval()
     x = torch.zeros(2, 9, dtype=torch.int64)
-    x[1, 8] = 5  # id 0 is a token like any other: the last one counts
+    x[1, 8] = 5  # id 0 is a normal token, so the last one counts
     assert not torch.allclose(*model(x))
 
 

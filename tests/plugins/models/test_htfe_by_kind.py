@@ -1,4 +1,4 @@
-"""HtFLlib's groups for token sequences, series and tables: htfe-txt-X, htfe-sen-X, htfe-mlp-5."""
+"""Tests of HtFLlib's groups for tokens, series and tables: htfe-txt-X, htfe-sen-X, htfe-mlp-5."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_features_are_k_wide(name):
     group, _ = ORDERS[name]
     for architecture in members(group):
         if architecture.name.endswith(("l8", "l16")):
-            continue  # deeper alike
+            continue  # the same, but deeper
         model = architecture.build(sample_of(name), C, K)
         x = toyfed.random_batch(sample_of(name), 5)
         assert model.features(x).shape == (5, K) and model(x).shape == (5, C)
@@ -100,7 +100,7 @@ def test_features_are_k_wide(name):
 
 
 EMBEDDING = V * K
-LAYER = 4 * (K * K + K) + 2 * (K * K + K) + 2 * 2 * K  # q, k, v, out; two of the feed; two norms
+LAYER = 4 * (K * K + K) + 2 * (K * K + K) + 2 * 2 * K  # q, k, v, out; two feed-forward; two norms
 COUNTS = {
     "logistic": 0,
     "fasttext": K * K + K,
@@ -156,7 +156,7 @@ def test_series_of_any_channels_and_length(shape):
 
 
 def test_a_sensor_net_in_two_dimensions():
-    # HtFLlib has series as images of one row.
+    # HtFLlib stores series as images of one row.
     model = net(sensors.HtFESen2, "harcnn-s2", SERIES).double()
     x = torch.randn(4, 9, 128, dtype=torch.double)
     z = x.unsqueeze(2)

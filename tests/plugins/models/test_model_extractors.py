@@ -1,4 +1,4 @@
-"""The architectures one by one, each built once however many groups hold it."""
+"""Tests of each architecture, once for all groups that contain it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ POSITIONS = {"vit_b_16": (197, 5), "vit_b_32": (50, 2)}  # at 224 and at 32 pixe
 
 @pytest.fixture(scope="module")
 def architectures(groups):
-    """Every architecture with a plain head (the ViTs with theirs), by name."""
+    """Return every architecture with a plain head (ViTs: with their own), by name."""
     found = {}
     for name, group in groups.items():
         if name not in ("torchvision", "timm", "widths") and not name.endswith("htc4"):
@@ -57,9 +57,9 @@ def test_this_file_knows_every_architecture(architectures):
 
 @pytest.mark.parametrize("name", NATIVE)
 def test_one_architecture(architectures, name):
-    """Its native width, K features, its parameter count and a gradient for every parameter.
+    """Check native width, K features, parameter count and a gradient for every parameter.
 
-    Large ones are built without memory: what they compute is torchvision's.
+    Large ones are built without memory, because torchvision defines what they compute.
     """
     with torch.device("meta" if name in IMAGENET else "cpu"):
         check(architectures[name], name)
@@ -132,7 +132,7 @@ def test_larger_images(architectures, name):
 
 @pytest.mark.parametrize("name", SMALL_RESNETS)
 def test_small_resnets_are_torchvisions_first_stages(architectures, name):
-    """Stem, one basic block a stage; fewer stages are a part of more."""
+    """They have the stem and one basic block per stage; smaller ones are part of larger ones."""
     extractor = architectures[name].build(pf.datasets.SampleSpec((3, 32, 32)), 10, 512).extractor
     stages = list(SMALL_RESNETS).index(name) + 1
     reference = tv.resnet18(num_classes=1)

@@ -1,4 +1,4 @@
-"""The groups: which architectures, in which order, with which heads (FACTS section 3)."""
+"""Tests of the model groups: architectures, their order and their heads (FACTS section 3)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_server_architecture(groups, name, channels):
     group = groups[name]
     server = {a.name: a for a in group.server_architectures(config=pf.Config())}
     assert group.server_architecture == "resnet56"
-    if group.auxiliary_architecture == "cnn4":  # which no client has
+    if group.auxiliary_architecture == "cnn4":  # no client has it
         assert set(server) == {"resnet56", "cnn4"}
     else:
         assert set(server) == {"resnet56"}

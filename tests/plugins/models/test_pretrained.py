@@ -1,4 +1,4 @@
-"""Pretrained nets: their weights and images, frozen blocks, features that are computed once."""
+"""Tests of pretrained nets: weights, images, frozen blocks, features that are computed once."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def pixels(count=4):
 
 
 def as_published(net, images):
-    """Features of torchvision's own net, with the images as torchvision prepares them."""
+    """Return the features of torchvision's own net, with images prepared as by torchvision."""
     x = (images / 255 - MEAN[:, None, None]) / DEVIATION[:, None, None]
     whole = deepcopy(net)
     whole.fc = torch.nn.Identity()
@@ -85,7 +85,7 @@ def test_copies_share_what_is_frozen(build, file):
 
 
 def test_a_net_that_is_first_built_without_weights_has_them(groups, net, tmp_path):
-    """Worker processes begin with such a net."""
+    """Worker processes start with such a net."""
     path, group = tmp_path / "weights.safetensors", groups["torchvision"]
     safetensors.torch.save_file(net.state_dict(), path)
     (found,) = group.architectures(config=type(group).Config(names=NET, weights=path, freeze="all"))
@@ -110,7 +110,7 @@ FROZEN = {"freeze": "all", "keep_features": True}
 
 
 def frozen_state(model):
-    """{name: tensor} of what is frozen in a model."""
+    """Return {name: tensor} of the frozen parts of a model."""
     return {
         f"{name}.{key}": tensor.clone()
         for name, module in model.named_modules() if isinstance(module, Frozen)
@@ -154,11 +154,11 @@ def test_a_run_with_kept_features_resumes_and_predicts(few, file, tmp_path):
     assert last == whole.rows_of(0)[-1]["client_accuracies"]
     assert "models.weights" in loaded.config["files"]
     rows = loaded.plan.split(0).test(0)
-    predicted = loaded.predict(0, loaded.plan.data.x[rows])  # of the images
+    predicted = loaded.predict(0, loaded.plan.data.x[rows])  # from images
     accuracy = (predicted == loaded.plan.data.y[rows]).double().mean().item()
     assert accuracy == pytest.approx(last["0"])
     weights = sum(f.stat().st_size for f in loaded.folder.rglob("*.safetensors"))
-    assert weights < 4 * 8 * (1024 + 10) * 16  # the net has a million
+    assert weights < 4 * 8 * (1024 + 10) * 16  # the net has a million weights
 
 
 def test_kept_features_are_those_of_an_evaluation(few, file, tmp_path):

@@ -1,4 +1,4 @@
-"""The group that is written in its name: ``torchvision:resnet18,mobilenet_v3_small``."""
+"""Tests of groups that are defined by name: ``torchvision:resnet18,mobilenet_v3_small``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_every_classifier_of_torchvision_has_a_name(group):
     assert [a.name for a in named(group, ",".join(names))] == names
 
 
-# One of each way to call the last layer: fc, classifier, classifier[-1], head, heads.head.
+# A net for each name of the last layer: fc, classifier, classifier[-1], head, heads.head.
 @pytest.mark.parametrize(
     ("name", "native", "dropouts"),
     [
@@ -52,7 +52,7 @@ def test_every_classifier_of_torchvision_has_a_name(group):
 )
 def test_extractors(group, name, native, dropouts):
     (architecture,) = named(group, name)
-    with torch.device("meta"):  # what they compute is torchvision's
+    with torch.device("meta"):  # shapes only; torchvision computes the values
         model = architecture.build(pf.datasets.SampleSpec((3, 32, 32)), 10, 512)
         assert model.training
         assert isinstance(model.head, nn.Linear)

@@ -1,4 +1,4 @@
-"""The group of one net in several widths."""
+"""Tests of the model group of one net in several widths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Feature shift: domains of data, clients of domains, accuracy by domain."""
+"""Tests of feature shift: domains of data, clients per domain, accuracy by domain."""
 
 from __future__ import annotations
 

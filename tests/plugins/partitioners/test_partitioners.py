@@ -1,4 +1,4 @@
-"""Properties that every built-in partitioner promises, and each one's own."""
+"""Tests of the built-in partitioners: common properties, and those of each one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def balanced(num_samples, num_classes):
 
 
 def skewed(num_samples, num_classes):
-    """Class sizes from 40 to about 250 in proportion, as Flowers102's."""
+    """Return labels with class sizes in the proportions of Flowers102: 40 to about 250."""
     weights = np.linspace(40, 258, num_classes)
     sizes = (weights / weights.sum() * num_samples).astype(int)
     labels = np.repeat(np.arange(num_classes), sizes)
@@ -168,7 +168,7 @@ def test_pathological_exact_number_of_distinct_classes(num_clients, k):
 def test_pathological_neighbours_do_not_share_their_classes():
     labels = balanced(60_000, 10)
     owned = table(split(Pathological, labels, 10, 20), labels, 10) > 0
-    assert len({tuple(row) for row in owned[:4]}) > 1  # the common implementation: all the same
+    assert len({tuple(row) for row in owned[:4]}) > 1  # all the same in the common implementation
     assert len({tuple(row) for row in owned}) > 10
     firsts = {tuple(table(split(Pathological, labels, 10, 20, s), labels, 10)[0] > 0)
               for s in range(8)}  # fmt: skip
@@ -319,7 +319,7 @@ def test_dirichlet_range_of_beta(beta):
 
 
 def published_dirichlet(num_samples, num_classes, num_clients, beta, generator, cap, least=40):
-    """The published construction, written slowly: counts [C, M] of balanced classes."""
+    """Return counts [C, M] of balanced classes by a slow version of the published construction."""
     while True:
         counts = np.zeros((num_classes, num_clients), dtype=int)
         size = num_samples // num_classes
@@ -349,7 +349,7 @@ def test_dirichlet_cap_changes_the_task_on_cifar10(cap, low, high):
         guesses.append(majority_guess(counts))
         sizes.append(counts.sum(axis=1).max())
     assert low < np.mean(guesses) < high
-    # No client can end above N/M plus the class that took it there.
+    # A client can exceed N/M by at most one class.
     assert bool(max(sizes) < 3000 + 6000) is cap
 
 
@@ -433,7 +433,7 @@ def test_dirichlet_over_clients_has_equal_sizes_and_loses_nothing(num_clients):
 
 @pytest.mark.parametrize("beta", [0.05, 0.5, 3.0])
 def test_dirichlet_over_clients_has_the_distributions_moments(beta):
-    # Many more samples than clients take: the first to choose find every class full.
+    # The first clients find many more samples of every class than they take.
     classes, first = 8, []
     for seed in range(300):
         labels = balanced(8 * 400, classes)
@@ -442,11 +442,11 @@ def test_dirichlet_over_clients_has_the_distributions_moments(beta):
         )
         first.append(counts / 400)
     shares = np.array(first)
-    assert np.allclose(shares.mean(axis=(0, 1)), 1 / classes)  # everything is dealt
-    # The largest share of a client, against plain draws of Dir(β) that ignore what is left.
+    assert np.allclose(shares.mean(axis=(0, 1)), 1 / classes)  # all samples are dealt
+    # Compare a client's largest share with plain draws of Dir(β), which ignore what is left.
     plain = np.random.default_rng(1).dirichlet(np.full(classes, beta), 20_000).max(axis=1).mean()
     assert abs(shares.max(axis=2).mean() - plain) < 0.12
-    assert shares.max(axis=2).mean() < plain + 0.02  # what is used up only evens out
+    assert shares.max(axis=2).mean() < plain + 0.02  # used-up classes only make shares more even
 
 
 def test_dirichlet_over_clients_follows_the_sizes_of_unequal_classes():
@@ -540,7 +540,7 @@ def published(sizes, num_clients, setting, notes=None, **options):
 
 
 def slow_practical(sizes, num_clients, least, seed):
-    """Sample after sample; also how often all of it was drawn."""
+    """Assign sample by sample; return the counts and the number of draws."""
     stream, tries = np.random.RandomState(seed), 0
     while True:
         tries += 1

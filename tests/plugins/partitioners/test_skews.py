@@ -1,4 +1,4 @@
-"""Quantity skew and long tails."""
+"""Tests of quantity skew and long tails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The selections that ship: whom each asks, against slow versions, and what a list may hold."""
+"""Tests of the built-in selections, against slow versions, and of the content of lists."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def asked(text, count, clients, sizes=None, losses=None, round=0, stream=0, **op
     return [*map(int, found)]
 
 
-# --- drawn ----------------------------------------------------------------------------------------
+# --- random draws ---------------------------------------------------------------------------------
 
 
 def test_uniform_is_the_draw_of_runs_before_there_were_selections():
@@ -48,7 +48,7 @@ def test_uniform_is_the_draw_of_runs_before_there_were_selections():
 
 
 def chances(sizes, count):
-    """The chance of every client, by the definition: draw after draw, all orders summed."""
+    """Return the probability of every client by definition: the sum over all orders of draws."""
     found = np.zeros(len(sizes))
     for order in itertools.permutations(range(len(sizes)), count):
         chance, left = 1.0, float(sum(sizes))
@@ -103,7 +103,7 @@ def test_loss_takes_the_largest_among_the_candidates_that_size_draws():
 
 
 class TestLists(SelectionContract):
-    """`protofl check` of ``list``; the other selections are checked where all plugins are."""
+    """Run `protofl check` on ``list``; tests/contract checks the other selections."""
 
     plugin = "list"
 

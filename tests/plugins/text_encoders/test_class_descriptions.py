@@ -1,4 +1,4 @@
-"""Texts of classes: templates, files of descriptions, and files that are refused."""
+"""Tests of class texts: templates, files of descriptions, and refused files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`class-embeddings:FILE`: rows by name or by order, and files that are refused."""
+"""Tests of `class-embeddings:FILE`: rows by name or by order, and refused files."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_missing_file_and_a_damaged_one_are_named(tmp_path):
 
 
 class TestContract(TextEncoderContract):
-    """The contract, with a file of its classes."""
+    """Run the contract with a file for its classes."""
 
     plugin = ClassEmbeddings
 

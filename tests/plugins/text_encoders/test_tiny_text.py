@@ -1,4 +1,4 @@
-"""`tiny-text`: what its embeddings depend on; the contract is in tests/contract."""
+"""Tests of the embeddings of `tiny-text`; tests/contract runs the contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`transformers:FOLDER`: tiny CLIP and BERT models with random weights, saved here."""
+"""Tests of `transformers:FOLDER` with tiny, randomly initialised CLIP and BERT models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def library():
 
 
 def save_tokenizer(library, folder, words):
-    """A tokenizer of words, as BERT's, with letters for others."""
+    """Save a word tokenizer like BERT's, with letters for other words; return its size."""
     letters = [chr(c) for c in range(33, 127)]
     vocabulary = [*words, *letters, *(f"##{letter}" for letter in letters), "photo", "cat", "dog"]
     vocabulary = [*dict.fromkeys(vocabulary)]
@@ -96,7 +96,7 @@ def test_bert_gives_its_first_output_or_the_mean(library, bert):
         states = model(**tokenizer([text], return_tensors="pt")).last_hidden_state
         assert torch.allclose(made.embed([text]), states[:, 0], atol=1e-5)
         assert torch.allclose(mean.embed([text]), states.mean(1), atol=1e-5)
-    together = mean.embed(TEXTS)  # of other lengths: padding counts for nothing
+    together = mean.embed(TEXTS)  # different lengths: padding has no effect
     assert torch.allclose(together, torch.cat([mean.embed([t]) for t in TEXTS]), atol=1e-5)
 
 
@@ -186,7 +186,7 @@ def test_weights_that_lack_a_scale_have_the_usual_one(library, tmp_path):
 
 
 class TestBertKeepsTheContract(TextEncoderContract):
-    """The contract with a tiny BERT."""
+    """Run the contract with a tiny BERT."""
 
     plugin = Transformers
 

@@ -1,4 +1,4 @@
-"""Trackers that ship: what their own libraries read of what was written."""
+"""Tests of the built-in trackers: their own libraries read what they wrote."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_mlflow_goes_on_in_the_same_run_with_what_it_lacks(tmp_path, mlflow_of):
     tell(choice, tracked(tmp_path), LINES[:1], "failed", "no memory")
     client, (run,) = runs()
     assert (run.info.status, run.data.tags["error"]) == ("FAILED", "no memory")
-    tell(choice, tracked(tmp_path, LINES[:2]), LINES[2:])  # it never saw the second
+    tell(choice, tracked(tmp_path, LINES[:2]), LINES[2:])  # it never got the second
     client, (run,) = runs()
     assert history(client, run, "upload_bytes") == [(1, 1000), (2, 1000), (3, 1000)]
     assert run.info.status == "FINISHED"
@@ -159,7 +159,7 @@ BLOCK, HEAD = 32768, 7
 
 
 def records_in(path):
-    """The records of a file of W&B: LevelDB's log format, behind seven bytes of its own."""
+    """Yield the records of a W&B file: LevelDB's log format after a header of seven bytes."""
     data, place, whole = path.read_bytes(), HEAD, b""
     while place + HEAD <= len(data):
         if BLOCK - place % BLOCK < HEAD:  # the rest of a block is zeros
@@ -174,9 +174,9 @@ def records_in(path):
 
 
 def offline_runs(folder, count=1):
-    """(its run, its lines, its summary, its exit code) of each of W&B's files, once all are whole.
+    """Return (run, lines, summary, exit code) of each W&B file, once all are complete.
 
-    W&B's own process writes them, behind the end of the run.
+    W&B's own process writes them and finishes after the end of the run.
     """
     pytest.importorskip("wandb")
     until = time.monotonic() + 30
@@ -250,7 +250,7 @@ def test_wandb_without_a_key_says_what_to_do(monkeypatch, tmp_path):
     assert "wandb.mode=offline" in told.value.do
 
 
-# --- all ------------------------------------------------------------------------------------------
+# --- all trackers ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow", "wandb"])

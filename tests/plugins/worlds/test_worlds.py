@@ -1,4 +1,4 @@
-"""The worlds that ship: their devices, who is there, and what a trace may hold."""
+"""Tests of the built-in worlds: devices, presence of clients, and the content of traces."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ def test_a_tier_is_spread_by_logarithms():
     assert (logs[:, 3] == 0).all()
 
 
-# --- coming and going -----------------------------------------------------------------------------
+# --- presence -------------------------------------------------------------------------------------
 
 
 def slowly(seconds, clients, seed, available, slot):
-    """Slot by slot, client by client."""
+    """Return presence and its next change, found slot by slot and client by client."""
 
     def is_there(number, client):
         return pf.numpy_stream(seed, "there", number).random(clients)[client] < available
@@ -108,7 +108,7 @@ def test_as_many_are_there_as_is_said():
 
 
 def test_a_moment_at_which_somebody_changes_is_over_when_it_has_come(tmp_path):
-    """A server that waits looks at these very moments, which are rounded."""
+    """A waiting server looks at exactly these moments, which are rounded."""
     path = tmp_path / "devices.csv"
     path.write_text("gflops,download,upload,latency,available\n1,1,1,0,2.3-9.7\n1,1,1,0,0.1-4.2\n")
     worlds = [world("uniform", available=0.5, slot=slot) for slot in (0.3, 0.7, 60.1)]
@@ -148,7 +148,7 @@ def path(request, tmp_path):
 
 
 class TestTrace(WorldContract):
-    """`protofl check` of ``trace``; the other worlds are checked where all plugins are."""
+    """Run `protofl check` on ``trace``; tests/contract checks the other worlds."""
 
     plugin = "trace"
     clients = (1, 3)
@@ -180,7 +180,7 @@ def test_devices_drawn_from_a_trace(path):
 
 
 def scanned(spans, seconds, period, far=2000):
-    """Whether somebody is there, and when this changes: in steps of half a second."""
+    """Return presence and its next change, found in steps of half a second."""
 
     def here(t):
         t = t % period if period else t
