@@ -86,15 +86,13 @@ def small(name):
 
 @LINUX
 @pytest.mark.slow
-@pytest.mark.parametrize("part", ["round", "server", "evaluate"])
-def test_a_measurement_beside_the_naive_loop(part):
-    case = replace(small("digits-fedtgp"), part=part)
+def test_a_measurement_beside_the_naive_loop():
+    """test_naive_loop.py tests the parts of a round."""
     options = {"backend": "local", "options": {"fedtgp": {"S": 5}}}
-    row = bench.measure(case, against=NAIVE, repeats=2, options=options)
+    row = bench.measure(small("digits-fedtgp"), against=NAIVE, repeats=2, options=options)
     assert row["difference"] <= 1e-9
-    stage = {"round": "train"}.get(part, part)
     for name in ("protofl", "naive.py"):
-        assert [measure[stage] > 0 for measure in row["measures"][name]] == [True, True]
+        assert [measure["train"] > 0 for measure in row["measures"][name]] == [True, True]
         assert row["memory"][name] > 50_000_000
     assert "equal in float64: yes" in list(bench.table(row))[-1]
 
