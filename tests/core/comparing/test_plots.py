@@ -121,7 +121,7 @@ def test_runs_on_other_data_say_on_which(write):
 
 
 def test_a_copy_of_a_run_is_no_further_trial(write):
-    """Neither is a run that equals another but has fewer rounds."""
+    """A run with the same first rounds as another is no further trial either."""
     runs = [write("short", [FLAT[0][:1]]), write("a", FLAT), write("copy", FLAT)]
     (line,) = axes(pf.plots.curve(runs)).get_lines()
     assert line.get_ydata() == pytest.approx([25, 45, 85])
