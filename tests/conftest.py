@@ -10,6 +10,7 @@ import signal
 import sys
 
 import pytest
+from rotation import pytest_addoption, pytest_collection_modifyitems  # noqa: F401
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -260,6 +260,7 @@ def test_interrupted_and_resumed(cli, tiny, tmp_path, monkeypatch):
     assert result.exit_code == 0 and "best on test samples" in result.output
 
 
+@pytest.mark.always
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code", "words"),

@@ -99,6 +99,7 @@ def test_what_can_not_be_is_said_at_once(cli, tiny, words, said):
     assert not Path("runs").exists()
 
 
+@pytest.mark.always
 @pytest.mark.slow
 def test_killed_at_three_moments_and_gone_on_with(subprocess_of, cli, tiny):
     tiny = [*tiny, "--rounds", 30]

@@ -10,6 +10,8 @@ import pytest
 from protofl_cli import app, start
 from protofl_cli.interrupts import Terminated, put_off
 
+pytestmark = pytest.mark.always
+
 
 def terminated(number, frame):
     raise Terminated

@@ -262,6 +262,7 @@ def killed(tmp_path):
     return f"{file}:Killed"
 
 
+@pytest.mark.always
 @pytest.mark.slow
 def test_processes_give_the_same_and_one_that_is_killed_takes_no_other_with_it(tmp_path, killed):
     runs = [
@@ -281,6 +282,7 @@ def test_processes_give_the_same_and_one_that_is_killed_takes_no_other_with_it(t
     assert here(tmp_path / "runs", on)[0].state == "finished"
 
 
+@pytest.mark.always
 @pytest.mark.slow
 def test_interrupted_runs_in_processes_end_and_keep_their_rounds(tmp_path, killed):
     runs = [wanted(str(n), method=killed, rounds=500, seed=n) for n in range(2)]

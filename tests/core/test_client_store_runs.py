@@ -16,6 +16,8 @@ from protofl.federation import client_store as store
 from protofl.records.run_folder import RunFolder
 from protofl.system.files.commit import Journal
 
+pytestmark = pytest.mark.always
+
 
 class Counting:
     """Counts rounds in each client's state, and adds a module."""

@@ -24,6 +24,8 @@ from protofl.system.files.lock import folder_lock
 from protofl_cli.app import app
 from protofl_cli.commands import watch
 
+pytestmark = pytest.mark.always
+
 OPTIONS = {"rounds": 4, "participation": 0.5, "seed": 2}
 METHOD = "fedproto"
 

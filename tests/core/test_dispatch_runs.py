@@ -14,6 +14,8 @@ import protofl as pf
 from protofl.federation.federation import Federation
 from protofl.federation.jobs import Train
 
+pytestmark = pytest.mark.always
+
 
 class Counting:
     """Counts rounds in each client's state, and adds a module."""

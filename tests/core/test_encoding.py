@@ -271,6 +271,7 @@ def stored(folder):
     return {p.name: p.read_bytes() for p in (folder / "checkpoint").glob("*.safetensors")}
 
 
+@pytest.mark.always
 @pytest.mark.slow
 @pytest.mark.parametrize("store", ["memory", "disk"])
 def test_memory_survives_resume(tmp_path, monkeypatch, store):

@@ -13,6 +13,8 @@ import protofl as pf
 from protofl.records.run_folder import RunFolder
 from protofl.system.files import checksums, commit
 
+pytestmark = pytest.mark.always
+
 
 @pytest.fixture(autouse=True)
 def toys(monkeypatch):

@@ -157,6 +157,7 @@ def test_every_method_that_declares_them_trains_with_them(method):
     contract.teardown_method()
 
 
+@pytest.mark.always
 @pytest.mark.slow
 def test_a_run_keeps_its_widths_when_it_is_resumed(tmp_path):
     options = {"models": "htfe9", "clients": 2, "subset": 120, "partition": "iid"}

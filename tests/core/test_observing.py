@@ -176,6 +176,7 @@ def test_some_rounds(toys, tmp_path, every, evaluated, rounds, featured):
 # --- kills, resumes, damage -----------------------------------------------------------------------
 
 
+@pytest.mark.always
 @pytest.mark.parametrize(
     "late", [pytest.param(False, marks=pytest.mark.slow), True], ids=["before", "after"]
 )

@@ -24,6 +24,8 @@ from protofl.records import run_folder
 from protofl.system.files import commit
 from protofl_workbench.replaying.replay import replay
 
+pytestmark = pytest.mark.always
+
 
 class Killed(BaseException):
     """Simulates a signal that ends the process at once."""

@@ -120,6 +120,7 @@ def test_without_a_schedule_no_line_has_a_rate():
     assert not {"schedule", "optimizer"} & plan.settings.options.keys()
 
 
+@pytest.mark.always
 @pytest.mark.slow
 def test_a_run_that_is_resumed_has_the_rates_of_a_whole_one(toys, tmp_path):
     options = {

@@ -311,6 +311,7 @@ def test_a_class_of_the_program_is_swept_in_it(toys, tmp_path, monkeypatch):
     assert [line.state for line in found.lines] == ["finished"] * 2
 
 
+@pytest.mark.always
 @pytest.mark.slow
 def test_interrupted_and_gone_on_with_the_table_is_the_same(toys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -369,6 +369,7 @@ def test_a_deadline_that_everybody_misses():
 # --- runs -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.always
 @pytest.mark.slow
 def test_virtual_time_goes_on_to_the_bit(tmp_path, toys):
     options = OPTIONS | {"world": "tiers", "deadline": 0.3, "over_select": 0.3, "trials": 2}

@@ -208,6 +208,7 @@ def test_a_round_that_would_have_been_evaluated_and_was_not(long, runs, log):
     assert run.folder != runs / "long" and log.rounds == [(0, n) for n in range(5)]
 
 
+@pytest.mark.always
 @pytest.mark.slow
 def test_a_longer_run_goes_on(runs, log, tmp_path):
     first = run_or_reuse(ask(rounds=2), runs)
@@ -243,6 +244,7 @@ def test_an_interrupted_run_goes_on(runs, log, tmp_path):
     same_run(run, tmp_path / "alone", rounds=5)
 
 
+@pytest.mark.always
 @pytest.mark.slow
 def test_a_run_of_many_rounds_that_was_stopped_counts_for_those_it_has(runs, log, tmp_path):
     with pytest.raises(Killed):

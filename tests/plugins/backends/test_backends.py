@@ -155,6 +155,7 @@ CUTS = {
 }
 
 
+@pytest.mark.always
 @pytest.mark.slow
 @pytest.mark.parametrize("cut", CUTS)
 def test_a_worker_that_is_killed_is_replaced(run, cut):
@@ -262,6 +263,7 @@ def test_a_client_whose_training_does_not_end_may_be_absent(run, tmp_path, monke
     assert len({*workers[1]} & {*workers[2]}) == 1, "the other worker stays"
 
 
+@pytest.mark.always
 @pytest.mark.slow
 def test_a_job_that_ends_every_worker_ends_the_run(run, tmp_path):
     install_greedy(tmp_path / "site")
@@ -351,6 +353,7 @@ def from_stdin(**options):
     return child
 
 
+@pytest.mark.always
 @pytest.mark.slow
 @pytest.mark.parametrize(("by", "count"), [(signal.SIGKILL, 2), (signal.SIGINT, 1)])
 def test_workers_die_with_their_parent(tmp_path, data, by, count):

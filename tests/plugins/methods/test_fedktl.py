@@ -562,6 +562,7 @@ def test_process_equals_local(toy, tmp_path):
     assert lines[0] == lines[1]
 
 
+@pytest.mark.always
 @pytest.mark.slow
 def test_resumed_run_is_the_same_and_checkpoints_are_light(toy, tmp_path):
     whole = run(toy, tmp_path, rounds=3)

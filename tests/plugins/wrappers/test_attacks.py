@@ -162,6 +162,7 @@ def test_a_stale_client_survives_a_file(federation, tmp_path):
     assert toyfed.same(*lines)
 
 
+@pytest.mark.always
 @pytest.mark.slow
 def test_a_stale_run_that_is_resumed_equals_one_that_was_not(tmp_path, few):
     class Killed(BaseException):

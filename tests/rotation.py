@@ -1,0 +1,48 @@
+"""``--part N/PARTS``: run one part of the chosen tests, so that several runs cover all of them."""
+
+from __future__ import annotations
+
+import re
+import zlib
+
+import pytest
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--part", metavar="N/PARTS", help="run part N of the tests, and all that are marked always"
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    given = config.getoption("--part")
+    if given is None:
+        return
+    number, parts = parsed(given)
+    kept = [
+        item
+        for item in items
+        if item.get_closest_marker("always") or part_of(item.nodeid, parts) == number
+    ]
+    config.hook.pytest_deselected(items=[item for item in items if item not in {*kept}])
+    items[:] = kept
+
+
+def parsed(text):
+    """Return the numbers of ``N/PARTS``."""
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
+        raise pytest.UsageError(f"--part {text!r}: expected N/PARTS, as in 1/4")
+    return int(found[1]), int(found[2])
+
+
+def part_of(nodeid, parts):
+    """Return the part (from 1) of a test.
+
+    Tests of a file that have the same parameters share their fixtures and therefore a part. Tests
+    with other parameters are spread: each part has some of every family, so that a fault of a whole
+    family shows in every part. New tests don't move the others.
+    """
+    file, _, test = nodeid.partition("::")
+    name, _, parameters = test.partition("[")
+    return zlib.crc32(f"{file}::{parameters or name}".encode()) % parts + 1
