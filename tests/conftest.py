@@ -32,17 +32,24 @@ def _put_together_once():
 
 @pytest.fixture(scope="session", autouse=True)
 def _read_once():
-    """Cache entry points by ``sys.path``, because every plan reads them."""
+    """Cache entry points by the folders of ``sys.path``, because every plan reads them.
+
+    A path is not enough: pytest removes folders of passed tests, and a later test may get the name.
+    """
     whole = importlib.metadata.entry_points
 
+    def folder(path):
+        found = os.stat(path) if os.path.exists(path) else None
+        return path, found and (found.st_ino, found.st_mtime_ns)
+
     class Installed:
-        def __init__(self, path):
+        def __init__(self, folders):
             self.select, self.groups = functools.cache(whole().select), whole().groups
 
     installed = functools.cache(Installed)
 
     def entry_points(**which):
-        found = installed(tuple(sys.path))
+        found = installed(tuple(map(folder, sys.path)))
         return found.select(**which) if which else found
 
     with pytest.MonkeyPatch.context() as patch:

@@ -155,11 +155,14 @@ def test_every_option_has_its_names_default_and_meaning(path, page):
         row = rows[", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])]
         shown, meaning = option.get_help_record(CONTEXTS[path])
         metavar = re.sub(r"^(-[\w-]+|[ ,/])+", "", shown).replace("|", r"\|")
+        kind = metavar.strip("<>").removesuffix(" range").lower()  # <int>, or INTEGER in Typer 0.20
+        metavar = site_commands.USUAL.get(kind, metavar)
         if metavar and " \\| " not in row and not metavar.startswith("<"):
             assert metavar in row
         for default in re.findall(r"default: ([^;\])]+)", meaning):
             assert f" | {default} | " in row, (row, default)
-        meaning = meaning.replace("; repeatable", "").partition(" (")[0].partition("  [")[0]
+        meaning = meaning.replace("; repeatable", "").partition(" (")[0]
+        meaning = re.split(r"  \\?\[", meaning)[0]  # Typer 0.20 escapes the bracket
         assert meaning.rstrip(".") in row
 
 
