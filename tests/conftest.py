@@ -10,7 +10,8 @@ import signal
 import sys
 
 import pytest
-from rotation import pytest_addoption, pytest_collection_modifyitems  # noqa: F401
+
+pytest_plugins = ["rotation", "devices"]  # --part, and which tests see a GPU
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs
     signal.signal(signal.SIGINT, signal.default_int_handler)

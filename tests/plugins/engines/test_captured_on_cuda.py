@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from engine_toys import make_plan
 
 from protofl.testing import toy as toyfed
 from protofl.testing.equality import DROPOUT, RESIDUAL, Run, assert_equal_runs, double_precision
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = pytest.mark.gpu
 
 
 def run(folder, members, engine, **options):
