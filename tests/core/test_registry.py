@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 
 import pytest
@@ -67,6 +68,16 @@ def test_installed_plugins_are_found_without_importing_them(install):
     assert plugin.label == "method/distant"
     assert plugin in registry.plugins("method")
     assert "far_away_module" not in sys.modules
+
+
+def test_a_folder_that_is_removed_and_made_again_has_its_new_plugins_alone(install, tmp_path):
+    before = [*sys.path]
+    for name in ("first", "second"):
+        install("far-away", GOOD, {name: "far_away_module:Good"})
+        found = {p.name for p in Registry().plugins("method") if p.distribution == "far-away"}
+        assert found == {name}
+        shutil.rmtree(tmp_path / "far-away")
+        sys.path[:] = before
 
 
 def test_kinds_and_their_groups():
