@@ -73,8 +73,8 @@ def plot(
         option(
             "--x",
             "WHAT",
-            "curve: rounds, mb, upload-mb, seconds, flops or virtual (default: rounds); sweep: "
-            "option on the axis (default: the one with the most values)",
+            "curve: rounds, mb, upload-mb, seconds, flops or virtual; sweep: an option of the "
+            "sweep (default: rounds, or the option with the most values)",
         ),
     ] = None,
     log_x: Annotated[
