@@ -211,9 +211,14 @@ _add(app, "reproduce", reproduce.reproduce, USE)
 _add(app, "watch", watch.watch, USE)
 _group(
     "runs",
-    "List, show and remove recorded runs.",
+    "List, show, compare and remove recorded runs.",
     USE,
-    {"list": runs.list_runs, "show": runs.show_runs, "rm": runs.remove_runs},
+    {
+        "list": runs.list_runs,
+        "show": runs.show_runs,
+        "diff": runs.diff_runs,
+        "rm": runs.remove_runs,
+    },
 )
 _add(app, "report", report.report, USE)
 _add(app, "compare", compare.compare, USE)

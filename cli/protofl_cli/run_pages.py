@@ -1,4 +1,4 @@
-"""Page of a run in ``protofl runs show``, from its record only."""
+"""Pages of ``protofl runs show`` and ``protofl runs diff``, from records only."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import shlex
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from protofl.system.formatting import shape_text, size_text
+from protofl.system.formatting import count, shape_text, size_text
+from protofl_cli import render
 from protofl_cli.options import value_text
 from protofl_cli.tables import clock, shown_path
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from protofl.runs.recorded_run import Run
+    from protofl_workbench.comparing.run_difference import RunDifference
 
 
 def page_rows(run: Run) -> list[tuple[str, str]]:
@@ -39,6 +43,49 @@ def page_rows(run: Run) -> list[tuple[str, str]]:
         rows.append(("ended", why))
     rows.append(("resume" if not run.finished else "repeat", _command(run)))
     return rows
+
+
+def show_difference(difference: RunDifference, a: Path, b: Path) -> None:
+    """Print how two runs differ, as a table of both with a heading for each group of rows."""
+    names = ("A", "B")
+    render.pairs([("A", shown_path(a)), ("B", shown_path(b))])
+    groups = {
+        "options": difference.options,
+        "data": difference.data,
+        "software and machine": difference.software,
+    }
+    for title, pairs in groups.items():
+        if pairs:
+            rows = [(name, _value(one), _value(two)) for name, one, two in pairs]
+            render.table((title, *names), rows)
+    same = [title for title, pairs in groups.items() if not pairs]
+    if same:
+        render.text(f"equal: {', '.join(same)}", "dim")
+    rows = [(name, _result(name, one), _result(name, two)) for name, one, two in difference.results]
+    render.table(("results", *names), rows, right=names)
+    if difference.first_round is None:
+        render.text(f"All {count(difference.shared_rounds, 'shared round')} are equal to the bit.")
+        return
+    trial, round = difference.first_round
+    where = f"round {round + 1}" + (f" of trial {trial}" if trial else "")
+    figures = [f"{name} {_value(one)} and {_value(two)}" for name, one, two in difference.first]
+    more = f" and {len(figures) - 3} more" if len(figures) > 3 else ""
+    render.text(f"First difference in {where}: {'; '.join(figures[:3])}{more}.")
+
+
+def _value(value: Any) -> str:  # noqa: ANN401 - a value of a record
+    return "–" if value is None else value_text(value) if not isinstance(value, str) else value
+
+
+def _result(name: str, value: Any) -> str:  # noqa: ANN401 - a value of a record
+    """Return a result with its unit."""
+    if value is None:
+        return "–"
+    if "accuracy" in name:
+        return f"{value:.2%}"
+    if "load" in name:
+        return size_text(value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _rounds(run: Run) -> str:

@@ -56,12 +56,18 @@ def show_results(results: SweepResult, sweep: Sweep, folder: Path) -> None:
         row = [_shown(line, key) for key in keys] + [_spread(line, "value")]
         row += [_spread(line, "test")] * by_validation
         row += [_rounds(line)] * rounds
-        rows.append([*row, "best" if line is results.best else "", *[line.state] * states])
+        rank = "best" if line is results.best else "tie" if line in results.ties else ""
+        rows.append([*row, rank, *[line.state] * states])
     render.text()
     numbers = columns[len(keys) : len(keys) + 1 + by_validation + rounds]
     title = f"{_name(sweep)}: {results.words}" + ", mean ± std" * (sweep.trials > 1)
     render.table(columns, rows, title=title, right=numbers)
     pairs = [("results", shown_path(folder / "results.csv") + ", results.json")]
+    pairs.append(("picture", f"protofl plot sweep {shown_path(folder)}"))
+    if results.ties:
+        of = f" of {results.samples}" if results.samples else ""
+        words = "differ from the best by less than 1.96 standard errors"
+        pairs.insert(0, ("ties", f"{count(len(results.ties), 'point')} {words}{of}"))
     if results.best and results.best.runs[0].folder:
         config = shown_path(results.best.runs[0].folder / "config.json")
         pairs.insert(0, ("repeat the best", f"protofl run --config {config}"))

@@ -35,8 +35,8 @@ def providers(composition: Composition) -> dict[str, str]:
     return words | {"local_loss": " + ".join(term.label for term in composition.terms)}
 
 
-def composition_rows(plan: Plan, folder: RunFolder) -> list[tuple[str, str]]:
-    """Return the providers of hooks, the data, the training and the place of a run."""
+def composition_rows(plan: Plan, folder: RunFolder | None = None) -> list[tuple[str, str]]:
+    """Return the providers of hooks, the data, the training and the place of a run, if any."""
     from protofl.hooks.malicious import malicious_clients  # it imports torch
 
     s, info, composition = plan.settings, plan.info, plan.composition
@@ -70,7 +70,8 @@ def composition_rows(plan: Plan, folder: RunFolder) -> list[tuple[str, str]]:
     rows.append(("runs on", where))
     if plan.trackers:
         rows.append(("tracked by", ", ".join(tracker.name for tracker in plan.trackers)))
-    rows.append(("run folder", shown_path(folder.path)))
+    if folder is not None:
+        rows.append(("run folder", shown_path(folder.path)))
     return rows
 
 

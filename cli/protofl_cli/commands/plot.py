@@ -27,6 +27,7 @@ KINDS = {
     "time": "seconds of a round by stage",
     "confusion": "confusion matrix (of a run with --metrics confusion)",
     "split": "samples of each class at each client",
+    "sweep": "accuracy of a sweep's points over an option, with ties",
     **observed_pictures.KINDS,
 }
 """Kinds of pictures."""
@@ -38,6 +39,7 @@ TAKES = {
     "clients": ("as_", "at"),
     "confusion": ("trial",),
     "split": ("trial",),
+    "sweep": ("x",),
     **observed_pictures.TAKES,
 }
 """{kind: its own options}."""
@@ -49,7 +51,10 @@ ONE = ("confusion", "split", *observed_pictures.KINDS)
 def plot(
     kind: Annotated[str, typer.Argument(metavar="KIND", help=", ".join(KINDS))],
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of runs.")
+        list[Path],
+        typer.Argument(
+            metavar="RUN...", help="Run folders, or folders of runs; sweep: the folder of a sweep."
+        ),
     ],
     out: Annotated[
         Path | None, option("--out", "FILE", "File: .pdf, .png or .svg (default: KIND.png)")
@@ -68,7 +73,8 @@ def plot(
         option(
             "--x",
             "WHAT",
-            "curve: rounds, mb, upload-mb, seconds, flops or virtual (default: rounds)",
+            "curve: rounds, mb, upload-mb, seconds, flops or virtual; sweep: an option of the "
+            "sweep (default: rounds, or the option with the most values)",
         ),
     ] = None,
     log_x: Annotated[
@@ -165,6 +171,11 @@ def plot(
         from protofl_workbench import plots
         from protofl_workbench.comparing.run_groups import runs_in, sound_runs, state_notes
 
+        if kind == "sweep":
+            made = _sweep(runs, options, _width(width), font)
+            plots.save(made, target_file)
+            render.line(f"picture: {target_file}")
+            return
         damaged: list[str] = []
         own = sound_runs((run for folder in runs for run in runs_in(folder)), damaged)
         notes = damaged + state_notes(own)
@@ -192,7 +203,7 @@ def _options(kind: str, given: dict[str, Any], groups: bool) -> dict[str, Any]:
         raise UsageError(
             f"{kind} has no option {flag}", f"it belongs to {' and '.join(whose)}", "leave it out"
         )
-    if kind in ONE and groups:
+    if kind in (*ONE, "sweep") and groups:
         raise UsageError(f"{kind} has no options --group-by and --label", do="leave them out")
     return there
 
@@ -258,6 +269,20 @@ def _draw(
         "traffic": plots.traffic, "time": plots.stages,
     }  # fmt: skip
     return draw[kind](_groups(runs, by, labels, notes), **asked, width=width, font=font)
+
+
+def _sweep(folders: Sequence[Path], options: dict[str, Any], width: Any, font: Any) -> Figure:  # noqa: ANN401 - as in _draw
+    """Draw the results of a sweep from its folder."""
+    from protofl.errors import UsageError
+    from protofl_workbench.sweeps.sweep_chart import sweep_chart
+    from protofl_workbench.sweeps.sweep_results import load_results
+
+    if len(folders) > 1:
+        raise UsageError(
+            f"sweep shows one sweep, and {len(folders)} folders were given",
+            do="give the --out folder of one sweep",
+        )
+    return sweep_chart(load_results(folders[0]), **options, width=width, font=font)
 
 
 def _only(kind: str, runs: Sequence[Run]) -> Run:

@@ -75,6 +75,15 @@ def run(
             hidden=True,
         ),
     ] = None,
+    plan: Annotated[
+        bool,
+        typer.Option(
+            "--plan",
+            help="Print who provides each hook, the split, parameters, traffic, FLOPs and an "
+            "estimate of the time; train nothing.",
+            rich_help_panel=PANEL,
+        ),
+    ] = False,
     quiet: Annotated[
         bool,
         typer.Option(
@@ -101,9 +110,12 @@ def run(
     from protofl.errors import RunFailure
     from protofl.runs.plugin_names import named_request
     from protofl.system.options.table import build
+    from protofl_cli.run_plan import show_run_plan
     from protofl_cli.screen import Screen
 
-    screen = Screen(quiet=quiet)
+    if plan:
+        _check_plan_only({"--resume": resume, "--reuse": reuse, "--save-recipe": save_recipe})
+    screen = Screen(quiet=quiet or plan)
     typed = {name.removesuffix("_"): value for name, value in given.items()}
     try:
         with screen:
@@ -114,7 +126,7 @@ def run(
                 resume=resume,
                 save_recipe=save_recipe,
             )
-            screen.quiet = quiet or request.quiet
+            screen.quiet = quiet or request.quiet or plan
             # Find wrong options before torch is loaded.
             given = {name: value for name, value in request.options.items() if value != ""}
             screen.loading(f"resuming {out}" if resume else _title(build(given)))
@@ -125,7 +137,9 @@ def run(
 
             for line in found.notes:
                 screen(Note(line))
-            if reuse is not None:
+            if plan:
+                show_run_plan(request)
+            elif reuse is not None:
                 run_or_reuse(request, reuse, screen)
             else:
                 start(request, screen)
@@ -136,6 +150,17 @@ def run(
         if screen.folder is not None:
             problem.do = "; ".join(filter(None, (problem.do, _to_continue(screen.folder))))
         raise
+
+
+def _check_plan_only(others: dict[str, Any]) -> None:
+    """Refuse options that start, continue or write something beside ``--plan``."""
+    from protofl.errors import UsageError
+
+    for flag, given in others.items():
+        if given:
+            raise UsageError(
+                f"--plan starts nothing, so {flag} has no effect", do=f"leave out {flag}"
+            )
 
 
 def _title(settings: Settings) -> str:

@@ -1,4 +1,4 @@
-"""``protofl runs``: list, show and remove recorded runs."""
+"""``protofl runs``: list, show, compare and remove recorded runs."""
 
 from __future__ import annotations
 
@@ -186,6 +186,42 @@ def _show(run: Run) -> None:
         columns, rows = architecture_table(run)
         if rows:
             render.table(columns, rows, right=columns[1:])
+
+
+def diff_runs(
+    a: Annotated[str, typer.Argument(metavar="A", help="Run folder or digits of an identity.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another run.")],
+    runs: Folder = Path("runs"),
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show how two runs differ: options, data, software, results, and the first other round.
+
+    Equal runs have equal figures in every round, to the last bit. Exit code 0: nothing but the
+    time differs; 1: the runs differ.
+    """
+    from protofl.errors import UsageError
+    from protofl.records.run_index import find_runs
+    from protofl.runs.recorded_run import load_run
+    from protofl_cli.run_pages import show_difference
+    from protofl_workbench.comparing.run_difference import run_difference
+
+    found = []
+    for word in (a, b):
+        paths = find_runs(word, runs)
+        if len(paths) != 1:
+            names = ", ".join(map(str, paths[:4]))
+            raise UsageError(
+                f"{word} names {len(paths)} runs: {names}", do="give the folder of one"
+            )
+        found.append(load_run(paths[0]))
+    difference = run_difference(*found)
+    if as_json:
+        render.plain([json.dumps(asdict(difference) | {"a": a, "b": b}, indent=1)])
+    else:
+        show_difference(difference, *(run.folder for run in found))
+    if not difference.is_empty:
+        raise typer.Exit(1)
 
 
 def remove_runs(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -84,20 +84,7 @@ def _start(
         check_free(out.expanduser().absolute())
     home = folder.path if recorded else request.home
     plan = plan or Plan.make(given, request.extra, note, said=request.said, home=home)
-    if plan.settings.engine == "auto":
-        from protofl.runs.automatic_choices import choose_engine
-
-        choose_engine(plan, note)
-    plan.set_by |= sources_in(recorded) if recorded else request.set_by
-    plan.set_by = {name: who for name, who in plan.set_by.items() if who}
-    plan.split(0)  # data that can't be split this way are found before there is a folder
-    check_measures(plan)
-    check_participation(plan)
-    if observes(plan):
-        from protofl.federation.observer import check_observing
-
-        check_observing(plan)
-    check_trackers(plan)
+    _decide_and_check(plan, sources_in(recorded) if recorded else request.set_by, note)
     if (line := plan.check_initial_weights()) and not recorded:
         progress(events.Note(line))
     if recorded:
@@ -121,6 +108,40 @@ def _start(
         with deterministic_kernels(plan.settings.deterministic), kept:
             life.train()
     return life.conclude()
+
+
+def plan_run(request: Request, note: Callable[[str], None]) -> Plan:
+    """Plan a new run and check it as `start` does, without a folder and without training.
+
+    Args:
+        request: What is asked for.
+        note: Takes lines for the user.
+
+    Raises:
+        UsageError: Something asked for can't be done.
+    """
+    plan = Plan.make(request.options, request.extra, note, said=request.said, home=request.home)
+    _decide_and_check(plan, request.set_by, note)
+    if line := plan.check_initial_weights():
+        note(line)
+    return plan
+
+
+def _decide_and_check(plan: Plan, set_by: Mapping[str, str], note: Callable[[str], None]) -> None:
+    """Choose the engine of ``--engine auto``, note who set which option, and check the plan."""
+    if plan.settings.engine == "auto":
+        from protofl.runs.automatic_choices import choose_engine
+
+        choose_engine(plan, note)
+    plan.set_by = {name: who for name, who in (plan.set_by | {**set_by}).items() if who}
+    plan.split(0)  # data that can't be split this way are found before there is a folder
+    check_measures(plan)
+    check_participation(plan)
+    if observes(plan):
+        from protofl.federation.observer import check_observing
+
+        check_observing(plan)
+    check_trackers(plan)
 
 
 def observes(plan: Plan) -> bool:

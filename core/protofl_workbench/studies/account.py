@@ -132,7 +132,14 @@ def traffic(request: Request) -> list[Row]:
     Raises:
         UsageError: An option is unknown, out of range, or does not fit the others.
     """
-    plan = plan_of(request)
+    return traffic_of(plan_of(request))
+
+
+def traffic_of(plan: Plan) -> list[Row]:
+    """Return the records of the first two rounds of a plan without training.
+
+    Rounds from the second on have the traffic of the second: all payloads have been sent once.
+    """
     changes = {"rounds": FAR, "eval_every": FAR, "measure": [], "trials": 1, "lr": 0.0}
     split = one_of_each(plan.split(0), plan.data.y)
     short = replace(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from protofl.errors import UsageError
 from protofl.records.row import Row, frame_of
 from protofl.system.files.atomic import write_file, write_json
+from protofl.system.files.checksums import read_json
 from protofl_workbench.batch.batch_events import Outcome
 from protofl_workbench.comparing.figure_table import csv_text
 from protofl_workbench.sweeps.axes import Point
@@ -21,6 +24,7 @@ from protofl_workbench.sweeps.sweep_points import points_of
 if TYPE_CHECKING:
     import pandas as pd
 
+    from protofl.records.recorded_split import RecordedSplit
 
 CSV, JSON = "results.csv", "results.json"
 
@@ -82,6 +86,8 @@ class PointRun:
     folder: Path | None = None
     figure: dict[str, Any] | None = None
     error: str = ""
+    samples: int = 0
+    """Samples on which points are compared: validation or test samples; 0 if not recorded."""
 
 
 @dataclass
@@ -114,6 +120,23 @@ class PointResult:
         if len(states) == 1:
             return next(state for state, count in counts.items() if count)
         return ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+
+    @property
+    def samples(self) -> int:
+        """Samples of all trials on which the point is compared; 0 if one did not record them."""
+        scored = [run.samples for run in self.runs if run.figure]
+        return sum(scored) if all(scored) else 0
+
+    def variance(self) -> float:
+        """Return the variance of the mean figure, as far as it is known.
+
+        The larger of two estimates: that of a share of `samples` independent samples, p(1 − p) / n,
+        and that of the mean over trials, s² / trials.
+        """
+        mean, values = self.mean("value") or 0.0, self.values("value")
+        binomial = mean * (1 - mean) / self.samples if self.samples else 0.0
+        trials = statistics.variance(values) / len(values) if len(values) > 1 else 0.0
+        return max(binomial, trials)
 
     def values(self, key: str) -> list[float]:
         """Return a figure (``value`` or ``test``) of all runs that have it."""
@@ -152,6 +175,37 @@ class SweepResult:
     def best(self) -> PointResult | None:
         """The best complete point, if any."""
         return self.lines[0] if self.lines and self.lines[0].is_complete else None
+
+    def margin(self, line: PointResult) -> float:
+        """Return the largest difference to the best point that chance explains (95 %, two points).
+
+        1.96 standard errors of the difference of two independent means. Points are scored on the
+        same samples, so the true margin is often smaller.
+        """
+        best = self.best
+        return 0.0 if best is None else 1.96 * math.sqrt(best.variance() + line.variance())
+
+    @property
+    def ties(self) -> list[PointResult]:
+        """Complete points that cannot be told apart from the best one, without the best."""
+        best = self.best
+        if best is None:
+            return []
+        top = best.mean("value") or 0.0
+        return [
+            line
+            for line in self.lines[1:]
+            if line.is_complete and top - (line.mean("value") or 0.0) <= self.margin(line)
+        ]
+
+    @property
+    def samples(self) -> str:
+        """The samples of a trial in words, ``180 validation samples``; empty if not recorded."""
+        counts = sorted({run.samples for line in self.lines for run in line.runs if run.figure})
+        if not counts or not counts[0]:
+            return ""
+        number = " to ".join(f"{n:,}" for n in dict.fromkeys((counts[0], counts[-1])))
+        return f"{number} {self.chosen_on} samples"
 
     @property
     def chosen_on(self) -> str:
@@ -192,6 +246,7 @@ class SweepResult:
             "chosen_on": self.chosen_on,
             "words": self.words,
             "best": dict(self.best.point) if self.best else None,
+            "ties": [dict(line.point) for line in self.ties],
             "points": [
                 {
                     "point": dict(line.point),
@@ -231,6 +286,7 @@ def _run(run: PointRun, folder: Path | None) -> dict[str, Any]:
         "state": run.state,
         **figure,
         "rounds": run.rounds,
+        "samples": run.samples,
         "folder": place,
         "error": run.error,
     }
@@ -257,4 +313,59 @@ def point_run(outcome: Outcome, seed: int, figure: str) -> PointRun:
     if outcome.state != "failed" and outcome.folder is not None:
         rows = outcome.run.rows_of(0)
         found.rounds, found.figure = len(rows), figure_of(rows, figure)
+        if found.figure and outcome.run.has_split:
+            found.samples = _samples(outcome.run.split(0), found.figure["chosen_on"], figure)
     return found
+
+
+def _samples(split: RecordedSplit, chosen_on: str, figure: str) -> int:
+    """Return the number of samples on which a figure is computed."""
+    if figure.endswith("-server"):
+        return split.global_test_samples
+    counts = split.validation_counts if chosen_on == "validation" else split.test_counts
+    return int(counts.sum())
+
+
+def load_results(folder: str | Path) -> SweepResult:
+    """Read the results of a sweep from its folder.
+
+    Args:
+        folder: The folder of the sweep (``--out``).
+
+    Raises:
+        UsageError: It is not the folder of a sweep, the sweep has no results yet, or the file is
+            damaged.
+    """
+    path = Path(folder).expanduser()
+    if not (path / JSON).is_file():
+        why = "it has no results yet" if (path / "sweep.toml").exists() else f"it has no {JSON}"
+        raise UsageError(
+            f"{folder} has no results of a sweep ({why})",
+            do="give the --out folder of a sweep; resume it with protofl sweep --resume",
+        )
+    values = read_json(path / JSON)
+    try:
+        lines = [
+            PointResult(one["point"], [_run_of(run, path) for run in one["runs"]])
+            for one in values["points"]
+        ]
+        return SweepResult(values["figure"], lines, path)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"{path / JSON} is damaged: {type(error).__name__}: {error}",
+            do=f"write it again: protofl sweep --resume {folder}",
+        ) from None
+
+
+def _run_of(values: Mapping[str, Any], folder: Path) -> PointRun:
+    """Return the run that `_run` wrote."""
+    figure = {key: values[key] for key in ("value", "test", "round", "chosen_on")}
+    return PointRun(
+        values["seed"],
+        values["state"],
+        values["rounds"],
+        folder / values["folder"] if values["folder"] else None,
+        None if figure["value"] is None else figure,
+        values["error"],
+        values.get("samples", 0),  # version 0.1.0 did not record them
+    )

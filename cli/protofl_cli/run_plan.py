@@ -1,0 +1,144 @@
+"""Page of ``protofl run --plan``: what a run would do and cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from protofl.system.formatting import count, size_text
+from protofl_cli import render
+from protofl_cli.model_tables import si
+from protofl_cli.tables import clock, composition_rows, run_name
+
+if TYPE_CHECKING:
+    from protofl.federation.plan import Plan
+    from protofl.records.row import Row
+    from protofl.runs.request import Request
+
+
+class Costs(NamedTuple):
+    """The cost of a run, as far as it is known before training.
+
+    Attributes:
+        forward: FLOPs of one sample's forward pass, by architecture.
+        parameters: Parameters of the client's model, by architecture.
+        training: FLOPs of all clients' local training in a round.
+        traffic: The records of the first two rounds; later rounds have the traffic of the second.
+        steps: Mini-batches of local training in all rounds and trials.
+        seconds: Estimated seconds of all rounds and trials in one process.
+    """
+
+    forward: list[int]
+    parameters: list[int]
+    training: float
+    traffic: list[Row]
+    steps: int
+    seconds: float
+
+
+def show_run_plan(request: Request) -> None:
+    """Plan a run, try its hooks in the dry run, and print what it would do and cost.
+
+    Raises:
+        UsageError: The run would not start.
+    """
+    from protofl.runs.dry_step.dry_run import dry_step
+    from protofl.runs.lifecycle import plan_run
+
+    notes: list[str] = []
+    with render.waiting("planning"):
+        plan = plan_run(request, notes.append)
+    settings = plan.settings
+    render.heading(f"{run_name(plan)} · {settings.models} · {settings.dataset}", "plan")
+    render.pairs(composition_rows(plan))
+    here = not plan.data.x.is_meta
+    with render.waiting("measuring"):
+        if settings.dry_step:
+            dry_step(plan, notes.append)
+        costs = costs_of(plan) if here else None
+    for note in dict.fromkeys([*notes, *plan.notes, *plan.split(0).notes]):
+        render.text(f"  note: {note}", "yellow")
+    render.text()
+    if costs is None:
+        render.text("The data are on other machines, so traffic and time are not known here.")
+    else:
+        _show_costs(plan, costs)
+    render.text("Nothing was trained. Leave out --plan to start the run.", "dim")
+
+
+def costs_of(plan: Plan) -> Costs:
+    """Count and measure the cost of a plan whose data are on this machine."""
+    from protofl.federation.stages import Workload
+    from protofl.hooks.models.flops import profile
+    from protofl.runs.dry_step.dry_run import count_flops
+    from protofl_workbench.batch.estimate import pace, seconds_of, steps_in, workload
+    from protofl_workbench.studies.account import traffic_of
+
+    info, load = plan.info, workload(plan)
+    counted = count_flops(plan)
+    each = [found.counted / max(1, found.samples) for found in counted]
+    batches = Workload(plan, 0)
+    training = sum(
+        batches.training(client) * plan.settings.batch_size * each[info.place_of(client)]
+        for client in range(info.num_clients)
+    )
+    return Costs(
+        forward=[found.forward for found in counted],
+        parameters=[profile(a, *info.sizes_of(a))[0] for a in info.architectures],
+        training=training * info.participants / info.num_clients,
+        traffic=traffic_of(plan),
+        steps=steps_in(load),
+        seconds=seconds_of(load, pace(plan)),
+    )
+
+
+def _show_costs(plan: Plan, costs: Costs) -> None:
+    info, s = plan.info, plan.settings
+    clients = Counter(info.place_of(client) for client in range(info.num_clients))
+    render.table(
+        ("architecture", "clients", "parameters", "forward FLOPs"),
+        [
+            (a.name, f"{clients[n]:,}", f"{costs.parameters[n]:,}", si(costs.forward[n]))
+            for n, a in enumerate(info.architectures)
+        ],
+        right=("clients", "parameters", "forward FLOPs"),
+    )
+    rounds = s.rounds * s.trials
+    render.pairs(
+        [
+            *_traffic_rows(costs.traffic, s.rounds, s.trials),
+            ("training FLOPs", f"about {si(costs.training)} a round"),
+            ("mini-batches", f"{costs.steps:,} in {count(rounds, 'round')}"),
+            ("majority guess", f"{plan.majority_accuracy(0):.1%} accuracy"),
+            ("time", _time(plan, costs.seconds)),
+        ]
+    )
+
+
+def _traffic_rows(two: Sequence[Row], rounds: int, trials: int) -> list[tuple[str, str]]:
+    """Return the traffic of a round of all participants, and of the whole run."""
+    first, later = two
+    rows, whole = [], 0
+    for way in ("upload", "download"):
+        before, after = (getattr(row, f"{way}_bytes") for row in (first, later))
+        words = size_text(after) if after else "nothing"
+        if before != after:
+            words += f"; in the first {size_text(before) if before else 'nothing'}"
+        rows.append((f"{way} a round", words))
+        whole += trials * (before + (rounds - 1) * after)
+    return [*rows, ("traffic in all", size_text(whole) if whole else "nothing")]
+
+
+def _time(plan: Plan, seconds: float) -> str:
+    """Return the estimated time, with the processes that the run would use."""
+    from protofl.system.machine import usable_cores
+
+    s = plan.settings
+    hosts = 1
+    if s.backend in ("auto", "process"):
+        hosts = s.workers or min(len(usable_cores()), plan.info.participants)
+    if s.backend not in ("auto", "process", "local"):
+        return f"about {clock(seconds)} in one process; backend {s.backend} was not measured"
+    words = f"about {clock(seconds / hosts)}"
+    return f"{words} with {count(hosts, 'process', 'processes')}, by steps measured now"
