@@ -31,7 +31,11 @@ The names below are loaded on first use, so that ``import protofl`` does not imp
 from __future__ import annotations
 
 import importlib
+import sys
 import warnings
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from protofl.system.version import __version__ as __version__
@@ -171,3 +175,20 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - the public names are of man
 
 def __dir__() -> list[str]:
     return __all__
+
+
+class _Spaces(MetaPathFinder, Loader):
+    """Finds the modules of `_MODULES` by their public names, as in ``import protofl.datasets``."""
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
+        """Return a spec for a public name of a module; None for any other name."""
+        package, _, name = fullname.rpartition(".")
+        return ModuleSpec(fullname, self) if package == __name__ and name in _MODULES else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Put the module itself in the place of the new one, so that there is only one."""
+        name = module.__name__
+        sys.modules[name] = importlib.import_module(_MODULES[name.rpartition(".")[2]])
+
+
+sys.meta_path.append(_Spaces())

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.resources
+import inspect
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from typer.main import get_command
 
 import protofl as pf
+from protofl.hooks.views.run_info import ClientCard
 from protofl_cli.app import app
 from protofl_cli.check_target import CONTRACTS
 
@@ -55,3 +60,14 @@ def test_commands_of_an_author_are_documented(command):
     options = {o for p in found.params for o in p.opts if o.startswith("--")}
     for option in options - {"--data-dir"}:
         assert option in text, option
+
+
+@pytest.mark.parametrize("name", sorted(pf._MODULES))
+def test_a_module_is_imported_by_its_public_name(name):
+    code = f"import protofl.{name} as found, protofl as pf; assert found is pf.{name}"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_help_names_what_a_card_of_a_client_has():
+    words = inspect.getdoc(pf.Server.clients)
+    assert all(f"``{field.name}``" in words for field in dataclasses.fields(ClientCard))

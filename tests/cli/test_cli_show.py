@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+from pathlib import Path
 
 import pytest
 import torch
 
 from protofl.hooks.discovery.kinds import hooks_of
 from protofl.hooks.discovery.registry import Registry
+from protofl.hooks.plugin.members import donation
 from protofl.hooks.wire.vocabulary import VOCABULARY
 from protofl.system.options.plugin_options import Config, option_names
 from protofl_cli import topic_pages
@@ -34,7 +36,7 @@ def test_every_plugin(cli, plugin):
     for hook in hooks_of(plugin.kind, loaded):
         assert f"\n{hook} " in result.output
     if hasattr(loaded, "donates"):
-        assert f"--use {loaded.donates[0]}={plugin.name}" in result.output
+        assert donation(loaded, plugin.name, loaded.donates[0]) in result.output
     elif plugin.kind == "method":
         for term in getattr(loaded, "terms", {"ce": ""}):
             assert f"\n{term} " in result.output
@@ -160,3 +162,10 @@ def test_the_page_of_the_machine(cli, monkeypatch, tmp_path):
 def test_the_page_of_the_wire(cli):
     output = cli("show", "wire").output
     assert all(key.name in output for key in VOCABULARY)
+
+
+def test_the_page_about_data_has_the_run_options_of_digits(cli, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    page = (Path(__file__).parents[2] / "docs/how-to/choose-data.md").read_text()
+    quoted = page.split("for `digits`\n`")[1].split("`")[0]
+    assert " ".join(quoted.split()) in cli("show", "digits").output

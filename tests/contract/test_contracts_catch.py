@@ -653,6 +653,32 @@ class Runnable(Prototypes):
     donates = ("server_agregate",)
 
 
+class Shrink:
+    """A loss term for other methods."""
+
+    donates = ("local_loss",)
+    terms = {"shrink": "mean square of the features"}
+
+    @pf.hookimpl
+    def local_loss(self, output):
+        return {"shrink": 0.01 * output.features.square().mean()}
+
+
+def test_a_donor_of_one_loss_term_passes():
+    found = run_checks(type("Chosen", (MethodContract,), {"plugin": Shrink}))
+    assert {f.check: f.why for f in found if f.outcome not in ("passed", "skipped")} == {}
+
+
+def test_a_loss_term_that_is_not_declared_as_a_donor_is_told_so():
+    class Bare:
+        """A method without cross-entropy."""
+
+        terms = Shrink.terms
+        local_loss = Shrink.local_loss
+
+    assert 'donates = ("local_loss",)' in failures(MethodContract, Bare, "it_learns")["it_learns"]
+
+
 @pytest.mark.parametrize(
     ("plugin", "why"),
     [

@@ -18,7 +18,12 @@ import protofl as pf
 from protofl.errors import Diverged, Refused
 from protofl.federation.plan import Plan
 from protofl_workbench.batch import batch_events as events
-from protofl_workbench.batch.batch_tasks import check_error, shared_cores, with_hosts
+from protofl_workbench.batch.batch_tasks import (
+    OrderedRuns,
+    check_error,
+    shared_cores,
+    with_hosts,
+)
 from protofl_workbench.batch.estimate import pace, seconds_of, workload
 from protofl_workbench.batch.run_batch import Batch
 
@@ -113,6 +118,37 @@ def test_all_rounds_without_the_evaluation_of_a_last_one_are_not_finished(tmp_pa
         assert not batch.check_all([short])[0].finished
     (outcome,) = here(tmp_path, [short])
     assert [row["evaluated"] > 0 for row in outcome.run.rows] == [False, True, True]
+
+
+class Stopping(OrderedRuns):
+    """Stops every run as soon as it can."""
+
+    def __init__(self, checked):
+        super().__init__(checked)
+        self.asked = []
+
+    def should_continue(self, batch_run, row, rounds):
+        self.asked.append((row.round, rounds))
+        return False
+
+
+def test_a_resumed_run_is_not_stopped_within_its_finished_rounds(tmp_path):
+    """So the rounds after which it is stopped are those in its folder."""
+    seen, long = [], wanted("long", rounds=5)
+
+    def halt(event):
+        seen.extend([event] * isinstance(event, events.RoundDone))
+        if len(seen) == 3:
+            raise Halted
+
+    with pytest.raises(Halted):
+        here(tmp_path, [long], halt)
+    with Batch(tmp_path, at_once=0) as batch:
+        source = Stopping(batch.check_all([long]))
+        batch.do(source, [long.request])
+    (outcome,) = source.outcomes.values()
+    assert source.asked == [(0, 5), (1, 5), (2, 5)]
+    assert outcome.state == "stopped" and len(outcome.run.rows_of(0)) == 3
 
 
 def test_a_later_trial_of_a_run_that_is_there_is_read_from_it(tmp_path):

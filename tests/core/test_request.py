@@ -123,3 +123,10 @@ def test_what_is_not_written_as_it_should_be(typed, words):
 )
 def test_unknown_names_are_told_with_near_ones_and_abbreviations(name, words):
     assert unknown("option", name, {"momentum", "lr", "s"}).near.startswith(words)
+
+
+@pytest.mark.parametrize("file", ["r.toml", "runs/a/config.json"])
+def test_a_file_in_the_place_of_the_method_is_for_config(file):
+    with pytest.raises(pf.UsageError) as caught:
+        read_request({"method": file})
+    assert caught.value.do == f"write --config {file}"

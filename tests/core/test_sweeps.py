@@ -87,6 +87,12 @@ def test_axes_that_can_not_be(fedtgp, texts, said, near):
     assert said in caught.value.what and near in caught.value.near + caught.value.do
 
 
+def test_the_advice_about_a_range_can_be_typed():
+    with pytest.raises(pf.UsageError) as caught:
+        read_axes(["lr=0.1:0.2"])
+    assert "--search tpe --budget N --grid lr=0.1..0.2" in caught.value.do
+
+
 @pytest.mark.parametrize(
     ("text", "do"),
     [

@@ -195,12 +195,16 @@ def _studies(found: Any) -> None:  # noqa: ANN401 - a plugin
 
 def _method(registry: Registry, plugin: Plugin, found: Any) -> None:  # noqa: ANN401 - a plugin
     from protofl.hooks.discovery.kinds import hooks_of
+    from protofl.hooks.plugin.members import donation
     from protofl.hooks.plugin.providers import Baseline
     from protofl.system.options.plugin_options import VariantConfig
 
     for hook in getattr(found, "donates", ()):
-        render.text(f"Use it in a method: protofl run METHOD --use {hook}={plugin.name}\n")
-    if hasattr(found, "donates"):
+        render.text(
+            f"Use it in a method: protofl run METHOD {donation(found, plugin.name, hook)}\n"
+        )
+    donates = getattr(found, "donates", ("local_loss",))
+    if "local_loss" not in donates:
         return
     own = "local_loss" in hooks_of("method", found)
     terms = getattr(found, "terms", {}) if own else Baseline.terms
@@ -210,6 +214,8 @@ def _method(registry: Registry, plugin: Plugin, found: Any) -> None:  # noqa: AN
         title="Loss terms: --drop local_loss.TERM, --add local_loss="
         f"{plugin.name}.TERM for another method",
     )
+    if hasattr(found, "donates"):
+        return
     for title, attribute in (("Uploads", "uploads"), ("Downloads", "downloads")):
         travels = getattr(found, attribute, None)
         if travels:

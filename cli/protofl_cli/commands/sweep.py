@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from protofl.errors import Diverged
 from protofl_cli import render
 from protofl_cli.interrupts import interrupted, put_off
 from protofl_cli.options import Debug, TrustCode, option
@@ -89,6 +90,16 @@ def sweep(
         int | None,
         _option("--budget", "N", "Number of points of a search (≥ 1; needed)", min=1),
     ] = None,
+    prune: Annotated[
+        str | None,
+        _option(
+            "--prune",
+            "RULE",
+            "median to stop a run of a search that is worse in a round than half of the others, "
+            "after a warm-up; none to finish all runs (default: median)",
+            show_default=False,
+        ),
+    ] = None,
     at_once: Annotated[
         int | None,
         _option(
@@ -130,7 +141,7 @@ def sweep(
     from protofl_cli.batch_screen import BatchScreen
 
     typed = {name.removesuffix("_"): value for name, value in given.items() if value is not None}
-    own: dict[str, Any] = {"figure": figure, "search": search, "budget": budget}
+    own: dict[str, Any] = {"figure": figure, "search": search, "budget": budget, "prune": prune}
     places: list[Path] = []
     try:
         with BatchScreen(quiet=quiet) as screen:
@@ -149,7 +160,8 @@ def sweep(
             how: dict[str, Any] = {"at_once": at_once, "follow": screen}
             if resume is not None:
                 others = {"method": method, "grid": grid, "out": out, "runs": runs, "most": most}
-                others |= {"config": config, "figure": figure, "search": search, **typed}
+                others |= {"config": config, "figure": figure, "search": search, "prune": prune}
+                others |= typed
                 check_resume_options(
                     {key: v for key, v in others.items() if key != "set"}, plan=plan
                 )
@@ -182,7 +194,8 @@ def sweep(
         from protofl_cli.batch_screen import show_failures
 
         show_failures(screen.failed)
-        render.line(f"then resume with: {_again(places[0])}")
+        if not all(isinstance(outcome.error, Diverged) for outcome in screen.failed):
+            render.line(f"then resume with: {_again(places[0])}")
         raise typer.Exit(1)
 
 

@@ -14,7 +14,7 @@ from protofl.federation.client_arrivals import tuning_epochs
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.models.optimisers import training_options
 from protofl.hooks.plugin.composition import Composition
-from protofl.hooks.plugin.members import Choice, choose, choose_several, plugins_of_kinds
+from protofl.hooks.plugin.members import Choice, choose, choose_several, donation, plugins_of_kinds
 from protofl.system.device import device_of
 from protofl.system.machine import usable_cores
 from protofl.system.options.plugin_options import check_consent
@@ -103,11 +103,12 @@ def _composed(registry: Registry, settings: Settings) -> Composition:
         wrappers=settings.wrappers,
     )
     for hook, name in composition.providers.items():
-        donated = getattr(composition.members[name].plugin, "donates", (hook,))
+        plugin = composition.members[name].plugin
+        donated = getattr(plugin, "donates", (hook,))
         if hook not in donated:
             raise UsageError(
                 f"{name} provides {' and '.join(donated)} for other methods, and no {hook}",
-                do=f"give it to a method: protofl run METHOD --use {donated[0]}={name}",
+                do=f"give it to a method: protofl run METHOD {donation(plugin, name, donated[0])}",
             )
     return composition
 

@@ -78,6 +78,7 @@ def read_request(
         UsageError: An option is not written as it should be, or the file or the recipe is broken.
     """
     request = Request({}, resume=resume)
+    _check_is_no_file(typed.get("method"))
     where = "the options" if isinstance(config, Mapping) else f"--config {config}"
     check_texts([typed, config, out, save_recipe])
     request.out = Path(out) if out is not None else None
@@ -140,6 +141,19 @@ def _sources(
     name = options.get("recipe", {}).get("name", "")
     found = {**file, **dict.fromkeys(options.keys() - merged.keys(), f"recipe {name}")}
     return {key: who for key, who in found.items() if key not in above}
+
+
+def _check_is_no_file(method: object) -> None:
+    """Check that the method is not a file of options, which ``--config`` takes.
+
+    Raises:
+        UsageError: It is.
+    """
+    if isinstance(method, str) and method.endswith((".toml", ".json")):
+        raise UsageError(
+            f"{method} is a file of options, expected the name of a method or a recipe",
+            do=f"write --config {method}",
+        )
 
 
 def _take_outputs(

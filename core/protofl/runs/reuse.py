@@ -13,8 +13,10 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+from protofl.errors import Diverged
 from protofl.federation import events
 from protofl.federation.events import Progress
+from protofl.records.failure import Failure
 from protofl.records.reading import GOING_ON
 from protofl.runs.recorded_run import Run
 from protofl.runs.request import Request
@@ -27,11 +29,26 @@ SECONDS = 0.5
 """Seconds between two checks of a run that another process trains."""
 
 
+class DivergedBefore(Diverged):
+    """The requested run diverged before, and would diverge again here.
+
+    Args:
+        failure: The recorded failure.
+        folder: The folder of the run.
+    """
+
+    def __init__(self, failure: Failure, folder: Path) -> None:
+        super().__init__(f"{failure.what} (in an earlier run)", failure.near, failure.do)
+        self.folder = folder
+
+
 def run_or_reuse(
     request: Request,
     runs: str | Path = "runs",
     progress: Progress = events.ignore,
     idle: Idle | None = None,
+    *,
+    repeat_diverged: bool = True,
 ) -> Run:
     """Return the requested run; train only what is missing.
 
@@ -41,6 +58,8 @@ def run_or_reuse(
         progress: Called with every event of what is trained, and with notes: which run is reused
             and what isn't known of it, why another is not.
         idle: Hosts that earlier runs have left, and where this one leaves its own.
+        repeat_diverged: False to raise the recorded error of a run that would diverge again, with
+            the same code on the same machine, instead of training it.
 
     Returns:
         A run with exactly the trials and rounds asked for; trial k has seed s + k.
@@ -48,6 +67,7 @@ def run_or_reuse(
     Raises:
         UsageError: Something asked for can't be done; nothing has been started.
         RunFailure: The run failed; finished rounds are in its folder, and count the next time.
+        DivergedBefore: The run diverged before, and `repeat_diverged` is False.
     """
     wanted, folder = RequestedRun.of(request, progress), Path(runs).expanduser()
     waits = f"waiting for another process that makes the same run in {folder}"
@@ -65,6 +85,8 @@ def run_or_reuse(
             while busy[0].state == GOING_ON:
                 time.sleep(SECONDS)
         for run in filter(wanted.can_extend, there):
+            if not repeat_diverged and (failure := wanted.failed_before(run)):
+                raise DivergedBefore(failure, run.folder)
             if done := wanted.extended(run, idle):
                 return done
         return wanted.begun(folder, idle)

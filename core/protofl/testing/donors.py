@@ -13,6 +13,7 @@ from protofl.federation.plan import Plan
 from protofl.hooks.discovery.kinds import hooks_of
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.hookspecs.method import ROUND_HOOKS
+from protofl.hooks.plugin.members import donation
 from protofl.runs.dry_step.dry_run import dry_step
 from protofl.testing import toy
 from protofl.testing.contract import Contract, NotReached, expect, skip
@@ -57,7 +58,13 @@ class Donated(Contract):
     @property
     def taken(self) -> Mapping[str, str]:
         """``--use`` of the runs."""
-        return dict.fromkeys(self.donates, self.label)
+        return dict.fromkeys((h for h in self.donates if h != "local_loss"), self.label)
+
+    @property
+    def added(self) -> list[str]:
+        """``--add`` of the runs: the loss terms of a plugin that donates ``local_loss``."""
+        terms = getattr(self.cls, "terms", {}) if "local_loss" in self.donates else {}
+        return [f"{self.label}.{term}" for term in terms]
 
     def test_a_donor_is_run_by_others_alone(self) -> None:
         """A plugin that only donates has the hooks that it names, and is not run alone."""
@@ -69,7 +76,8 @@ class Donated(Contract):
         try:
             toy.make_plan(self.label, self.folder, extra=self.extra, block=self.block)
         except UsageError as error:
-            expect("--use" in str(error), f"running it alone is refused by: {error}")
+            way = donation(self.cls, self.label, self.donates[0])
+            expect(way in str(error), f"running it alone is refused by: {error}")
         else:
             expect(False, "it runs alone")
 

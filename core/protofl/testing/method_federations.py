@@ -48,7 +48,7 @@ class MethodFederations(Sound):
             parts: Options of other plugins, by kind.
             **options: Options of the run.
         """
-        given = {"use": self.taken, **self.run, **options, "block": self.block}
+        given = {"use": self.taken, "add": self.added, **self.run, **options, "block": self.block}
         if getattr(self.cls, "needs_public", False):
             given.setdefault("public", self.public())
         given["options"] = {self.label: {**self.chosen, **(set or {})}, **(parts or {})}

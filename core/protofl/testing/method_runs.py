@@ -105,7 +105,7 @@ class RunChecks(MethodFederations):
                     expect(bad is None, f"{direction} {bad!r} holds NaN or infinity")
 
     def test_few_and_lonely_classes(self) -> None:
-        """A client with one class, one with a class of its own, and a class that nobody has."""
+        """Losses and payloads are finite if clients lack classes, and if all clients lack one."""
         found = self.fed(data=toy.make_images(LONELY))
         lines = found.rounds(3)
         for direction in ("upload", "download"):
@@ -121,14 +121,14 @@ class RunChecks(MethodFederations):
                 expect(rows == own, f"client {client} has classes {own}, its prototypes {rows}")
 
     def test_a_last_batch_of_one(self) -> None:
-        """A last batch of one sample, and a client with one sample, under BatchNorm."""
+        """Losses are finite with BatchNorm, a last batch of one, and a client with one sample."""
         images = toy.make_images([[3, 3, 0], [4, 4, 3], [1, 0, 0], [2, 2, 2]])
         for drop_last in (False, True):
             found = self.fed(data=images, models=[WITH_NORM], drop_last=drop_last)
             expect_finite(found.rounds(2))
 
     def test_a_tenth_of_ten_clients(self) -> None:
-        """A round with one of ten clients; all clients are evaluated."""
+        """Rounds in which one of ten clients takes part are finite; all clients are evaluated."""
         shares = [[3 + i % 3, 2, 2, i % 4] for i in range(10)]
         found = self.fed(data=toy.make_images(shares), participation=0.1, seed=1)
         lines = found.rounds(4)

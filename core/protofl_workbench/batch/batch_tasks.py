@@ -64,10 +64,16 @@ class Source(Protocol):
         """
         ...
 
-    def should_continue(self, batch_run: BatchRun, row: Row) -> bool:
+    def should_continue(self, batch_run: BatchRun, row: Row, rounds: int) -> bool:
         """Return True if a run continues after a round.
 
-        Also called for rounds that were finished before. A run ends after its last round anyway.
+        Also called for rounds that were finished before a run was resumed. They cost nothing, so
+        that only the answer for the last of them counts. A run ends after its last round anyway.
+
+        Args:
+            batch_run: The run.
+            row: The line of the round.
+            rounds: Requested rounds of each trial.
         """
         ...
 
@@ -105,9 +111,13 @@ class RunChecks:
 class RunExecution:
     """Runs to execute."""
 
-    def __init__(self, source: Source, *, hosts: int, group: str) -> None:
+    def __init__(
+        self, source: Source, *, hosts: int, group: str, repeat_diverged: bool = True
+    ) -> None:
         self._source, self._hosts, self._group = source, hosts, group
+        self._repeat_diverged = repeat_diverged
         self._known: dict[BatchRun, Outcome] = {}
+        self._before: dict[BatchRun, int] = {}
 
     def next(self, follow: events.Follow) -> BatchRun | None:
         """Return the next run, if any."""
@@ -122,7 +132,7 @@ class RunExecution:
         options = request.options
         if self._group and options.get("track") and not options.get("track_group"):
             request = replace(request, options={**options, "track_group": self._group})
-        return RunJob(request, runs)
+        return RunJob(request, runs, self._repeat_diverged)
 
     def forward(self, batch_run: BatchRun, event: events.Event, follow: events.Follow) -> bool:
         """Pass an event on; return False if the source stops the run after a round."""
@@ -132,20 +142,23 @@ class RunExecution:
                 known = Outcome(
                     batch_run, "failed", event.folder, False, event.seed, event.rounds, event.trials
                 )
+                self._before[batch_run] = event.done
             case events.FolderMade():
                 known = replace(known, folder=event.folder)
         self._known[batch_run] = known
         follow(event)
         if not isinstance(event, events.RoundDone):
             return True
-        continues = self._source.should_continue(batch_run, event.row)
-        return continues or event.row.round + 1 == known.rounds
+        self._before[batch_run] -= 1  # below 0 for rounds that are trained now
+        continues = self._source.should_continue(batch_run, event.row, known.rounds)
+        return continues or self._before[batch_run] > 0 or event.row.round + 1 == known.rounds
 
     def end(
         self, batch_run: BatchRun, found: Outcome | ProtoflError, follow: events.Follow
     ) -> None:
         """Pass the outcome on."""
         known = self._known.pop(batch_run)
+        self._before.pop(batch_run, None)
         if isinstance(found, ProtoflError):
             outcome = replace(known, error=found)
         else:
@@ -195,7 +208,7 @@ class OrderedRuns:
                 return one.batch_run
         return None
 
-    def should_continue(self, batch_run: BatchRun, row: Row) -> bool:
+    def should_continue(self, batch_run: BatchRun, row: Row, rounds: int) -> bool:
         """Return True: no run is stopped early."""
         return True
 

@@ -51,6 +51,8 @@ class Batch:
             one by one in this process, which knows the classes of this program.
         follow: Called with every event (`protofl_workbench.batch.batch_events`).
         group: Group name of the runs for trackers; empty for none.
+        repeat_diverged: False if a run that diverged before, and would diverge again here, fails
+            with its recorded error instead of being trained again.
     """
 
     def __init__(
@@ -60,8 +62,9 @@ class Batch:
         at_once: int | None = None,
         follow: events.Follow = events.ignore,
         group: str = "",
+        repeat_diverged: bool = True,
     ) -> None:
-        self._group = group
+        self._group, self._repeat_diverged = group, repeat_diverged
         self.runs, self._at_once, self._follow = runs.expanduser().absolute(), at_once, follow
         self._inbox: queue.Queue[tuple[ProcessWorker, WorkerMessage]] = queue.Queue()
         self._workers: list[ProcessWorker | LocalWorker] = []
@@ -142,7 +145,9 @@ class Batch:
             on_gpu: True if the runs use a GPU.
         """
         most, hosts = shared_cores(alike, self._at_once, on_gpu=on_gpu)
-        self._work(RunExecution(source, hosts=hosts, group=self._group), most)
+        again = self._repeat_diverged
+        task = RunExecution(source, hosts=hosts, group=self._group, repeat_diverged=again)
+        self._work(task, most)
 
     # --- execution --------------------------------------------------------------------------------
 

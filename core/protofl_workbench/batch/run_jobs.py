@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,14 +19,15 @@ from protofl.federation.plan import Plan
 from protofl.federation.round_totals import check_measures
 from protofl.records.row import Row
 from protofl.runs.dry_step.dry_run import dry_step
+from protofl.runs.recorded_run import Run, load_run
 from protofl.runs.request import Request
 from protofl.runs.requested_run import RequestedRun
-from protofl.runs.reuse import run_or_reuse
+from protofl.runs.reuse import DivergedBefore, run_or_reuse
 from protofl.runs.tracking import check_trackers
 from protofl.system.machine import Idle
 from protofl.system.options.table import EXTENT, OPTIONS
 from protofl_workbench.batch import batch_events as events
-from protofl_workbench.batch.batch_events import BatchRun, CheckedRun, Outcome
+from protofl_workbench.batch.batch_events import BatchRun, CheckedRun, Outcome, State
 from protofl_workbench.batch.estimate import pace, seconds_of, steps_in, workload
 
 
@@ -52,10 +53,12 @@ class RunJob:
     Attributes:
         request: The run.
         runs: The folder of runs.
+        repeat_diverged: False if a run that would diverge again fails without training.
     """
 
     request: Request
     runs: Path
+    repeat_diverged: bool = True
 
 
 Job: TypeAlias = CheckJob | RunJob
@@ -172,11 +175,25 @@ class JobRunner:
                 raise Stopped
 
         try:
-            run = run_or_reuse(job.request, job.runs, progress=follow, idle=self._idle)
+            run = run_or_reuse(
+                job.request,
+                job.runs,
+                progress=follow,
+                idle=self._idle,
+                repeat_diverged=job.repeat_diverged,
+            )
         except Stopped:
             return Outcome(batch_run, "stopped")
-        seed, rounds, trials = (int(run.config[key]) for key in ("seed", "rounds", "trials"))
-        return Outcome(batch_run, "finished", run.folder, not trained, seed, rounds, trials)
+        except DivergedBefore as error:
+            return _outcome(batch_run, load_run(error.folder), error)
+        return replace(_outcome(batch_run, run), reused=not trained)
+
+
+def _outcome(batch_run: BatchRun, run: Run, error: ProtoflError | None = None) -> Outcome:
+    """Return the outcome of a recorded run, which has failed if there is an error."""
+    seed, rounds, trials = (int(run.config[key]) for key in ("seed", "rounds", "trials"))
+    state: State = "failed" if error else "finished"
+    return Outcome(batch_run, state, run.folder, False, seed, rounds, trials, error)
 
 
 def _scores_server(plan: Plan) -> bool:

@@ -35,6 +35,9 @@ from protofl_workbench.comparing.trial_figures import (
 )
 from protofl_workbench.comparing.trials import Trial
 
+FEW_PAIRS = 6
+"""Number of differences below which a note says that the bootstrap interval is too narrow."""
+
 BASELINES = ("local", "fedavg")
 """Methods that are the baseline by default, in this order; otherwise the first group is."""
 
@@ -272,8 +275,10 @@ def _explanations(
         notes.append("p: two-sided Mann-Whitney U test of unpaired samples")
     if max(map(len, seen)) > 1:
         notes.append("Holm: p corrected for all comparisons with the baseline in one figure")
+    least = min(d.count for d in differences)
+    few, fewest = least < FEW_PAIRS, count(least, "pair" if paired else "trial")
     notes.append(
         f"interval: {confidence:.0%} BCa bootstrap of the mean difference, "
-        f"{statistics.RESAMPLES:,} resamples; too narrow for fewer than six pairs"
+        f"{statistics.RESAMPLES:,} resamples" + f"; too narrow, as there are only {fewest}" * few
     )
     return notes

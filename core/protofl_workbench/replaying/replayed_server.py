@@ -130,7 +130,16 @@ def is_same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) 
 
 
 def _moved(knowledge: Payload, own: Payload) -> float:
-    """Return ‖a − b‖ / ‖b‖ over floating-point tensors with the same key and shape."""
+    """Return the relative distance ‖a − b‖ / ‖b‖ of two servers after the same round.
+
+    Args:
+        knowledge: a, the server's knowledge with the new options.
+        own: b, the server's knowledge with the run's own options.
+
+    Returns:
+        The norms are over all floating-point tensors with the same key and shape. 0 for equal
+        ones, and if b is 0.
+    """
     apart = norm = 0.0
     for key, value in own.items():
         if value.is_floating_point() and key in knowledge.keys():

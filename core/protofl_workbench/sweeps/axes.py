@@ -113,7 +113,8 @@ def _axis(key: str, text: str) -> Axis:
         raise UsageError(
             f"--grid {key}={text} is neither a value nor a range",
             "a range is LOW..HIGH[:log]",
-            f"write --search --grid {key}={range_}, or values: --grid {key}=VALUE,VALUE,…",
+            f"write --search tpe --budget N --grid {key}={range_}, "
+            f"or values: --grid {key}=VALUE,VALUE,…",
         )
     values = tuple(value.strip() for value in text.split(","))
     if not all(values):

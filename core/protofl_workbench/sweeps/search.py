@@ -2,20 +2,25 @@
 
 Optuna's tree-structured Parzen estimator (Bergstra et al., 2011), seeded for each point, chooses
 them. Its median rule stops a run that is worse in a round than half of the finished runs were in
-this round (Golovin et al., 2017). A journal in the sweep's folder stores the state, so that an
-interrupted search resumes; with one run at a time it makes the same choices.
+this round (Golovin et al., 2017), after a warm-up (`is_warm`). A journal in the sweep's folder
+stores the state, so that an interrupted search resumes; with one run at a time it makes the same
+choices.
+
+A point whose run diverges is one of the budget's points. Optuna learns it as a stopped run, and
+its run is not trained again where it would diverge again.
 """
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from protofl.errors import UsageError
+from protofl.errors import Diverged, UsageError
 from protofl.records.row import Row
 from protofl.runs.recorded_run import load_run
 from protofl.system.randomness import numpy_stream
@@ -32,6 +37,26 @@ JOURNAL = "search.journal"
 
 _STEP = 10_000_000
 """Larger than any number of rounds: an Optuna step is the number of a run and a round."""
+
+WARM_UP = 0.25
+"""Share of a run's rounds before which the median rule stops no run."""
+
+
+def is_warm(rows: Sequence[Row], rounds: int) -> bool:
+    """Return True if the warm-up of a run is over, so that the median rule may stop the run.
+
+    Many options act on what clients receive: a loss term with received prototypes is not there in
+    the first round. So the warm-up includes the first round in which clients received tensors that
+    a server made from uploads, that is, round 2 or a later one. A method without any traffic has
+    no such round. The warm-up also has a share of all rounds (`WARM_UP`).
+
+    Args:
+        rows: Lines of all rounds of the run so far.
+        rounds: Requested rounds of the run.
+    """
+    silent = not any(row.upload_floats or row.download_floats for row in rows)
+    received = any(row.round > 0 and row.download_floats for row in rows)
+    return rows[-1].round + 1 >= math.ceil(WARM_UP * rounds) and (received or silent)
 
 
 @dataclass(eq=False)
@@ -162,13 +187,13 @@ class Search:
             trial, PointResult({a.key: suggest_value(trial, a) for a in self._sweep.axes})
         )
 
-    def should_continue(self, batch_run: BatchRun, row: Row) -> bool:
+    def should_continue(self, batch_run: BatchRun, row: Row, rounds: int) -> bool:
         """Return False if the median rule stops a run."""
         point = self._of[batch_run]
         point.rows.append(row)
-        if not self._report(point):
+        if not self._report(point) or self._sweep.prune == "none":
             return True
-        return not point.trial.should_prune()
+        return not (is_warm(point.rows, rounds) and point.trial.should_prune())
 
     def _report(self, point: _PointTrial) -> bool:
         """Report a point's mean to Optuna after its last row; return True if it was evaluated."""
@@ -198,7 +223,7 @@ class Search:
         state, value = self._optuna.trial.TrialState, point.line.mean("value")
         if outcome.state == "finished" and value is not None:
             self._study.tell(point.trial, value)
-        elif outcome.state == "stopped":
+        elif outcome.state == "stopped" or isinstance(outcome.error, Diverged):
             self._study.tell(point.trial, state=state.PRUNED)
         else:
             self._failed += 1

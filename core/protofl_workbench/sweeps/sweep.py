@@ -29,6 +29,10 @@ Figure = Literal["best", "final", "best-server", "final-server"]
 FIGURES: tuple[str, ...] = get_args(Figure)
 """Figures by which points can be compared: in the best round or in the last one."""
 
+Prune = Literal["median", "none"]
+PRUNES: tuple[str, ...] = get_args(Prune)
+"""Rules by which a search stops runs early."""
+
 
 @dataclass(frozen=True)
 class Sweep:
@@ -41,6 +45,7 @@ class Sweep:
         figure: Figure by which points are compared.
         search: ``tpe`` for a search; empty for all points of the grid.
         budget: Number of points of a search.
+        prune: Rule by which a search stops runs early, one of `PRUNES`.
         runs: Folder of runs.
         where: Working folder at the start; relative paths refer to it.
     """
@@ -51,6 +56,7 @@ class Sweep:
     figure: str = "best"
     search: str = ""
     budget: int = 0
+    prune: str = "median"
     runs: Path = Path("runs")
     where: Path = field(default_factory=Path.cwd)
 
@@ -90,7 +96,7 @@ class Sweep:
         """Return the content of ``sweep.toml``: options as in ``--config``, and two tables."""
         own: dict[str, Any] = {"trials": self.trials, "figure": self.figure}
         if self.search:
-            own |= {"search": self.search, "budget": self.budget}
+            own |= {"search": self.search, "budget": self.budget, "prune": self.prune}
         own |= {"runs": str(self.runs), "where": str(self.where)}
         grid = {axis.key: axis.text for axis in self.axes}
         return {**_as_config(self.base.options), "sweep": own, "grid": grid}
@@ -117,6 +123,8 @@ def check_sweep(sweep: Sweep, most: int = MOST) -> list[str]:
         raise unknown("figure", sweep.figure, FIGURES)
     if sweep.search not in ("", "tpe"):
         raise unknown("search", sweep.search, ("tpe",))
+    if sweep.prune not in PRUNES:
+        raise unknown("rule --prune", sweep.prune, PRUNES)
     if bare := sweep.base.options.get("options", {}).get(""):
         raise UsageError(
             f"--set {next(iter(bare))}=…: the plugin of this option is unknown",
@@ -222,6 +230,7 @@ def _read(values: dict[str, Any], file: str) -> Sweep:
         figure=str(own["figure"]),
         search=str(own.get("search", "")),
         budget=int(own.get("budget", 0)),
+        prune=str(own.get("prune", "median")),
         runs=Path(str(own["runs"])),
         where=Path(str(own["where"])),
     )

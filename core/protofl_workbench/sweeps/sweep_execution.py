@@ -86,9 +86,7 @@ def start_sweep(
     if sweep.search:
         check_installed()
     with ExitStack() as until, disk_errors():
-        batch = until.enter_context(
-            Batch(sweep.runs, at_once=at_once, follow=follow, group=folder.name)
-        )
+        batch = until.enter_context(_batch(sweep, folder, at_once=at_once, follow=follow))
         checked = _checked(sweep, batch)
         until.enter_context(folder_lock(folder.expanduser().absolute(), "--out"))
         check_new_folder(folder, sweep)
@@ -129,10 +127,15 @@ def resume_sweep(
         if budget is not None and budget != sweep.budget:
             sweep = sweep.with_budget(budget)
             write_sweep(folder, sweep)
-        batch = until.enter_context(
-            Batch(sweep.runs, at_once=at_once, follow=follow, group=folder.name)
-        )
+        batch = until.enter_context(_batch(sweep, folder, at_once=at_once, follow=follow))
         return sweep, _execute(sweep, folder, batch, _checked(sweep, batch))
+
+
+def _batch(sweep: Sweep, folder: Path, *, at_once: int | None, follow: events.Follow) -> Batch:
+    """Return the batch of a sweep; a run that would diverge again is not trained again."""
+    return Batch(
+        sweep.runs, at_once=at_once, follow=follow, group=folder.name, repeat_diverged=False
+    )
 
 
 def _checked(sweep: Sweep, batch: Batch, *, measure: bool = False) -> list[CheckedRun]:

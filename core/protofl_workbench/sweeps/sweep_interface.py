@@ -25,6 +25,7 @@ def sweep(
     figure: str | None = None,
     search: str | None = None,
     budget: int | None = None,
+    prune: str | None = None,
     out: str | Path | None = None,
     runs: str | Path | None = None,
     resume: str | Path | None = None,
@@ -47,6 +48,8 @@ def sweep(
             ``best-server`` or ``final-server``, on validation samples if the runs have some.
         search: ``tpe`` to let Optuna choose points; None to run all points.
         budget: Number of points of a search.
+        prune: ``median`` (default) to stop runs of a search that are worse than half of the others
+            in the same round, or ``none``.
         out: Folder of the sweep; default: ``runs/sweeps/METHOD-MODELS-DATA-TIME``.
         runs: Folder of runs; default: ``runs``.
         resume: An interrupted sweep; allows only ``budget``, ``at_once``, ``follow`` and ``set``.
@@ -70,6 +73,7 @@ def sweep(
         {'tau': '100'}
     """
     own: dict[str, Any] = {"figure": figure, "search": search, "most": most, "config": config}
+    own["prune"] = prune
     typed = {"method": method, "trials": trials, **options}
     if resume is not None:
         check_resume_options({**typed, **own, "grid": grid, "out": out, "runs": runs})
@@ -120,6 +124,7 @@ def requested_sweep(
     most: int | None = None,
     search: str | None = None,
     budget: int | None = None,
+    prune: str | None = None,
     figure: str | None = None,
 ) -> tuple[Sweep, NamedOptions, list[str]]:
     """Return the requested sweep, its classes and arrays, and notes.
@@ -132,6 +137,7 @@ def requested_sweep(
         most: Largest number of runs.
         search: ``tpe``, or None.
         budget: Number of points of a search.
+        prune: Rule by which a search stops runs early; None for the default.
         figure: Figure by which points are compared.
 
     Raises:
@@ -139,13 +145,18 @@ def requested_sweep(
     """
     axes = read_axes(grid)
     request, found = named_request(typed, config=config)
-    own: dict[str, Any] = {"figure": figure, "search": search, "budget": budget}
+    own: dict[str, Any] = {"figure": figure, "search": search, "budget": budget, "prune": prune}
     if "trials" in request.options:
         own["trials"] = validated("trials", request.options.pop("trials"))
     if search and budget is None:
         raise UsageError("--search needs --budget", do="write --budget N, the number of points")
     if budget is not None and not search:
         raise UsageError("--budget needs --search", do="add --search tpe")
+    if prune is not None and not search:
+        raise UsageError(
+            "--prune needs --search: a grid runs all of its points to the last round",
+            do="leave --prune out, or add --search tpe --budget N",
+        )
     sweep = Sweep(
         request,
         resolved_axes(axes, request),

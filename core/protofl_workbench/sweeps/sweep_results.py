@@ -15,6 +15,7 @@ from protofl.errors import UsageError
 from protofl.records.row import Row, frame_of
 from protofl.system.files.atomic import write_file, write_json
 from protofl.system.files.checksums import read_json
+from protofl.system.formatting import count
 from protofl_workbench.batch.batch_events import Outcome
 from protofl_workbench.comparing.figure_table import csv_text
 from protofl_workbench.sweeps.axes import Point
@@ -114,12 +115,13 @@ class PointResult:
             return "finished"
         states = [run.state for run in self.runs]
         if "stopped" in states:
-            rounds = sum(run.rounds for run in self.runs)
-            return f"stopped after {rounds} round{'s'[: rounds != 1]}"
-        counts = {state: states.count(state) for state in ("failed", "missing", "finished")}
+            run = self.runs[states.index("stopped")]
+            words = f"stopped after {count(run.rounds, 'round')}"
+            return words + f" of seed {run.seed}" * (len(states) > 1)
+        numbers = {state: states.count(state) for state in ("failed", "missing", "finished")}
         if len(states) == 1:
-            return next(state for state, count in counts.items() if count)
-        return ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+            return next(state for state, number in numbers.items() if number)
+        return ", ".join(f"{number} {state}" for state, number in numbers.items() if number)
 
     @property
     def samples(self) -> int:

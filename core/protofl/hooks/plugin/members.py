@@ -195,6 +195,14 @@ def bound_to(owner: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v.bound_to(owner) if k in _VIEWS else v for k, v in arguments.items()}
 
 
+def donation(plugin: type, name: str, hook: str) -> str:
+    """Return the option with which a method takes a hook of a plugin that only donates hooks."""
+    if hook != "local_loss":
+        return f"--use {hook}={name}"
+    term = next(iter(getattr(plugin, "terms", {})), "TERM")
+    return f"--add local_loss={name}.{term}"
+
+
 # --- loss terms -----------------------------------------------------------------------------------
 
 

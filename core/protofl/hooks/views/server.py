@@ -79,7 +79,11 @@ class Server(MethodView[ConfigT], StatefulView):
 
     @property
     def clients(self) -> Mapping[int, ClientCard]:
-        """The cards that clients registered at set-up."""
+        """The facts that clients registered at set-up, {client: card}.
+
+        A card has ``architecture`` (name of the client's architecture), ``head`` (type and shape
+        of its head) and ``feature_dim`` (width of its features): `ClientCard`.
+        """
         return Cards(self._info)
 
     @property

@@ -17,6 +17,7 @@ from protofl.system.options.option import (
     Rounds,
     Share,
     Sights,
+    Truth,
     composition,
     federation,
     machine,
@@ -104,6 +105,11 @@ class Settings(Strict):
     init: Path | None = federation(
         None, "Initial weights: a finished run, client by client, or a safetensors file",
         metavar="RUN|FILE", usual="drawn from the seed", step_time=False
+    )
+    init_strict: Truth = federation(
+        True, "Require all tensors of a model in --init; if false, the seed draws missing tensors "
+        "and heads of another shape", metavar="true|false", usual="true",
+        step_time=False
     )
     rounds: int = federation(
         100, "Rounds T", affects="extent", usual="the data set's, otherwise 100", resume=True,
