@@ -42,7 +42,7 @@ class StepTrace:
         memory: Tensors in fixed memory, whose values may differ between calls.
     """
 
-    def __init__(self, step: Callable[[], None], memory: Iterable[Tensor]) -> None:
+    def __init__(self, step: Callable[[], object], memory: Iterable[Tensor]) -> None:
         self._step, self._memory = step, [*memory]
         self._calls: list[_Call] = []
 
@@ -87,7 +87,7 @@ class _Mode(TorchDispatchMode):
     """Notes the operations of one call of a step, or compares them with those noted before."""
 
     def __init__(self, memory: list[Tensor], calls: list[_Call]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         # Storages are kept, so that no other tensor can take the place of one in memory.
         self._known = {_place(tensor): tensor for tensor in memory}
         self._calls, self._noting, self._at = calls, not calls, 0
@@ -209,4 +209,6 @@ def _equal(one: Tensor, two: Tensor) -> bool:
 def _caller() -> str:
     """Return the file and line of a plugin or an engine that called torch."""
     frames = [f for f in traceback.extract_stack() if not f.filename.startswith(_LIBRARIES)]
+    if not frames:  # on a GPU, torch's own threads run the backward pass
+        return "in the backward pass"
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"

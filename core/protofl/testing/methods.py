@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from protofl.hooks.discovery.registry import Plugin
+from protofl.hooks.discovery.kinds import Plugin
 from protofl.hooks.views.batch import Batch, Output
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.run_info import Phase
