@@ -1,4 +1,5 @@
 """Compare CUDA graphs with eager on a GPU; on other devices the steps run without a graph."""
+
 from __future__ import annotations
 
 import functools
