@@ -75,6 +75,10 @@ class Diverged(RunFailure):
     """Training or the server made NaN or infinity; so would the same run again."""
 
 
+class NotReplayable(RunFailure):
+    """A training step reads a value that an engine which replays steps cannot follow."""
+
+
 class Overtime(BaseException):
     """A time limit is exceeded. Not an `Exception`, so that hooks do not catch it by accident."""
 

@@ -241,6 +241,7 @@ class Trainer:
             weight_decay=settings.weight_decay,
             optimizer_options=settings.options.get("optimizer", {}),
             scheduled=plan.scheduled,
+            checks=plan.checks_steps,
         )
         return job, epochs * bounds[-1][1]
 

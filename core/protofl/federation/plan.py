@@ -60,6 +60,7 @@ class Plan:
         notes: Lines to print before the start.
         dry: Whether this is the dry step's: every phase has one epoch, all clients take part, no
             time passes, and the gate learns what is sent.
+        checks_steps: Whether an engine that replays steps checks that it can; see `TrainJob`.
         set_by: {option: who set it}, see `Resolution`, or ``file NAME`` or ``recipe NAME``.
     """
 
@@ -76,6 +77,7 @@ class Plan:
     device: torch.device
     notes: list[str]
     dry: bool = False
+    checks_steps: bool = False
     set_by: dict[str, str] = field(default_factory=dict)
 
     # --- making one ---------------------------------------------------------------------------

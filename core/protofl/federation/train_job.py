@@ -26,6 +26,8 @@ from protofl.system.randomness import global_stream
 class TrainJob:
     """A phase of a client's local training, as an engine sees it.
 
+    All tensors that the losses are given lie on ``device``.
+
     Attributes:
         model: The client's model, in the right mode.
         groups: Parameters to update, with the learning rate of each group.
@@ -48,6 +50,8 @@ class TrainJob:
         weight_decay: Weight decay; None for the optimiser's own.
         optimizer_options: The optimiser's further arguments.
         scheduled: Whether learning rates are others in other rounds.
+        checks: True in the dry step: an engine that replays steps runs the code of every step, and
+            raises `NotReplayable` if a replay would compute something else (see `StepTrace`).
     """
 
     model: Any
@@ -68,6 +72,7 @@ class TrainJob:
     weight_decay: float | None = None
     optimizer_options: Mapping[str, Any] = field(default_factory=dict)
     scheduled: bool = False
+    checks: bool = False
 
     @property
     def plain(self) -> bool:

@@ -61,6 +61,8 @@ def choose_engine(plan: Plan, note: Callable[[str], None], fast: str = "captured
             why = "the run's first steps fail"
         else:
             try:
+                if choose(plan.registry, "engine", fast).replays:
+                    _tried(replace(plan, checks_steps=True), fast)
                 why = refusal(eager, found := _tried(plan, fast))
             except Exception as error:  # an engine may fail in any way
                 first = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -92,11 +94,11 @@ def refusal(eager: Tried, other: Tried) -> str:
 
 
 def _tried(plan: Plan, name: str) -> Tried:
-    """Train two clients for two short rounds with an engine."""
+    """Train two clients for two short rounds with an engine; for three to check its steps."""
     choices = {**plan.choices, "engine": choose(plan.registry, "engine", name)}
     clients = min(2, plan.info.num_clients)
     host = Host(for_dry_rounds(replace(plan, choices=choices), clients, BATCHES))
-    row, _ = two_dry_rounds(host)
+    row, _ = two_dry_rounds(host, further=int(plan.checks_steps))
     tensors = [t for c in range(clients) for t in host.client(c).model.state_dict().values()]
     return Tried(row.seconds["train"], [t.detach().float().cpu() for t in tensors])
 

@@ -22,7 +22,7 @@ from unittest import SkipTest
 
 import torch
 
-from protofl.errors import ProtoflError, UsageError, plugin_location
+from protofl.errors import ProtoflError, plugin_location
 from protofl.hooks.discovery.kinds import check_class, spec_hooks
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.plugin.members import Choice, choose
@@ -295,6 +295,6 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error} ({error_location(error)})"
 
 
-def refusal(error: UsageError) -> str:
+def refusal(error: ProtoflError) -> str:
     """A refusal in one line."""
     return " ".join(str(error).split())

@@ -7,10 +7,14 @@ from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
+import protofl as pf
+from protofl.errors import UsageError
 from protofl.federation.host import chunks
 from protofl.federation.plan import Plan
 from protofl.hooks.models.architecture import Architecture
+from protofl.runs.dry_step.dry_run import dry_step
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, skip
 from protofl.testing.donors import methods_to_run
@@ -26,6 +30,24 @@ from protofl.testing.equality import (
 )
 from protofl.testing.methods import MethodContract
 from protofl.testing.toy_plugins import Prototypes, Weights
+
+_WEIGHT = [1.0]
+
+
+class Fading(Prototypes):
+    """A bad method: its loss reads a number of this module, which is another in each round."""
+
+    @pf.hookimpl
+    def before_training(self, client: pf.Client) -> pf.Given:
+        """Change the number."""
+        _WEIGHT[0] = 1.0 / (1 + client.round)
+        return super().before_training(client)
+
+    @pf.hookimpl
+    def local_loss(self, batch: pf.Batch, output: pf.Output, given: pf.Given) -> dict[str, Tensor]:
+        """Read it."""
+        terms = super().local_loss(batch, output, given)
+        return terms | {"ce": _WEIGHT[0] * terms["ce"]}
 
 
 class EngineContract(Contract):
@@ -133,6 +155,17 @@ class EngineContract(Contract):
         expect("choose_groups" in choice.hooks, "train_group needs choose_groups beside it")
         for names in (["a", "b", "a", "b", "c"], ["a"] * 7, ["a"], []):
             chunks(choice, names)
+
+    def test_it_finds_a_step_that_cannot_be_replayed(self) -> None:
+        """An engine with replays = True refuses, in the dry step, a number that it cannot see."""
+        if not self.choice().replays:
+            skip("it does not replay steps")
+        try:
+            dry_step(self.plan("", Fading, toy.CNN))
+        except UsageError as error:
+            expect("step" in error.what, f"the dry step fails by something else: {error.what}")
+        else:
+            expect(False, "a loss with a number that changes each round passes the dry step")
 
     def test_every_method(self) -> None:
         """Every installed method trains under it as under eager, in float64."""

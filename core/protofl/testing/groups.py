@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from protofl.data.spec import KINDS, SampleSpec
-from protofl.errors import UsageError
+from protofl.errors import NotReplayable, UsageError
 from protofl.federation.inputs import kinds_of
+from protofl.federation.step_trace import StepTrace, Waits
 from protofl.hooks.models.architecture import Architecture, SplitModel, unset_model
 from protofl.runs.dry_step.dry_run import dry_step
 from protofl.system.randomness import global_stream
@@ -193,10 +195,8 @@ class ModelGroupContract(Contract):
         """A gradient reaches every parameter, and is finite."""
         for member in self.members():
             model = self._drawn(member, 0).train()
-            x = toy.random_batch(self.usual, 4)
-            target = torch.arange(4) % CLASSES
-            loss = nn.functional.cross_entropy(model(x), target)
-            gradients = torch.autograd.grad(loss, [*model.parameters()], allow_unused=True)
+            x, target = toy.random_batch(self.usual, 4), torch.arange(4) % CLASSES
+            gradients = _step(model, x, target)
             for (name, parameter), gradient in zip(
                 model.named_parameters(), gradients, strict=True
             ):
@@ -207,6 +207,23 @@ class ModelGroupContract(Contract):
                     bool(gradient.any()) or parameter.dim() <= 1,
                     f"{member.name}: the gradient of {name} is zero",
                 )
+
+    def test_recorded_steps_can_be_replayed(self) -> None:
+        """A recorded step computes what the code does, so that engines can replay it."""
+        for member in self.members():
+            model = self._drawn(member, 0).train()
+            x, target = toy.random_batch(self.usual, 4), torch.arange(4) % CLASSES
+            step = partial(_step, model, x, target)
+            memory = [x, target, *model.parameters(), *model.buffers()]
+            step()
+            trace = StepTrace(step, memory)
+            try:
+                trace()
+                trace()
+            except NotReplayable as error:
+                raise AssertionError(f"{member.name}: {refusal(error)}") from error
+            except Waits as error:
+                self.remarks.append(f"{member.name} is trained by eager: {error}")
 
     def test_initial_weights(self) -> None:
         """Weights are drawn from torch's global generator, which the runtime seeds, alone."""
@@ -255,3 +272,9 @@ class ModelGroupContract(Contract):
             side = max(self.least, toy.SIDE)
             return SampleSpec((toy.CHANNELS, side, side))
         return self.usual
+
+
+def _step(model: SplitModel, x: Tensor, target: Tensor) -> tuple[Tensor | None, ...]:
+    """Return the gradients of the cross-entropy."""
+    loss = nn.functional.cross_entropy(model(x), target)
+    return torch.autograd.grad(loss, [*model.parameters()], allow_unused=True)

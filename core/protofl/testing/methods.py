@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from protofl.hooks.discovery.kinds import hooks_of
+from protofl.hooks.discovery.kinds import Plugin, hooks_of
 from protofl.hooks.views.batch import Batch, Output
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.run_info import Phase
@@ -133,6 +133,20 @@ class MethodContract(RunChecks):
                 except AssertionError as error:
                     failures.append(f"{name}: {error}")
         expect(not failures, "; ".join(failures))
+
+    def test_recorded_steps_can_be_replayed(self) -> None:
+        """A recorded step computes what the code does: with an engine that replays, it is equal."""
+        engines = [p.name for p in self.registry.plugins("engine") if self._replays(p)]
+        if not engines:
+            skip("no engine that replays steps is installed")
+        for name in engines:
+            parts = {"engine": getattr(self.registry.load("engine", name), "check_options", {})}
+            plan = self.plan([toy.group(RESIDUAL)], backend="local", engine=name, parts=parts)
+            dry_step(plan)
+
+    def _replays(self, engine: Plugin) -> bool:
+        usable = self.registry.status(engine)[0] == "ok"
+        return usable and bool(getattr(self.registry.load("engine", engine.name), "replays", False))
 
 
 def expect_gradient(name: str, term: Tensor, parameters: Sequence[Tensor]) -> None:

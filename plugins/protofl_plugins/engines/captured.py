@@ -4,12 +4,14 @@ A net of many small kernels spends its time on launching them. Here the step (fo
 gradients, update) is captured once for each architecture, shape of a batch and composition, on
 fixed memory into which each client's weights, batches and tables are copied. So one capture serves
 all clients of an architecture, in all rounds. Several clients train at once on CUDA streams.
-Elsewhere the step itself runs again on the same memory: slower than ``eager``, for trying it out.
+Elsewhere the step itself runs again on the same memory, and every operation is compared with those
+of its first run (`protofl.backends.StepTrace`): slower than ``eager``, for trying it out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections import Counter
+from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
 from typing import Any, Literal
@@ -25,11 +27,14 @@ from protofl_plugins.engines.stepping import Tree, tensors_of
 from protofl_plugins.engines.updates import Update
 
 PROGRAMS = 16
-"""Programs that a stage keeps; the one that was not used for longest goes first."""
+"""Programs that a stage keeps from client to client, and stages that differ only in plain values of
+modules. With one more, all programs of all stages are dropped together: in some versions of torch,
+dropping one graph frees the cuBLAS workspace of other graphs captured on its stream (pytorch issue
+193402), and torch gives a stream to more than one user after 32."""
 
 WARM_UP = 3
 """Runs before a capture; PyTorch's notes on CUDA graphs ask for a few on a side stream, in which
-libraries choose their algorithms and take their workspaces."""
+libraries choose their algorithms. All but the first are compared with each other, at least two."""
 
 Inputs = tuple[Tensor, Tensor, Tensor, Tree]
 """Inputs of a step: samples, labels, rows, and the losses' ``given``."""
@@ -37,6 +42,8 @@ Inputs = tuple[Tensor, Tensor, Tensor, Tree]
 
 class Captured:
     """Training steps captured in CUDA graphs, several clients at once on streams."""
+
+    replays = True
 
     class Config(pf.Config):
         """Options."""
@@ -49,7 +56,7 @@ class Captured:
         )
 
     def __init__(self) -> None:
-        self._stages: dict[tuple[Hashable, int], Stage] = {}
+        self._stages: dict[tuple[stepping.Kind, int], Stage] = {}
         self._fallback = Fallback("captured")
 
     @pf.hookimpl
@@ -78,6 +85,8 @@ class Captured:
         kinds = [stepping.kind_of(job, rates=not job.scheduled) for job in jobs]
         keys = [(kind, kinds[:place].count(kind)) for place, kind in enumerate(kinds)]
         pairs = list(zip(jobs, keys, strict=True))
+        if any(stage.is_full for stage in self._stages.values()) or self._too_many(keys):
+            self._drop_all(jobs[0].device)
         try:
             for job, key in pairs:
                 if key not in self._stages:
@@ -86,8 +95,19 @@ class Captured:
                     self._stages[key].train(job)
             return [self._stages[key].end(job) for job, key in pairs]
         except Exception:
-            self._stages.clear()  # their memory is free before eager takes some
+            self._drop_all(jobs[0].device)  # their memory is free before eager takes some
             raise
+
+    def _too_many(self, keys: list[tuple[stepping.Kind, int]]) -> bool:
+        """Return True if new stages would differ from many others only in modules' values."""
+        bases = Counter((kind.base, place) for kind, place in {*self._stages, *keys})
+        return max(bases.values()) > PROGRAMS
+
+    def _drop_all(self, device: torch.device) -> None:
+        """Drop all stages with their graphs, none of which is at work any more."""
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        self._stages.clear()
 
 
 class Stage:
@@ -112,7 +132,8 @@ class Stage:
         self._least = job.batch_size if plain_last else 0
         self._stream: Any = torch.cuda.Stream(job.device) if cuda else None  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle() if cuda else None
-        self._programs: dict[str, _Program] = {}
+        self._programs: dict[str, _Program] = {}  # none is dropped while the stage lives
+        self._checks = job.checks
         self._used: list[_Program] = []
 
     def train(self, job: pf.backends.TrainJob) -> None:
@@ -141,7 +162,9 @@ class Stage:
                 program = chosen[batch.x.shape] = self._program(job, inputs)
             program.run(inputs)
             if job.after_batch is not None:
-                job.after_batch(batch, program.output)
+                output = program.output
+                seen = pf.Output(output.features.clone(), output.logits.clone())
+                job.after_batch(batch, seen)  # which may keep what it sees
         self._used = list(chosen.values())
 
     def end(self, job: pf.backends.TrainJob) -> dict[str, float]:
@@ -158,26 +181,47 @@ class Stage:
     def _program(self, job: pf.backends.TrainJob, inputs: Inputs) -> _Program:
         """Return the program for a step's inputs, recorded if necessary, with zero sums."""
         key = stepping.outline(inputs)
-        found = self._programs.pop(key, None) or _Program(self, job, inputs)
+        found = self._programs.get(key) or _Program(self, job, inputs)
         self._programs[key] = found
-        if len(self._programs) > PROGRAMS:
-            del self._programs[next(iter(self._programs))]
         for value in found.sums.values():
             value.zero_()
         return found
 
-    def recorded(self, step: Callable[[], None], x: Tensor) -> Callable[[], None]:
-        """Record a step on samples and leave the stage as it was; a call runs the step."""
+    @property
+    def is_full(self) -> bool:
+        """True if the stage has more programs than it should keep."""
+        return len(self._programs) > PROGRAMS
+
+    def recorded(
+        self, step: Callable[[], None], memory: Callable[[], list[Tensor]], x: Tensor
+    ) -> Callable[[], None]:
+        """Record a step and leave the stage as it was; a call of the result runs the step.
+
+        Args:
+            step: The step; what it keeps is created when it first runs.
+            memory: Returns the fixed memory that it uses besides that of the stage.
+            x: Its samples.
+
+        Raises:
+            NotReplayable: A replay would compute something else than the step.
+        """
         changed = [*self._tensors, *self.update.state]
         kept = [tensor.clone() for tensor in changed]
+
+        def fixed() -> list[Tensor]:
+            return [*self._tensors, *self.update.memory, *memory()]
+
+        run: Callable[[], None] = step
         with torch.random.fork_rng(devices=[x.device] * x.is_cuda):
-            if x.is_cuda and len(x) >= self._least:
+            if x.is_cuda and len(x) >= self._least and not self._checks:
                 with torch.cuda.device(x.device):
-                    step = _captured(step, self._pool)
+                    run = _Graph(step, fixed, self._pool)
             else:
                 step()
+                if self._checks or not x.is_cuda:
+                    run = pf.backends.StepTrace(step, fixed())
         torch._foreach_copy_(changed, kept)
-        return step
+        return run
 
 
 class _Program:
@@ -185,7 +229,7 @@ class _Program:
 
     Attributes:
         sums: Each loss term's sum over samples; grows with every run.
-        output: What the model made of the last batch.
+        output: What the model made of the last batch; the next run may write into its memory.
     """
 
     def __init__(self, stage: Stage, job: pf.backends.TrainJob, inputs: Inputs) -> None:
@@ -194,9 +238,13 @@ class _Program:
         self._stage, self._terms = stage, job.loss_on(stage.whole).terms
         fixed: Inputs = tree_map_only(Tensor, lambda t: t.detach().clone(), inputs)
         self._places = [(tensor, stepping.Last()) for tensor in _tensors(fixed)]
+        self._inputs = [tensor for tensor, _ in self._places]
         x, y, index, self._given = fixed
         self._batch = pf.Batch(x, y, index, job.phase.name)
-        self._replay = stage.recorded(self._step, self._batch.x)
+        self._replay = stage.recorded(self._step, self._memory, self._batch.x)
+
+    def _memory(self) -> list[Tensor]:
+        return [*self._inputs, *self.sums.values()]
 
     def _step(self) -> None:
         """The step itself: reads and writes fixed memory only."""
@@ -218,21 +266,44 @@ class _Program:
         self._replay()
 
 
-def _captured(step: Callable[[], None], pool: Any) -> Callable[[], None]:  # noqa: ANN401
-    """A step captured in a CUDA graph; a call launches it on the current stream.
+class _Graph:
+    """A step captured in a CUDA graph on the current stream; a call replays it there.
 
     It reads and writes fixed memory alone and never waits; graphs of a pool never run together.
+    The capture is on the stream of the replays: a cuBLAS workspace belongs to a stream, and graphs
+    that share one destroy each other's sums when they run at the same time.
+
+    Args:
+        step: The step.
+        fixed: Returns its fixed memory, once it has run.
+        pool: The graph's memory pool.
+
+    Raises:
+        NotReplayable: A replay would compute something else than the step.
     """
-    current, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(current)
-    with torch.cuda.stream(side):
-        for _ in range(WARM_UP):
+
+    def __init__(
+        self,
+        step: Callable[[], None],
+        fixed: Callable[[], list[Tensor]],
+        pool: Any,  # noqa: ANN401 - torch's
+    ) -> None:
+        current, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(current)
+        with torch.cuda.stream(side):
             step()
-    current.wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
-        step()
-    return graph.replay
+            trace = pf.backends.StepTrace(step, fixed())
+            for _ in range(WARM_UP - 1):
+                trace()
+        current.wait_stream(side)
+        self._constants = trace.constants  # whose memory must not become that of others
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, pool=pool, stream=current):
+            step()
+
+    def __call__(self) -> None:
+        """Launch the step on the current stream."""
+        self._graph.replay()
 
 
 def _tensors(tree: Inputs) -> list[Tensor]:

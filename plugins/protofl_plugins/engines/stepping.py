@@ -7,12 +7,12 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import Module
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import tree_flatten, tree_leaves
 
 import protofl as pf
 
@@ -95,8 +95,20 @@ def groups_by_name(job: pf.backends.TrainJob, whole: Module) -> list[tuple[list[
     return [([names[id(p)] for p in parameters], lr) for parameters, lr in job.groups]
 
 
-def kind_of(job: pf.backends.TrainJob, *, rates: bool = True) -> tuple[object, ...]:
-    """Return everything that clients with a common step share, except samples and values.
+class Kind(NamedTuple):
+    """Everything that clients with a common step share, except samples and tensors' values.
+
+    Attributes:
+        base: All but ``values``.
+        values: Plain attributes of modules; see `plain_values`.
+    """
+
+    base: tuple[object, ...]
+    values: str
+
+
+def kind_of(job: pf.backends.TrainJob, *, rates: bool = True) -> Kind:
+    """Return what clients with a common step share.
 
     Args:
         job: A client.
@@ -106,7 +118,37 @@ def kind_of(job: pf.backends.TrainJob, *, rates: bool = True) -> tuple[object, .
     groups, shapes = groups_by_name(job, whole), outline(tensors_of(whole))
     trained = repr(groups if rates else [own for own, _ in groups])
     rules = job.optimizer, job.momentum, job.weight_decay, job.clip, job.precision
-    return job.architecture, trained, shapes, whole.modes, job.phase, job.loss.kind, *rules
+    base = job.architecture, trained, shapes, whole.modes, job.phase, job.loss.kind, *rules
+    return Kind(base, plain_values(whole))
+
+
+def _memory(tensor: Tensor) -> object:
+    return tensor.untyped_storage().data_ptr()
+
+
+_OWN = frozenset(vars(Module()))
+"""Attributes that every module has."""
+
+
+def plain_values(whole: Module) -> str:
+    """Return the values of modules' attributes that are neither parameters, buffers nor modules.
+
+    Numbers, strings and tensors count, also in lists and dicts. A copy of the modules keeps them,
+    so clients whose values differ have no step in common.
+    """
+    found, shared = [], {_memory(t) for t in (*whole.parameters(), *whole.buffers())}
+    for name, module in whole.named_modules():
+        for key, value in vars(module).items():
+            for leaf in tree_leaves(value) if key not in _OWN else ():
+                if isinstance(leaf, Tensor):
+                    if _memory(leaf) in shared:  # torch's recurrent nets list their weights
+                        continue
+                    bits = leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+                    leaf = leaf.dtype, leaf.shape, hash(bits.numpy().tobytes())
+                elif not isinstance(leaf, (bool, int, float, str)):
+                    continue
+                found.append((name, key, leaf))
+    return repr(found)
 
 
 def used_once(total: Tensor, rates: Mapping[int, float]) -> dict[int, float]:

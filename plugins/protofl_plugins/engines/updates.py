@@ -72,6 +72,11 @@ class Update:
         counts = [self._counts] if isinstance(self._counts, Tensor) else []
         return [tensor for moment in self._moments for tensor in moment] + counts
 
+    @property
+    def memory(self) -> list[Tensor]:
+        """All tensors besides parameters and gradients that a step reads."""
+        return self.state + ([] if self._rates is None else [self._rates])
+
     @torch.no_grad()
     def __call__(
         self,

@@ -10,6 +10,7 @@ import protofl as pf
 from protofl.federation.plan import Plan
 from protofl.runs import automatic_choices
 from protofl.runs.automatic_choices import Tried, choose_engine, refusal
+from protofl_plugins.engines.captured import Captured
 from protofl_plugins.engines.eager import Eager
 
 
@@ -69,6 +70,35 @@ def test_an_equal_and_faster_engine_is_taken(monkeypatch):
 def test_another_engine_is_not(monkeypatch, engine, options, why):
     name, note = chosen(engine, monkeypatch, **options)
     assert name == "eager" and why in note and "\n" not in note
+
+
+WEIGHT = [1.0]
+
+
+class Fading:
+    """A method whose loss reads a number that is another in each round."""
+
+    terms = {"ce": "cross-entropy"}
+
+    @pf.hookimpl
+    def before_training(self, client):
+        WEIGHT[0] = 1.0 / (1 + client.round)
+        return {}
+
+    @pf.hookimpl
+    def local_loss(self, batch, output):
+        return {"ce": WEIGHT[0] * torch.nn.functional.cross_entropy(output.logits, batch.y)}
+
+
+def test_an_engine_that_cannot_replay_the_method_is_not_taken(monkeypatch):
+    """On a CPU the step's code runs again, so its weights are equal; a graph's would not be."""
+    monkeypatch.setitem(PARTS, ("method", "fading"), Fading)
+    name, note = chosen(Captured, monkeypatch, method="fading")
+    assert name == "eager" and "fast fails: " in note and "the step uses 1.0 in its first" in note
+
+
+def test_an_engine_that_replays_is_taken(monkeypatch):
+    assert chosen(Captured, monkeypatch)[0] == "fast"
 
 
 def test_the_tolerance():

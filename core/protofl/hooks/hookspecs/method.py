@@ -131,7 +131,8 @@ class MethodSpec:
 
         A mapping of names to tensors, numbers and strings, or to mappings, lists and tuples of
         them. ``pf.per_step(tensor)`` stands for a tensor with a leading axis over the
-        ``client.steps`` steps; each step receives its row. None: an empty mapping.
+        ``client.steps`` steps; each step receives its row. The runtime moves all tensors to the
+        client's device. None: an empty mapping.
         """
 
     @hookspec(firstresult=True)
@@ -142,7 +143,8 @@ class MethodSpec:
 
         ``given`` is the return value of the same method's ``before_training``. A loss can read the
         client's model, options and sizes. It must not use ``.item()``, Python branches on a
-        tensor's value, or random draws. It reads weights only through ``client.features``,
+        tensor's value, or random draws; nor a number or tensor from elsewhere that changes, as an
+        engine may record the step and replay it. It reads weights only through ``client.features``,
         ``head``, ``module(name)`` and ``parameters()``. Leave out a term whose inputs have not been
         received yet, instead of returning zero. None: an error.
         """

@@ -229,7 +229,8 @@ class EngineSpec:
 
     ``eager`` is the reference: other engines fall back to it for jobs that they can't run, and give
     the reason in ``job.notes``. An engine may keep compiled or captured steps and buffers on
-    ``self``, as they do not change results.
+    ``self``, as they do not change results. An engine that replays recorded steps declares
+    ``replays = True`` and checks its steps where ``job.checks`` is true (`StepTrace`).
     """
 
     @hookspec(firstresult=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -129,6 +130,16 @@ def checked_given(given: object, method: str, steps: int) -> Given:
                     "modules go to client.add_module",
                 )
     return given
+
+
+def on_device(given: Given, device: torch.device) -> Given:
+    """Return the same tree with all of its tensors on a device.
+
+    A CPU tensor without dimensions works in most operations on a GPU, but a recorded step keeps
+    its value, and clients' tensors cannot be stacked.
+    """
+    moved: Given = tree_map_only(Tensor, lambda tensor: tensor.to(device), given)
+    return tree_map_only(PerStep, lambda rows: PerStep(rows.rows.to(device)), moved)  # type: ignore[no-any-return]
 
 
 class Watch:

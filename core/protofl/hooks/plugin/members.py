@@ -12,7 +12,7 @@ from typing import Any
 from protofl.errors import Overtime, RunFailure, UsageError, ends_hook, error_text, unknown
 from protofl.hooks.discovery.kinds import hooks_of
 from protofl.hooks.discovery.registry import Registry
-from protofl.hooks.plugin.loss import LossSource, checked_given
+from protofl.hooks.plugin.loss import LossSource, checked_given, on_device
 from protofl.hooks.plugin.providers import Baseline
 from protofl.hooks.transport.return_values import expect_returned
 from protofl.hooks.views.client import Client
@@ -52,6 +52,15 @@ class Choice:
     def trains_groups(self) -> bool:
         """True if it is an engine that trains several clients at once."""
         return "train_group" in self.hooks
+
+    @property
+    def replays(self) -> bool:
+        """True if it is an engine that records steps and replays them."""
+        return bool(getattr(self.plugin, "replays", False))
+
+    def anew(self) -> Choice:
+        """Return the same choice with an instance of its own."""
+        return Choice(self.kind, self.name, self.plugin, self.config, self.argument)
 
     def bound(self, hook: str, **given: Any) -> Callable[[], Any]:  # noqa: ANN401
         """Return a hook with the arguments that it takes, its options among them."""
@@ -170,7 +179,7 @@ class Member(Choice):
             self.config = parse_config(type(self.config), values, self.name)
 
     def loss(self, client: Client, labels: Mapping[str, str], given: object) -> LossSource:
-        """Return its loss on a client.
+        """Return its loss on a client. Tensors of ``given`` move to the client's device.
 
         Args:
             client: The client, bound to any method.
@@ -186,7 +195,7 @@ class Member(Choice):
             client.bound_to(self.name).learner(),
             labels,
             frozenset(self.terms),
-            checked_given(given, self.name, client.steps),
+            on_device(checked_given(given, self.name, client.steps), client.device),
         )
 
 

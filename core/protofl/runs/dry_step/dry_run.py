@@ -65,11 +65,18 @@ def dry_step(
     """
     missing_keys = MissingKeys()
     watching = HookChecks(plan, missing_keys)
-    watched = replace(plan, composition=plan.composition.watched(watching))
+    engine = plan.choices["engine"]
+    watched = replace(
+        plan,
+        composition=plan.composition.watched(watching),
+        # A recorded step keeps the watched hooks, so the run has an engine of its own.
+        choices={**plan.choices, "engine": engine.anew()},
+        checks_steps=True,
+    )
     host = _DryHost(for_dry_rounds(watched, min(2, plan.info.num_clients)), missing_keys, watching)
     try:
         with watching.randomness.noticed():
-            line, learned = two_dry_rounds(host)
+            line, learned = two_dry_rounds(host, further=int(engine.replays))
         watching.conclude()
     except ProtoflError as error:
         if isinstance(error, UsageError) and not error.place:
@@ -118,8 +125,12 @@ def for_dry_rounds(plan: Plan, clients: int, batches: int = 1) -> Plan:
     )
 
 
-def two_dry_rounds(host: Host) -> tuple[Row, dict[str, Any]]:
+def two_dry_rounds(host: Host, further: int = 0) -> tuple[Row, dict[str, Any]]:
     """Run two rounds on a dry host; in the second round all payloads have been sent once.
+
+    Args:
+        host: The host.
+        further: Rounds after these, in which an engine runs the steps of the second round again.
 
     Returns:
         The line of the second, and what the gate has learned of uploads.
@@ -128,7 +139,10 @@ def two_dry_rounds(host: Host) -> tuple[Row, dict[str, Any]]:
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         federation.start_trial(0)
         federation.round(0)
-        return federation.round(1)[0], federation.server.learned
+        found = federation.round(1)[0], federation.server.learned
+        for number in range(2, 2 + further):
+            federation.round(number)
+        return found
 
 
 class _CountingHost(Host):
