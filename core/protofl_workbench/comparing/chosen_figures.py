@@ -9,6 +9,7 @@ from protofl.errors import UsageError
 from protofl_workbench.comparing.pairing import Setting
 from protofl_workbench.comparing.run_figures import COSTS
 from protofl_workbench.comparing.trial_figures import (
+    CHANCE,
     CostToTarget,
     TrialFigure,
     WorseOff,
@@ -22,7 +23,7 @@ EXTRA_FIGURES = (
 )
 """Figures that are compared by default if all trials have them."""
 
-WORSE_OFF = ("worse-off", "worse-off-by")
+WORSE_OFF = ("worse-off", CHANCE, "worse-off-by")
 """Figures of clients against ``local``, which are compared by default if it is there."""
 
 AnyFigure: TypeAlias = "TrialFigure | WorseOff | CostToTarget"

@@ -28,6 +28,7 @@ from protofl_workbench.comparing.pairing import (
 )
 from protofl_workbench.comparing.run_groups import Group, Runs, grouped
 from protofl_workbench.comparing.trial_figures import (
+    CHANCE,
     ROUNDS,
     CostToTarget,
     TrialFigure,
@@ -67,7 +68,7 @@ def compare(
         unpaired: Also compare runs on different data or with different seeds.
         by: Options to group by.
         rounds: Number of rounds of each trial that count.
-        confidence: Confidence of the bootstrap intervals.
+        confidence: Confidence of the intervals.
 
     Returns:
         A table for each figure and setting. Notes name the trials that are left out.
@@ -213,20 +214,32 @@ class _Compared:
             ends = statistics.interval(one, two, self.confidence) if both else (math.nan, math.nan)
             mean = float(one.mean() - two.mean()) if both else math.nan
             p = statistics.mann_whitney(one, two)
-            return Difference(len(one), mean, math.nan, *ends, p, p, 0, 0)
+            sizes = len(one), len(two)
+            return Difference(
+                len(one), mean, math.nan, *ends, p, p, 0, 0, _interval_name(ends, sizes)
+            )
         found = _known(ours[id(a)] - theirs[id(b)] for a, b in paired_trials(group, against))
         p = statistics.wilcoxon(found)
         gained = -found if lower else found
+        ends = statistics.interval(found, (), self.confidence)
         return Difference(
             len(found),
             float(found.mean()) if len(found) else math.nan,
             float(found.std()) if len(found) else math.nan,
-            *statistics.interval(found, (), self.confidence),
+            *ends,
             p,
             p,
             better=int((gained > 0).sum()),
             worse=int((gained < 0).sum()),
+            interval=_interval_name(ends, [len(found)]),
         )
+
+
+def _interval_name(ends: tuple[float, float], sizes: Sequence[int]) -> str:
+    """Return the method of `statistics.interval` for samples of these sizes."""
+    if math.isnan(ends[0]):
+        return ""
+    return "BCa" if statistics.uses_bootstrap(*sizes) else "t"
 
 
 def _known(values: Iterable[float]) -> statistics.Floats:
@@ -258,12 +271,18 @@ def _explanations(
         notes.append("(3/4): 3 of 4 trials reached the accuracy; the mean is over these 3")
     if any("-to-" not in name for name in short):
         notes.append("(3/4): the figure was finite in 3 of 4 trials; the mean is over these 3")
+    if any(table.name == CHANCE for table in tables):
+        notes.append(
+            "worse off by chance: half of the clients whose accuracy differs from local; two "
+            "equally good methods have this number on average"
+        )
     if any(table.machines for table in tables):
         notes.append("†: seconds on different machines, devices, backends or versions")
     seen = [[r.difference for r in t.rows if r.difference] for t in tables if t.name in shown]
     differences = [d for table in seen for d in table]
     if not differences:
         return notes
+    of = "pairs" if paired else "trials in a group"
     if paired:
         least = min(d.count for d in differences)
         bound = statistics.least_p(least)
@@ -275,10 +294,11 @@ def _explanations(
         notes.append("p: two-sided Mann-Whitney U test of unpaired samples")
     if max(map(len, seen)) > 1:
         notes.append("Holm: p corrected for all comparisons with the baseline in one figure")
-    least = min(d.count for d in differences)
-    few, fewest = least < FEW_PAIRS, count(least, "pair" if paired else "trial")
-    notes.append(
-        f"interval: {confidence:.0%} BCa bootstrap of the mean difference, "
-        f"{statistics.RESAMPLES:,} resamples" + f"; too narrow, as there are only {fewest}" * few
-    )
+    kinds = {d.interval for d in differences} - {""}
+    if not kinds:
+        return notes
+    few = f"Student's t interval of the mean difference (fewer than {statistics.FEW} {of})"
+    many = f"BCa bootstrap of the mean difference, {statistics.RESAMPLES:,} resamples"
+    parts = [few] * ("t" in kinds) + [many] * ("BCa" in kinds)
+    notes.append(f"interval: {confidence:.0%} {'; otherwise a '.join(parts)}")
     return notes

@@ -21,7 +21,7 @@ from protofl_workbench.comparing.figure_table import (
     tex,
     tex_table,
 )
-from protofl_workbench.comparing.trial_figures import ROUNDS
+from protofl_workbench.comparing.trial_figures import CHANCE, ROUNDS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,7 +93,7 @@ def _line(table: FigureTable, row: GroupFigure) -> dict[str, Any]:
         "pairs": d["count"],
         "difference": d["mean"],
         "difference_std": d["std"],
-        **{key: d[key] for key in ("low", "high", "p")},
+        **{key: d[key] for key in ("low", "high", "interval", "p")},
         "p_holm": d["holm"],
         **{key: d[key] for key in ("better", "worse")},
         "machines_differ": table.machines,
@@ -157,7 +157,7 @@ def _figures(setting: str, tables: Sequence[FigureTable]) -> Sheet:
     for column, table in enumerate(tables, 2):
         means = [row.mean for row in table.rows]
         known = [mean for mean in means if not math.isnan(mean)]
-        if len(known) > 1:
+        if len(known) > 1 and table.name != CHANCE:
             top = min(known) if table.lower else max(known)
             best |= {(n, column) for n, mean in enumerate(means) if mean == top}
     rows = [
@@ -192,7 +192,8 @@ def _differences(table: FigureTable, paired: bool, where: str) -> Sheet:
     ]
     heads = ["method", "pairs" if paired else "trials", "difference", "interval", "p"]
     heads += ["Holm"] * several + ["better / worse"] * paired
-    title = f"{where}{table.title}: difference to {table.baseline}"
+    title = f"{where}{table.title.removesuffix(' (%)')}: difference to {table.baseline}"
+    title += " in percentage points" * table.share
     return Sheet(title, tuple(heads), tuple(rows))
 
 

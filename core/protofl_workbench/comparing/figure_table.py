@@ -27,12 +27,13 @@ class Difference:
         count: Number of pairs; for unpaired samples the number of trials of the group.
         mean: Mean difference, group − baseline.
         std: Population standard deviation over pairs; NaN for unpaired samples.
-        low: Lower end of the bootstrap interval of the mean difference.
+        low: Lower end of the confidence interval of the mean difference.
         high: Upper end of the interval.
         p: p of Wilcoxon's signed-rank test, or of the Mann-Whitney U test for unpaired samples.
         holm: p corrected for all comparisons with this baseline.
         better: Number of pairs in which the group is better.
         worse: Number of pairs in which the group is worse.
+        interval: ``t`` or ``BCa``: the interval's method; empty without an interval.
     """
 
     count: int
@@ -44,6 +45,7 @@ class Difference:
     holm: float
     better: int
     worse: int
+    interval: str = ""
 
 
 @dataclass(frozen=True)

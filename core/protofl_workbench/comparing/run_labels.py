@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -80,8 +81,15 @@ def option_text(run: Run, key: str) -> str:
         return f"{key.replace('.', ' ')} {str(value)[:8]}"
     if key in ("models", "partition", "world", "generator") and value is not None:
         return str(value)
-    text = f"{value:g}" if isinstance(value, float) else str(value)
-    return f"{key.rpartition('.')[2]}={'none' if value is None else text}"
+    return f"{key.rpartition('.')[2]}={_value_text(value)}"
+
+
+def _value_text(value: Any) -> str:  # noqa: ANN401 - options are of many types
+    if value is None or value in ([], {}, ""):
+        return "none"
+    if isinstance(value, list):
+        return ",".join(map(_value_text, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def titles_of(runs: Sequence[Run]) -> list[str]:
@@ -101,7 +109,7 @@ def titles_of(runs: Sequence[Run]) -> list[str]:
 
 
 def labels_of(runs: Sequence[Run], keys: Keys, by: Sequence[str], *, settings: bool) -> list[str]:
-    """Return a unique label for each group: the method, and other options that differ.
+    """Return a unique label for each group: the method, and every other option that differs.
 
     If the runs are on several data sets or splits, each label names the data.
 
@@ -116,14 +124,52 @@ def labels_of(runs: Sequence[Run], keys: Keys, by: Sequence[str], *, settings: b
         words = [[str(run.folder) if same else run.folder.name] for run in runs]
     else:
         words = [[run.name] if not by or "method" in by else [] for run in runs]
-    data: Keys = [data_options(run) if settings else {} for run in runs]
-    firsts = [(*own, repr(options)) for own, options in zip(words, data, strict=True)]
-    _distinguish(words, runs, data, [list(range(len(runs)))])
-    _distinguish(words, runs, keys, _classes(range(len(runs)), lambda n: repr(firsts[n])))
+    if settings:
+        data = [data_options(run) for run in runs]
+        named = [{k: v for k, v in own.items() if not k.startswith("data.")} for own in data]
+        _extend(words, _differing(runs, named))
+        # A digest is shown if nothing else tells the data apart.
+        alike = _classes(range(len(runs)), lambda n: repr(named[n]))
+        _distinguish(words, runs, data, alike)
+    if list(by) != ["run"]:
+        _extend(words, _differing(runs, keys))
     labels = [", ".join(own) or run.name for own, run in zip(words, runs, strict=True)]
     if len({*labels}) == len(labels):
         return labels
     return [f"{own} ({run.folder})" for own, run in zip(labels, runs, strict=True)]
+
+
+def _differing(runs: Sequence[Run], keys: Keys) -> list[list[str]]:
+    """Return the words of all options that differ between groups.
+
+    The options of a plugin are compared between the groups that use the plugin. In other groups,
+    the name of the method or of another plugin differs already.
+    """
+    first = {key: n for n, key in enumerate(FIRST)}
+    recorded = [flat(run.config) for run in runs]
+    found: list[list[str]] = [[] for _ in runs]
+    shown = []
+    for key in sorted({key for own in keys for key in own}, key=lambda k: (first.get(k, 99), k)):
+        there = [n for n, every in enumerate(recorded) if key in every or key in OPTIONS]
+        texts = {n: option_text(runs[n], key) for n in there}
+        differs = len({*texts.values()}) > 1
+        # A hook that only some groups replace (``use.HOOK``) differs from no replacement.
+        differs |= 0 < len(there) < len(runs) and not key.startswith("options.")
+        if differs and key != "method":
+            shown.append((key, texts))
+    short = Counter(key.rpartition(".")[2] for key, _ in shown)
+    for key, texts in shown:
+        name = key.rpartition(".")[2]
+        for n, text in texts.items():
+            # Two options of one name have the names of their plugins too.
+            full = short[name] > 1 and text.startswith(f"{name}=")
+            found[n].append(key.removeprefix("options.") + text[len(name) :] if full else text)
+    return found
+
+
+def _extend(words: list[list[str]], more: list[list[str]]) -> None:
+    for own, others in zip(words, more, strict=True):
+        own += [word for word in others if word not in own]
 
 
 def _distinguish(

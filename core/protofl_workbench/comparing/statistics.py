@@ -1,4 +1,4 @@
-"""Statistical tests and bootstrap intervals for a few pairs or two samples."""
+"""Statistical tests and confidence intervals for a few pairs or two samples."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ Floats = npt.NDArray[np.float64]
 
 RESAMPLES = 9_999
 """Number of bootstrap resamples."""
+
+FEW = 10
+"""Number of values below which an interval is Student's, because a bootstrap is too narrow.
+
+With 3, 5 and 10 values of a normal distribution, a 95 % BCa interval holds the mean in about 73,
+84 and 90 % of cases (docs/how-to/compare-runs.md)."""
 
 
 def wilcoxon(differences: Sequence[float] | Floats) -> float:
@@ -72,7 +78,10 @@ def interval(
     theirs: Sequence[float] | Floats = (),
     confidence: float = 0.95,
 ) -> tuple[float, float]:
-    """Return a bootstrap interval (BCa; Efron 1987) of a mean or of a difference of two means.
+    """Return a confidence interval of a mean or of a difference of two means.
+
+    With fewer than `FEW` values in a sample it is Student's t interval, for two samples with the
+    degrees of freedom of Welch (1947); otherwise a bootstrap (`bootstrap_interval`).
 
     Args:
         ours: Differences of pairs, or the first sample, [n].
@@ -80,12 +89,56 @@ def interval(
         confidence: Confidence of the interval.
 
     Returns:
-        Both ends; NaN if a sample has fewer than two values. For three to five values the interval
-        is too narrow, because resamples have no other values.
+        Both ends; NaN if a sample has fewer than two values.
     """
-    samples = [np.asarray(own, dtype=np.float64) for own in (ours, theirs) if len(own)]
+    samples = _samples(ours, theirs)
     if not samples or min(map(len, samples)) < 2:
         return math.nan, math.nan
+    if not uses_bootstrap(*map(len, samples)):
+        return _student(samples, confidence)
+    return bootstrap_interval(ours, theirs, confidence)
+
+
+def uses_bootstrap(*sizes: int) -> bool:
+    """Return True if `interval` is a bootstrap for samples of these sizes."""
+    return min(sizes) >= FEW
+
+
+def _samples(*given: Sequence[float] | Floats) -> list[Floats]:
+    return [np.asarray(own, dtype=np.float64) for own in given if len(own)]
+
+
+def _student(samples: Sequence[Floats], confidence: float) -> tuple[float, float]:
+    """Return the t interval of the mean of a sample, or of the difference of two means."""
+    from scipy.special import stdtrit  # the quantiles of Student's t; imported faster than stats
+
+    mean = float(_difference([own.mean(keepdims=True) for own in samples])[0])
+    shares = [float(own.var(ddof=1)) / len(own) for own in samples]  # variances of the means
+    if not sum(shares):
+        return mean, mean
+    freedom = sum(shares) ** 2 / sum(
+        v**2 / (len(own) - 1) for v, own in zip(shares, samples, strict=True)
+    )
+    half = float(stdtrit(freedom, (1 + confidence) / 2)) * math.sqrt(sum(shares))
+    return mean - half, mean + half
+
+
+def bootstrap_interval(
+    ours: Sequence[float] | Floats,
+    theirs: Sequence[float] | Floats = (),
+    confidence: float = 0.95,
+) -> tuple[float, float]:
+    """Return a bootstrap interval (BCa; Efron 1987) of a mean or of a difference of two means.
+
+    Args:
+        ours: Differences of pairs, or the first sample, [n], n ≥ 2.
+        theirs: The second sample, [m], whose mean is subtracted; empty for pairs.
+        confidence: Confidence of the interval.
+
+    Returns:
+        Both ends. They are too close with few values, because resamples have no other values.
+    """
+    samples = _samples(ours, theirs)
     draws = np.random.default_rng(0)
     means = [own[draws.integers(len(own), size=(RESAMPLES, len(own)))].mean(1) for own in samples]
     resampled = _difference(means)

@@ -72,13 +72,18 @@ class TrialFigure:
         return float(found[0])
 
 
+CHANCE = "worse-off-chance"
+"""The number of clients that would be worse off if both methods were equally good."""
+
+
 @dataclass(frozen=True)
 class WorseOff:
     """The clients that are less accurate in the last round than alone with the same seed and split.
 
     Attributes:
-        name: ``worse-off``, their number, or ``worse-off-by``, the accuracy that they lose on
-            average.
+        name: ``worse-off``, their number; ``worse-off-chance``, half the number of clients whose
+            accuracy differs, which is the expected number if the sign of each difference is a coin
+            toss; or ``worse-off-by``, the accuracy that they lose on average.
         alone: {seed and hash of the split: the trial of ``local``}.
     """
 
@@ -89,7 +94,7 @@ class WorseOff:
     @property
     def share(self) -> bool:
         """True if it is shown in %."""
-        return self.name != "worse-off"
+        return self.name == "worse-off-by"
 
     @property
     def about(self) -> WorseOff:
@@ -99,7 +104,8 @@ class WorseOff:
     @property
     def title(self) -> str:
         """Title of the figure."""
-        return "what these lose (%)" if self.share else "clients worse off than alone"
+        titles = {"worse-off": "clients worse off than alone", CHANCE: "worse off by chance"}
+        return titles.get(self.name, "what these lose (%)")
 
     def of(self, trial: Trial) -> float:
         """Return the figure of a trial; NaN without a trial of ``local``, or if nobody loses.
@@ -112,6 +118,8 @@ class WorseOff:
             return math.nan
         ours, theirs = accuracies_by_client(trial), accuracies_by_client(alone)
         lost = np.array([theirs[c] - ours[c] for c in ours.keys() & theirs.keys()])
+        if self.name == CHANCE:
+            return float((lost != 0).sum()) / 2
         lost = lost[lost > 0]
         if not self.share:
             return float(len(lost))

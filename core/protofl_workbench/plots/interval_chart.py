@@ -47,7 +47,8 @@ def differences(
         **style: ``width``: ``column``, ``page`` or inches; ``font``: ``serif`` or ``sans``.
 
     Returns:
-        A row for each group and setting, with p on the right (Holm's if several are compared).
+        A row for each group and setting, with p on the right. If several groups are compared with
+        the baseline, p is Holm's, and the axis says so.
 
     Raises:
         UsageError: The runs cannot be compared, or there is only one group.
@@ -70,9 +71,13 @@ def differences(
     bases = " or ".join(dict.fromkeys(table.baseline for table, _ in rows))
     title = f"{tables[0].title.replace(' (%)', '')}: difference to {bases}"
     title = wrapped(title, 0.8 * look.inches) + "\n(percentage points)" * tables[0].share
+    # With several groups in a table, `holm` differs from p.
+    corrected = any(sum(row.difference is not None for row in t.rows) > 1 for t in tables)
+    title += "\np corrected by Holm's method" * corrected
     made, axes = look.canvas(inches + 0.55 + ROW * title.count("\n"))
     for place, (table, row) in enumerate(rows):
-        _draw(axes, place, row, _pairs(table, row) if found.paired else [], table.share, look)
+        pairs = _pairs(table, row) if found.paired else []
+        _draw(axes, place, row, pairs, table.share, look)
     axes.axvline(0, color=INK, linewidth=0.7)
     name_bars(axes, names)
     axes.set_xlabel(title, parse_math=False)

@@ -81,7 +81,7 @@ def test_clients_that_are_worse_off_than_alone(write):
             "none", [[[0.0] * 3, [1.0, 0.5, 0.4]], [[0.0] * 3, [0.5, 0.6, 0.5]]], method="fedtgp"
         ),
     ]
-    for names in ((), ("worse-off", "worse-off-by")):
+    for names in ((), ("worse-off", "worse-off-chance", "worse-off-by")):
         found = pf.compare(runs, names)
         assert row(found, "fedproto", "worse-off").values == (2.0, 1.0)
         lost = row(found, "fedproto", "worse-off-by").values
@@ -89,6 +89,21 @@ def test_clients_that_are_worse_off_than_alone(write):
         assert row(found, "fedtgp", "worse-off").values == (0.0, 0.0)
         assert all(map(math.isnan, row(found, "fedtgp", "worse-off-by").values))
         assert row(found, "local", "worse-off").values == (0.0, 0.0)
+        # Half of the clients whose accuracy differs: three and two clients; one and one.
+        assert row(found, "fedproto", "worse-off-chance").values == (1.5, 1.0)
+        assert row(found, "fedtgp", "worse-off-chance").values == (0.5, 0.5)
+        assert any(note.startswith("worse off by chance: half of the") for note in found.notes)
+
+
+def test_chance_is_what_equally_good_methods_give(write):
+    """The accuracies of both methods have one distribution."""
+    draws = np.random.default_rng(0)
+    alone, other = ([draws.integers(0, 31, (1, 10)) / 30 for _ in range(200)] for _ in range(2))
+    runs = [write("local", [t.tolist() for t in alone], method="local")]
+    runs.append(write("other", [t.tolist() for t in other]))
+    found = pf.compare(runs, ["worse-off", "worse-off-chance"])
+    means = [row(found, "fedproto", name).mean for name in ("worse-off", "worse-off-chance")]
+    assert means[0] == pytest.approx(means[1], abs=0.3) and 4.5 < means[1] < 5
 
 
 def test_worse_off_needs_one_group_of_local(two):
@@ -156,7 +171,7 @@ def test_groups_by_what_differs(write):
     runs = [write(n, ends(0.5, 0.6), method="fedtgp", options=o) for n, o in taus.items()]
     runs.append(write("other", ends(0.4, 0.4), lr=0.1))
     labels = [row.label for row in pf.compare(runs).tables[0].rows]
-    assert labels == ["fedtgp, tau=1", "fedtgp, tau=10", "fedproto"]
+    assert labels == ["fedtgp, lr=0.01, tau=1", "fedtgp, lr=0.01, tau=10", "fedproto, lr=0.1"]
     same = write(
         "again",
         ends(0.7),
@@ -178,6 +193,30 @@ def test_groups_by_what_differs(write):
     assert "options.fedtgp.tau" in error.value.near
     with pytest.raises(pf.UsageError, match="no run has an option taus"):
         pf.compare(runs, by="taus")
+
+
+def test_names_show_every_option_that_differs(write):
+    """One of the options would be enough to make two names of runs with two changes differ."""
+    runs = [
+        write("a", ends(0.5), lr=0.1, local_epochs=1),
+        write("b", ends(0.6), lr=0.2, local_epochs=5, options={"fedproto": {"lambda": 0.1}}),
+        write("c", ends(0.6), method="fedtgp", lr=0.1, options={"fedtgp": {"lambda": 5, "tau": 1}}),
+        write("d", ends(0.7), lr=0.1, use={"server_train": "fedtgp"}, wrappers=["topk", "int8"]),
+    ]
+    assert [row.label for row in pf.compare(runs).tables[0].rows] == [
+        "fedproto, local_epochs=1, lr=0.1, lambda=1, wrappers=none",
+        "fedproto, local_epochs=5, lr=0.2, lambda=0.1, wrappers=none",
+        "fedtgp, local_epochs=1, lr=0.1, wrappers=none",
+        "fedproto, local_epochs=1, lr=0.1, lambda=1, server_train=fedtgp, wrappers=topk,int8",
+    ]
+    mixed = [
+        write(f"m{n}", ends(0.5), options={"fedproto": {"lambda": n}, "fedtgp": {"lambda": 2 * n}})
+        for n in (1, 2)
+    ]
+    assert [row.label for row in pf.compare(mixed).tables[0].rows] == [
+        "fedproto, fedproto.lambda=1, fedtgp.lambda=2",
+        "fedproto, fedproto.lambda=2, fedtgp.lambda=4",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -240,7 +279,8 @@ def test_data_that_differ_in_a_detail_have_tables_of_their_own(write):
     assert [t.setting for t in found.tables] == [f"{title}, subset=1", f"{title}, subset=0.5"]
     text = found.text("md")
     assert "| fedsa | 1 | 70.00 |" in text and "| **90.00** |" in text and "| **60.00** |" in text
-    assert f"{title}, subset=1: test accuracy, last round (%): difference to local" in text
+    heading = f"{title}, subset=1: test accuracy, last round: difference to local"
+    assert f"{heading} in percentage points\n" in text
     files = [write(n, ends(0.5), dataset=f"npz:/d/{n}.npz", data={"digest": n}) for n in "xy"]
     files += [
         write(f"{n}2", ends(0.5), method="local", dataset=f"npz:{n}.npz", data={"digest": n})

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.stats
 
 from protofl_workbench.comparing import run_figures
-from protofl_workbench.comparing.statistics import holm, interval, least_p, mann_whitney, wilcoxon
+from protofl_workbench.comparing.statistics import (
+    FEW,
+    bootstrap_interval,
+    holm,
+    interval,
+    least_p,
+    mann_whitney,
+    wilcoxon,
+)
+
+PAGE = Path(__file__).parents[3] / "docs/how-to/compare-runs.md"
 
 
 def by_all_signs(differences):
@@ -60,7 +71,7 @@ def test_two_samples_are_compared_as_scipy_does():
 
 @pytest.mark.parametrize("pairs", [True, False])
 @pytest.mark.parametrize("count", [5, 12, 30])
-def test_intervals_are_scipy_s(count, pairs):
+def test_bootstrap_intervals_are_scipy_s(count, pairs):
     """Two bootstraps of 9,999 resamples agree up to their random error."""
     draws = np.random.default_rng(count)
     own = (draws.exponential(2, count), draws.normal(0, 1, count + 3))
@@ -72,7 +83,23 @@ def test_intervals_are_scipy_s(count, pairs):
 
     their = scipy.stats.bootstrap(samples, of, method="BCa").confidence_interval
     width = their.high - their.low
-    assert interval(*samples) == pytest.approx((their.low, their.high), abs=0.06 * width)
+    found = bootstrap_interval(*samples)
+    assert found == pytest.approx((their.low, their.high), abs=0.06 * width)
+    if count >= FEW:
+        assert interval(*samples) == found
+
+
+@pytest.mark.parametrize("count", [2, 3, 9])
+@pytest.mark.parametrize("confidence", [0.9, 0.95])
+def test_intervals_of_few_values_are_students(count, confidence):
+    """SciPy's t tests of one sample, and of two samples with other variances (Welch)."""
+    draws = np.random.default_rng(count)
+    one, other = draws.exponential(1, count), draws.exponential(5, 20)
+    their = scipy.stats.ttest_1samp(one, 0).confidence_interval(confidence)
+    assert interval(one, (), confidence) == pytest.approx(tuple(their))
+    their = scipy.stats.ttest_ind(one, other, equal_var=False).confidence_interval(confidence)
+    assert interval(one, other, confidence) == pytest.approx((their.low, their.high))
+    assert interval(other, one, confidence) == pytest.approx((-their.high, -their.low))
 
 
 def test_an_interval_of_two_samples_of_other_sizes():
@@ -85,24 +112,60 @@ def test_an_interval_of_two_samples_of_other_sizes():
 
     their = scipy.stats.bootstrap(own, of, method="BCa", random_state=1).confidence_interval
     width = their.high - their.low
-    assert interval(*own) == pytest.approx((their.low, their.high), abs=0.06 * width)
+    found = bootstrap_interval(*own)
+    assert found == pytest.approx((their.low, their.high), abs=0.06 * width)
 
 
-def test_an_interval_holds_the_mean_as_often_as_it_says():
-    draws = np.random.default_rng(5)
-    held = 0
-    for _ in range(200):
-        low, high = interval(draws.normal(1, 1, 20), confidence=0.9)
-        held += low <= 1 <= high
-    assert 0.82 <= held / 200 <= 0.96
+def coverage(method, count, draws):
+    """Return the share of 1,000 samples whose 95 % interval holds the mean, in %."""
+    samples = draws(np.random.default_rng(count), (1000, count))
+    ends = [method(own) for own in samples]
+    return 100 * np.mean([low <= 1 <= high for low, high in ends])
 
 
-def test_intervals_of_few_values():
+LAWS = {
+    "normal": lambda draws, size: draws.normal(1, 1, size),
+    "exponential": lambda draws, size: draws.exponential(1, size),
+}
+
+
+def printed():
+    """Return {(distribution, method, pairs): coverage} of the table in the page."""
+    lines = PAGE.read_text("utf-8").split("\n| pairs |")[1].split("\n\n")[0].splitlines()
+    counts = [int(cell) for cell in lines[0].strip(" |").split("|")]
+    found = {}
+    for line in lines[2:]:
+        name, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+        law, method = name.split(", ")
+        values = zip(counts, cells, strict=True)
+        found |= {(law, method, n): float(cell) for n, cell in values}
+    return found
+
+
+@pytest.mark.parametrize("count", [3, 5, 9])
+def test_intervals_of_few_values_hold_the_mean(count):
+    """A BCa bootstrap holds it in 73 to 90 % of the cases."""
+    assert 93 <= coverage(interval, count, LAWS["normal"]) <= 97
+
+
+@pytest.mark.slow
+def test_the_page_prints_how_often_intervals_hold_the_mean():
+    table = printed()
+    assert len(table) == 2 * 2 * 4
+    methods = {"t": lambda own: tuple(scipy.stats.t.interval(
+        0.95, len(own) - 1, own.mean(), own.std(ddof=1) / len(own) ** 0.5
+    )), "BCa": bootstrap_interval}  # fmt: skip
+    for (law, method, count), share in table.items():
+        # 1,000 samples here and 4,000 for the page: two standard errors are at most 3.3 points.
+        assert coverage(methods[method], count, LAWS[law]) == pytest.approx(share, abs=3.3)
+
+
+def test_intervals_of_too_few_values():
     assert interval([2.0, 2.0, 2.0]) == (2, 2)
-    low, high = interval([1.0, 2.0, 3.0])
-    assert 1 <= low < 2 < high <= 3
     assert all(map(math.isnan, interval([1.0])))
-    assert interval([1.0, 2, 4]) == interval([1.0, 2, 4])  # deterministic
+    assert all(map(math.isnan, interval([])))
+    draws = np.random.default_rng(1).normal(0, 1, 12)
+    assert interval(draws) == interval(draws)  # deterministic
 
 
 def by_steps(values):

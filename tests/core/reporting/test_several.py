@@ -86,7 +86,7 @@ def test_differences_are_those_of_compare(runs, page_of_all):
     caption, (_, rows) = next(
         t for t in tables_of(read(page_of_all)).items() if "difference" in t[0]
     )
-    assert caption == "Test accuracy, last round (%): difference to local"
+    assert caption == "Test accuracy, last round: difference to local in percentage points"
     assert rows[0][:2] == [row.label, "2"] == ["fedproto", str(row.difference.count)]
     mean = float(rows[0][2].split()[0].replace("−", "-"))
     assert mean == pytest.approx(100 * row.difference.mean, abs=0.006)
