@@ -18,6 +18,16 @@ def option(flag: str, metavar: str, text: str, **about: Any) -> Any:  # noqa: AN
     return typer.Option(flag, metavar=metavar, help=text, **about)
 
 
+Label = Annotated[
+    list[str] | None,
+    option(
+        "--label",
+        "GROUP=TEXT",
+        "Show a group as TEXT: fedtgp=FedTGP, or 'fedtgp, tau=1=FedTGP, τ = 1'; repeatable.",
+    ),
+]
+
+
 def _remember_debug(context: typer.Context, value: bool) -> bool:
     if value and isinstance(context.obj, dict):
         context.obj["debug"] = True

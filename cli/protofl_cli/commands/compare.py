@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from protofl_cli import render
-from protofl_cli.options import DataDir, Debug, TrustCode, option
+from protofl_cli.options import DataDir, Debug, Label, TrustCode, option
 from protofl_cli.overwriting import Force, checked
 from protofl_cli.study_options import (
     COLUMNS,
@@ -72,6 +72,7 @@ def compare(
             "repeatable (default: all options that differ)",
         ),
     ] = None,
+    label: Label = None,
     rounds: Annotated[
         int | None, option("--rounds", "N", "Use only the first N rounds of each run.", min=1)
     ] = None,
@@ -112,7 +113,7 @@ def compare(
     """Compare runs, paired over seeds and splits.
 
     Runs that differ only in their seeds are one group. Prints the mean ± std of each group over
-    trials, and the difference to the baseline with Wilcoxon's signed-rank test and a bootstrap
+    trials, and the difference to the baseline with Wilcoxon's signed-rank test and a confidence
     interval.
     """
     kind = _format(format_, out)
@@ -122,6 +123,7 @@ def compare(
         given = {
             "figures": figure or (), "target": target, "baseline": baseline, "unpaired": unpaired,
             "by": group_by or (), "rounds": rounds, "confidence": confidence,
+            "labels": label or (),
         }  # fmt: skip
         of_study = {
             "scale": scale, "variant": variant, "only": only, "columns": columns, "set_": set_,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from protofl_cli import observed_pictures, render
-from protofl_cli.options import Debug, TrustCode, option
+from protofl_cli.options import Debug, Label, TrustCode, option
 from protofl_cli.overwriting import Force, checked
 
 if TYPE_CHECKING:
@@ -141,10 +141,7 @@ def plot(
             "repeatable (default: all options that differ)",
         ),
     ] = None,
-    label: Annotated[
-        list[str] | None,
-        option("--label", "TEXT", "Name of a group, in the order of the groups; repeatable."),
-    ] = None,
+    label: Label = None,
     width: Annotated[
         str, option("--width", "WIDTH", "Width: column (3.3 in), page (6.9 in) or inches")
     ] = "column",
@@ -259,9 +256,12 @@ def _draw(
             return observed_pictures.draw(kind, own, options, width, font)
         return plots.confusion(own, **options, width=width, font=font)
     if kind == "differences":
-        groups = _groups(runs, by, labels, notes) if labels else []
-        named = {group.label: group.runs for group in groups}
-        return plots.differences(named or runs, by=by, **options, width=width, font=font)
+        from protofl_workbench.comparing.compare import compare
+
+        figure, baseline = options.get("figure", "final"), options.get("baseline", "")
+        found = compare(runs, figure, baseline=baseline, by=by, labels=labels)
+        notes += [line for line in found.notes if line.startswith("label: ")]
+        return plots.differences(found, figure, width=width, font=font)
     names = {"log_x": "log", "as_": "kind", "at": "when"}
     asked = {names.get(key, key): value for key, value in options.items()}
     draw: dict[str, Callable[..., Figure]] = {
@@ -300,20 +300,19 @@ def _only(kind: str, runs: Sequence[Run]) -> Run:
 def _groups(
     runs: Sequence[Run], by: Sequence[str], labels: Sequence[str], notes: list[str]
 ) -> list[Group]:
-    """Return the groups with the given labels; notes name the runs that are left out."""
-    from dataclasses import replace
-
-    from protofl.errors import UsageError
-    from protofl_workbench.comparing.run_groups import grouped, no_rounds_error, without_copies
+    """Return the groups with the given labels; notes name them, and the runs that are left out."""
+    from protofl_workbench.comparing.run_groups import (
+        grouped,
+        label_notes,
+        new_labels,
+        no_rounds_error,
+        with_labels,
+        without_copies,
+    )
 
     found = without_copies(grouped(runs, by), notes)
     if not any(group.trials for group in found):
         raise no_rounds_error(runs)
-    if labels and len(labels) != len(found):
-        raise UsageError(
-            f"expected {len(found)} --label, got {len(labels)}",
-            f"groups: {'; '.join(group.label for group in found)}",
-            "give a label for each group, in this order",
-        )
-    named = [replace(group, label=own) for group, own in zip(found, labels, strict=False)]
-    return named or found
+    renamed = new_labels(labels, (group.label for group in found))
+    notes += label_notes(renamed)
+    return with_labels(found, renamed)

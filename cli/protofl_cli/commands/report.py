@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from protofl_cli import render
-from protofl_cli.options import Debug, TrustCode, option
+from protofl_cli.options import Debug, Label, TrustCode, option
 from protofl_cli.overwriting import Force, checked
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def report(
             "Baseline of the differences (default: local, then fedavg, otherwise the first)",
         ),
     ] = "",
+    label: Label = None,
     scale: Annotated[
         str | None, option("--scale", "NAME", "Scale of a study: paper, fast, … (default: paper)")
     ] = None,
@@ -72,9 +73,14 @@ def report(
         from protofl_workbench.reporting.page import report as write_report
 
         about = runs if study is None else _result_of(study, scale or "paper", found_in)
-        text = write_report(about, target, title=title, baseline=baseline)
+        notes: list[str] = []
+        text = write_report(
+            about, target, title=title, baseline=baseline, labels=label or (), note=notes.append
+        )
     size = len(text.encode()) / 1e3
     render.line(f"report: {target} ({size:,.0f} kB; open it in a browser)")
+    for line in notes:
+        render.text(line, "dim")
 
 
 def _study_in(given: list[Path]) -> str | None:

@@ -26,7 +26,15 @@ from protofl_workbench.comparing.pairing import (
     paired_trials,
     settings_of,
 )
-from protofl_workbench.comparing.run_groups import Group, Runs, grouped
+from protofl_workbench.comparing.run_groups import (
+    Group,
+    Labels,
+    Runs,
+    grouped,
+    label_notes,
+    new_labels,
+    with_labels,
+)
 from protofl_workbench.comparing.trial_figures import (
     CHANCE,
     ROUNDS,
@@ -53,6 +61,7 @@ def compare(
     by: str | Sequence[str] = (),
     rounds: int | None = None,
     confidence: float = 0.95,
+    labels: Labels = (),
 ) -> Comparison:
     """Compare runs, paired over seeds and splits.
 
@@ -69,6 +78,8 @@ def compare(
         by: Options to group by.
         rounds: Number of rounds of each trial that count.
         confidence: Confidence of the intervals.
+        labels: {group: its label in the tables}, or texts ``GROUP=LABEL``. The beginning of a
+            group's name is enough: ``fedtgp`` for ``fedtgp, tau=1``.
 
     Returns:
         A table for each figure and setting. Notes name the trials that are left out.
@@ -87,7 +98,10 @@ def compare(
         settings = [Setting("all runs", tuple(groups))]
     else:
         settings = settings_of(runs, by, rounds, notes)
-    baselines = _baselines(settings, baseline, notes)
+    renamed = new_labels(labels, (g.label for setting in settings for g in setting.groups))
+    settings = [replace(s, groups=tuple(with_labels(s.groups, renamed))) for s in settings]
+    notes += label_notes(renamed)
+    baselines = _baselines(settings, renamed.get(baseline, baseline), notes)
     trials = [trial for setting in settings for group in setting.groups for trial in group.trials]
     names = [figures] if isinstance(figures, str) else list(figures)
     alone = {key: trial for setting in settings for key, trial in trials_alone(setting).items()}
@@ -150,7 +164,11 @@ def baseline_of(groups: Iterable[Group], name: str) -> str:
         return next((labels[methods.index(m)] for m in BASELINES if m in methods), labels[0])
     if name in labels:
         return name
-    of_method = [label for label in labels if label.startswith(f"{name},")]
+    of_method = [
+        group.label
+        for group in groups
+        if group.label.startswith(f"{name},") or (group.trials and group.runs[0].name == name)
+    ]
     if len(of_method) > 1:
         raise UsageError(
             f"--baseline {name} stands for several groups", "; ".join(of_method), "give one of them"

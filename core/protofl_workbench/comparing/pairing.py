@@ -8,7 +8,13 @@ from dataclasses import dataclass, replace
 from protofl.errors import UsageError
 from protofl.records.layout import CONFIG
 from protofl.runs.recorded_run import Run
-from protofl_workbench.comparing.run_groups import Group, Runs, grouped, runs_by_label
+from protofl_workbench.comparing.run_groups import (
+    Group,
+    Runs,
+    asked_rounds,
+    grouped,
+    runs_by_label,
+)
 from protofl_workbench.comparing.run_labels import (
     data_key,
     data_options,
@@ -113,11 +119,11 @@ def finished_trials(groups: Iterable[Group], rounds: int | None, notes: list[str
     least = []
     for group in groups:
         cut = [replace(trial, rounds=rounds) for trial in group.trials]
-        short = [trial for trial in cut if len(trial.rows) < _asked(trial)]
+        short = [trial for trial in cut if len(trial.rows) < asked_rounds(trial)]
         longest = max((len(trial.run.rows_of(trial.number)) for trial in cut), default=0)
         least.append(longest)
         notes += [
-            f"skipping {trial.name}: it has {len(trial.rows)} of {_asked(trial)} rounds"
+            f"skipping {trial.name}: it has {len(trial.rows)} of {asked_rounds(trial)} rounds"
             for trial in short
         ]
         if finished := tuple(trial for trial in cut if trial not in short):
@@ -142,10 +148,6 @@ def finished_trials(groups: Iterable[Group], rounds: int | None, notes: list[str
             "many of each"
         )
     return kept
-
-
-def _asked(trial: Trial) -> int:
-    return trial.run.asked_of(trial.number, trial.rounds)
 
 
 def _one_per_pair(group: Group, notes: list[str]) -> Group:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from protofl.errors import UsageError
+from protofl.errors import UsageError, unknown
 from protofl.records.layout import runs_below
 from protofl.records.reading import FINISHED
 from protofl.records.result import Result
@@ -29,6 +30,9 @@ RunLike: TypeAlias = "Run | Result | str | Path"
 Runs: TypeAlias = "RunLike | Iterable[RunLike] | Mapping[str, RunLike | Iterable[RunLike]]"
 """A run, the result of `protofl.run`, a folder of runs; several of them; or a mapping of labels."""
 
+Labels: TypeAlias = "Mapping[str, str] | Sequence[str]"
+"""New names of groups: {group: label}, or texts ``GROUP=LABEL``."""
+
 
 @dataclass(frozen=True)
 class Group:
@@ -46,6 +50,29 @@ class Group:
     def runs(self) -> list[Run]:
         """The runs of the trials, each once."""
         return list({id(trial.run): trial.run for trial in self.trials}.values())
+
+    @property
+    def complete(self) -> list[Trial]:
+        """The trials that are as long as the longest."""
+        last = {id(t): max((row.round for row in t.rows), default=-1) for t in self.trials}
+        return [trial for trial in self.trials if last[id(trial)] == max(last.values())]
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """The rounds of the longest trials, and the rounds that these were asked for."""
+        longest = self.complete
+        return max(len(t.rows) for t in longest), max(map(asked_rounds, longest))
+
+    @property
+    def state(self) -> str:
+        """``2 of 8 rounds`` if no trial is finished; else empty."""
+        done, asked = self.extent
+        return f"{done} of {count(asked, 'round')}" if done < asked else ""
+
+
+def asked_rounds(trial: Trial) -> int:
+    """Return the number of rounds that a trial has at its end, of the rounds that count."""
+    return trial.run.asked_of(trial.number, trial.rounds)
 
 
 def runs_by_label(runs: Runs, notes: list[str] | None = None) -> dict[str, list[Run]]:
@@ -182,6 +209,71 @@ def grouped(
         Group(name, tuple(trial for run in own for trial in trials_of(run)))
         for name, own in zip(names, together.values(), strict=True)
     ]
+
+
+def new_labels(given: Labels, names: Iterable[str]) -> dict[str, str]:
+    """Return {name of a group: its new label} for the groups that the user labels.
+
+    Args:
+        given: {group: label}, or texts ``GROUP=LABEL``. A group is given by its whole name, or by
+            the beginning of names up to a comma: ``fedtgp`` stands for the first word of
+            ``fedtgp, tau=1`` and of ``fedtgp, tau=10``. Names and labels may contain "=".
+        names: The names of all groups.
+
+    Raises:
+        UsageError: A text is not ``GROUP=LABEL``, a group does not exist, or two groups would have
+            the same label.
+    """
+    names = list(dict.fromkeys(names))
+    labels = given if isinstance(given, Mapping) else _parsed(given, names)
+    found: dict[str, str] = {}
+    for group in labels:
+        if not any(_begins(group, name) for name in names):
+            raise unknown("group", group, names, "write --label 'GROUP=TEXT'")
+    for name in names:
+        if own := max((each for each in labels if _begins(each, name)), key=len, default=""):
+            found[name] = labels[own] + name[len(own) :]
+    shown = [found.get(name, name) for name in names]
+    if twice := next((label for label in shown if shown.count(label) > 1), None):
+        raise UsageError(
+            f"--label: two groups would be called {twice!r}",
+            f"groups: {'; '.join(names)}",
+            "give each group another label",
+        )
+    return found
+
+
+def _begins(group: str, name: str) -> bool:
+    return bool(group) and f"{name}, ".startswith(f"{group}, ")
+
+
+def _parsed(texts: Iterable[str], names: Sequence[str]) -> dict[str, str]:
+    """Return {group: label} of texts ``GROUP=LABEL``."""
+    found = {}
+    for text in texts:
+        parts = text.split("=")
+        splits = [("=".join(parts[:n]), "=".join(parts[n:])) for n in range(1, len(parts))]
+        known = [pair for pair in splits if any(_begins(pair[0], name) for name in names)]
+        group, label = known[-1] if known else splits[0] if splits else ("", "")
+        if not group or not label:
+            example = shlex.quote(f"{names[0]}={text.strip('=') or 'TEXT'}")
+            raise UsageError(
+                f"--label {text}: expected GROUP=TEXT",
+                f"groups: {'; '.join(names)}",
+                f"write: --label {example}",
+            )
+        found[group] = label
+    return found
+
+
+def with_labels(groups: Iterable[Group], labels: Mapping[str, str]) -> list[Group]:
+    """Return groups with the labels of `new_labels`."""
+    return [replace(group, label=labels.get(group.label, group.label)) for group in groups]
+
+
+def label_notes(labels: Mapping[str, str]) -> list[str]:
+    """Return a line for each group with a new label."""
+    return [f"label: {new} is {old}" for old, new in labels.items()]
 
 
 def _group_key(run: Run, by: Sequence[str]) -> dict[str, Any]:

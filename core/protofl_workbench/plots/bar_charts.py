@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from protofl.system.files.tables import finite
 from protofl_workbench.comparing.run_groups import Group, Runs
 from protofl_workbench.comparing.trial_figures import trial_figure
 from protofl_workbench.plots.curves import groups_in
-from protofl_workbench.plots.style import INK, SMALL, Style, StyleOptions, bar_style, name_bars
+from protofl_workbench.plots.style import GROUND, INK, SMALL, Style, StyleOptions, bar_style, name_bars
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,6 +29,9 @@ def bars(
 ) -> Figure:
     """Draw a figure of each group: the mean of its trials ± the population standard deviation.
 
+    Trials that are shorter than the longest of their group do not count. A group without a
+    finished trial has an empty bar, and its name says how many rounds are done.
+
     Args:
         runs: Runs, folders, a mapping of labels to them, or groups.
         figure: ``final``, ``best`` or ``validation``: the test accuracy in this round; ``worst``,
@@ -40,17 +43,19 @@ def bars(
         UsageError: A run does not have the figure.
     """
     chosen = trial_figure(figure)
-    found = {}
+    found, unfinished = {}, []
     for group in groups_in(runs, by):
-        each = [chosen.of(trial) for trial in group.trials if trial.rows]
-        values = np.array(each) * chosen.about.scale
+        values = np.array([chosen.of(trial) for trial in group.complete]) * chosen.about.scale
         found[group.label] = (float(values.mean()), float(values.std()))
-    return bar_chart({"": found}, chosen.title, **style)
+        unfinished += [group.label] if group.state else []
+    return bar_chart({"": found}, chosen.title, unfinished=unfinished, **style)
 
 
 def bar_chart(
     series: Mapping[str, Mapping[str, tuple[float, float]]],
     title: str,
+    *,
+    unfinished: Collection[str] = (),
     **style: Unpack[StyleOptions],
 ) -> Figure:
     """Draw bars of given numbers: a bar for each series in every category.
@@ -59,6 +64,7 @@ def bar_chart(
         series: {series: {category: (mean, deviation)}}, NaN for none. A category that a series
             lacks is empty. Several series have colours and hatches in a legend.
         title: Title of the axis.
+        unfinished: Categories whose bars are drawn empty.
         **style: ``width`` and ``font``, see `bars`.
 
     Returns:
@@ -75,13 +81,17 @@ def bar_chart(
     for number, own in enumerate(series.values()):
         aside = (number - (len(series) - 1) / 2) * thick
         known = [
-            (n + aside, *own[name])
+            (name, n + aside, *own[name])
             for n, name in enumerate(categories)
             if name in own and not math.isnan(own[name][0])
         ]
-        y, means = [place for place, _, _ in known], [mean for _, mean, _ in known]
-        errors = [0.0 if math.isnan(std) else std for _, _, std in known]
+        y, means = [place for _, place, _, _ in known], [mean for _, _, mean, _ in known]
+        errors = [0.0 if math.isnan(std) else std for _, _, _, std in known]
         handles.append(axes.barh(y, means, height=thick * 0.9, **bar_style(number * several)))
+        for (name, *_), bar in zip(known, handles[-1], strict=True):
+            if name in unfinished:
+                bar.set(edgecolor=bar.get_facecolor(), linewidth=0.9, linestyle="--", hatch="")
+                bar.set_facecolor(GROUND)
         axes.errorbar(
             means, y, xerr=errors, fmt="none", ecolor=INK, elinewidth=0.7, capsize=1.5, capthick=0.7
         )

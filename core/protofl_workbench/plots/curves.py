@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -162,6 +163,8 @@ def curve_chart(
 def groups_in(runs: Runs | Sequence[Group], by: str | Sequence[str] = ()) -> list[Group]:
     """Return given groups, or group runs, without groups that have no round.
 
+    The label of a group without a finished trial says how many rounds are done.
+
     Raises:
         UsageError: No group has a round.
     """
@@ -173,7 +176,7 @@ def groups_in(runs: Runs | Sequence[Group], by: str | Sequence[str] = ()) -> lis
     if not there:
         known = {} if found is runs else runs_by_label(runs)  # type: ignore[arg-type]
         raise no_rounds_error(run for own in known.values() for run in own)
-    return there
+    return [replace(g, label=f"{g.label} ({g.state})") if g.state else g for g in there]
 
 
 def _draw(axes: Axes, number: int, own: Curve, scale: float, band: str) -> Line2D:

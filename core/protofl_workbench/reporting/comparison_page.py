@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from protofl.runs.recorded_run import Run
 from protofl_workbench.comparing.compare import baseline_of
 from protofl_workbench.comparing.run_groups import (
     Group,
+    Labels,
     divergence,
     grouped,
+    label_notes,
+    new_labels,
     progress,
+    with_labels,
     without_copies,
 )
 from protofl_workbench.comparing.run_labels import data_key, data_name, titles_of
@@ -33,12 +37,8 @@ from protofl_workbench.reporting.number_formats import (
     spread,
 )
 from protofl_workbench.reporting.page_parts import Command, Drawings, Fact, Page, Part, Section
-from protofl_workbench.reporting.results_section import (
-    BARS,
-    best_groups,
-    final_accuracy,
-    results_section,
-)
+from protofl_workbench.reporting.ranking import final_accuracy, ranking
+from protofl_workbench.reporting.results_section import BARS, best_groups, results_section
 from protofl_workbench.reporting.run_facts import key_facts, remarks, summary_sentence
 from protofl_workbench.reporting.run_page import cost_pictures, run_state
 from protofl_workbench.reporting.run_pictures import Pictures
@@ -50,6 +50,8 @@ def comparison_page(
     foot: str,
     baseline: str = "",
     damaged: Sequence[str] = (),
+    labels: Labels = (),
+    note: Callable[[str], None] = lambda line: None,
 ) -> Page:
     """Return the page of several runs.
 
@@ -59,13 +61,23 @@ def comparison_page(
         foot: Last line.
         baseline: The baseline of differences; empty for the default one.
         damaged: A line for each run that is left out because its files are damaged.
+        labels: New names of groups.
+        note: Takes a line for each group with a new name.
 
     Raises:
-        UsageError: No group has the name of the baseline.
+        UsageError: No group has the name of the baseline or of a label.
     """
     notes = [*damaged]
     records = _records(runs, notes)
     settings = _by_setting(records)
+    names = [own.group.label for each in (*settings.values(), records) for own in each]
+    renamed = new_labels(labels, names)
+    records = _with_labels(records, renamed)
+    settings = {name: _with_labels(own, renamed) for name, own in settings.items()}
+    baseline = renamed.get(baseline, baseline)
+    for line in label_notes(renamed):
+        note(line)
+    notes += label_notes(renamed)
     if baseline and records:
         baseline_of([own.group for each in settings.values() for own in each], baseline)
     sections = [
@@ -75,7 +87,7 @@ def comparison_page(
         for name, own in settings.items()
     ]
     if notes:
-        more = [f"And {len(notes) - 6} trials more"] if len(notes) > 6 else []
+        more = [f"And {len(notes) - 6} notes more"] if len(notes) > 6 else []
         sections[0].parts.append(" ".join(f"{note}." for note in [*notes[:6], *more]))
     if records:
         pictures = Pictures(best_groups(records, BARS), drawings)
@@ -103,6 +115,10 @@ def _records(runs: Sequence[Run], notes: list[str], *, settings: bool = True) ->
     return [GroupRecord(group) for group in groups if group.trials]
 
 
+def _with_labels(records: Sequence[GroupRecord], labels: Mapping[str, str]) -> list[GroupRecord]:
+    return [GroupRecord(group) for group in with_labels([r.group for r in records], labels)]
+
+
 def _by_setting(records: Sequence[GroupRecord]) -> dict[str, list[GroupRecord]]:
     """Return groups by their data; labels do not repeat what all groups of a setting share."""
     found: dict[str, list[GroupRecord]] = {}
@@ -120,29 +136,51 @@ def _by_setting(records: Sequence[GroupRecord]) -> dict[str, list[GroupRecord]]:
 def _facts(
     runs: Sequence[Run], records: Sequence[GroupRecord], settings: dict[str, list[GroupRecord]]
 ) -> list[Fact]:
-    """Return the best group, its margin, and the cost of all runs."""
-    found = []
-    ranked = sorted((own for own in records if own.ends), key=final_accuracy, reverse=True)
-    if len(settings) == 1 and ranked:
-        best, others = ranked[0], ranked[1:]
-        margin = final_accuracy(best) - final_accuracy(others[0]) if others else 0.0
-        level = [own.group.label for own in ranked if final_accuracy(own) == final_accuracy(best)]
-        final = best.end("final_test_accuracy")
-        note = f"{spread(final.mean, final.std)} final test accuracy" if final else ""
-        title = "Level at the end" if len(level) > 1 else "Ahead at the end"
-        found.append(Fact(title, listed(level, 3), note, lead=True))
-        if others and margin:
-            note = f"points of final test accuracy ahead of {others[0].group.label}"
-            found.append(Fact("Margin", points(margin), note, lead=True))
-        if (guess := best.end("majority_accuracy")) is not None:
-            note = "always the most frequent class of each client"
-            found.append(Fact("Majority guess", spread(guess.mean, guess.std), note))
+    """Return the best group and its margin, or why there is none, and the cost of all runs."""
+    found = _headline(records, settings)
+    if len(settings) == 1 and records and (guess := records[0].end("majority_accuracy")):
+        note = "always the most frequent class of each client"
+        found.append(Fact("Majority guess", spread(guess.mean, guess.std), note))
     trials = sum(len(own.group.trials) for own in records)
     rounds = sum(len(own.rows) for own in records)
     found.append(Fact("Trials", integer(trials), f"{count(rounds, 'round')} in all"))
     seconds = sum(row.seconds["total"] for run in runs for row in run.rows)
     found.append(Fact("Time", duration(seconds), "of all runs together"))
     return found
+
+
+def _headline(records: Sequence[GroupRecord], settings: dict[str, list[GroupRecord]]) -> list[Fact]:
+    """Return the best group and its margin; or what differs, if the groups cannot be ranked."""
+    if len(settings) > 1:
+        return [Fact("No ranking", "the data differ", listed([*settings], 4), lead=True)]
+    if len(records) < 2:
+        return [*_only_group(records)]
+    order = ranking(records)
+    without = [f"{label} ({why})" for label, why in order.left_out]
+    if not order.order:
+        what = f"the {listed(order.apart)} differ" if order.apart else "too few finished runs"
+        return [Fact("No ranking", what, "; ".join([*order.details, *without[:4]]), lead=True)]
+    best, second = order.order[:2]
+    final = best.end("final_test_accuracy")
+    note = f"{spread(final.mean, final.std)} final test accuracy" if final else ""
+    note += f", seeds {', '.join(map(str, order.seeds))}" if order.seeds else ""
+    note += f"; without {listed(without, 4)}" if without else ""
+    title = "Level at the end" if len(order.best) > 1 else "Ahead at the end"
+    found = [Fact(title, listed(order.best, 3), note, lead=True)]
+    if margin := final_accuracy(best) - final_accuracy(second):
+        note = f"points of final test accuracy ahead of {second.group.label}"
+        found.append(Fact("Margin", points(margin), note, lead=True))
+    return found
+
+
+def _only_group(records: Sequence[GroupRecord]) -> Iterator[Fact]:
+    """Return the final accuracy of the only group."""
+    for own in records:
+        if (final := own.end("final_test_accuracy")) is not None:
+            note = f"of {count(len(own.ends), 'trial')}" + f", {own.group.state}" * bool(
+                own.group.state
+            )
+            yield Fact("Final test accuracy", spread(final.mean, final.std), note, lead=True)
 
 
 def _title(runs: Sequence[Run]) -> str:

@@ -57,8 +57,7 @@ class GroupRecord:
     @cached_property
     def complete(self) -> list[Trial]:
         """The trials that are as long as the longest; means are over these."""
-        last = {id(t): max((row.round for row in t.rows), default=-1) for t in self.group.trials}
-        return [trial for trial in self.group.trials if last[id(trial)] == max(last.values())]
+        return self.group.complete
 
     @cached_property
     def split(self) -> RecordedSplit | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import cache
 from importlib.resources import files
@@ -17,7 +17,7 @@ from protofl.runs.recorded_run import Run
 from protofl.system.formatting import visible
 from protofl.system.version import __version__
 from protofl_workbench.comparing.figure_table import write_output
-from protofl_workbench.comparing.run_groups import RunLike, runs_in, sound_runs
+from protofl_workbench.comparing.run_groups import Labels, RunLike, runs_in, sound_runs
 from protofl_workbench.reporting.comparison_page import comparison_page
 from protofl_workbench.reporting.number_formats import count, integer, sentence
 from protofl_workbench.reporting.page_parts import (
@@ -50,6 +50,8 @@ def report(
     *,
     title: str = "",
     baseline: str = "",
+    labels: Labels = (),
+    note: Callable[[str], None] = lambda line: None,
 ) -> str:
     """Write a page about runs as one HTML file, which needs no network.
 
@@ -60,6 +62,8 @@ def report(
         out: The file, which is replaced if it exists; by default no file is written.
         title: Heading of the page; by default it is made from the runs.
         baseline: The baseline of differences; default: as in `pf.compare`.
+        labels: {group: its name on the page}, see `pf.compare`.
+        note: Takes a line for each group with a new name.
 
     Returns:
         The page.
@@ -73,7 +77,7 @@ def report(
     """
     drawings = Drawings()
     foot = f"Made by protofl {__version__} on {datetime.now():%Y-%m-%d at %H:%M}."
-    page = _page(runs, drawings, foot, baseline)
+    page = _page(runs, drawings, foot, baseline, labels, note)
     page.title = title or page.title
     text = _html(page, drawings)
     if out is not None:
@@ -82,22 +86,30 @@ def report(
 
 
 def _page(
-    about: RunLike | Iterable[RunLike] | StudyResult, drawings: Drawings, foot: str, baseline: str
+    about: RunLike | Iterable[RunLike] | StudyResult,
+    drawings: Drawings,
+    foot: str,
+    baseline: str,
+    labels: Labels,
+    note: Callable[[str], None],
 ) -> Page:
     """Return the page of a study, of one run, or of several runs."""
     if not isinstance(about, (Run, Result, str, Path, Iterable)):
-        from protofl_workbench.reporting.page import study_page
-
-        return study_page(about, drawings, foot, baseline)
+        return study_page(about, drawings, foot, baseline, labels, note)
     each = [about] if isinstance(about, (Run, Result, str, Path)) else about
     found = {run.folder.resolve(): run for one in each for run in runs_in(one)}
     if not found:
         raise UsageError("no run is given", do="give the folder of a run, or a folder of runs")
     if len(found) == 1:
+        if labels:
+            raise UsageError(
+                "--label names the groups of several runs, and one run was given",
+                do="leave it out; --title changes the heading",
+            )
         return run_page(next(iter(found.values())), drawings, foot)
     notes: list[str] = []
     sound = sound_runs(found.values(), notes)
-    return comparison_page(sound, drawings, foot, baseline, notes)
+    return comparison_page(sound, drawings, foot, baseline, notes, labels, note)
 
 
 def _html(page: Page, drawings: Drawings) -> str:
@@ -148,7 +160,14 @@ if TYPE_CHECKING:
     from protofl_workbench.studies.study_result import Entry, StudyResult
 
 
-def study_page(result: StudyResult, drawings: Drawings, foot: str, baseline: str = "") -> Page:
+def study_page(
+    result: StudyResult,
+    drawings: Drawings,
+    foot: str,
+    baseline: str = "",
+    labels: Labels = (),
+    note: Callable[[str], None] = lambda line: None,
+) -> Page:
     """Return the page of a study.
 
     Args:
@@ -156,13 +175,15 @@ def study_page(result: StudyResult, drawings: Drawings, foot: str, baseline: str
         drawings: The figures of the page.
         foot: Last line.
         baseline: The baseline of differences; empty for the default one.
+        labels: New names of groups of runs.
+        note: Takes a line for each group with a new name.
     """
     folders = dict.fromkeys(e.folder for e in result.entries.values() if e.folder is not None)
     notes: list[str] = []
     runs = sound_runs(map(Run.of, folders), notes)
     page = Page("", "", "", "", [], [], foot)
     if runs:
-        page = comparison_page(runs, drawings, foot, baseline)
+        page = comparison_page(runs, drawings, foot, baseline, (), labels, note)
     cells = [entry for entry in result.entries.values() if entry.state != "empty"]
     done = [entry for entry in cells if entry.state in ("done", "not reached")]
     page.title = result.study.heading

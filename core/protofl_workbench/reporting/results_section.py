@@ -25,6 +25,7 @@ from protofl_workbench.reporting.number_formats import (
 )
 from protofl_workbench.reporting.page_parts import Drawings, Part, Picture, Section, Table
 from protofl_workbench.reporting.picture_texts import bars_text
+from protofl_workbench.reporting.ranking import final_accuracy, ranking
 from protofl_workbench.reporting.run_pictures import Pictures
 
 CURVES, BARS = 12, 40
@@ -43,7 +44,7 @@ def results_section(
         baseline: The baseline of differences; empty for the default one.
     """
     parts: list[Part] = [
-        _table(sorted(records, key=final_accuracy, reverse=True)),
+        _table(sorted(records, key=final_accuracy, reverse=True), ranking(records).best),
         "Sorted by final accuracy. *The best round is chosen on test samples. Figures over clients "
         "are taken within each trial. Traffic of all clients and time are per trial.",
     ]
@@ -82,20 +83,13 @@ def best_groups(records: Sequence[GroupRecord], most: int) -> list[GroupRecord]:
     return [own for own in records if own in first]
 
 
-def final_accuracy(own: GroupRecord) -> float:
-    """Return the final accuracy of a group; −1 for none."""
-    found = own.end("final_test_accuracy")
-    return found.mean if found is not None else -1.0
-
-
 def _differences(records: Sequence[GroupRecord], drawings: Drawings, baseline: str) -> list[Part]:
     """Return differences to the baseline over pairs, or the reason why there are none."""
     if len(records) < 2:
         return []
     try:
-        found = compare(
-            [run for own in records for run in own.group.runs], "final", baseline=baseline
-        )
+        labelled = {own.group.label: own.group.runs for own in records}
+        found = compare(labelled, "final", baseline=baseline)
     except UsageError as error:
         return [f"No differences: {error.what}."]
     tables: list[Part] = [
@@ -124,13 +118,18 @@ def _differences(records: Sequence[GroupRecord], drawings: Drawings, baseline: s
         "Is the difference real?",
         drawings.inline(plots.differences(found, "final", font="sans")),
         bars_text(f"final test accuracy, difference to {found.tables[0].baseline}", words),
-        "Points are pairs with the same seed and split; with the mean and its bootstrap interval.",
+        "Points are pairs with the same seed and split; with the mean and its interval.",
     )
     return [*tables, picture, notes]
 
 
-def _table(records: Sequence[GroupRecord]) -> Table:
-    """Return a row for each group: accuracies and costs."""
+def _table(records: Sequence[GroupRecord], best: Sequence[str]) -> Table:
+    """Return a row for each group: accuracies and costs.
+
+    Args:
+        records: The groups.
+        best: The groups to mark.
+    """
     accuracies = {
         "final": "final_test_accuracy",
         "best*": "best_test_accuracy",
@@ -146,7 +145,7 @@ def _table(records: Sequence[GroupRecord]) -> Table:
         (
             own.group.label,
             str(len(own.group.trials)),
-            integer(max(row.round for row in own.rows) + 1),
+            _rounds(own),
             *(_cell(each[n]) for each in kept.values()),
             amount(own.total(lambda row: row.traffic).mean),
             duration(own.total(lambda row: row.seconds["total"]).mean),
@@ -159,9 +158,15 @@ def _table(records: Sequence[GroupRecord]) -> Table:
         columns,
         rows,
         frozenset(range(1, len(columns))),
-        frozenset({0}),
+        frozenset(n for n, own in enumerate(records) if own.group.label in best),
         sortable=True,
     )
+
+
+def _rounds(own: GroupRecord) -> str:
+    """Return the rounds of the longest trials: ``8``, or ``2 of 8`` if they are not finished."""
+    done, asked = own.group.extent
+    return integer(done) + (f" of {integer(asked)}" if done < asked else "")
 
 
 def _cell(found: Moments | None) -> str:

@@ -13,6 +13,7 @@ from protofl_workbench.batch import batch_events as events
 from protofl_workbench.comparing.compare import compare
 from protofl_workbench.comparing.comparison import Comparison
 from protofl_workbench.comparing.figure_table import FigureTable
+from protofl_workbench.comparing.run_groups import new_labels
 from protofl_workbench.studies.cells import Change
 from protofl_workbench.studies.finding import find_study
 from protofl_workbench.studies.inventory import StudyProgress, finished_run, missing_inputs
@@ -46,13 +47,15 @@ def compare_study(
     notes = [f"{len(lacking)} runs are missing: {_few(lacking)}"] if lacking else []
     paired, shown = True, tuple[str, ...]()
     base = _row_named(study, given.pop("baseline", ""))
+    labels = new_labels(given.pop("labels", ()), study.rows)
     for column in columns:
         rows = {row: run for (row, own), run in found_runs.items() if own == column}
         if len(rows) < 2:
             notes.append(f"{column or study.name}: nothing to compare {min(rows)} with")
             continue
         # A column without the named baseline is compared with the default one.
-        found = compare(rows, baseline=base if base in rows else "", **given)
+        own = {row: text for row, text in labels.items() if row in rows}
+        found = compare(rows, baseline=base if base in rows else "", labels=own, **given)
         title = ", ".join(filter(None, (study.name, column)))
         tables += [replace(table, setting=title) for table in found.tables]
         notes += [line for line in found.notes if line not in notes]

@@ -33,9 +33,7 @@ KINDS = [
     "curve --y-range 0.2,0.9",
     "bars --figure best --group-by run",
     "differences --baseline fedtgp --figure best",
-    "differences --label A --label B --baseline B",
     "clients --as box --at best --font sans --width 5",
-    "traffic --label A --label B",
     "time",
 ]
 
@@ -46,6 +44,58 @@ def test_each_kind_is_drawn(cli, runs, tmp_path, words):
     result = cli("plot", kind, runs, *options)
     assert result.exit_code == 0 and result.output == f"picture: {kind}.png\n"
     assert (tmp_path / f"{kind}.png").stat().st_size > 3000
+
+
+@pytest.mark.parametrize("words", ["differences --baseline fedtgp", "traffic", "curve", "bars"])
+def test_groups_are_named_by_their_groups(cli, runs, monkeypatch, words):
+    """The order of --label does not matter, and the command prints which group has which name."""
+    import protofl_workbench.plots as plots
+
+    drawn = []
+    monkeypatch.setattr(plots, "save", lambda figure, file: drawn.append(figure))
+    kind, *options = words.split()
+    named = ("--label", "fedtgp=τ = 1", "--label", "fedproto=First")
+    result = cli("plot", kind, runs, *options, *named)
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines() == [
+        f"picture: {kind}.png", "label: First is fedproto", "label: τ = 1 is fedtgp",
+    ]  # fmt: skip
+    (axes,) = drawn[0].axes
+    texts = [t.get_text() for t in axes.get_yticklabels()]
+    texts += [t.get_text() for each in drawn[0].legends for t in each.get_texts()]
+    if kind == "differences":
+        assert texts == ["First"] and "difference to τ = 1" in axes.get_xlabel()
+    else:
+        assert [text for text in texts if text in ("First", "τ = 1")] == ["First", "τ = 1"]
+
+
+def test_names_of_groups_with_signs_of_equality(cli, write):
+    for tau in (1, 10):
+        write(f"runs/t{tau}", ROUNDS, method="fedtgp", options={"fedtgp": {"tau": tau}})
+    found = cli("compare", "runs", "--label", "fedtgp, tau=1=τ = 1", "--format", "csv").stdout
+    assert {line.split(",")[4] for line in found.splitlines()[1:]} >= {"τ = 1"}
+    shown = cli("compare", "runs", "--label", "fedtgp=TGP", "--baseline", "fedtgp, tau=10")
+    assert "label: TGP, tau=1 is fedtgp, tau=1" in shown.output
+    assert "difference to TGP, tau=10 in percentage points" in shown.output
+    result = cli("compare", "runs", "--label", "fedtgp, tau=1=A", "--label", "fedtgp, tau=10=A")
+    assert result.exit_code == 2 and "two groups would be called 'A'" in result.stderr
+
+
+def test_unfinished_runs_have_empty_bars(cli, runs, write, monkeypatch):
+    import protofl_workbench.plots as plots
+
+    drawn = []
+    monkeypatch.setattr(plots, "save", lambda figure, file: drawn.append(figure))
+    write("runs/slow", ROUNDS, method="local", rounds=9)
+    assert cli("plot", "bars", runs).exit_code == 0
+    (axes,) = drawn[0].axes
+    names = [text.get_text().replace("\n", " ") for text in axes.get_yticklabels()]
+    assert names == ["fedproto", "fedtgp", "local (2 of 9 rounds)"]
+    empty = [bar.get_facecolor()[:3] == (1, 1, 1) for bar in axes.patches]
+    assert empty == [False, False, True]
+    assert cli("plot", "curve", runs).exit_code == 0
+    (legend,) = drawn[1].legends
+    assert [t.get_text() for t in legend.get_texts()] == names
 
 
 @pytest.mark.parametrize("kind", ["confusion", "split"])
@@ -63,7 +113,10 @@ def test_pictures_of_one_run(cli, runs, tmp_path, kind):
         ("plot bars runs --x mb", "bars has no option --x\n       it belongs to curve"),
         ("plot differences runs --baseline fedtpg", "did you mean 'fedtgp'"),
         ("plot split runs --label a", "split has no options --group-by and --label"),
-        ("plot curve runs --label a", "expected 2 --label, got 1"),
+        ("plot curve runs --label a", "expected GROUP=TEXT\n       groups: fedproto; fedtgp"),
+        ("plot curve runs --label a --label b", "write: --label fedproto=a"),
+        ("plot curve runs --label fedtpg=a", "unknown group 'fedtpg'\n       did you mean 'fedtgp'"),
+        ("compare runs --label =a", "--label =a: expected GROUP=TEXT"),
         ("plot curve runs --out x.gif", "cannot be written as .gif"),
         ("plot curve runs --out no/x.png", "its folder does not exist"),
         ("plot curve runs --width 100", "1 to 40 inches"),
