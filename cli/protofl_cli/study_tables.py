@@ -23,9 +23,11 @@ def show_result(result: StudyResult) -> None:
     render.text()
     render.text(result.study.heading, "bold")
     render.text("; ".join(result.facts), "dim")
+    if result.conditions:
+        render.text(result.conditions, "yellow")
     if any(entry.published for entry in result.entries.values()):
-        words = f"in each cell: our figure, the {result.origin} figure, and the difference"
-        render.text(words, "dim")
+        words = f"in each cell: our figure, the {result.origin} figure, and the"
+        render.text(f"{words} {result.difference_words}", "dim")
     render.text()
     room = render.console().width - max(map(len, labels)) - 1
     for group, columns in _parts(result, cells, room):

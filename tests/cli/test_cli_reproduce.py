@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from pathlib import Path
 
 import pytest
 
@@ -80,6 +81,33 @@ def test_the_screen_shows_ours_and_the_published(done, cli):
     assert entry.apart in shown.output
     assert "best round on test samples" in shown.output and "· the seed" in shown.output
     assert "2 rounds" in shown.output and "protofl's splits of seed 0" in shown.output
+
+
+@pytest.mark.parametrize("form", ["screen", "md", "csv", "tex", "json", "html", "png"])
+def test_every_format_says_that_the_data_are_others(done, cli, few, tmp_path, monkeypatch, form):
+    folder, words, result = done
+    drawn = []
+    monkeypatch.setattr(
+        "protofl_workbench.studies.study_pictures.save", lambda figure, file: drawn.append(figure)
+    )
+    out = [] if form == "screen" else ["--out", tmp_path / f"x.{form}"]
+    shown = cli("reproduce", folder / "table.toml", "--no-run", *out, *words)
+    assert shown.exit_code == 0, shown.output
+    split = pf.load_run(result["local", "practical"].folder).split()
+    samples = split.train_counts.sum() + split.test_counts.sum()
+    name = f"npz:{Path(str(few).partition(':')[2]).name}"
+    said = f"not the published conditions: data {name} with {samples:,} samples in place of digits"
+    if form == "screen":
+        text = " ".join(shown.output.split())
+    elif form == "png":
+        text = drawn[0].get_suptitle().replace("\n", " ")
+    else:
+        text = (tmp_path / f"x.{form}").read_text("utf-8").replace(r"\_", "_")
+    assert said[4:] in text  # with or without a capital letter
+    mean = sum(entry.difference for entry in result.entries.values()) / 2
+    sign = "below" if mean < 0 else "above"
+    if form not in ("csv", "png"):
+        assert f"{abs(mean):.2f} points {sign}" in text
 
 
 def test_what_is_there_is_not_repeated(done, cli):

@@ -13,7 +13,15 @@ from protofl.system.files.tables import finite
 from protofl_workbench.comparing.run_groups import Group, Runs
 from protofl_workbench.comparing.trial_figures import trial_figure
 from protofl_workbench.plots.curves import groups_in
-from protofl_workbench.plots.style import GROUND, INK, SMALL, Style, StyleOptions, bar_style, name_bars
+from protofl_workbench.plots.style import (
+    GROUND,
+    INK,
+    SMALL,
+    Style,
+    StyleOptions,
+    bar_style,
+    name_bars,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -188,10 +188,11 @@ def study_page(
     done = [entry for entry in cells if entry.state in ("done", "not reached")]
     page.title = result.study.heading
     page.kicker = f"protofl · {result.study.name}"
-    page.lead = f"{sentence('; '.join(result.facts))}." if result.facts else ""
+    texts = ("; ".join(result.facts), result.conditions)
+    page.lead = " ".join(f"{sentence(text)}." for text in texts if text)
     page.state = "" if len(done) == len(cells) else f"{len(done)} of {len(cells)} cells"
     page.facts = [
-        *_facts(done, len(cells)),
+        *_facts(result, len(done), len(cells)),
         *(fact for fact in page.facts if fact.label in ("Trials", "Time")),
     ]
     title = f"Comparison with the {result.origin} figures" if result.has_published else "Table"
@@ -210,7 +211,9 @@ def _table(result: StudyResult) -> Table:
     ]
     caption = "Our figures"
     if result.has_published:
-        caption = f"Our figure (· not run), the {result.origin} figure, the difference"
+        caption = (
+            f"Our figure (· not run), the {result.origin} figure, the {result.difference_words}"
+        )
     names = {_name(e) for e in result.entries.values() if e.state != "empty"}
     caption += f": {names.pop()}" if len(names) == 1 else ""
     return Table(caption, columns, rows, frozenset(range(1, len(columns))))
@@ -228,17 +231,15 @@ def _cell(entry: Entry) -> str:
     return "\n".join(filter(None, [ours or "·", *others]))
 
 
-def _facts(done: list[Entry], cells: int) -> list[Fact]:
-    """Return the distance of our figures to the published ones."""
-    apart = [abs(e.difference) for e in done if e.difference is not None]
-    found = [Fact("Done", integer(len(done)), f"of {count(cells, 'cell')}", lead=not apart)]
-    units = {unit_of(e.figure) for e in done if e.difference is not None}
-    if len(units) == 1:
-        unit = units.pop()
-        unit = {"%": " points"}.get(unit, f" {unit}" if unit else "")
-        mean = f"{sum(apart) / len(apart):.2f}{unit}"
-        note = f"on average over {count(len(apart), 'cell')}; at most {max(apart):.2f}"
-        found.insert(0, Fact("Difference to the published", mean, note, lead=True))
+def _facts(result: StudyResult, done: int, cells: int) -> list[Fact]:
+    """Return the difference of our figures to the published ones, with its sign."""
+    apart = [e.difference for e in result.compared if e.difference is not None]
+    found = [Fact("Done", integer(done), f"of {count(cells, 'cell')}", lead=not apart)]
+    if distance := result.distance:
+        low, high = (f"{value:+.2f}".replace("-", "−") for value in (min(apart), max(apart)))
+        note = f"on average over {count(len(apart), 'cell')}"
+        note += f", from {low} to {high}" if len(apart) > 1 else ""
+        found.insert(0, Fact(f"Difference to the {result.origin}", distance, note, lead=True))
     return found
 
 

@@ -10,13 +10,20 @@ from dataclasses import replace
 
 from protofl.errors import Diverged, UsageError
 from protofl.records.row import Row
-from protofl.runs.recorded_run import load_run
+from protofl.runs.recorded_run import Run, load_run
+from protofl_workbench.studies.account import data_choice
 from protofl_workbench.studies.cells import Cell, Change, cells_of
 from protofl_workbench.studies.formulas import Undefined, evaluate, names_in, plain
 from protofl_workbench.studies.inventory import StudyProgress, needs_run
 from protofl_workbench.studies.study import Study
 from protofl_workbench.studies.study_figures import READERS, UNITS, figure_of, series, unit_of
-from protofl_workbench.studies.study_result import Entry, State, StudyResult, facts_of
+from protofl_workbench.studies.study_result import (
+    Entry,
+    State,
+    StudyResult,
+    conditions_of,
+    facts_of,
+)
 
 
 def result_of(progress: StudyProgress) -> StudyResult:
@@ -37,7 +44,52 @@ def result_of(progress: StudyProgress) -> StudyResult:
         entries,
         change.scale,
         facts_of(study, change.scale, variant, options, before),
+        _conditions(progress),
     )
+
+
+def _conditions(progress: StudyProgress) -> str:
+    """Return which conditions of the runs are not those of the published figures."""
+    study, change = progress.study, progress.change
+    if not study.published or "paper" not in study.scales:
+        return ""
+    usual = Change("paper", change.variant, change.only, change.columns)
+    theirs = {(c.row, c.column): c for c in cells_of(study, usual)}
+    pairs = [(c, theirs[c.row, c.column]) for c in progress.cells if c.options]
+    pairs = [(ours, paper) for ours, paper in pairs if needs_run(study, ours) and paper.options]
+    samples: dict[str, int] = {}
+    for ours, paper in pairs:
+        name, key = str(paper.options.get("dataset")), f"ours:{ours.options.get('dataset')}"
+        if name not in samples and (total := _declared_samples(paper)) is not None:
+            samples[name] = total
+        if key not in samples and (folder := progress.folders.get(ours.key)) is not None:
+            with suppress(UsageError):
+                samples[key] = _samples_of(load_run(folder))
+    return conditions_of(
+        [ours.options for ours, _ in pairs], [paper.options for _, paper in pairs], samples
+    )
+
+
+def _samples_of(run: Run) -> int:
+    """Return the number of samples that a run uses in its first trial.
+
+    Raises:
+        UsageError: The split is not recorded.
+    """
+    split = run.split(0)
+    tables = (split.train_counts, split.test_counts, split.validation_counts)
+    return int(sum(t.sum() for t in tables)) + split.public_samples + split.global_test_samples
+
+
+def _declared_samples(cell: Cell) -> int | None:
+    """Return the number of samples that a data set declares; None if it declares none."""
+    try:
+        request = cell.request()
+        plugin = data_choice(request.options, request.registry).plugin
+    except UsageError:
+        return None
+    outline = getattr(plugin, "outline", None)
+    return None if outline is None else sum(outline["train"]) + sum(outline.get("test", ()))
 
 
 def _entry(progress: StudyProgress, cell: Cell) -> Entry:

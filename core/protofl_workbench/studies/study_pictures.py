@@ -17,10 +17,11 @@ from protofl_workbench.plots.client_charts import split_figure
 from protofl_workbench.plots.curves import Curve, curve_chart
 from protofl_workbench.plots.figure_files import save
 from protofl_workbench.plots.image_grids import own_images, rounds_with_images
+from protofl_workbench.plots.style import ROW, Style, wrapped
 from protofl_workbench.studies.study import Figure as Read
 from protofl_workbench.studies.study import OfImages
 from protofl_workbench.studies.study_figures import figure_title, unit_of
-from protofl_workbench.studies.study_result import Entry, StudyResult
+from protofl_workbench.studies.study_result import Entry, StudyResult, sentence
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,7 +56,25 @@ def draw(result: StudyResult, out: Path) -> list[Path]:
 
 
 def figures_of(result: StudyResult) -> Iterator[tuple[str, Figure]]:
-    """Yield the pictures of a result, with the names of their columns or cells."""
+    """Yield the pictures of a result, with the names of their columns or cells.
+
+    A picture says above its axes which conditions are not the published ones.
+    """
+    for name, figure in _figures_of(result):
+        if result.conditions:
+            _add_heading(figure, sentence(result.conditions))
+        yield name, figure
+
+
+def _add_heading(figure: Figure, text: str) -> None:
+    """Add lines above a figure, which becomes taller."""
+    wide, high = figure.get_size_inches()
+    text = wrapped(text, 0.95 * wide)
+    figure.set_size_inches(wide, high + ROW * (text.count("\n") + 1))
+    figure.suptitle(text, x=0.01, ha="left", **Style().text())
+
+
+def _figures_of(result: StudyResult) -> Iterator[tuple[str, Figure]]:
     if result.study.kind == "bars":
         yield "", _bars(result)
     elif result.study.kind == "table":
@@ -186,6 +205,7 @@ def _differences(result: StudyResult) -> Figure:
             continue
         line = result.study.columns[column]
         name = _with_unit(", ".join(filter(None, [line.group, line.label])), entry.figure)
+        name = name.replace(" (%)", " (points)")  # a difference of percentages
         spread = math.hypot(entry.std or 0.0, entry.published.std or 0.0)
         series.setdefault(name, {})[_label(result, row, entry)] = (entry.difference, spread)
     return bar_chart(series, f"ours − {result.origin}", width="page")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from protofl.records.row import frame_of
+from protofl.system.formatting import count
 from protofl_workbench.studies.study import (
     EMPTY,
     UNKNOWN,
@@ -23,6 +24,12 @@ from protofl_workbench.studies.study_figures import READERS, figure_title, unit_
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
+
+
+def sentence(text: str) -> str:
+    """Return the text with a capital letter and a full stop."""
+    return f"{text[:1].upper()}{text[1:]}."
+
 
 State = Literal["done", "empty", "missing", "failed", "broken off", "not run", "not reached"]
 
@@ -133,6 +140,7 @@ class StudyResult:
         entries: {(row, column): cell}.
         scale: Name of the scale.
         facts: Scale, splits, trials and rounds, for the title.
+        conditions: What is not as published: data, samples, rounds, trials; empty if nothing is.
     """
 
     study: Study
@@ -141,6 +149,7 @@ class StudyResult:
     entries: Mapping[tuple[str, str], Entry]
     scale: str
     facts: tuple[str, ...]
+    conditions: str = ""
 
     def __getitem__(self, place: tuple[str, str]) -> Entry:
         """Return the cell of a row and a column."""
@@ -159,7 +168,34 @@ class StudyResult:
     @property
     def title(self) -> str:
         """Heading of the study with `facts`."""
-        return self.study.heading + (f" ({'; '.join(self.facts)})" if self.facts else "")
+        title = self.study.heading + (f" ({'; '.join(self.facts)})" if self.facts else "")
+        return f"{title}. {sentence(self.conditions)}" if self.conditions else title
+
+    @property
+    def compared(self) -> list[Entry]:
+        """The finished cells with a published figure."""
+        done = [e for e in self.entries.values() if e.state in ("done", "not reached")]
+        return [entry for entry in done if entry.difference is not None]
+
+    @property
+    def difference_words(self) -> str:
+        """``difference``, or ``difference in points`` if all published figures are in %."""
+        units = {unit_of(e.figure) for e in self.entries.values() if e.published}
+        return "difference in points" if units == {"%"} else "difference"
+
+    @property
+    def distance(self) -> str:
+        """Mean difference to the published figures: ``12.95 points below``; empty without any.
+
+        It is empty too if the figures have several units.
+        """
+        units = {unit_of(entry.figure) for entry in self.compared}
+        if len(units) != 1:
+            return ""
+        unit = units.pop()
+        mean = statistics.fmean(e.difference for e in self.compared if e.difference is not None)
+        text = f"{abs(mean):.2f}{' points' if unit == '%' else f' {unit}' if unit else ''}"
+        return f"{text} {'below' if mean < 0 else 'above'}" if text[:4] != "0.00" else text
 
     @property
     def notes(self) -> list[str]:
@@ -175,6 +211,9 @@ class StudyResult:
             text = entry.why or ("by a formula, at every scale" if _by_formula(entry) else "")
             if text:
                 why.setdefault(text, []).append(self.name_of(entry))
+        if distance := self.distance:
+            cells = count(len(self.compared), "cell")
+            lines.insert(0, f"on average {distance} the {self.origin} figures ({cells})")
         return lines + [f"{text} ({', '.join(names)})" for text, names in why.items()]
 
     def name_of(self, entry: Entry) -> str:
@@ -206,6 +245,7 @@ class StudyResult:
                 "why": entry.why,
                 "partial": entry.partial,
                 "mark": entry.figure.mark,
+                "conditions": self.conditions,
             }
             for entry in self.entries.values()
         ]
@@ -259,6 +299,42 @@ def facts_of(
     if options and any(READERS[figure.read].chosen_on_test for figure in figures):
         facts.append("best round on test samples")
     return tuple(facts)
+
+
+def conditions_of(
+    options: Sequence[Mapping[str, Any]],
+    published: Sequence[Mapping[str, Any]],
+    samples: Mapping[str, int],
+) -> str:
+    """Return what is not as in the paper: data and their samples, rounds and trials.
+
+    Args:
+        options: Options of the runs, one for each cell.
+        published: Options of the same cells with the paper's settings.
+        samples: {data set: number of samples}, of those that are known; the data set of a cell of
+            ours is ``ours:NAME``, because a part may be used.
+    """
+    parts = []
+    for was, now in dict.fromkeys(
+        (str(old.get("dataset")), str(new.get("dataset")))
+        for old, new in zip(published, options, strict=True)
+        if (old.get("dataset"), old.get("subset")) != (new.get("dataset"), new.get("subset"))
+    ):
+        ours, theirs = samples.get(f"ours:{now}"), samples.get(was)
+        of = [f" with {n:,} samples" if n is not None else "" for n in (ours, theirs)]
+        if was != now or of[0] != of[1]:
+            parts.append(f"data {_short(now)}{of[0]} in place of {_short(was)}{of[1]}")
+    for key, one in (("rounds", "round"), ("trials", "trial")):
+        now, was = _numbers(options, key), _numbers(published, key)
+        if now and was and now != was:
+            parts.append(f"{now} {one}{'' if now == '1' else 's'} in place of {was}")
+    return f"not the published conditions: {', '.join(parts)}" if parts else ""
+
+
+def _short(dataset: str) -> str:
+    """Return the name of a data set without the folder of its file."""
+    name, sign, file = dataset.partition(":")
+    return f"{name}{sign}{Path(file).name}"
 
 
 def _numbers(options: Sequence[Mapping[str, Any]], key: str) -> str:

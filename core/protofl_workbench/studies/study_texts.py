@@ -56,7 +56,9 @@ def markdown(result: StudyResult) -> str:
         for row in result.rows
     ]
     lines = [f"**{result.title}**", ""]
-    lines += [f"ours / {result.origin} / difference", ""] if result.has_published else []
+    lines += (
+        [f"ours / {result.origin} / {result.difference_words}", ""] if result.has_published else []
+    )
     lines += [_pipe(table), "|---" * len(table) + "|", *map(_pipe, rows)]
     lines += ["", *(f"- {note}" for note in result.notes)] if result.notes else []
     return "\n".join(lines) + "\n"
@@ -88,7 +90,12 @@ def comma_separated(result: StudyResult) -> str:
 
 def as_json(result: StudyResult) -> str:
     """Return the title, notes and cells."""
-    found = {"title": result.title, "notes": result.notes, "cells": result.records()}
+    found = {
+        "title": result.title,
+        "conditions": result.conditions,
+        "notes": result.notes,
+        "cells": result.records(),
+    }
     return json_text(found)
 
 
@@ -111,10 +118,16 @@ def latex(result: StudyResult) -> str:
         body.append(" & ".join([_tex(result.study.rows[row].label), *ours]) + r" \\")
         if any(entry.published for entry in entries):
             body.append(" & ".join(["", *map(_published, entries)]) + r" \\")
-    grey = f" Grey: {result.origin}, and the difference." if result.has_published else ""
+    grey = (
+        f" Grey: {result.origin}, and the {result.difference_words}."
+        if result.has_published
+        else ""
+    )
     lines = [
         r"% \usepackage{booktabs}, \usepackage{xcolor}",
-        *tex_table(f"{_tex(result.title)}.{grey}", f"l{'c' * len(columns)}", head, body),
+        *tex_table(
+            f"{_tex(result.title.removesuffix('.'))}.{grey}", f"l{'c' * len(columns)}", head, body
+        ),
     ]
     return "\n".join([*lines, *(f"% {note}" for note in result.notes)]) + "\n"
 

@@ -115,7 +115,10 @@ def test_pictures_of_one_run(cli, runs, tmp_path, kind):
         ("plot split runs --label a", "split has no options --group-by and --label"),
         ("plot curve runs --label a", "expected GROUP=TEXT\n       groups: fedproto; fedtgp"),
         ("plot curve runs --label a --label b", "write: --label fedproto=a"),
-        ("plot curve runs --label fedtpg=a", "unknown group 'fedtpg'\n       did you mean 'fedtgp'"),
+        (
+            "plot curve runs --label fedtpg=a",
+            "unknown group 'fedtpg'\n       did you mean 'fedtgp'",
+        ),
         ("compare runs --label =a", "--label =a: expected GROUP=TEXT"),
         ("plot curve runs --out x.gif", "cannot be written as .gif"),
         ("plot curve runs --out no/x.png", "its folder does not exist"),

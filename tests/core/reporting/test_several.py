@@ -44,19 +44,102 @@ def test_runs_that_differ_in_seeds_alone_are_one_group(runs, page_of_all):
     assert rows["local"]["traffic"] == "0 bytes"
 
 
-def test_who_is_ahead_is_marked_and_named(page_of_all):
-    rows = results(page_of_all)
-    shares = [float(row["final"].split()[0]) for row in rows]
-    assert shares == sorted(shares, reverse=True)
+def test_who_is_ahead_is_marked_and_named(runs, page_of_all):
+    """Ranked are the trials with the seeds that all groups have: 0 and 1, without 7."""
+    shares = {}
+    for name, label in (("proto", "fedproto"), ("local", "local")):
+        trials = pf.load_run(runs / name).summary["trials"]
+        shares[label] = 100 * np.mean([trial["final_test_accuracy"] for trial in trials])
+    first, second = sorted(shares, key=shares.get, reverse=True)
     page = read(page_of_all)
     (marked,) = [tr for tr in page.all("tr") if tr.has_class("marked")]
-    assert marked.all("th")[0].words == rows[0]["group"]
     facts = facts_of(page)
-    assert facts["Ahead at the end"] == rows[0]["group"]
-    assert plain(facts["Margin"]) == f"+{shares[0] - shares[1]:.1f}"
+    assert marked.all("th")[0].words == facts["Ahead at the end"] == first
+    assert plain(facts["Margin"]) == f"+{shares[first] - shares[second]:.1f}"
     large = [e for e in page.all("div") if e.has_class("lead-fact")]
     assert [e.all("dt")[0].words for e in large[:2]] == ["Ahead at the end", "Margin"]
-    assert rows[0]["final"] in plain(large[0].words)
+    assert f"{shares[first]:.1f} ± " in plain(large[0].words)
+    assert "final test accuracy, seeds 0, 1" in plain(large[0].words)
+    rows = [float(row["final"].split()[0]) for row in results(page_of_all)]
+    assert rows == sorted(rows, reverse=True)
+
+
+def changed(folder, **config):
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | config))
+    return folder
+
+
+def headline(page):
+    (first, *_) = [e for e in read(page).all("div") if e.has_class("lead-fact")]
+    texts = [first.all("dt")[0], *first.all("dd")[0].all("span")]
+    return plain(" ".join(text.words for text in texts))
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"models": "cnn4"}, "No ranking the models differ"),
+        ({"seed": 30}, "No ranking the seeds differ"),
+        ({"rounds": 2}, "No ranking the rounds differ"),
+        ({"rounds": 2, "models": "cnn4"}, "No ranking the models and rounds differ"),
+    ],
+)
+def test_without_equal_terms_there_is_no_winner(runs, tmp_path, undrawn, config, words):
+    for name in ("proto", "local"):
+        shutil.copytree(runs / name, tmp_path / name)
+    changed(tmp_path / "local", **config)
+    page = report(tmp_path)
+    assert headline(page).startswith(words)
+    assert not facts_of(read(page)).keys() & {"Ahead at the end", "Level at the end", "Margin"}
+    assert not [tr for tr in read(page).all("tr") if tr.has_class("marked")]
+    if "models" in config:
+        names = [row["group"] for row in results(page)]
+        assert all(re.search(f"{name}[^;]*", headline(page)) for name in ("fedproto", "local"))
+        assert "models: " in headline(page) and any("cnn4" in name for name in names)
+
+
+def test_other_splits_have_no_winner(runs, tmp_path, undrawn):
+    for name in ("proto", "local"):
+        shutil.copytree(runs / name, tmp_path / name)
+    file = tmp_path / "local/partition.json"
+    split = json.loads(file.read_text())
+    for one in (split, *split["trials"]):
+        one["hash"] = one["hash"][::-1]
+    file.write_text(json.dumps(split))
+    assert headline(report(tmp_path)).startswith("No ranking the splits differ")
+
+
+def test_unfinished_runs_are_not_ranked(runs, tmp_path, undrawn):
+    """The best group is not finished: the two others are ranked without it."""
+    for name, method in (("proto", "fedproto"), ("local", "local"), ("third", "fedsa")):
+        shutil.copytree(runs / ("local" if name == "third" else name), tmp_path / name)
+        changed(tmp_path / name, method=method)
+    rows = [{**row, "test_accuracy": 1.0} for row in pf.load_run(tmp_path / "third").rows]
+    lines = [json.dumps(row) + "\n" for row in rows if row["round"] < 2]
+    unfinished(tmp_path / "third", "".join(lines))
+    page = report(tmp_path)
+    assert headline(page).startswith("Ahead at the end")
+    assert facts_of(read(page))["Ahead at the end"] in ("fedproto", "local")
+    assert re.search(r"without fedsa \(unfinished: \d of 6 rounds", headline(page))
+    third = next(row for row in results(page) if row["group"] == "fedsa")
+    assert third["final"].startswith("100.0") and third["rounds"] == "2 of 3"
+    two = report([tmp_path / "third", tmp_path / "local"])
+    assert headline(two).startswith("No ranking too few finished runs fedsa (unfinished")
+
+
+def test_groups_have_the_names_that_a_user_gives(runs, undrawn):
+    notes = []
+    text = report(runs, labels=["fedproto=FedProto (ours)"], baseline="local", note=notes.append)
+    assert {row["group"] for row in results(text)} == {"FedProto (ours)", "local"}
+    assert notes == ["label: FedProto (ours) is fedproto"]
+    assert "label: FedProto (ours) is fedproto." in read(text).text
+    _, rows = next(t for c, t in tables_of(read(text)).items() if "difference" in c)
+    assert rows[0][0] == "FedProto (ours)"
+    with pytest.raises(pf.UsageError, match="unknown group 'fedprot'"):
+        report(runs, labels=["fedprot=A"])
+    with pytest.raises(pf.UsageError, match="one run was given"):
+        report(runs / "proto", labels=["fedproto=A"])
 
 
 def test_who_is_level_is_not_ahead(runs, tmp_path):

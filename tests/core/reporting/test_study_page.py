@@ -64,7 +64,9 @@ def test_ours_stand_beside_the_published(result, undrawn):
     assert rows[0][1].split() == [cell.ours, "61.3±0.2", cell.apart]
     assert rows[0][2].split() == ["·", "70.0"] and rows[1][1].split() == ["·", "55.5"]
     assert "1 of 3 cells" in page.all("header")[0].words
-    assert facts_of(page)["Difference to the published"] == f"{abs(cell.difference):.2f} points"
+    assert facts_of(page)["Difference to the published"] == (
+        f"{abs(cell.difference):.2f} points {'below' if cell.difference < 0 else 'above'}"
+    )
     # The cell's runs are below the table.
     assert page.all("h1")[0].words == "Nobody 2026, Table 0: Accuracy (%) of toys"
     names = [e.all("h3")[0].words for e in page.all("details") if e.has_class("inner")]

@@ -17,7 +17,7 @@ from protofl_workbench.studies.formulas import check_formula, evaluate
 from protofl_workbench.studies.study import Figure, Line, Scale, Study, published_figure
 from protofl_workbench.studies.study_figures import figure_of
 from protofl_workbench.studies.study_pictures import draw
-from protofl_workbench.studies.study_result import Entry, StudyResult, facts_of
+from protofl_workbench.studies.study_result import Entry, StudyResult, conditions_of, facts_of
 from protofl_workbench.studies.study_texts import as_text
 
 
@@ -169,7 +169,39 @@ def test_a_title_says_all_that_belongs_to_it(result):
         "Paper, Table 1: A table (protofl's splits of seed 0, one for all trials; "
         "2 trials; 60 of 1000 rounds; best round on test samples)"
     )
-    assert result.notes == ["B: of our own", "cifar10 is not here (B, Group, τ = 1)"]
+    assert result.notes == [
+        "on average 0.23 points above the published figures (2 cells)",
+        "B: of our own",
+        "cifar10 is not here (B, Group, τ = 1)",
+    ]
+
+
+def test_conditions_that_are_not_the_published_ones(result):
+    theirs = [{"dataset": "cifar10", "rounds": n, "trials": 3} for n in (60, 100)]
+    ours = [{"dataset": "npz:/a/b/few.npz", "rounds": 2, "trials": 1}] * 2
+    text = conditions_of(ours, theirs, {"cifar10": 60_000, "ours:npz:/a/b/few.npz": 80})
+    assert text == (
+        "not the published conditions: data npz:few.npz with 80 samples in place of cifar10 with "
+        "60,000 samples, 2 rounds in place of 60 to 100, 1 trial in place of 3"
+    )
+    assert conditions_of(theirs, theirs, {"cifar10": 60_000, "ours:cifar10": 50_000}) == ""
+    part = [{**own, "subset": 0.1} for own in theirs]
+    text = conditions_of(part, theirs, {"cifar10": 60_000, "ours:cifar10": 6_000})
+    assert text.endswith("data cifar10 with 6,000 samples in place of cifar10 with 60,000 samples")
+    unlike = replace(result, conditions=text)
+    for form in ("md", "csv", "tex", "json"):
+        assert "with 6,000 samples in place of" in as_text(unlike, form)
+    ((_, figure),) = study_pictures.figures_of(unlike)
+    assert "6,000 samples in place of" in figure.get_suptitle().replace("\n", " ")
+
+
+def test_the_mean_difference_has_a_sign(result):
+    low = replace(result["a", "x"], values=(20.0,))
+    entries = {**result.entries, ("a", "x"): low}
+    assert replace(result, entries=entries).distance == "15.27 points below"
+    flops = Figure(read="flops")
+    other = replace(result["b", "x"], figure=flops)
+    assert replace(result, entries={**entries, ("b", "x"): other}).distance == ""
 
 
 def test_ours_beside_the_published(result):
@@ -190,9 +222,9 @@ def test_a_mark_stands_after_our_figure():
 
 def test_derived_figures_are_not_called_published(result):
     derived = replace(result, study=replace(result.study, derived=True))
-    assert "ours / derived / difference" in as_text(derived, "md")
+    assert "ours / derived / difference in points" in as_text(derived, "md")
     assert "Grey: derived" in as_text(derived, "tex")
-    assert "ours / published / difference" in as_text(result, "md")
+    assert "ours / published / difference in points" in as_text(result, "md")
 
 
 def test_markdown(result):
@@ -243,7 +275,9 @@ def test_a_table_is_drawn_as_differences_to_the_published(result, tmp_path, monk
     ours, theirs = 1.0, 0.2  # standard deviations of cell (a, x): their squares add up
     spread = pytest.approx((ours**2 + theirs**2) ** 0.5)
     assert name == ""
-    assert found == {"Group, 10 % (%)": {"A_1": (0.5, spread), "B": (pytest.approx(-0.04), 0.0)}}
+    assert found == {
+        "Group, 10 % (points)": {"A_1": (0.5, spread), "B": (pytest.approx(-0.04), 0.0)}
+    }
     (file,) = draw(result, tmp_path / "table.svg")
     assert "ours − published" in file.read_text(encoding="utf-8")
 
