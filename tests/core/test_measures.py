@@ -144,6 +144,7 @@ def test_global_accuracy_is_on_equally_many_samples_of_each_class():
         "global_accuracy": pytest.approx(float(each.mean())),
         "client_global_accuracy": pytest.approx(float(each.mean())),
         "global_accuracy_std": pytest.approx(float(each.std(correction=0))),
+        "global_samples_per_class": min(counts.values()),
     }
 
 
@@ -227,6 +228,7 @@ def test_on_and_off_are_one_run(toys, tmp_path, backend):
             "global_accuracy",
             "client_global_accuracy",
             "global_accuracy_std",
+            "global_samples_per_class",
             "margins",
             "public_logits",
             "flops",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -102,6 +103,8 @@ def show(
             data_dir,
             (clients, batch_size, seed, public, share),
         )
+    from protofl.data.split import client_names
+
     train, test = split.counts(data.y, data.num_classes)
     words = [dataset.partition(":")[0], split.partitioner, f"{split.num_clients} clients"]
     stem = f"partition-{words[0]}-{split.partitioner}-{split.num_clients}-s{seed}"
@@ -111,12 +114,13 @@ def show(
     for note in (data.note, *split.notes):
         if note:
             render.text(f"  note: {note}", "yellow")
-    _show_table(data, train, test)
+    names = client_names(split, data.columns)
+    _show_table(data, train, test, names)
     from protofl_workbench import plots
     from protofl_workbench.plots.client_charts import split_figure
 
     title = " · ".join([*words, f"seed {seed}"])
-    plots.save(split_figure(train + test, data.classes, title), target)
+    plots.save(split_figure(train + test, data.classes, title, names), target)
     figures = [("data", f"{len(data.y):,} {data.sample}")]
     figures += _figures(split, train, test, data.num_classes)
     render.pairs([*figures, ("picture", str(target))])
@@ -166,8 +170,15 @@ def _make(
     return data, split
 
 
-def _show_table(data: Dataset, train: Tensor, test: Tensor) -> None:
-    """Print the samples of each client: by class, or in its largest classes if there are many."""
+def _show_table(data: Dataset, train: Tensor, test: Tensor, clients: Sequence[str]) -> None:
+    """Print the samples of each client: by class, or in its largest classes if there are many.
+
+    Args:
+        data: The data.
+        train: Training samples of each client and class, [M, C].
+        test: Test samples, [M, C].
+        clients: Names of the clients; empty for their numbers.
+    """
     counts = train + test
     names = [shortened(name, 14) for name in data.classes]
     few = len(names) <= WIDE
@@ -184,7 +195,7 @@ def _show_table(data: Dataset, train: Tensor, test: Tensor) -> None:
 
     shown = min(len(counts), LONG)
     rows = [
-        row(str(client), counts[client], train[client], test[client]) for client in range(shown)
+        row(clients[n] if clients else str(n), counts[n], train[n], test[n]) for n in range(shown)
     ]
     rows += [["…"] * len(rows[0])] if shown < len(counts) else []
     rows.append(row("all", counts.sum(0), train.sum(0), test.sum(0)))

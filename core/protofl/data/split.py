@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from protofl.data.columns import Columns
 from protofl.data.dataset import Dataset
 from protofl.system.randomness import random_stream
 
@@ -139,6 +140,7 @@ def _record(split: Split, data: Dataset) -> dict[str, Any]:
         "partitioner": split.partitioner,
         "clients": split.num_clients,
         "classes": list(data.classes),
+        **_names(split, data),
         **_tables(split, data),
         **({} if split.validation is None else {"validation_counts": _validation(split, data)}),
         "public_samples": 0 if split.public is None else len(split.public),
@@ -146,6 +148,12 @@ def _record(split: Split, data: Dataset) -> dict[str, Any]:
         "notes": list(split.notes),
         "hash": split.hash,
     }
+
+
+def _names(split: Split, data: Dataset) -> dict[str, list[str]]:
+    """Names of the clients, if the data give them names."""
+    names = [] if data.y.is_meta else client_names(split, data.columns)
+    return {"client_names": names} if names else {}
 
 
 def _tables(split: Split, data: Dataset) -> dict[str, Any]:
@@ -210,6 +218,25 @@ def balanced_test(split: Split, labels: Tensor, seed: int) -> Tensor:
     return torch.cat([rows[labels[rows] == c][:each] for c in classes]).sort().values
 
 
+def samples_per_class(rows: Tensor, labels: Tensor) -> int:
+    """Return the number of samples of each class among rows of `balanced_test`."""
+    return int(torch.bincount(labels[rows]).max()) if len(rows) else 0
+
+
+def client_names(split: Split, columns: Columns) -> list[str]:
+    """Return the names that a column of the data gives the clients; empty without such a column.
+
+    A column names the clients if all samples of a client have one value, which no other client has:
+    its hospital. The first column of strings counts, otherwise the first one of numbers
+    (``subject 3``).
+    """
+    for name, values in sorted(columns.items(), key=lambda item: item[1].dtype.kind != "U"):
+        found = client_domains(split, values)
+        if found and len({*found}) == split.num_clients:
+            return found if values.dtype.kind == "U" else [f"{name} {value}" for value in found]
+    return []
+
+
 def client_domains(split: Split, domains: np.ndarray | None) -> list[str]:
     """Return the domain of each client; nothing unless every client has samples of one alone.
 
@@ -220,6 +247,10 @@ def client_domains(split: Split, domains: np.ndarray | None) -> list[str]:
     if domains is None:
         return []
     clients = range(split.num_clients)
-    rows = (torch.cat([split.train(c), split.test(c)]).numpy() for c in clients)
-    found = [np.unique(domains[own]) for own in rows]
-    return [str(own[0]) for own in found] if all(len(own) == 1 for own in found) else []
+    found = []
+    for client in clients:
+        own = domains[torch.cat([split.train(client), split.test(client)]).numpy()]
+        if not len(own) or (own != own[0]).any():
+            return []
+        found.append(str(own[0]))
+    return found

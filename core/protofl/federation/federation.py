@@ -158,6 +158,7 @@ class Federation:
             self.evaluate_clients(chosen, number, totals)
             totals.add_metrics(figures_of(self.plan.metrics, totals.counts))
             totals.add_domains(self._domains)
+            totals.samples_per_class = self.plan.balanced_per_class(self.trial)
             self._evaluate_unseen(number, totals)
         with self._sums.span("end_round", "server"):
             extra = self._server_side.end_round(totals)

@@ -20,7 +20,13 @@ from protofl.data.dataset import Dataset
 from protofl.data.generators import ImageSource
 from protofl.data.partition import number_of_clients
 from protofl.data.spec import Preparation
-from protofl.data.split import Split, balanced_test, majority_correct, pooled_guess
+from protofl.data.split import (
+    Split,
+    balanced_test,
+    majority_correct,
+    pooled_guess,
+    samples_per_class,
+)
 from protofl.federation import inputs
 from protofl.federation.information import checked, run_info, settle
 from protofl.federation.resolution import Extra, Resolution, resolve, resolved
@@ -214,8 +220,16 @@ class Plan:
         """Return equally many test samples of each class of all clients; None if not measured."""
         if "global-accuracy" not in self.settings.measure:
             return None
-        rows = balanced_test(self.split(trial), self.data.y, self.seed(trial))
-        return self.samples(rows, channels_last)
+        return self.samples(self._balanced_rows(trial), channels_last)
+
+    def balanced_per_class(self, trial: int) -> int:
+        """Return the number of samples of each class on which global accuracy is measured; or 0."""
+        if "global-accuracy" not in self.settings.measure:
+            return 0
+        return samples_per_class(self._balanced_rows(trial), self.data.y)
+
+    def _balanced_rows(self, trial: int) -> torch.Tensor:
+        return balanced_test(self.split(trial), self.data.y, self.seed(trial))
 
     def public_samples(self, trial: int, channels_last: bool) -> Samples | None:
         """Return the public samples without labels; None without public data."""

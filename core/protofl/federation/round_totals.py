@@ -69,6 +69,7 @@ class Totals:
     trained: dict[int, int] = field(default_factory=dict)
     train_scores: dict[int, tuple[int, int]] = field(default_factory=dict)
     balanced_scores: dict[int, tuple[int, int]] = field(default_factory=dict)
+    samples_per_class: int = 0
     apart: dict[str, dict[int, tuple[int, int]]] = field(default_factory=lambda: defaultdict(dict))
     counts: dict[int, Payload] = field(default_factory=dict)
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -148,6 +149,7 @@ class Totals:
         """Return the round's line of ``metrics.jsonl`` without trial and round."""
         measures = self.measures
         if self.balanced_scores:
+            measures = {"global_samples_per_class": self.samples_per_class} | measures
             measures = _accuracy(self.balanced_scores, "global_accuracy") | measures
         if self.train_scores:
             measures = _accuracy(self.train_scores, "train_accuracy") | measures

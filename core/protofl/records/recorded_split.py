@@ -28,6 +28,8 @@ class RecordedSplit:
         global_test_samples: Samples of the server's test set.
         hash: SHA-256 of the split: two runs with one hash have the same.
         file: The ``partition.json`` that says so.
+        client_names: The names that the data give the M clients (hospitals); empty if they give
+            none.
     """
 
     classes: tuple[str, ...]
@@ -39,6 +41,7 @@ class RecordedSplit:
     hash: str
     file: Path
     _again: Callable[[], Split]
+    client_names: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -71,7 +74,12 @@ class RecordedSplit:
             hash=own["hash"],
             file=file,
             _again=again,
+            client_names=tuple(own.get("client_names") or ()),
         )
+
+    def name_of(self, client: int) -> str:
+        """Return the name of a client: the one that the data give it, or ``client 3``."""
+        return self.client_names[client] if self.client_names else f"client {client}"
 
     def train(self, client: int) -> np.ndarray:
         """Return the rows [n] of the data that a client trained on, int64.

@@ -108,6 +108,21 @@ class Row(Mapping[str, Any]):
     seconds = Figure[Mapping[str, float]]()
     virtual = Figure[Mapping[str, Any]](NOTHING)
 
+    def named(self, clients: Sequence[str]) -> Row:
+        """Return the row with names of clients in place of their numbers.
+
+        Args:
+            clients: The name of each client; empty to change nothing.
+        """
+        if not clients:
+            return self
+        found = {key: _by_name(self.line[key], clients) for key in BY_CLIENT & self.line.keys()}
+        metrics = {
+            name: {**own, "clients": _by_name(own["clients"], clients)} if "clients" in own else own
+            for name, own in self.metrics.items()
+        }
+        return self.changed(**found, **({"metrics": metrics} if metrics else {}))
+
     def changed(self, **figures: Any) -> Row:  # noqa: ANN401 - figures are of several types
         """Return the row with other values of some figures."""
         return Row({**self.line, **figures})
@@ -125,6 +140,19 @@ class Row(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self.line)
+
+
+BY_CLIENT = frozenset(
+    {
+        *("client_accuracies", "client_unseen_accuracies", "client_fine_tuned_accuracies"),
+        *("client_losses", "absent", "unfollowed", "unscored", "failures"),
+    }
+)
+"""Figures of a line that are mappings of clients."""
+
+
+def _by_name(values: Mapping[str, Any], clients: Sequence[str]) -> dict[str, Any]:
+    return {clients[int(client)]: value for client, value in values.items()}
 
 
 def round_after(rows: Sequence[Row], asked: int) -> int:

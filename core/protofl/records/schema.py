@@ -174,6 +174,7 @@ class _Split(_Form):
     public_samples: Count = 0
     global_test_samples: Count = 0
     hash: str
+    client_names: list[str] | None = None
 
     @model_validator(mode="after")
     def _is_a_table(self) -> _Split:
@@ -182,6 +183,8 @@ class _Split(_Form):
             len(row) != len(self.classes) for table in tables for row in table
         ):
             raise ValueError("expected counts of all clients and classes")
+        if self.client_names is not None and len(self.client_names) != len(self.train_counts):
+            raise ValueError("expected names of all clients")
         return self
 
 

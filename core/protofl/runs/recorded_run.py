@@ -78,9 +78,18 @@ class Run(Reading):
         """The record as columns {figure: [lines]}, lines sorted by trial and round.
 
         Nested figures have a dot in their names (``seconds.train``, ``loss_terms.ce``,
-        ``client_accuracies.3``). A missing value is NaN, or None in a column without numbers.
+        ``client_accuracies.3``). Clients have the names that the data give them, if they give any
+        (``client_accuracies.St Mary``). A missing value is NaN, or None in a column without
+        numbers.
         """
-        return columns_of([row for trial in self.trials for row in self.rows_of(trial)])
+        rows = [row for trial in self.trials for row in self.rows_of(trial)]
+        return columns_of([row.named(self.client_names) for row in rows])
+
+    @cached_property
+    def client_names(self) -> tuple[str, ...]:
+        """The names that the data give the clients; empty if they give none, or others by trial."""
+        found = {self.split(trial).client_names for trial in self.trials if self.has_split}
+        return found.pop() if len(found) == 1 else ()
 
     def frame(self) -> pd.DataFrame:
         """Return the columns as a pandas frame.

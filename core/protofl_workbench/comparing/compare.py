@@ -115,7 +115,7 @@ def compare(
         for figure in columns
     )
     notes += _round_notes(trials, chosen)
-    notes += _explanations(tables, shown, not unpaired, confidence)
+    notes += _explanations(tables, trials, shown, not unpaired, confidence)
     return Comparison(tables, tuple(notes), not unpaired, shown)
 
 
@@ -277,8 +277,22 @@ def _round_notes(trials: Sequence[Trial], figures: Sequence[TrialFigure | WorseO
     return notes + [f"{trial.name} diverged in round {n + 1}" for trial, n in lost if n is not None]
 
 
+def _samples_note(trials: Sequence[Trial]) -> list[str]:
+    """Return how many samples of each class global accuracy is measured on, if it is recorded."""
+    each = [row.measures.get("global_samples_per_class") for t in trials for row in t.rows]
+    found = sorted({int(number) for number in each if number})
+    if not found:
+        return []
+    span = f"{found[0]}" if len(found) == 1 else f"{found[0]} to {found[-1]}"
+    return [f"global accuracy: on {span} test samples of each class"]
+
+
 def _explanations(
-    tables: Sequence[FigureTable], shown: Sequence[str], paired: bool, confidence: float
+    tables: Sequence[FigureTable],
+    trials: Sequence[Trial],
+    shown: Sequence[str],
+    paired: bool,
+    confidence: float,
 ) -> list[str]:
     """Return notes about the numbers in the tables."""
     notes = ["± is the population standard deviation over trials"]
@@ -289,6 +303,8 @@ def _explanations(
         notes.append("(3/4): 3 of 4 trials reached the accuracy; the mean is over these 3")
     if any("-to-" not in name for name in short):
         notes.append("(3/4): the figure was finite in 3 of 4 trials; the mean is over these 3")
+    if any(table.name.partition("@")[0] == "global-accuracy" for table in tables):
+        notes += _samples_note(trials)
     if any(table.name == CHANCE for table in tables):
         notes.append(
             "worse off by chance: half of the clients whose accuracy differs from local; two "

@@ -141,7 +141,12 @@ CELLS = 14.0
 """Inches of the longer side of the chart, as long as its cells can be seen."""
 
 
-def split_figure(counts: npt.NDArray[np.int64] | Tensor, classes: list[str], title: str) -> Figure:
+def split_figure(
+    counts: npt.NDArray[np.int64] | Tensor,
+    classes: list[str],
+    title: str,
+    clients: Sequence[str] = (),
+) -> Figure:
     """Draw the number of samples of each class (y) at each client (x).
 
     The area of a bubble is proportional to the number of samples, as in FedTGP's Figures 7-9.
@@ -150,6 +155,7 @@ def split_figure(counts: npt.NDArray[np.int64] | Tensor, classes: list[str], tit
         counts: Samples of each client and class, [M, C].
         classes: Names of the C classes.
         title: Title of the figure.
+        clients: Names of the M clients; empty for their numbers.
     """
     from matplotlib.lines import Line2D
     from matplotlib.ticker import MaxNLocator
@@ -160,7 +166,8 @@ def split_figure(counts: npt.NDArray[np.int64] | Tensor, classes: list[str], tit
     names = [shortened(name, 18) for name in classes]
     look = Style(wide + 1.5 + 0.08 * max(map(len, names)), "sans")
     heading = wrapped(title, look.inches)
-    made, axes = look.canvas(high + 0.6 + 0.16 * heading.count("\n"))
+    turned_height = 0.05 * max((len(shortened(name, 18)) for name in clients), default=0)
+    made, axes = look.canvas(high + 0.6 + turned_height + 0.16 * heading.count("\n"))
     largest = int(table.max(initial=0))
 
     def width(number: float) -> float:
@@ -172,7 +179,13 @@ def split_figure(counts: npt.NDArray[np.int64] | Tensor, classes: list[str], tit
     sizes = [width(number) ** 2 for number in table[x, y].tolist()]
     axes.scatter(x, y, s=sizes, color=COLOURS[0], linewidths=0, zorder=3)
     axes.set(xlim=(-0.5, len(table) - 0.5), ylim=(-0.5, len(names) - 0.5))
-    axes.xaxis.set_major_locator(MaxNLocator(max(1, int(wide / 0.4)), integer=True))
+    if clients:
+        places = range(0, len(table), math.ceil(0.13 * len(table) / wide))
+        turned: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+        labels = [shortened(clients[place], 18) for place in places]
+        axes.set_xticks(places, labels, parse_math=False, **turned)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(max(1, int(wide / 0.4)), integer=True))
     shown = range(0, len(names), math.ceil(0.13 * len(names) / high))
     axes.set_yticks(shown, [names[c] for c in shown], parse_math=False)
     axes.tick_params(length=0)

@@ -84,7 +84,10 @@ def images_of_runs(
         raise UsageError("no run is given")
     opened = {label: run_in(run) for label, run in runs.items()}
     first = next(iter(opened.values()))
-    rows = {} if client is None else {f"client {client}": own_images(first, client, trial)}
+    rows: dict[str, Pictures] = {}
+    if client is not None:
+        own = own_images(first, client, trial)  # fails if there is no such client
+        rows[first.split(trial).name_of(client)] = own
     rows |= {label: _pictures(run.observed, round, trial)[1] for label, run in opened.items()}
     return _grid(rows, first.split(trial).classes, classes, style)
 

@@ -115,7 +115,7 @@ def split(run: RunLike, trial: int = 0) -> Figure:
     counts = held.train_counts + held.test_counts
     about = [str(own.config.get(key)).partition(":")[0] for key in ("dataset", "partition")]
     title = " · ".join([*about, f"{len(counts)} clients", f"seed {own.config['seed'] + trial}"])
-    return split_figure(counts, list(held.classes), title)
+    return split_figure(counts, list(held.classes), title, held.client_names)
 
 
 def similarity(
@@ -143,7 +143,8 @@ def similarity(
 
     if kind not in SIMILARITIES:
         raise unknown("measure of similarity", kind, SIMILARITIES)
-    seen = run_in(run).observed.prototypes(round, trial)
+    own = run_in(run)
+    seen = own.observed.prototypes(round, trial)
     if not seen.who:
         raise TooLittle(f"no client sent prototypes in round {seen.round}")
     who, found = feature_space.similarity(seen, kind)  # type: ignore[arg-type] # a key, as checked
@@ -159,8 +160,11 @@ def similarity(
             axes.axhline(place - 0.5, color=INK, linewidth=0.5)
             axes.axvline(place - 0.5, color=INK, linewidth=0.5)
     places = range(0, len(who), max(1, len(who) // 20))
-    axes.set_xticks(places, [str(who[place]) for place in places])
-    axes.set_yticks(places, [str(who[place]) for place in places])
+    given = own.split(trial).client_names if own.has_split else ()
+    names = [shortened(given[who[p]], 14) if given else str(who[p]) for p in places]
+    turned: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+    axes.set_xticks(places, names, parse_math=False, **(turned if given else {}))
+    axes.set_yticks(places, names, parse_math=False)
     axes.tick_params(length=0)
     axes.set_xlabel("client", fontsize=TEXT)
     axes.set_ylabel("client", fontsize=TEXT)

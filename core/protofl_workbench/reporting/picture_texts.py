@@ -142,7 +142,8 @@ def clients_table(own: GroupRecord) -> Table:
         return numbers_table("Clients", ("rank in each trial", "accuracy"), ranks, sortable=True)
     split, rows = own.split, []
     for client, moments in sorted(own.clients.items(), key=lambda item: item[1].mean):
-        row = [f"client {client}", spread(moments.mean, moments.std)]
+        name = f"client {client}" if split is None else split.name_of(client)
+        row = [name, spread(moments.mean, moments.std)]
         if split is not None and client < len(split.train_counts):
             train, test = split.train_counts[client], split.test_counts[client]
             row += [integer(train.sum()), integer(test.sum()), str(int((train + test > 0).sum()))]

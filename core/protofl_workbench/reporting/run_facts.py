@@ -102,9 +102,16 @@ def key_facts(record: GroupRecord) -> Iterator[Fact]:
             yield Fact(label, spread(found.mean, found.std), note)
     if (worst := record.figure("worst")) is not None:
         client = min(record.clients, key=lambda c: record.clients[c].mean, default=None)
-        note = "in each trial, at the end" if several else f"number {client}, at the end"
+        note = "in each trial, at the end" if several else f"{_name(record, client)}, at the end"
         yield Fact("Worst client", spread(worst.mean, worst.std), note)
     yield from _costs(record)
+
+
+def _name(record: GroupRecord, client: int | None) -> str:
+    """Return the name of a client, as the data name it, or its number."""
+    if client is None:
+        return "unknown"
+    return record.split.name_of(client) if record.split is not None else f"client {client}"
 
 
 def _costs(record: GroupRecord) -> Iterator[Fact]:
@@ -127,8 +134,8 @@ def remarks(record: GroupRecord) -> list[str]:
     found = []
     malicious = sorted({c for end in record.ends for c in end.get("malicious", ())})
     if malicious:
-        numbers = listed([str(client) for client in malicious], 10)
-        found.append(f"Malicious clients of all trials: {numbers}.")
+        names = listed([_name(record, client) for client in malicious], 10)
+        found.append(f"Malicious clients of all trials: {names}.")
     if record.absent:
         parts = [
             f"{integer(times)} because {REASONS.get(reason, reason)}"

@@ -103,9 +103,25 @@ def _learning(record: GroupRecord, pictures: Pictures) -> Section:
         ),
         pictures.over_rounds("loss", "Training loss", caption="Weighted, over a round's samples."),
         pictures.terms(record),
-        *(pictures.over_rounds(name, title) for name, title in OVER_ROUNDS.items()),
+        *(
+            pictures.over_rounds(name, title, caption=_about(name, record))
+            for name, title in OVER_ROUNDS.items()
+        ),
     ]  # fmt: skip
     return Section("Learning", [*(part for part in found if part), *remarks(record)])
+
+
+def _about(name: str, record: GroupRecord) -> str:
+    """Describe the samples of global accuracy; empty for other figures."""
+    if name != "global-accuracy":
+        return ""
+    found = sorted(
+        {int(n) for row in record.rows if (n := row.measures.get("global_samples_per_class"))}
+    )
+    if not found:  # a run of version 0.1.0
+        return ""
+    span = f"{found[0]}" if len(found) == 1 else f"{found[0]} to {found[-1]}"
+    return f"Each client's model on {span} test samples of each class, from all clients."
 
 
 def _clients_and_classes(record: GroupRecord, pictures: Pictures) -> list[Part]:
