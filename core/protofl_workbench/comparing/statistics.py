@@ -17,8 +17,8 @@ RESAMPLES = 9_999
 FEW = 10
 """Number of values below which an interval is Student's, because a bootstrap is too narrow.
 
-With 3, 5 and 10 values of a normal distribution, a 95 % BCa interval holds the mean in about 73,
-84 and 90 % of cases (docs/how-to/compare-runs.md)."""
+With 3, 5 and 10 values of a normal distribution, a 95 % BCa interval holds the mean in about 72,
+85 and 90 % of cases (docs/how-to/compare-runs.md)."""
 
 
 def wilcoxon(differences: Sequence[float] | Floats) -> float:
