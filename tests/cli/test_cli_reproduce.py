@@ -100,7 +100,7 @@ def test_every_format_says_that_the_data_are_others(done, cli, few, tmp_path, mo
     if form == "screen":
         text = " ".join(shown.output.split())
     elif form == "png":
-        text = drawn[0].get_suptitle().replace("\n", " ")
+        text = drawn[0].get_supxlabel().replace("\n", " ")
     else:
         text = (tmp_path / f"x.{form}").read_text("utf-8").replace(r"\_", "_")
     assert said[4:] in text  # with or without a capital letter

@@ -58,20 +58,20 @@ def draw(result: StudyResult, out: Path) -> list[Path]:
 def figures_of(result: StudyResult) -> Iterator[tuple[str, Figure]]:
     """Yield the pictures of a result, with the names of their columns or cells.
 
-    A picture says above its axes which conditions are not the published ones.
+    A picture says below its axes which conditions are not the published ones.
     """
     for name, figure in _figures_of(result):
         if result.conditions:
-            _add_heading(figure, sentence(result.conditions))
+            _add_caption(figure, sentence(result.conditions))
         yield name, figure
 
 
-def _add_heading(figure: Figure, text: str) -> None:
-    """Add lines above a figure, which becomes taller."""
+def _add_caption(figure: Figure, text: str) -> None:
+    """Add lines below a figure, which becomes taller."""
     wide, high = figure.get_size_inches()
     text = wrapped(text, 0.95 * wide)
     figure.set_size_inches(wide, high + ROW * (text.count("\n") + 1))
-    figure.suptitle(text, x=0.01, ha="left", **Style().text())
+    figure.supxlabel(text, x=0.01, ha="left", **Style().text())  # legends are at the top
 
 
 def _figures_of(result: StudyResult) -> Iterator[tuple[str, Figure]]:

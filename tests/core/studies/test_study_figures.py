@@ -192,7 +192,7 @@ def test_conditions_that_are_not_the_published_ones(result):
     for form in ("md", "csv", "tex", "json"):
         assert "with 6,000 samples in place of" in as_text(unlike, form)
     ((_, figure),) = study_pictures.figures_of(unlike)
-    assert "6,000 samples in place of" in figure.get_suptitle().replace("\n", " ")
+    assert "6,000 samples in place of" in figure.get_supxlabel().replace("\n", " ")
 
 
 def test_the_mean_difference_has_a_sign(result):
