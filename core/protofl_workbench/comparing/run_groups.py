@@ -256,7 +256,8 @@ def _parsed(texts: Iterable[str], names: Sequence[str]) -> dict[str, str]:
         known = [pair for pair in splits if any(_begins(pair[0], name) for name in names)]
         group, label = known[-1] if known else splits[0] if splits else ("", "")
         if not group or not label:
-            example = shlex.quote(f"{names[0]}={text.strip('=') or 'TEXT'}")
+            first = names[0] if names else "GROUP"
+            example = shlex.quote(f"{first}={text.strip('=') or 'TEXT'}")
             raise UsageError(
                 f"--label {text}: expected GROUP=TEXT",
                 f"groups: {'; '.join(names)}",

@@ -177,9 +177,8 @@ def _only_group(records: Sequence[GroupRecord]) -> Iterator[Fact]:
     """Return the final accuracy of the only group."""
     for own in records:
         if (final := own.end("final_test_accuracy")) is not None:
-            note = f"of {count(len(own.ends), 'trial')}" + f", {own.group.state}" * bool(
-                own.group.state
-            )
+            note = f"mean of {count(len(own.ends), 'trial')}"
+            note += f", {own.group.state}" if own.group.state else ""
             yield Fact("Final test accuracy", spread(final.mean, final.std), note, lead=True)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from protofl.errors import UsageError
 from protofl_workbench.comparing.run_groups import Group, progress
-from protofl_workbench.comparing.trials import pair_key
+from protofl_workbench.comparing.trials import PairKey, Trial, pair_key
 from protofl_workbench.reporting.group_record import GroupRecord
 
 
@@ -17,7 +18,7 @@ class Ranking:
     Attributes:
         order: The ranked groups with the trials that all of them have, the best first; empty if
             they cannot be ranked.
-        apart: What differs: ``models``, ``rounds``, ``seeds``, ``splits``; or ``data``.
+        apart: What differs: ``models``, ``rounds``, ``seeds`` or ``splits``.
         details: The values that differ, with the names of their groups.
         left_out: {group: reason} of groups that are not finished.
         seeds: The seeds of the ranked trials, if not all trials of the groups are ranked.
@@ -63,7 +64,7 @@ def ranking(records: Sequence[GroupRecord]) -> Ranking:
         if len({of(own) for own in finished}) > 1:
             apart.append(name)
             details.append(_by_group(name, finished, of))
-    keys = [{pair_key(t) for t in own.group.trials} for own in finished]
+    keys = [{_key(t) for t in own.group.trials} for own in finished]
     common = set.intersection(*keys) if keys else set()
     if finished and not common:
         seeds = [{seed for seed, _ in own} for own in keys]
@@ -75,7 +76,7 @@ def ranking(records: Sequence[GroupRecord]) -> Ranking:
         return Ranking((), tuple(apart), tuple(details), left_out)
     ranked = []
     for own in finished:
-        trials = tuple(t for t in own.group.trials if pair_key(t) in common)
+        trials = tuple(t for t in own.group.trials if _key(t) in common)
         ranked.append(GroupRecord(Group(own.group.label, trials)))
     every = all(own == common for own in keys)
     return Ranking(
@@ -83,6 +84,14 @@ def ranking(records: Sequence[GroupRecord]) -> Ranking:
         left_out=left_out,
         seeds=() if every else tuple(sorted(seed for seed, _ in common)),
     )
+
+
+def _key(trial: Trial) -> PairKey:
+    """Return seed and split; an empty hash if the split is not recorded."""
+    try:
+        return pair_key(trial)
+    except UsageError:
+        return trial.seed, ""
 
 
 def _unfinished(own: GroupRecord) -> str:
