@@ -301,7 +301,9 @@ def _explanations(
     short = [t.name for t in tables if any(0 < len(r.found) < len(r.values) for r in t.rows)]
     if any("-to-" in name for name in short):
         notes.append("(3/4): 3 of 4 trials reached the accuracy; the mean is over these 3")
-    if any("-to-" not in name for name in short):
+    if "worse-off-by" in short:
+        notes.append("(3/4): clients lost in 3 of 4 trials; the mean is over these 3")
+    if any("-to-" not in name and name != "worse-off-by" for name in short):
         notes.append("(3/4): the figure was finite in 3 of 4 trials; the mean is over these 3")
     if any(table.name.partition("@")[0] == "global-accuracy" for table in tables):
         notes += _samples_note(trials)

@@ -93,6 +93,7 @@ def test_clients_that_are_worse_off_than_alone(write):
         assert row(found, "fedproto", "worse-off-chance").values == (1.5, 1.0)
         assert row(found, "fedtgp", "worse-off-chance").values == (0.5, 0.5)
         assert any(note.startswith("worse off by chance: half of the") for note in found.notes)
+        assert not any("was finite" in note for note in found.notes)  # no client loses in fedtgp
 
 
 def test_chance_is_what_equally_good_methods_give(write):
