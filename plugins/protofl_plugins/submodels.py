@@ -20,10 +20,11 @@ class SubmodelConfig(ModelSharingConfig):
     aggregate: Literal["weighted", "uniform"] = pf.Field(
         "uniform", description="weights 1 of clients in a number's mean, or n_i"
     )
-    mask: bool = pf.Field(
-        True,
-        description="scores of classes that a client does not have are 0 in its loss, and it "
-        "changes only its classes' rows of the head",
+    mask: Literal["both", "loss", "none"] = pf.Field(
+        "both",
+        description="where scores of classes that a client does not have are 0: in its loss and "
+        "in its own accuracy, in its loss, or nowhere. With a mask a client changes only its "
+        "classes' rows of the head",
     )
 
 
@@ -103,7 +104,7 @@ class SharedSubmodel(SharedPart):
     ) -> pf.Terms:
         """Cross-entropy over the client's classes."""
         logits = output.logits
-        if client.config.mask:
+        if client.config.mask != "none":
             logits = logits.masked_fill(given["absent"], 0.0)
         return {"ce": cross_entropy(logits, batch.y)}
 
@@ -136,6 +137,17 @@ class SharedSubmodel(SharedPart):
         return found
 
     @pf.hookimpl
+    def inference(self, client: pf.Client[SubmodelConfig], x: Tensor) -> Tensor:
+        """The scores of the client's part; 0 for classes that the client does not have.
+
+        Global accuracy has samples of all classes, so its scores have no mask.
+        """
+        scores = client.head(client.features(x))
+        if client.config.mask != "both" or client.scores_all_classes:
+            return scores
+        return scores.masked_fill(client.class_counts == 0, 0.0)
+
+    @pf.hookimpl
     def global_models(self, server: pf.Server[SubmodelConfig]) -> dict[str, nn.Module]:
         """The whole net; none where BatchNorm statistics stay on the clients."""
         model = server.build(server.state["whole"])
@@ -151,7 +163,7 @@ class SharedSubmodel(SharedPart):
         share = torch.ones((), device=old.device, dtype=old.dtype)
         if server.config.aggregate == "weighted":
             share = upload["samples"].to(share)
-        if not (server.config.mask and key.startswith("model/head.")):
+        if server.config.mask == "none" or not key.startswith("model/head."):
             return share
         rows = torch.zeros(len(old), device=old.device, dtype=old.dtype)
         rows[upload["classes"]] = share

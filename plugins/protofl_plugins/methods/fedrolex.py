@@ -19,4 +19,7 @@ class FedRolex(SharedSubmodel):
 
     Config = SubmodelConfig
     window = "rolling"
-    ablations = {"without masked cross-entropy": "--set mask=false"}
+    ablations = {
+        "scored without the mask": "--set mask=loss",
+        "without masked cross-entropy": "--set mask=none",
+    }

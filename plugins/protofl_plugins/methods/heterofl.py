@@ -21,4 +21,7 @@ class HeteroFL(SharedSubmodel):
     """Clients train the first channels of one net (Diao et al., 2021)."""
 
     Config = SubmodelConfig
-    ablations = {"without masked cross-entropy": "--set mask=false"}
+    ablations = {
+        "scored without the mask": "--set mask=loss",
+        "without masked cross-entropy": "--set mask=none",
+    }
