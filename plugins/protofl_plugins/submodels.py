@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,11 @@ class SubmodelConfig(ModelSharingConfig):
     aggregate: Literal["weighted", "uniform"] = pf.Field(
         "uniform", description="weights 1 of clients in a number's mean, or n_i"
     )
+    recipe: Literal["sgd", "adam", "run"] = pf.Field(
+        "sgd",
+        description="defaults of the run's optimiser: the published code's SGD, the Adam of its "
+        "configuration file, or those of every run",
+    )
     mask: Literal["both", "loss", "none"] = pf.Field(
         "both",
         description="where scores of classes that a client does not have are 0: in its loss and "
@@ -31,10 +36,12 @@ class SubmodelConfig(ModelSharingConfig):
 class SharedSubmodel(SharedPart):
     """Hooks that send each client the part of the server's net that its own net has.
 
-    `window` says which channels these are.
+    `window` says which channels these are, `sgd` with which options the published code trains.
     """
 
     window: ClassVar[str] = "first"
+    sgd: ClassVar[Mapping[str, float]] = {}
+    """Learning rate, momentum and weight decay of the published code's SGD."""
     terms = {"ce": "cross-entropy"}
     uploads = {
         "model/*": "the client's part of the net after training; gradients can be inverted from it",
@@ -42,6 +49,15 @@ class SharedSubmodel(SharedPart):
         "classes": "the client's classes, whose rows of the head it has trained",
     }
     downloads = {"model/*": "the part of the server's net that the client's net has"}
+
+    @pf.hookimpl
+    def run_defaults(self, config: SubmodelConfig) -> dict[str, Any]:
+        """The optimiser of the published code, which clips gradients at norm 1."""
+        return {
+            "sgd": {"optimizer": "sgd", "clip": 1.0, **self.sgd},
+            "adam": {"optimizer": "adam", "clip": 1.0, "lr": 3e-4, "weight_decay": 5e-4},
+            "run": {},
+        }[config.recipe]
 
     @pf.hookimpl
     def requires(self, run: pf.RunInfo) -> list[str]:

@@ -16,10 +16,11 @@ Jacobian and a vector, which one forward-mode pass gives:
 
     ∂Q_i/∂v^c = 2η/(B·W) · Σ_{b: y_b = c} J_b·∇Q_i(θ_i'),   J_b = ∂g_i(x_b)/∂θ at θ_i, W = |v^c|
 
-θ_i' is a step of training, so both batches run in training mode, as in the published code: BatchNorm
-takes a batch's own statistics (its running statistics are not written), and dropout is on, with one
-mask for both passes over the study batch. ``mode=eval`` is a departure: it runs them in evaluation
-mode. During the warm-up, running statistics are still 0 and 1, so it gives another vector there.
+θ_i' is a step of training, so both batches run in training mode, as in the published code.
+BatchNorm takes a batch's own statistics and does not write the running ones. Dropout is on, with
+one mask for both passes over the study batch. ``mode=eval`` is a departure: both batches run in
+evaluation mode. During the warm-up, running statistics are still 0 and 1, so it gives another
+vector there.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class FedL2G(DropsLastBatch):
 
     @pf.hookimpl
     def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
-        """With ``variant=official``: full batches in a fixed order, and gradients clipped at 100."""
+        """With ``variant=official``: full batches in a fixed order, gradients clipped at 100."""
         if config.variant != "official":
             return {}
         return {**super().run_defaults(config), "shuffle": False, "clip": BOUND}
