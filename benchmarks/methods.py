@@ -28,6 +28,9 @@ from protofl.errors import RunFailure, UsageError
 SMALLEST = {"set": {"auxiliary": "htcnn8-2"}}
 """The smallest model of ``htcnn8`` as the auxiliary model."""
 
+LIKE_OTHERS = {"set": {"recipe": "run", "mask": "loss"}}
+"""The run's optimiser, and scores of all classes, as other methods have them."""
+
 
 @dataclass
 class Case:
@@ -99,6 +102,7 @@ CASES = (
         "mnist-12k.npz",
         ("local", "fedproto", "heterofl", "fedrolex"),
         {"trials": 3},
+        {"heterofl": LIKE_OTHERS, "fedrolex": LIKE_OTHERS},
     ),
     Case("`htfe4`, CIFAR-10", "htfe4", "cifar10-12k.npz", ("local", "fedktl")),
     distilling(0.5),

@@ -32,6 +32,10 @@ OPTIONS: dict[str, Any] = {
     "local_epochs": 1,
     "world": "tiers",
 }
+LIKE_OTHERS = {"set": {"recipe": "run", "mask": "loss"}}
+OWN = {"heterofl": LIKE_OTHERS, "fedrolex": LIKE_OTHERS}
+"""Options of single methods: the run's optimiser, and scores of all classes, as the others."""
+
 REACHED = 0.7
 """The accuracy for which times are printed."""
 
@@ -51,7 +55,7 @@ def main() -> None:
             result = pf.run(out=out, resume=True)
         else:
             more = {"rounds": given.rounds, "trials": given.trials, "backend": "local"}
-            result = pf.run(method, out=out, **OPTIONS, **more)
+            result = pf.run(method, out=out, **OPTIONS, **more, **OWN.get(method, {}))
         record = [row for row in result.record if row["trial"] < given.trials]
         curves[method] = mean_curve(record)
         tell(method, curves[method], record)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,20 +20,28 @@ class SubmodelConfig(ModelSharingConfig):
     aggregate: Literal["weighted", "uniform"] = pf.Field(
         "uniform", description="weights 1 of clients in a number's mean, or n_i"
     )
-    mask: bool = pf.Field(
-        True,
-        description="scores of classes that a client does not have are 0 in its loss, and it "
-        "changes only its classes' rows of the head",
+    recipe: Literal["sgd", "adam", "run"] = pf.Field(
+        "sgd",
+        description="defaults of the run's optimiser: the published code's SGD, the Adam of its "
+        "configuration file, or those of every run",
+    )
+    mask: Literal["both", "loss", "none"] = pf.Field(
+        "both",
+        description="where scores of classes that a client does not have are 0: in its loss and "
+        "in its own accuracy, in its loss, or nowhere. With a mask a client changes only its "
+        "classes' rows of the head",
     )
 
 
 class SharedSubmodel(SharedPart):
     """Hooks that send each client the part of the server's net that its own net has.
 
-    `window` says which channels these are.
+    `window` says which channels these are, `sgd` with which options the published code trains.
     """
 
     window: ClassVar[str] = "first"
+    sgd: ClassVar[Mapping[str, float]] = {}
+    """Learning rate, momentum and weight decay of the published code's SGD."""
     terms = {"ce": "cross-entropy"}
     uploads = {
         "model/*": "the client's part of the net after training; gradients can be inverted from it",
@@ -41,6 +49,15 @@ class SharedSubmodel(SharedPart):
         "classes": "the client's classes, whose rows of the head it has trained",
     }
     downloads = {"model/*": "the part of the server's net that the client's net has"}
+
+    @pf.hookimpl
+    def run_defaults(self, config: SubmodelConfig) -> dict[str, Any]:
+        """The optimiser of the published code, which clips gradients at norm 1."""
+        return {
+            "sgd": {"optimizer": "sgd", "clip": 1.0, **self.sgd},
+            "adam": {"optimizer": "adam", "clip": 1.0, "lr": 3e-4, "weight_decay": 5e-4},
+            "run": {},
+        }[config.recipe]
 
     @pf.hookimpl
     def requires(self, run: pf.RunInfo) -> list[str]:
@@ -103,7 +120,7 @@ class SharedSubmodel(SharedPart):
     ) -> pf.Terms:
         """Cross-entropy over the client's classes."""
         logits = output.logits
-        if client.config.mask:
+        if client.config.mask != "none":
             logits = logits.masked_fill(given["absent"], 0.0)
         return {"ce": cross_entropy(logits, batch.y)}
 
@@ -136,6 +153,17 @@ class SharedSubmodel(SharedPart):
         return found
 
     @pf.hookimpl
+    def inference(self, client: pf.Client[SubmodelConfig], x: Tensor) -> Tensor:
+        """The scores of the client's part; 0 for classes that the client does not have.
+
+        Global accuracy has samples of all classes, so its scores have no mask.
+        """
+        scores = client.head(client.features(x))
+        if client.config.mask != "both" or client.scores_all_classes:
+            return scores
+        return scores.masked_fill(client.class_counts == 0, 0.0)
+
+    @pf.hookimpl
     def global_models(self, server: pf.Server[SubmodelConfig]) -> dict[str, nn.Module]:
         """The whole net; none where BatchNorm statistics stay on the clients."""
         model = server.build(server.state["whole"])
@@ -151,7 +179,7 @@ class SharedSubmodel(SharedPart):
         share = torch.ones((), device=old.device, dtype=old.dtype)
         if server.config.aggregate == "weighted":
             share = upload["samples"].to(share)
-        if not (server.config.mask and key.startswith("model/head.")):
+        if server.config.mask == "none" or not key.startswith("model/head."):
             return share
         rows = torch.zeros(len(old), device=old.device, dtype=old.dtype)
         rows[upload["classes"]] = share

@@ -210,7 +210,8 @@ def score(
         correct = torch.zeros(len(scored), dtype=torch.int64, device=plan.device)
         size = record.architecture.eval_batch
         with profile.operators("evaluate"), torch.no_grad(), error_context(f"inference, {place}"):
-            for number, samples in enumerate(scored.values()):
+            for number, (name, samples) in enumerate(scored.items()):
+                record.scores_all_classes = name == "balanced"
                 pairs = zip(samples.chunks(size), torch.split(samples.y, size), strict=False)
                 for x, y in counter.over(pairs):
                     with autocast(plan.settings.precision, plan.device):

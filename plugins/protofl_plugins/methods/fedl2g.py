@@ -1,6 +1,7 @@
 """FedL2G: the server learns a guiding vector per class, by the gradient of clients' quiz losses.
 
-Zhang et al., "Federated Learning-to-Guide", 2024 (arXiv 2410.06490).
+Zhang et al., "Adaptive Guidance for Local Training in Heterogeneous Federated Learning", 2024
+(arXiv 2410.06490).
 
     v^c       the guiding vector of class c: C numbers for logits, or K for features
     L_i       E ℓ(h_i(f_i(x)), y) + MSE(g_i(x), v^y), g_i the logits or the features
@@ -15,13 +16,17 @@ Jacobian and a vector, which one forward-mode pass gives:
 
     ∂Q_i/∂v^c = 2η/(B·W) · Σ_{b: y_b = c} J_b·∇Q_i(θ_i'),   J_b = ∂g_i(x_b)/∂θ at θ_i, W = |v^c|
 
-It is computed in evaluation mode, as all uploads are; the published code stays in train mode.
+θ_i' is a step of training, so both batches run in training mode, as in the published code.
+BatchNorm takes a batch's own statistics and does not write the running ones. Dropout is on, with
+one mask for both passes over the study batch. ``mode=eval`` is a departure: both batches run in
+evaluation mode. During the warm-up, running statistics are still 0 and 1, so it gives another
+vector there.
 """
 
 from __future__ import annotations
 
 import warnings
-from typing import Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +46,7 @@ ETA = {"logits": 0.1, "features": 100.0}
 """η_S of the published code."""
 
 BOUND = 100.0
-"""Largest norm of v's gradient in the published code."""
+"""Largest norm of v's gradient, and of a client's, in the published code."""
 
 
 class FedL2G(DropsLastBatch):
@@ -60,6 +65,11 @@ class FedL2G(DropsLastBatch):
             None, ge=0, description="first rounds, without training. None: 50, at most half of all"
         )
         weight: float = pf.Field(1.0, ge=0, description="weight of guide; the paper has none")
+        mode: Literal["train", "eval"] = pf.Field(
+            "train",
+            description="the net's mode for ∂Q/∂v: that of training, as published, or evaluation "
+            "mode (running statistics, no dropout), a departure",
+        )
 
     terms = {"ce": "cross-entropy", "guide": "MSE(g(x), v^y)"}
     uploads = {
@@ -72,6 +82,13 @@ class FedL2G(DropsLastBatch):
         "warmed_up": "that clients train in this round",
     }
     ablations = {"without guiding": "--set weight=0"}
+
+    @pf.hookimpl
+    def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
+        """With ``variant=official``: full batches in a fixed order, gradients clipped at 100."""
+        if config.variant != "official":
+            return {}
+        return {**super().run_defaults(config), "shuffle": False, "clip": BOUND}
 
     @pf.hookimpl
     def phases(self, config: Config) -> list[pf.Phase]:
@@ -129,7 +146,11 @@ class FedL2G(DropsLastBatch):
         quiz = labelled(client, client.state["quiz"]) if len(client.state["quiz"]) else study
         v, _ = client.received.table("guides", client.num_classes)
         net = GuidedModel(cast(pf.models.SplitModel, client.module("model")), config.guide)
-        gradient = guide_gradient(net, study, quiz, v, client.lr, config.weight)
+        training = config.mode == "train" and _trains_norms(client, study, quiz)
+        net.train(training)
+        seed = client.generator("dropout").initial_seed()
+        gradient = guide_gradient(net, study, quiz, v, client.lr, config.weight, seed)
+        net.eval()
         counts = torch.bincount(study[1], minlength=client.num_classes)
         return pf.class_rows(counts > 0, guide_gradients=gradient)
 
@@ -164,37 +185,59 @@ class GuidedModel(nn.Module):
 
 
 def guide_gradient(
-    net: GuidedModel, study: Labelled, quiz: Labelled, v: Tensor, eta: float, weight: float
+    net: GuidedModel,
+    study: Labelled,
+    quiz: Labelled,
+    v: Tensor,
+    eta: float,
+    weight: float,
+    seed: int = 0,
 ) -> Tensor:
     """Return ∂Q/∂v, of v's shape.
 
     Args:
-        net: The client's model at θ, in evaluation mode; it stays as it is.
+        net: The client's model at θ, in the mode that counts. Its weights and buffers stay as they
+            are.
         study: The study batch of B samples.
         quiz: The quiz batch.
         v: Guiding vectors, C×W.
         eta: η, the learning rate of the step to θ'.
         weight: The weight of the guiding term in L.
+        seed: The seed of dropout. Torch's global generators are restored.
     """
     x, y = study
     theta = {n: p.detach() for n, p in net.named_parameters() if p.requires_grad}
 
     def outputs(theta: Weights, x: Tensor) -> tuple[Tensor, Tensor]:
-        return cast(tuple[Tensor, Tensor], functional_call(net, theta, (x,)))
+        # In training mode BatchNorm writes its buffers. The copies are made here, since forward
+        # mode refuses to write to tensors from outside of the function.
+        copies = {n: b.clone() for n, b in net.named_buffers()}
+        return cast(tuple[Tensor, Tensor], functional_call(net, {**theta, **copies}, (x,)))
 
-    with torch.enable_grad():
-        at = {n: p.detach().requires_grad_() for n, p in theta.items()}
-        g, logits = outputs(at, x)
-        guide = mse_loss(g, v[y].to(g.dtype))
-        slope = _gradient(cross_entropy(logits, y) + weight * guide, at)
-        at = {n: p.sub(slope[n], alpha=eta).requires_grad_() for n, p in theta.items()}  # θ'
-        Q = cross_entropy(outputs(at, quiz[0])[1], quiz[1])
-        direction = _gradient(Q, at)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # torch's own, at its first forward mode
-        moved = jvp(lambda theta: outputs(theta, x)[0], (theta,), (direction,))[1]  # J_b·∇Q, B×W
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        with torch.enable_grad():
+            at = {n: p.detach().requires_grad_() for n, p in theta.items()}
+            g, logits = outputs(at, x)
+            guide = mse_loss(g, v[y].to(g.dtype))
+            slope = _gradient(cross_entropy(logits, y) + weight * guide, at)
+            at = {n: p.sub(slope[n], alpha=eta).requires_grad_() for n, p in theta.items()}  # θ'
+            Q = cross_entropy(outputs(at, quiz[0])[1], quiz[1])
+            direction = _gradient(Q, at)
+        torch.manual_seed(seed)  # the study batch again, with the same dropout
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # torch's own, at its first forward mode
+            moved = jvp(lambda theta: outputs(theta, x)[0], (theta,), (direction,))[1]  # J_b·∇Q
     rows = (2 * eta * weight / moved.numel()) * moved
     return torch.zeros_like(v).index_add_(0, y, rows.to(v.dtype))
+
+
+def _trains_norms(client: pf.Client, *batches: Labelled) -> bool:
+    """Return True if all batches are large enough for BatchNorm in training mode.
+
+    Local training, too, never normalises fewer samples.
+    """
+    return all(len(y) >= client.least_batch for _, y in batches)
 
 
 def _gradient(loss: Tensor, at: Weights) -> Weights:

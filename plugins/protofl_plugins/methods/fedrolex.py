@@ -6,10 +6,14 @@ NeurIPS 2022 (arXiv 2212.01548).
     W_i^t    ⌈r_i·n⌉ of the n channels of each layer of W, from channel (−t) mod n on, round the end
     W        each number: its mean over the clients that have it; without any it stays
 
-As HeteroFL otherwise. Inference: the client's part of this round.
+As HeteroFL otherwise, mask and evaluation included. Inference: the client's part of this round.
+
+The window is that of the published code; the paper's text was not at hand to check its direction.
 """
 
 from __future__ import annotations
+
+from types import MappingProxyType
 
 from protofl_plugins.submodels import SharedSubmodel, SubmodelConfig
 
@@ -19,4 +23,8 @@ class FedRolex(SharedSubmodel):
 
     Config = SubmodelConfig
     window = "rolling"
-    ablations = {"without masked cross-entropy": "--set mask=false"}
+    sgd = MappingProxyType({"momentum": 0.9, "weight_decay": 1e-3})
+    ablations = {
+        "scored without the mask": "--set mask=loss",
+        "without masked cross-entropy": "--set mask=none",
+    }

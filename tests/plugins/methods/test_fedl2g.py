@@ -9,9 +9,10 @@ from torch.func import functional_call
 
 import protofl as pf
 from protofl.hooks.views.client import Client
-from protofl_plugins.methods.fedl2g import GuidedModel, guide_gradient
+from protofl_plugins.methods.fedl2g import FedL2G, GuidedModel, guide_gradient, labelled
 
 GUIDES = ("logits", "features")
+NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d)
 
 
 def as_double(samples, start, end):
@@ -47,6 +48,98 @@ def test_the_gradient_is_that_of_second_order(toy, guide, number):
     assert torch.allclose(found, second_order(net, study, quiz, v, 0.3, 0.7), atol=1e-12, rtol=1e-9)
     assert found.abs().max() > 1e-6
     assert all(torch.equal(p, before[n]) for n, p in net.named_parameters())
+
+
+def trained_step(net, study, quiz, v, eta, weight, seed):
+    """Return ∂Q/∂v by differentiating through a step of the net itself, in its own mode.
+
+    The published code does the same: no copies, no other mode, one graph of second order. The net's
+    buffers change.
+    """
+    v = v.clone().requires_grad_()
+    torch.manual_seed(seed)
+    g, logits = net(study[0])
+    ce = torch.nn.functional.cross_entropy(logits, study[1])
+    loss = ce + weight * (g - v[study[1]]).square().mean()
+    names, theta = zip(*net.named_parameters(), strict=True)
+    slope = torch.autograd.grad(loss, theta, create_graph=True, materialize_grads=True)
+    stepped = {n: p - eta * s for n, p, s in zip(names, theta, slope, strict=True)}
+    _, logits = functional_call(net, stepped, (quiz[0],))
+    return torch.autograd.grad(torch.nn.functional.cross_entropy(logits, quiz[1]), v)[0]
+
+
+def norm_net(guide, dropout):
+    """Return a net with BatchNorm over maps and over features, and dropout."""
+    torch.manual_seed(3)
+    extractor = torch.nn.Sequential(
+        *(torch.nn.Conv2d(3, 6, 3), torch.nn.BatchNorm2d(6), torch.nn.ReLU()),
+        *(torch.nn.Dropout(dropout), torch.nn.Flatten(), torch.nn.Linear(6 * 36, 8)),
+        *(torch.nn.BatchNorm1d(8), torch.nn.Tanh()),
+    )
+    model = pf.models.SplitModel(extractor, torch.nn.Linear(8, 4), 8)
+    return GuidedModel(model.double(), guide)
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_in_training_mode_the_gradient_is_that_of_a_plain_loop(guide, dropout):
+    net = norm_net(guide, dropout).train()
+    study = torch.randn(7, 3, 8, 8, dtype=torch.float64), torch.arange(7) % 3
+    quiz = torch.randn(5, 3, 8, 8, dtype=torch.float64), torch.arange(5) % 4
+    v = torch.randn(4, 4 if guide == "logits" else 8, dtype=torch.float64)
+    before = {n: value.clone() for n, value in net.state_dict().items()}
+    stream = torch.get_rng_state()
+    found = guide_gradient(net, study, quiz, v, 0.3, 0.7, seed=11)
+    assert torch.equal(torch.get_rng_state(), stream)
+    assert all(torch.equal(value, before[n]) for n, value in net.state_dict().items())
+    expected = trained_step(net, study, quiz, v, 0.3, 0.7, seed=11)
+    assert not torch.equal(net.state_dict()["model.extractor.1.running_mean"], torch.zeros(6))
+    assert torch.allclose(found, expected, atol=1e-12, rtol=1e-9)
+    net.load_state_dict(before)
+    evaluated = guide_gradient(net.eval(), study, quiz, v, 0.3, 0.7, seed=11)
+    assert not torch.allclose(evaluated, expected, rtol=0.1)
+    assert found[3].abs().max() == 0 and found[:3].abs().min() > 0  # no study sample of class 3
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("guide", GUIDES)
+def test_an_upload_is_computed_in_the_mode_that_the_option_names(toy, guide, mode):
+    federation = toy("fedl2g", set={"guide": guide, "mode": mode, "warmup": 1})
+    record = federation.prepare(1, federation.server.knowledge, double=False)
+    client = Client(record, "fedl2g")
+    assert len(client.state["quiz"]) >= client.least_batch
+    before = {n: value.clone() for n, value in record.model.state_dict().items()}
+    upload = federation.call("upload_payload", client=client)
+    assert all(torch.equal(v, before[n]) for n, v in record.model.state_dict().items())
+    assert not any(module.training for module in record.model.modules())
+    rows = torch.randperm(len(client.state["studied"]), generator=client.generator("study"))
+    study = labelled(client, client.state["studied"][rows[: client.batch_size]])
+    quiz = labelled(client, client.state["quiz"])
+    v, _ = client.received.table("guides", client.num_classes)
+    net = GuidedModel(record.model, guide).train(mode == "train")
+    assert any(isinstance(m, NORMS) for m in net.modules())
+    seed = client.generator("dropout").initial_seed()
+    expected = trained_step(net, study, quiz, v, client.lr, 1.0, seed)
+    found = upload["guide_gradients"]
+    assert torch.allclose(found, expected[upload["classes"]], atol=1e-7, rtol=1e-3)
+
+
+def test_batches_too_small_for_batch_norm_are_computed_in_evaluation_mode(toy):
+    found = []
+    for mode in ("train", "eval"):
+        federation = toy("fedl2g", set={"warmup": 1, "mode": mode})
+        record = federation.prepare(1, federation.server.knowledge, double=False)
+        client = Client(record, "fedl2g")
+        client.state["quiz"] = client.state["quiz"][: client.least_batch - 1]
+        found.append(federation.call("upload_payload", client=client)["guide_gradients"])
+    assert torch.equal(*found)
+
+
+def test_the_official_variant_trains_as_the_published_code():
+    official = FedL2G.Config(variant="official")
+    expected = {"drop_last": True, "shuffle": False, "clip": 100.0}
+    assert FedL2G().run_defaults(official) == expected
+    assert FedL2G().run_defaults(FedL2G.Config()) == {}
 
 
 @pytest.mark.parametrize("guide", GUIDES)

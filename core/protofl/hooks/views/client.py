@@ -131,6 +131,14 @@ class Client(Learner[ConfigT], StatefulView):
         return self._record.lr
 
     @property
+    def scores_all_classes(self) -> bool:
+        """True while ``inference`` scores samples of all classes (``--measure global-accuracy``).
+
+        A method that masks the scores of classes without training samples leaves them here.
+        """
+        return self._record.scores_all_classes
+
+    @property
     def steps(self) -> int:
         """Mini-batches of the current phase."""
         return self._record.steps

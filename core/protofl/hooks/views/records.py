@@ -162,6 +162,7 @@ class ClientRecord(Record):
 
     Attributes:
         balanced: Equally many test samples of each class, of all clients; None if not measured.
+        scores_all_classes: True while the ``balanced`` samples are scored.
         secret: Secret bytes of the client's host; none in a simulation.
     """
 
@@ -172,6 +173,7 @@ class ClientRecord(Record):
     test: Samples
     validation: Samples | None = None
     balanced: Samples | None = None
+    scores_all_classes: bool = False
     model: SplitModel
     steps: int = 0
     secret: bytes = field(default=b"", repr=False)
@@ -284,9 +286,13 @@ class ClientRecord(Record):
 
     @contextmanager
     def same_download(self) -> Iterator[None]:
-        """Restore the download and the round after the block, if nothing else changes."""
+        """Restore the download and the round after the block, if nothing else changes.
+
+        An evaluation is over then, so `scores_all_classes` is False again.
+        """
         received, round_ = self.received, self.round
         try:
             yield
         finally:
             self.received, self.round = received, round_
+            self.scores_all_classes = False
