@@ -44,9 +44,6 @@ from protofl_workbench.comparing.trial_figures import (
 )
 from protofl_workbench.comparing.trials import Trial
 
-FEW_PAIRS = 6
-"""Number of differences below which a note says that the bootstrap interval is too narrow."""
-
 BASELINES = ("local", "fedavg")
 """Methods that are the baseline by default, in this order; otherwise the first group is."""
 
