@@ -31,6 +31,8 @@ ALIASES = {
         "Runs without labels are grouped by the options in which they differ."
     ),
     "RunLike": "A run, a result of [`run`](#protofl.run), or the folder of a run.",
+    "Labels": "New names of groups: {group: label}, or texts `GROUP=LABEL`.",
+    "Trial": "A trial of a recorded run, with its lines.",
     "Row": (
         "A line of [the record](record.md): the figures of a round, as attributes and as a mapping."
     ),
