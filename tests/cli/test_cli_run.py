@@ -88,7 +88,7 @@ def test_models_for_other_data_are_refused(cli, data_dir):
     )
     assert result.exit_code == 2
     assert "htfe8 takes images, and the data are rows of 13 numbers" in result.stderr
-    assert "models that take tables: htfe-mlp-5, mlp" in result.stderr
+    assert "models that take tables: htfe-mlp-4, mlp" in result.stderr
 
 
 def test_run_folder_by_default(cli, digits, tmp_path):

@@ -1,22 +1,25 @@
-"""HtFE-txt-X: bags, recurrent nets, convolutions and Transformers for token sequences.
+"""HtFE-txt-X: bags, recurrent nets and Transformers for token sequences.
 
-HtFLlib (https://github.com/TsingZ0/HtFLlib), model families HtFE-txt-2, -4, -5-1, -5-2, -5-3, -6
-and -all (here ``htfe-txt-7``). All widths are K. Nets, with E the embeddings B×L×K:
+HtFLlib (https://github.com/TsingZ0/HtFLlib), model families HtFE-txt-2, -4, -5-1, -5-2, -5-3 and
+-6: the families of commit 302a231 (2025-03-24), which are those of the newest commit seen, e959261
+(2026-04-23); the Transformer of commit 042013f (2024-09-19), which later commits left as it was;
+all other nets of commit c808514 (2025-02-22). All widths are K. Nets, with E the embeddings B×L×K:
 
 - ``logistic``: the mean of E (the classifier is the logistic regression); ``fasttext``: a linear
   layer on it (Joulin et al., EACL 2017).
 - ``lstm``, ``gru``: two layers of units; the state after the last token, of ``lstm`` with ReLU.
-- ``bilstm``: units in both directions, s their states at the last token, H all states; attention
-  a = softmax(H·s), two linear layers on [a·H, s] (Luong et al., EMNLP 2015; FedNLP).
-- ``textcnn``: 100 convolutions each over 3, 4 and 5 tokens, their largest values, a linear layer
-  (Kim, EMNLP 2014).
-- ``transformer-hH-lN``: N layers of H heads, feed-forward layers K wide, normalised last; the class
-  token's features (Vaswani et al., NeurIPS 2017; Devlin et al., NAACL 2019).
+- ``bilstm``: units in both directions, their states at the last token, a linear layer (FedNLP; its
+  attention is off in HtFLlib). The reverse units have read the last token alone, so their recurrent
+  weights get no gradient, as in HtFLlib.
+- ``transformer-hH-lN``: √K·E plus positions, N layers of H heads with feed-forward layers of 2048
+  units, normalised last; the features of the first position (Vaswani et al., NeurIPS 2017; Devlin
+  et al., NAACL 2019).
 
-Departures: HtFLlib reads padding as text, takes states at the end of the longest text of a batch,
-has its attention off, passes features of all but ``bilstm`` and Transformers through a log-softmax,
-and copies one drawn layer N times. Here padding changes no feature, attention is on, features stay
-as they are, and layers are drawn one by one. Embeddings start smaller (see `TokenNet`).
+Departures: HtFLlib reads padding as text, takes states of ``lstm`` and ``bilstm`` at the end of the
+longest text of a batch, passes features of all but ``bilstm`` and Transformers through a
+log-softmax, and copies one drawn layer N times. Here padding changes no feature, features stay as
+they are, and layers are drawn one by one. Embeddings of all but Transformers start smaller (see
+`TokenNet`).
 """
 
 from __future__ import annotations
@@ -33,12 +36,12 @@ from torch import Tensor, nn
 import protofl as pf
 from protofl_plugins.models.parts import Extractor
 from protofl_plugins.models.selectable import SelectableGroup
-from protofl_plugins.models.text import Bag, TokenNet, at_last, last_places
+from protofl_plugins.models.text import Bag, TokenNet, at_last
 
 Sample = pf.datasets.SampleSpec
 
-FILTERS = 100
-"""Convolutions of each length in ``textcnn``."""
+HIDDEN = 2048
+"""Units of the feed-forward layers of a Transformer."""
 
 
 def logistic(dropout: bool, sample: Sample, width: int) -> nn.Module:
@@ -77,51 +80,20 @@ class Recurrent(TokenNet):
 
 
 class BiLSTM(TokenNet):
-    """LSTM units in both directions with attention, B×L → B×K."""
+    """LSTM units in both directions and a linear layer on their states, B×L → B×K."""
 
     def __init__(self, dropout: bool, sample: Sample, width: int) -> None:
         super().__init__(sample, width)
         self.there = nn.LSTM(width, width, batch_first=True)
         self.back = nn.LSTM(width, width, batch_first=True)
-        self.attention = nn.Linear(4 * width, 2 * width)
         self.last = nn.Linear(2 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Attend from the states at the last token to the states at all tokens."""
+        """The states at the last token; the one of the reverse direction has read that token."""
         real, embedded = self.real(x), self.embedding(x)
-        # Tokens in reverse order, padding still last: the units read no padding before a token.
-        places = torch.arange(x.shape[1], device=x.device)
-        reverse = (last_places(real).unsqueeze(1) - places) % x.shape[1]
-        reverse = reverse.unsqueeze(2).expand_as(embedded)
-        back = self.back(embedded.gather(1, reverse))[0].gather(1, reverse)
-        H = torch.cat([self.there(embedded)[0], back], 2)  # B×L×2K
-        s = at_last(H, real)
-        scores = (H @ s.unsqueeze(2)).squeeze(2) + torch.log(real)
-        scores = torch.where(real.any(1, keepdim=True), scores, 0)  # nothing but padding
-        context = (scores.softmax(1).unsqueeze(1) @ H).squeeze(1)
-        features: Tensor = self.last(self.attention(torch.cat([context, s], 1)))
-        return features
-
-
-class TextCNN(TokenNet):
-    """Convolutions over 3, 4 and 5 tokens, their largest values, a linear layer: B×L → B×K."""
-
-    def __init__(self, dropout: bool, sample: Sample, width: int) -> None:
-        super().__init__(sample, width)
-        self.convolutions = nn.ModuleList(nn.Conv1d(width, FILTERS, n) for n in (3, 4, 5))
-        self.dropout = nn.Dropout(0.8 * dropout)
-        self.linear = nn.Linear(3 * FILTERS, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Windows start at real tokens and end with zeros; ReLU's 0 stands for all others."""
-        real = self.real(x).unsqueeze(1)
-        embedded = nn.functional.pad(self.embedding(x).transpose(1, 2) * real, (0, 4))
-        length = x.shape[1]
-        found = [
-            (convolution(embedded)[:, :, :length].relu() * real).amax(2)
-            for convolution in self.convolutions
-        ]
-        features: Tensor = self.linear(self.dropout(torch.cat(found, 1)))
+        there = at_last(self.there(embedded)[0], real)
+        back = self.back(at_last(embedded, real).unsqueeze(1))[0].squeeze(1)
+        features: Tensor = self.last(torch.cat([there, back], 1))
         return features
 
 
@@ -138,7 +110,7 @@ class Layer(nn.Module):
         self.projections = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
         self.feed = nn.Sequential(
-            nn.Linear(width, width), nn.ReLU(), nn.Dropout(dropout), nn.Linear(width, width)
+            nn.Linear(width, HIDDEN), nn.ReLU(), nn.Dropout(dropout), nn.Linear(HIDDEN, width)
         )
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
         self.dropout = nn.Dropout(dropout)
@@ -157,12 +129,12 @@ class Layer(nn.Module):
 
 
 class Transformer(TokenNet):
-    """Transformer layers over a class token and the tokens, B×L → B×K.
+    """Transformer layers over the tokens, B×L → B×K.
 
     Args:
         heads: Heads H of a layer, which divide K.
         layers: Layers N.
-        dropout: True for a dropout of 0.5.
+        dropout: True for a dropout of 0.1.
         sample: The token sequences.
         width: K.
 
@@ -181,16 +153,16 @@ class Transformer(TokenNet):
             )
         super().__init__(sample, width)
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
-        self.token = nn.Parameter(torch.zeros(width))
-        self.layers = nn.ModuleList(Layer(heads, 0.5 * dropout, width) for _ in range(layers))
-        self.dropout = nn.Dropout(0.5 * dropout)
+        self.scale = math.sqrt(width)
+        self.layers = nn.ModuleList(Layer(heads, 0.1 * dropout, width) for _ in range(layers))
+        self.dropout = nn.Dropout(0.1 * dropout)
         self.register_buffer("positions", positions(sample.shape[0], width), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The features of the class token, which stands before the tokens."""
-        tokens = self.dropout(self.embedding(x) + self.positions[: x.shape[1]])
-        z = torch.cat([self.token.expand(len(x), 1, -1), tokens], 1)
-        real = nn.functional.pad(self.real(x), (1, 0), value=1.0)
+        """The features of the first position."""
+        z = self.dropout(self.scale * self.embedding(x) + self.positions[: x.shape[1]])
+        real = self.real(x)
+        real = torch.cat([torch.ones_like(real[:, :1]), real[:, 1:]], 1)  # also of an empty text
         for layer in self.layers:
             z = layer(z, real)
         return z[:, 0]
@@ -217,7 +189,6 @@ LOGISTIC = _net("logistic", logistic)
 LSTM = _net("lstm", partial(Recurrent, nn.LSTM))
 GRU = _net("gru", partial(Recurrent, nn.GRU))
 BILSTM = _net("bilstm", BiLSTM)
-TEXTCNN = _net("textcnn", TextCNN)
 SIZES = (1, 2, 4, 8, 16)
 
 
@@ -229,8 +200,8 @@ class HtFETxt2(SelectableGroup):
 
         dropout: bool = pf.Field(
             True,
-            description="dropout as published: 0.5 in Transformers, 0.2 in lstm and gru, 0.8 in "
-            "textcnn; false: none, and engines can train several clients at once",
+            description="dropout as published: 0.1 in Transformers, 0.2 in lstm and gru; false: "
+            "none, and engines can train several clients at once",
         )
 
     extractors: tuple[Extractor, ...] = (FASTTEXT, LOGISTIC)
@@ -246,7 +217,7 @@ class HtFETxt2(SelectableGroup):
 
 
 class HtFETxt4(HtFETxt2):
-    """FastText, logistic regression, LSTM and BiLSTM with attention (HtFLlib)."""
+    """FastText, logistic regression, LSTM and BiLSTM (HtFLlib)."""
 
     extractors = (FASTTEXT, LOGISTIC, LSTM, BILSTM)
     server_architecture = "bilstm"
@@ -279,11 +250,5 @@ class HtFETxt53(HtFETxt2):
 class HtFETxt6(HtFETxt2):
     """FastText, LSTM, BiLSTM, Transformer, logistic regression and GRU (HtFLlib)."""
 
-    extractors: tuple[Extractor, ...] = (FASTTEXT, LSTM, BILSTM, _transformer(8, 2), LOGISTIC, GRU)
+    extractors = (FASTTEXT, LSTM, BILSTM, _transformer(8, 2), LOGISTIC, GRU)
     server_architecture = "transformer-h8-l2"
-
-
-class HtFETxt7(HtFETxt6):
-    """htfe-txt-6 and TextCNN (HtFLlib's HtFE-txt-all)."""
-
-    extractors = (FASTTEXT, LSTM, BILSTM, TEXTCNN, _transformer(8, 2), LOGISTIC, GRU)

@@ -1,8 +1,8 @@
 """Multilayer perceptrons for tables: fully connected layers with ReLU, of unlike depth and width.
 
-The last layer before the classifier has 64 features in ``mlp``. ``htfe-mlp-5`` are the ``MLPs`` of
-HtFLlib (https://github.com/TsingZ0/HtFLlib): no hidden layer, 200 units, 500, 1000 and 500, or
-1000, 500 and 200, then 100 features.
+The last layer before the classifier has 64 features in ``mlp``. ``htfe-mlp-4`` are the ``MLPs`` of
+HtFLlib (https://github.com/TsingZ0/HtFLlib, commit 302a231 of 2025-03-24): no hidden layer, 500
+units, 1000 and 500, or 1000, 500 and 200, then 100 features, which a pool spreads to K = 512.
 """
 
 from __future__ import annotations
@@ -43,17 +43,16 @@ def _htfe(*widths: int) -> Extractor:
     return Extractor(name, partial(perceptron, widths), channels_last=False)
 
 
-class HtFEMLP5(SelectableGroup):
-    """Five perceptrons with 100 features, for tables (HtFLlib's MLPs)."""
+class HtFEMLP4(SelectableGroup):
+    """Four perceptrons with 100 features, spread to K, for tables (HtFLlib's MLPs)."""
 
     extractors = (
         _htfe(100),
-        _htfe(200, 100),
         _htfe(500, 100),
         _htfe(1000, 500, 100),
         _htfe(1000, 500, 200, 100),
     )
-    feature_dim = 100
+    feature_dim = 512
     kinds = ("table",)
     server_architecture = "mlp-1000-500-200-100"
     auxiliary_architecture = "mlp-100"

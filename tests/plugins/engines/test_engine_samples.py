@@ -25,7 +25,7 @@ SAMPLES = {
     "gru": ("text", "gru", pf.datasets.SampleSpec((10,), "tokens", vocabulary=40)),
     "harcnn3": ("htfe-sen-8", "harcnn3-s1", pf.datasets.SampleSpec((2, 30), "series")),
     **{
-        net: ("htfe-txt-7", net, pf.datasets.SampleSpec((10,), "tokens", vocabulary=40, padding=0))
+        net: ("htfe-txt-6", net, pf.datasets.SampleSpec((10,), "tokens", vocabulary=40, padding=0))
         for net in ("fasttext", "bilstm", "transformer-h8-l2")
     },
     "oblong images": ("cnn4", None, pf.datasets.SampleSpec((1, 28, 40))),

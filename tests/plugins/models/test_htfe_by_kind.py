@@ -1,4 +1,4 @@
-"""Tests of HtFLlib's groups for tokens, series and tables: htfe-txt-X, htfe-sen-X, htfe-mlp-5."""
+"""Tests of HtFLlib's groups for tokens, series and tables: htfe-txt-X, htfe-sen-X, htfe-mlp-4."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import torch
 from torch import nn
 
 import protofl as pf
+from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.models.flops import cost, profile
 from protofl.testing import toy as toyfed
 from protofl_plugins.models import htfe_sensors as sensors
 from protofl_plugins.models import htfe_text as text
-from protofl_plugins.models.mlp import HtFEMLP5
+from protofl_plugins.models.mlp import HtFEMLP4
 
 K, V, L, C = 32, 50, 12, 3
 TEXT = pf.datasets.SampleSpec((L,), "tokens", vocabulary=V, padding=0)
@@ -35,10 +36,6 @@ ORDERS = {
         text.HtFETxt6,
         ["fasttext", "lstm", "bilstm", "transformer-h8-l2", "logistic", "gru"],
     ),
-    "htfe-txt-7": (
-        text.HtFETxt7,
-        ["fasttext", "lstm", "bilstm", "textcnn", "transformer-h8-l2", "logistic", "gru"],
-    ),
     "htfe-sen-2": (sensors.HtFESen2, ["harcnn-s1", "harcnn-s2"]),
     "htfe-sen-3": (sensors.HtFESen3, ["harcnn-s1", "harcnn-s2", "harcnn-s3"]),
     "htfe-sen-5": (
@@ -52,9 +49,9 @@ ORDERS = {
             *("harcnn3-s1", "harcnn3-s2"),
         ],
     ),
-    "htfe-mlp-5": (
-        HtFEMLP5,
-        ["mlp-100", "mlp-200-100", "mlp-500-100", "mlp-1000-500-100", "mlp-1000-500-200-100"],
+    "htfe-mlp-4": (
+        HtFEMLP4,
+        ["mlp-100", "mlp-500-100", "mlp-1000-500-100", "mlp-1000-500-200-100"],
     ),
 }
 SAMPLES = {"txt": TEXT, "sen": SERIES, "mlp": TABLE}
@@ -99,23 +96,30 @@ def test_features_are_k_wide(name):
             assert model.extractor(x).shape == (5, K)  # no pool in between
 
 
-EMBEDDING = V * K
-LAYER = 4 * (K * K + K) + 2 * (K * K + K) + 2 * 2 * K  # q, k, v, out; two feed-forward; two norms
-COUNTS = {
-    "logistic": 0,
-    "fasttext": K * K + K,
-    "lstm": 2 * 4 * (2 * K * K + 2 * K),  # layers · gates · (input, state, two biases)
-    "gru": 2 * 3 * (2 * K * K + 2 * K),
-    "bilstm": 2 * 4 * (2 * K * K + 2 * K) + (4 * K * 2 * K + 2 * K) + (2 * K * K + K),
-    "textcnn": 100 * K * (3 + 4 + 5) + 3 * 100 + 300 * K + K,
-    "transformer-h8-l2": 2 * LAYER + K,
+NETS = ["logistic", "fasttext", "lstm", "gru", "bilstm", "transformer-h8-l2"]
+
+PUBLISHED = {
+    "logistic": 1_026_052,
+    "fasttext": 1_288_708,
+    "lstm": 5_228_548,
+    "gru": 4_177_924,
+    "bilstm": 5_753_348,
+    "transformer-h8-l1": 4_178_436,
+    "transformer-h8-l2": 7_330_820,
+    "transformer-h8-l4": 13_635_588,
+    "transformer-h8-l8": 26_245_124,
+    "transformer-h8-l16": 51_464_196,
 }
+"""Parameters of HtFLlib's nets (commit e959261) with V = 2000, C = 4 and K = 512."""
 
 
-@pytest.mark.parametrize("name", COUNTS)
-def test_parameters_of_text_nets(name):
-    group = text.HtFETxt7
-    assert count(net(group, name)) == EMBEDDING + COUNTS[name] + (K * C + C)
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_of_text_nets_are_those_of_htfllib(name):
+    group = text.HtFETxt51 if name in ORDERS["htfe-txt-5-1"][1] else text.HtFETxt6
+    sample = pf.datasets.SampleSpec((200,), "tokens", vocabulary=2000, padding=0)
+    (architecture,) = members(group, only=name)
+    with torch.device("meta"):
+        assert count(architecture.build(sample, 4, group.feature_dim)) == PUBLISHED[name]
 
 
 def test_parameters_of_sensor_nets_and_the_numbers_before_the_pool():
@@ -140,11 +144,14 @@ def test_parameters_of_sensor_nets_and_the_numbers_before_the_pool():
 
 
 def test_parameters_of_perceptrons():
-    widths = [(), (200,), (500,), (1000, 500), (1000, 500, 200)]
-    for architecture, hidden in zip(members(HtFEMLP5), widths, strict=True):
-        sizes = (13, *hidden, 100, C)
-        expected = sum(a * b + b for a, b in pairwise(sizes))
-        assert count(architecture.build(TABLE, C, 100)) == expected
+    widths = [(), (500,), (1000, 500), (1000, 500, 200)]
+    for architecture, hidden in zip(members(HtFEMLP4), widths, strict=True):
+        expected = sum(a * b + b for a, b in pairwise((13, *hidden, 100)))
+        model = architecture.build(TABLE, C, HtFEMLP4.feature_dim)
+        assert count(model) == expected + 512 * C + C  # the pool spreads 100 features to 512
+        x = torch.randn(3, 13)
+        own = model.extractor(x)
+        assert torch.equal(own, model.features(x)[:, torch.arange(100) * 512 // 100 + 3])
 
 
 @pytest.mark.parametrize("shape", [(1, 5), (3, 64), (27, 256), (9, 77)])
@@ -166,10 +173,10 @@ def test_a_sensor_net_in_two_dimensions():
     torch.testing.assert_close(model.extractor(x), z.flatten(1), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", [*COUNTS, "transformer-h1-l1"])
+@pytest.mark.parametrize("name", [*NETS, "transformer-h1-l1"])
 @pytest.mark.parametrize("padding", [0, 7])
 def test_padding_changes_no_feature(name, padding):
-    group = text.HtFETxt53 if name.endswith("l1") else text.HtFETxt7
+    group = text.HtFETxt53 if name.endswith("l1") else text.HtFETxt6
     long = pf.datasets.SampleSpec((L,), "tokens", V, padding)
     model = net(group, name, long).double().eval()
     x = toyfed.random_batch(pf.datasets.SampleSpec((6,), "tokens", V, padding), 8)
@@ -190,24 +197,29 @@ def test_padding_changes_no_feature(name, padding):
     assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
 
 
+def copy_layer(own, other):
+    """Copy our layer's weights into torch's."""
+    attention = other.self_attn
+    for mine, theirs in (
+        (own.projections, (attention.in_proj_weight, attention.in_proj_bias)),
+        (own.out, (attention.out_proj.weight, attention.out_proj.bias)),
+        (own.feed[0], (other.linear1.weight, other.linear1.bias)),
+        (own.feed[3], (other.linear2.weight, other.linear2.bias)),
+        (own.norms[0], (other.norm1.weight, other.norm1.bias)),
+        (own.norms[1], (other.norm2.weight, other.norm2.bias)),
+    ):
+        theirs[0].copy_(mine.weight)
+        theirs[1].copy_(mine.bias)
+
+
 def test_a_transformer_layer_is_that_of_torch():
     torch.manual_seed(0)
     own = text.Layer(4, 0.0, K).double()
-    other = nn.TransformerEncoderLayer(K, 4, K, 0.0, batch_first=True).double()
+    other = nn.TransformerEncoderLayer(K, 4, 2048, 0.0, batch_first=True).double()
     with torch.no_grad():
         for p in own.parameters():
             p.normal_(std=0.3)
-        attention = other.self_attn
-        for mine, theirs in (
-            (own.projections, (attention.in_proj_weight, attention.in_proj_bias)),
-            (own.out, (attention.out_proj.weight, attention.out_proj.bias)),
-            (own.feed[0], (other.linear1.weight, other.linear1.bias)),
-            (own.feed[3], (other.linear2.weight, other.linear2.bias)),
-            (own.norms[0], (other.norm1.weight, other.norm1.bias)),
-            (own.norms[1], (other.norm2.weight, other.norm2.bias)),
-        ):
-            theirs[0].copy_(mine.weight)
-            theirs[1].copy_(mine.bias)
+        copy_layer(own, other)
     x = torch.randn(5, L, K, dtype=torch.double)
     real = (torch.arange(L) < torch.tensor([12, 1, 5, 7, 3]).unsqueeze(1)).double()
     expected = other(x, src_key_padding_mask=real == 0)
@@ -223,7 +235,7 @@ def test_positions_against_the_formula():
             assert torch.isclose(found[p, k], angle.cos() if k % 2 else angle.sin(), atol=1e-6)
 
 
-def test_attention_of_bilstm_against_one_text_after_another():
+def test_bilstm_against_one_text_after_another():
     model = net(text.HtFETxt4, "bilstm").double().eval().extractor
     both = nn.LSTM(K, K, batch_first=True, bidirectional=True).double()
     with torch.no_grad():
@@ -238,20 +250,33 @@ def test_attention_of_bilstm_against_one_text_after_another():
         x[row, size:] = 0
     found = model(x)
     for row, size in enumerate(sizes):
-        H = both(model.embedding(x[row : row + 1, :size]))[0][0]
-        s = H[-1]
-        weights = torch.softmax(torch.stack([h @ s for h in H]), 0)
-        context = sum(a * h for a, h in zip(weights, H, strict=True))
-        expected = model.last(model.attention(torch.cat([context, s])))
-        torch.testing.assert_close(found[row], expected, rtol=1e-9, atol=1e-9)
+        states = both(model.embedding(x[row : row + 1, :size]))[0][0]
+        torch.testing.assert_close(found[row], model.last(states[-1]), rtol=1e-9, atol=1e-9)
+
+
+def test_a_transformer_against_torch():
+    """Embeddings × √K, positions, layers of 2048 units, features of the first position."""
+    model = net(text.HtFETxt51, "transformer-h8-l2").double().eval().extractor
+    layer = nn.TransformerEncoderLayer(K, 8, 2048, 0.1, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).double().eval()
+    with torch.no_grad():
+        for own, other in zip(model.layers, encoder.layers, strict=True):
+            copy_layer(own, other)
+    x = toyfed.random_batch(TEXT, 6)
+    x[0, 3:] = 0
+    z = model.embedding(x) * K**0.5 + text.positions(L, K)
+    expected = encoder(z, src_key_padding_mask=x == 0)[:, 0]
+    torch.testing.assert_close(model(x), expected, rtol=1e-9, atol=1e-9)
+    rates = {module.p for module in model.modules() if isinstance(module, nn.Dropout)}
+    assert rates == {0.1}
 
 
 def test_dropout_is_left_out_on_demand():
-    for architecture in members(text.HtFETxt7, dropout=False):
+    for architecture in members(text.HtFETxt6, dropout=False):
         model = architecture.build(TEXT, C, K)
         x = toyfed.random_batch(TEXT, 4)
         assert torch.equal(model(x), model.eval()(x))
-    model = net(text.HtFETxt7, "transformer-h8-l2")
+    model = net(text.HtFETxt6, "transformer-h8-l2")
     assert not torch.equal(model(x), model(x))
 
 
@@ -261,12 +286,22 @@ def test_heads_divide_the_width():
     assert e.value.near.endswith(": 96")
 
 
-@pytest.mark.parametrize("name", ["htfe-sen-8", "htfe-mlp-5", "htfe-txt-2"])
+@pytest.mark.parametrize("name", ["htfe-sen-8", "htfe-mlp-4", "htfe-txt-2"])
 def test_the_cost_is_half_the_flops(name):
     group, _ = ORDERS[name]
     for architecture in members(group):
         sizes = (sample_of(name), C, K)
         assert 2 * cost(architecture, *sizes) == profile(architecture, *sizes)[1], architecture
+
+
+@pytest.mark.parametrize(
+    ("former", "now"), [("htfe-txt-7", "htfe-txt-6"), ("htfe-mlp-5", "htfe-mlp-4")]
+)
+def test_former_names_are_refused_with_the_new_one(former, now):
+    with pytest.raises(pf.UsageError, match=r"HtFLlib.*302a231, March 2025") as refused:
+        Registry().find("model-group", former)
+    assert f"use {now}," in refused.value.do
+    assert Registry().find("model-group", now)
 
 
 COUNTS_OF_CLIENTS = [[5, 4, 0], [0, 6, 4], [4, 0, 5], [3, 3, 3]]
@@ -282,10 +317,10 @@ def plan(name, folder, **options):
 @pytest.mark.parametrize(
     ("name", "net"),
     [
-        *(("htfe-txt-7", net) for net in COUNTS),
+        *(("htfe-txt-6", net) for net in NETS),
         *(("htfe-txt-5-3", name) for name in transformers([(1, 1), (16, 16)])),
         *(("htfe-sen-8", net) for net in ORDERS["htfe-sen-8"][1]),
-        *(("htfe-mlp-5", net) for net in ORDERS["htfe-mlp-5"][1]),
+        *(("htfe-mlp-4", net) for net in ORDERS["htfe-mlp-4"][1]),
     ],
 )
 def test_a_round(name, net, tmp_path):
@@ -294,4 +329,8 @@ def test_a_round(name, net, tmp_path):
     (line,) = found.rounds(1)
     assert torch.isfinite(torch.tensor(line["train_loss"]))
     after = dict(found.client(0).model.named_parameters())
-    assert all(not torch.equal(before[k], after[k]) for k in before if "norms" not in k)
+    # The reverse units of bilstm start at the last token, so they have no recurrence.
+    still = ("norms", "extractor.back.weight_hh")
+    assert all(
+        not torch.equal(before[k], after[k]) for k in before if not any(s in k for s in still)
+    )

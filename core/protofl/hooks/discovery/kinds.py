@@ -57,6 +57,10 @@ KINDS = {
 LOADERS = "protofl.loaders"
 """The entry-point group of the loaders of recipes and studies, which are files."""
 
+FORMER_NAMES = "protofl.former_names"
+"""The entry-point group of removed and renamed plugins: KIND = a dict {former name: (what happened,
+what to do)}, both of which the error for that name prints."""
+
 
 @dataclass(frozen=True)
 class Plugin:

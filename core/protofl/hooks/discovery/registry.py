@@ -9,8 +9,9 @@ from functools import cache, cached_property
 from importlib.metadata import EntryPoint
 from typing import Any
 
-from protofl.errors import Blocked, Clash, ProtoflError, UsageError, unknown
+from protofl.errors import Blocked, Clash, ProtoflError, Unknown, UsageError, unknown
 from protofl.hooks.discovery.kinds import (
+    FORMER_NAMES,
     KINDS,
     LOADERS,
     Plugin,
@@ -80,7 +81,8 @@ class Registry:
         """Return the plugin of that name.
 
         Raises:
-            UsageError: The name is unknown, or two distributions have a plugin of that name.
+            UsageError: The name is unknown or a former one (`FORMER_NAMES`), or two distributions
+                have a plugin of that name.
         """
         plugins = [p for p in self._of_kind(kind) if p.name == name]
         if not plugins:
@@ -89,6 +91,9 @@ class Registry:
                     f"{kind} {name!r} is blocked",
                     do="take it out of --block and of the environment variable PROTOFL_BLOCK",
                 )
+            for entry in self._installed.select(group=FORMER_NAMES, name=kind):
+                if told := entry.load().get(name):
+                    raise Unknown(told[0], do=told[1])
             names = {p.name for p in self._of_kind(kind) + self._rivals(kind)}
             file = f"write npz:{name}; " if kind == "dataset" and name.endswith(".npz") else ""
             raise unknown(kind, name, names, f"{file}see: protofl list-plugins --kind {kind}")
