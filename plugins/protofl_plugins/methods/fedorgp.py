@@ -11,11 +11,15 @@ Global Prototypes", 2025 (arXiv 2502.16119v2).
 
 Eq. 5 is minimised by SGD on mini-batches of the round's client prototypes. No counts are sent.
 Inference: the client's own head.
+
+``variant=official`` is the published code (github.com/wisheverybodyhapi/FedORGP) as of the paper's
+tables, commit 9a367e2 of 2025-03-15: no P̂ in the first round, no last batch, no shuffling.
+``weights=adaptive`` and ``outliers=drop`` are later: they came on 2025-07-10 (commit 2ec9edf).
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -25,29 +29,14 @@ import protofl as pf
 from protofl import functional as F
 from protofl_plugins import trained_prototypes as trained
 from protofl_plugins.prototype_methods import ReceivesPrototypes, SendsPrototypes, sent_rows
-from protofl_plugins.variants import DropsLastBatch
 
 
-class FedORGP(trained.Trained, ReceivesPrototypes, SendsPrototypes, DropsLastBatch):
+class FedORGP(trained.Trained, ReceivesPrototypes, SendsPrototypes):
     """Global prototypes are trained on the server to be orthogonal (Guo et al., 2025)."""
 
     class Config(trained.Config):
         """Options, with the paper's symbols."""
 
-        deviations = trained.Config.deviations | {
-            "weights": pf.Deviation(
-                "Eq. 3 and 4",
-                "equal",
-                "adaptive",
-                "the code weights each term by 1 + σ((cosine − 0.3)/0.5)",
-            ),
-            "outliers": pf.Deviation(
-                "Eq. 2",
-                "keep",
-                "drop",
-                "the code leaves samples far from their class's mean out of the prototype",
-            ),
-        }
         lambda_c: float = pf.Field(100.0, ge=0, description="λ_c, weight of align (Eq. 8)")
         lambda_s: float = pf.Field(1.0, ge=0, description="λ_s, weight of 1 − s (Eq. 5)")
         gamma: float = pf.Field(10.0, ge=0, description="γ, weight of d (Eq. 5)")
@@ -56,10 +45,14 @@ class FedORGP(trained.Trained, ReceivesPrototypes, SendsPrototypes, DropsLastBat
             32, ge=1, description="|B_p|, prototypes in a mini-batch. None: the clients'"
         )
         weights: Literal["equal", "adaptive"] = pf.Field(
-            None, description="weights of the terms of 1 − s and d: equal, or by their cosines"
+            "equal",
+            description="weights of the terms of 1 − s and d: equal, or 1 + σ((cosine − 0.3)/0.5) "
+            "as in the published code since 2025-07-10, after the paper",
         )
         outliers: Literal["keep", "drop"] = pf.Field(
-            None, description="samples far from their class's mean, in P_k^c"
+            "keep",
+            description="samples far from their class's mean, in P_k^c: keep, or drop as in the "
+            "published code since 2025-07-10, after the paper",
         )
 
     terms = {
@@ -67,7 +60,15 @@ class FedORGP(trained.Trained, ReceivesPrototypes, SendsPrototypes, DropsLastBat
         "align": "λ_c·E L_R(f(x), P̂^y), the second part of Eq. 8",
     }
     downloads = {"prototypes": "P̂^c of all classes, also of those that the client lacks"}
-    ablations = {"w/o OR (Table 5)": "--use server_train=local --use server_aggregate=fedproto"}
+    ablations = {
+        "w/o OR (Table 5)": "--set send_initial=false --use server_train=local "
+        "--use server_aggregate=fedproto --set fedproto.aggregate=uniform"
+    }
+
+    @pf.hookimpl
+    def run_defaults(self, config: Config) -> dict[str, Any]:
+        """The batches of the published code, with ``variant=official``."""
+        return {"drop_last": True, "shuffle": False} if config.variant == "official" else {}
 
     @pf.hookimpl
     def local_loss(
@@ -113,7 +114,9 @@ class FedORGP(trained.Trained, ReceivesPrototypes, SendsPrototypes, DropsLastBat
 
 
 def without_outliers(features: Tensor, labels: Tensor) -> Tensor:
-    """Return which samples the published code's prototypes are the mean of, [N] bool.
+    """Return the mask of the samples that ``outliers=drop`` keeps, [N] bool.
+
+    As the published code does since 2025-07-10 (commit 2ec9edf).
 
     A sample's score is α·a + (1 − α)·b: a falls linearly with its distance to the mean of its
     class from 1 to 0, b rises with its cosine with that mean, both over the samples of the class. α

@@ -279,6 +279,20 @@ def test_the_unshuffled_variant_is_the_official_one_without_shuffling(name):
         assert one.options.get("shuffle", True)
 
 
+def test_fedorgps_baselines_have_the_weights_of_its_scripts():
+    """FedProto runs with λ = 1 and FedTGP with λ = 0.1, both of the squared distance / K."""
+    study = find_study("fedorgp/table-1")
+    for variant in ("paper", "official"):
+        cells = cells_of(study, Change(variant=variant, only=("fedproto", "fedtgp")))
+        for cell in cells:
+            own = {k: v for k, v in cell.options["set"].items() if not k.startswith("partition.")}
+            weight = {"fedproto": 1, "fedtgp": 0.1}[cell.row]
+            wanted = {"distance": "mse", "lambda": weight}
+            if variant == "official":
+                wanted[f"{cell.row}.variant"] = "official"
+            assert own == wanted, (variant, cell.name)
+
+
 def test_fedsas_variants_follow_its_own_code():
     """FedSA's data generator requires 1 sample per client; its FedDistill uses cross-entropy."""
     study = find_study("fedsa/table-2")

@@ -179,6 +179,33 @@ def test_the_upload_is_the_mean_of_the_kept_samples_without_counts(toy, outliers
     assert (fewer > 0) == (outliers == "drop")
 
 
-def test_official_sets_each_deviation(toy):
-    config = toy("fedorgp", set={"variant": "official"}).plan.composition.configs["fedorgp"]
-    assert (config.weights, config.outliers, config.send_initial) == ("adaptive", "drop", False)
+# --- the code of the tables -----------------------------------------------------------------------
+
+
+def test_official_is_the_code_of_the_tables(toy):
+    """The paper's equations, without P̂ in the first round, the last batch and shuffling."""
+    plan = toy("fedorgp", set={"variant": "official"}).plan
+    config, settings = plan.composition.configs["fedorgp"], plan.settings
+    assert (config.weights, config.outliers, config.send_initial) == ("equal", "keep", False)
+    assert (settings.drop_last, settings.shuffle) == (True, False)
+    paper = toy("fedorgp").plan
+    assert paper.composition.configs["fedorgp"].send_initial
+    assert (paper.settings.drop_last, paper.settings.shuffle) == (False, True)
+
+
+def test_without_or_the_plain_mean_is_sent(toy):
+    """Ablation of Table 5: no prototypes in round 0, then the mean of the clients' prototypes."""
+    options = {"fedproto": {"aggregate": "uniform"}}
+    use = {"server_train": "local", "server_aggregate": "fedproto"}
+    found = toy("fedorgp", set={"send_initial": False}, options=options, use=use)
+    lines = found.rounds(2)
+    assert lines[0]["download_bytes"] == 0 and "align" in lines[1]["loss_terms"]
+    rows = {}
+    for blob in found.pool.uploads(1).values():
+        upload = pf.Payload.from_bytes(blob)
+        for row, c in zip(upload["prototypes"], upload["classes"].tolist(), strict=True):
+            rows.setdefault(c, []).append(row)
+    sent = found.server.knowledge.select("prototypes")
+    assert sent["classes"].tolist() == sorted(rows)
+    for row, c in zip(sent["prototypes"], sorted(rows), strict=True):
+        assert torch.allclose(row, sum(rows[c]) / len(rows[c]), atol=1e-6)
