@@ -118,12 +118,13 @@ class FedKTL:
         "latents": "Q̄^c, the vector of which the image was generated",
     }
     ablations = {
-        "−L_M (Table 7)": "--set mu=0 (a dropped term is computed still, through BatchNorm)",
+        # A dropped term is computed still, through BatchNorm.
+        "−L_M (Table 7)": "--set mu=0",
         "−L_MSE (Table 7)": "--set lambda=0",
         "−L_MMD (Table 7)": "--set mmd=false",
         "−ETF (Table 7)": "--set etf=false",
         "−Q̄ (Table 7)": "--set mix=true --drop local_loss.guide",
-        "+CS (Table 7)": "--set conditional=true, with a conditional generator",
+        "+CS (Table 7), with a conditional generator": "--set conditional=true",
         "*L_A (Table 17)": "--set s=1 --set m=0",
         "NC (Table 10)": "--set unit=true --with gaussian-noise --set gaussian-noise.direction=up",
         "NG (Table 10)": "--with gaussian-noise --set gaussian-noise.direction=down",

@@ -81,7 +81,7 @@ class FedTGP(trained.Trained, Guided):
     downloads = {"prototypes": "P̂^c of all classes, also of those that the client lacks"}
     ablations = {
         "SCL (Table 6)": "--set margin=none",
-        "FM (Table 6)": "--set margin=fixed --set delta=…",
+        "FM (Table 6)": "--set margin=fixed --set delta=1",
         "w/o F (Table 6)": "--set processor=false",
     }
 

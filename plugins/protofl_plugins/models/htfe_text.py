@@ -165,7 +165,8 @@ class Transformer(TokenNet):
         real = torch.cat([torch.ones_like(real[:, :1]), real[:, 1:]], 1)  # also of an empty text
         for layer in self.layers:
             z = layer(z, real)
-        return z[:, 0]
+        features: Tensor = z[:, 0]
+        return features
 
 
 def positions(length: int, width: int) -> Tensor:
