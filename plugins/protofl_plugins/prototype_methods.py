@@ -239,6 +239,26 @@ class ReceivesPrototypes:
         return {"prototypes": prototypes, "known": known}
 
 
+class CollectsBefore(ReceivesPrototypes, SendsPrototypes):
+    """A method whose option ``collect=before`` takes P_i^c before the round's training.
+
+    HtFLlib's clients read their last saved model when they collect, and save the trained one after.
+    """
+
+    @pf.hookimpl
+    def before_training(self, client: pf.Client) -> pf.Given:
+        """What the method gives its loss; P_i^c (Eq. 2), where asked for."""
+        if client.config.collect == "before":
+            client.scratch["prototypes"] = super().upload_payload(client)
+        return super().before_training(client)
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client) -> pf.Payload:
+        """P_i^c (Eq. 2), without counts."""
+        taken: pf.Payload | None = client.scratch.get("prototypes")
+        return super().upload_payload(client) if taken is None else taken
+
+
 class DecidesByPrototype:
     """A method that predicts by the nearest global prototype."""
 

@@ -28,6 +28,7 @@ import protofl as pf
 from protofl import functional as F
 from protofl_plugins import trained_prototypes as trained
 from protofl_plugins.prototype_methods import (
+    CollectsBefore,
     Guided,
     GuidedConfig,
     guide,
@@ -35,7 +36,7 @@ from protofl_plugins.prototype_methods import (
 )
 
 
-class FedTGP(trained.Trained, Guided):
+class FedTGP(trained.Trained, CollectsBefore, Guided):
     """Global prototypes are trained on the server with an adaptive margin (Zhang et al., 2024)."""
 
     class Config(trained.Config, GuidedConfig):
@@ -86,13 +87,6 @@ class FedTGP(trained.Trained, Guided):
     }
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Given:
-        """The global prototypes as a table C×K; Eq. 2 before training, where asked for."""
-        if client.config.collect == "before":
-            client.scratch["prototypes"] = super().upload_payload(client)
-        return super().before_training(client)
-
-    @pf.hookimpl
     def local_loss(
         self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
     ) -> pf.Terms:
@@ -101,12 +95,6 @@ class FedTGP(trained.Trained, Guided):
         if given:
             terms["align"] = guide(client, batch, output, **given)  # λ·E_c φ(P_i^c, P̂^c)
         return terms
-
-    @pf.hookimpl
-    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """P_i^c (Eq. 2), without counts."""
-        taken: pf.Payload | None = client.scratch.get("prototypes")
-        return super().upload_payload(client) if taken is None else taken
 
     @pf.hookimpl
     def server_train(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:

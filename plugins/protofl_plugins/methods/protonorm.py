@@ -11,6 +11,10 @@ Lee et al., "Heterogeneous Federated Learning with Prototype Alignment and Upsca
 
 Inference: the class of the nearest P^c; the head, before there are any. All P^c have one length, so
 the scale does not matter there.
+
+``variant=official`` follows github.com/regulationLee/ProtoNorm, commit e816cef. The paper's text
+could not be read, so the default potential, that of the Thomson problem which the abstract names,
+is not checked against its equation.
 """
 
 from __future__ import annotations
@@ -23,16 +27,15 @@ import protofl as pf
 from protofl import functional as F
 from protofl_plugins.prototype_methods import (
     Absent,
+    CollectsBefore,
     DecidesByPrototype,
-    ReceivesPrototypes,
-    SendsPrototypes,
     mean_prototypes,
     with_absent,
 )
 from protofl_plugins.variants import DropsLastBatch
 
 
-class ProtoNorm(ReceivesPrototypes, DecidesByPrototype, SendsPrototypes, DropsLastBatch):
+class ProtoNorm(CollectsBefore, DecidesByPrototype, DropsLastBatch):
     """Global prototypes repel each other on the unit sphere, scaled up for clients (Lee, 2025)."""
 
     class Config(pf.VariantConfig):
@@ -46,6 +49,12 @@ class ProtoNorm(ReceivesPrototypes, DecidesByPrototype, SendsPrototypes, DropsLa
                 "the force of the Thomson problem falls with the distance's square, the code's "
                 "with the distance",
             ),
+            "collect": pf.Deviation(
+                "P_i^c",
+                "eval",
+                "before",
+                "the code reads its last saved model, which is that of before the training",
+            ),
             "absent": pf.Deviation(
                 "the mean", "keep", "forget", "the code knows only the classes of the round"
             ),
@@ -57,6 +66,9 @@ class ProtoNorm(ReceivesPrototypes, DecidesByPrototype, SendsPrototypes, DropsLa
         )
         potential: Literal["coulomb", "log"] = pf.Field(
             None, description="energy of two points at distance d: 1/d, or −log d"
+        )
+        collect: Literal["eval", "before"] = pf.Field(
+            None, description="take prototypes in an evaluation pass after training, or before it"
         )
         steps: int = pf.Field(500, ge=0, description="the most steps of the alignment")
         rate: float = pf.Field(0.1, gt=0, description="learning rate of the alignment")

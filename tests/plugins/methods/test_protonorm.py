@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from slow_equations import aggregated, l2, mse, numbers
+from slow_equations import aggregated, l2, means_by_class, mse, numbers
 
+import protofl as pf
 from protofl import functional as F
 from protofl.hooks.views.client import Client
 from protofl.testing import toy as toyfed
@@ -62,4 +63,28 @@ def test_the_download_is_on_the_unit_sphere_and_decides(toy):
 
 def test_official_sets_each_deviation(toy):
     config = toy("protonorm", set={"variant": "official"}).plan.composition.configs["protonorm"]
-    assert (config.potential, config.absent) == ("log", "forget")
+    assert (config.potential, config.collect, config.absent) == ("log", "before", "forget")
+
+
+@pytest.mark.parametrize("variant", ["paper", "official"])
+def test_official_sends_the_prototypes_of_before_the_training(toy, variant):
+    """HtFLlib's clients collect with the model that they saved last."""
+    found = toy("protonorm", set={"variant": variant})
+    before = {number: features_of(found, number) for number in range(4)}
+    found.rounds(1)
+    uploads = {n: pf.Payload.from_bytes(blob) for n, blob in found.pool.uploads(0).items()}
+    assert uploads
+    for number, upload in uploads.items():
+        z = before[number] if variant == "official" else features_of(found, number)
+        slow = means_by_class(z, found.client(number).train.y.tolist())
+        assert upload["classes"].tolist() == sorted(slow)
+        for row, c in zip(numbers(upload["prototypes"]), sorted(slow), strict=True):
+            assert row == pytest.approx(slow[c], rel=1e-4, abs=1e-6)
+
+
+def features_of(found, number):
+    """Return a client's features of its training samples as numbers."""
+    record = found.client(number)
+    record.model.eval()
+    with torch.no_grad():
+        return numbers(record.model.features(record.train.inputs()))
