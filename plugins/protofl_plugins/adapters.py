@@ -2,8 +2,10 @@
 
 A client has the weights W + s·B_i·A_i of rank r_i in each adapted layer, and a head that is its own
 or averaged with weights p_i = n_i/n. W is the same for all: the initial weights (``--same-init``,
-the default of these methods), or pretrained ones. s = α/r is one number for all clients and ranks,
-so that slices of factors mean the same on clients of different ranks.
+the default of these methods), or pretrained ones. s is one number for all clients and ranks, so that
+slices of factors mean the same on clients of different ranks; or with ``alpha`` s_i = α/r_i, as in
+the published code of FlexLoRA and raFLoRA. Then the server takes s_i·B_i in place of B_i, and a
+client gets the server's B divided by its own s_i.
 """
 
 from __future__ import annotations
@@ -53,7 +55,10 @@ class AdapterConfig(pf.Config):
         "matrices",
     )
     scale: float = pf.Field(
-        1.0, gt=0, description="s = α/r of all ranks; the smaller, the slower adapters learn"
+        1.0, gt=0, description="s, of all ranks; the smaller, the slower adapters learn"
+    )
+    alpha: float | None = pf.Field(
+        None, gt=0, description="α, for a scale s_i = α/r_i of each client. None: s = scale"
     )
     head: Literal["average", "local"] = pf.Field(
         "average", description="average the heads too, with weights n_i/n, or keep them on clients"
@@ -91,7 +96,7 @@ class Adapters:
         Args:
             server: The server; `known` and `fresh` return what it had, and new rows of A.
             name: The layer's weight.
-            factors: Those of the round's M clients.
+            factors: Those of the round's M clients, with s_i·B_i for B_i if ``alpha`` is set.
             p: p_i = n_i/n, [M].
         """
 
@@ -103,6 +108,11 @@ class Adapters:
     @pf.hookimpl
     def requires(self, run: pf.RunInfo, config: AdapterConfig) -> list[str]:
         """Require one net, with layers that the ranks fit."""
+        if config.alpha is not None and config.scale != 1:
+            return [
+                f"alpha={config.alpha:g} sets s_i = α/r_i, and scale={config.scale:g} sets s; "
+                "leave one of them out"
+            ]
         if not run.homogeneous:
             names = ", ".join(a.name for a in run.architectures)
             return [
@@ -142,7 +152,7 @@ class Adapters:
             model.extractor,
             config.layers,
             rank,
-            config.scale,
+            config.scale * unit(config, client.id),
             lambda columns: rows_of(rank, columns, drawn),
             merges=self.merges,
         )
@@ -164,11 +174,11 @@ class Adapters:
 
     @pf.hookimpl
     def download_payload(self, server: pf.Server[AdapterConfig], client_id: int) -> pf.Payload:
-        """The first r_i slices, and the head."""
-        rank = server.state["ranks"][client_id]
+        """The first r_i slices, in the client's units, and the head."""
+        rank, t = server.state["ranks"][client_id], unit(server.config, client_id)
         found = server.knowledge.select("head/*")
         for name in server.state["columns"]:
-            found |= packed(name, known(server.knowledge, name).cut(rank))
+            found |= packed(name, known(server.knowledge, name).cut(rank).times(1 / t))
         return found
 
     @pf.hookimpl
@@ -221,7 +231,9 @@ class Adapters:
         if server.config.head == "average":
             found = pf.models.average_weights(sent, "head", samples)
         for name in server.state["columns"]:
-            factors = [known(upload, name) for upload in sent]
+            factors = [
+                known(upload, name).times(unit(server.config, i)) for i, upload in uploads.items()
+            ]
             p = (samples / samples.sum()).to(factors[0].a)
             found |= packed(name, self.combine(server, name, factors, p))
         return found
@@ -234,6 +246,12 @@ class Adapters:
         """Install the head that was received, if any was."""
         if client.received.under("head"):
             pf.models.load_weights(client.module("head"), client.received, "head")
+
+
+def unit(config: AdapterConfig, client_id: int) -> float:
+    """Return the factor between a client's B_i and the server's: s_i = α/r_i, or 1 without α."""
+    ranks = ranks_of(config.ranks)
+    return 1.0 if config.alpha is None else config.alpha / ranks[client_id % len(ranks)]
 
 
 def adapters_of(side: pf.Learner[AdapterConfig]) -> dict[str, Factors]:

@@ -29,6 +29,10 @@ class Factors(NamedTuple):
         """Return the first slices, as copies."""
         return Factors(self.b[:, :rank].contiguous(), self.a[:rank].clone())
 
+    def times(self, factor: float) -> Factors:
+        """Return the factors of a multiple of ΔW; the multiple is taken of B."""
+        return self if factor == 1 else Factors(factor * self.b, self.a)
+
     def norm(self) -> Tensor:
         """Return ‖B·A‖_F, from the r × r matrices BᵀB and AAᵀ."""
         return ((self.b.T @ self.b) * (self.a @ self.a.T)).sum().clamp(min=0).sqrt()

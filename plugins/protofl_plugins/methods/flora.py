@@ -11,7 +11,8 @@ A client that missed a merge gets the sum M of all B·A instead, and W + s·M ar
 client keeps M, as large as the adapted weights. Inference: the client's net after its download,
 which is merged.
 
-The published code's plain mean of equal ranks, to which the paper compares stacking, writes its sum
+The published code (github.com/ATP-1010/FederatedLLM) has α = 2·r_i for each rank, so s = 2:
+``scale=2``. Its plain mean of equal ranks, to which the paper compares stacking, writes its sum
 to a misspelt name (``weighted_sindgle_weights``): it is the first client's adapter times p_1.
 """
 
@@ -32,6 +33,7 @@ from protofl_plugins.adapters import (
     known,
     packed,
     rows_of,
+    unit,
 )
 from protofl_plugins.low_rank import Factors, stack
 from protofl_plugins.models.adapted import Adapted
@@ -59,13 +61,14 @@ class FLoRA(Adapters):
 
     @pf.hookimpl
     def download_payload(self, server: pf.Server[AdapterConfig], client_id: int) -> pf.Payload:
-        """The stack, or M to a client that missed one; and the head."""
+        """The stack, or M to a client that missed one, in the client's units; and the head."""
         found, knowledge = server.knowledge.select("head/*", "adapter_version"), server.knowledge
+        t = unit(server.config, client_id)
         for name in server.state["columns"] if int(knowledge["adapter_version"]) else ():
             if client_id in server.state["holders"]:
-                found |= packed(name, known(knowledge, name))
+                found |= packed(name, known(knowledge, name).times(1 / t))
             else:
-                found[_merged(name)] = knowledge[_merged(name)]
+                found[_merged(name)] = knowledge[_merged(name)] / t
         return found
 
     @pf.hookimpl

@@ -4,12 +4,14 @@ Wu et al., "Preventing Rank Collapse in Federated Low-Rank Adaptation with Clien
 2026 (arXiv 2602.13486); after its abstract and summaries.
 
     local     as FlexLoRA
-    server    ΔW ← Σ_k Σ_{i: r_i ≥ k} p_i/(Σ_{j: r_j ≥ k} p_j)·B_i[:, k]·A_i[k];   ΔW = U·Σ·V
-    down      B = U[:, :r_i]·Σ[:r_i],  A = V[:r_i]
+    server    ΔW ← Σ_k Σ_{i: r_i ≥ k} p_i/(Σ_{j: r_j ≥ k} p_j)·s_i·B_i[:, k]·A_i[k]
+              ΔW = U·Σ·V
+    down      B = U[:, :r_i]·Σ[:r_i]/s_i,  A = V[:r_i]
 
 FlexLoRA's weights p_i of a slice sum to less than 1 where few clients have it, and the energy of ΔW
 ends in the smallest rank ("rank collapse"). The paper partitions slices by the ranks that occur,
-which gives the same weights. The split of Σ between B and A is ours: all of it in B.
+which gives the same weights. Σ goes into B, as published for FlexLoRA, whose s_i = 16/r_i is
+``alpha=16``.
 """
 
 from __future__ import annotations

@@ -369,3 +369,59 @@ def test_hostile_uploads_are_refused(found, method, change, policy):
     assert any(words in str(note) for note in notes)
     assert federation.server.knowledge and line["participants"]
     assert federation.server.round == 0
+
+
+# --- a scale of each rank -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alpha", [None, 16.0])
+def test_flexlora_splits_the_svd_as_published(found, alpha):
+    """B = UΣ/(α/r_i) and A = V of ΔW = Σ p_i·(α/r_i)·B_i·A_i; α/r_i = 1 without alpha."""
+    with double_precision():
+        federation = found("flexlora", alpha=alpha, run={"lr": 0.001})
+        federation.rounds(1)
+        sent, view = uploads_of(federation, 0), Server(federation.server, "flexlora")
+        total = sum(int(upload["samples"]) for upload in sent.values())
+        s = [1.0 if alpha is None else alpha / rank for rank in RANKS]
+        for name in view.state["columns"]:
+            dense = sum(
+                int(u["samples"]) / total * s[i] * known(u, name).b @ known(u, name).a
+                for i, u in sent.items()
+            )
+            U, S, V = torch.linalg.svd(dense, full_matrices=False)
+            for client, rank in enumerate(RANKS):
+                down = federation.call("download_payload", server=view, client_id=client)
+                b, a = known(down, name)
+                torch.testing.assert_close(b.norm(dim=0), S[:rank] / s[client])
+                torch.testing.assert_close((a * V[:rank]).sum(1).abs(), a.new_ones(rank))
+                wanted = (U[:, :rank] * S[:rank]) @ V[:rank]
+                torch.testing.assert_close(s[client] * b @ a, wanted, atol=1e-9, rtol=1e-9)
+
+
+def test_alpha_is_the_scale_of_each_clients_net(method, found):
+    federation = found(method, alpha=6)
+    scales = [federation.client(n).model.extractor.scale for n in range(4)]
+    assert scales == [6 / rank for rank in RANKS]
+
+
+def test_flora_merges_what_clients_of_all_scales_learned(found):
+    """Every client's net has W + Σ p_i·s_i·B_i·A_i, whatever its own s."""
+    with double_precision():
+        federation = found("flora", alpha=6, run={"lr": 0.001})
+        federation.rounds(2)
+        sent = uploads_of(federation, 0)
+        total = sum(int(upload["samples"]) for upload in sent.values())
+        for name in Server(federation.server, "flora").state["columns"]:
+            wanted = sum(
+                int(u["samples"]) / total * 6 / RANKS[i] * known(u, name).b @ known(u, name).a
+                for i, u in sent.items()
+            )
+            for number in range(4):
+                net = federation.client(number).model.extractor
+                found_ = net.scale * net.merged()[name]
+                torch.testing.assert_close(found_, wanted, atol=1e-9, rtol=1e-9)
+
+
+def test_alpha_and_scale_exclude_each_other(found):
+    with pytest.raises(pf.UsageError, match="alpha=16 sets s_i = α/r_i, and scale=2 sets s"):
+        found("flexlora", alpha=16, scale=2)
