@@ -39,7 +39,7 @@ PLACES = [
 ]
 HOOK_PLACES = PLACES[:-1]
 FITTING = {"fedmrl": {"auxiliary_dim": 4}}
-"""Options that a method needs to accept the tiny nets."""
+"""Options for the tiny nets: d_1 < K, as with usual nets."""
 
 
 class Mixer:

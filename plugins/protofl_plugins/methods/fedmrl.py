@@ -1,6 +1,7 @@
 """FedMRL: features of a small shared model and of the client's own are fused and nested.
 
-Yi et al., "Federated Model Heterogeneous Matryoshka Representation Learning", NeurIPS 2024.
+Yi et al., "Federated Model Heterogeneous Matryoshka Representation Learning", NeurIPS 2024 (arXiv
+2406.00488).
 
     R_i    [G^ex(x), F_i^ex(x)], features of the shared model G (d_1) and of the own model F_i (d_2)
     R̃_i    P_i(R_i), the fused representation of d_2 numbers; P_i is linear and stays on the client
@@ -9,12 +10,13 @@ Yi et al., "Federated Model Heterogeneous Matryoshka Representation Learning", N
     G      Σ_i (n_i/n)·G_i
 
 One backward pass trains G_i, F_i and P_i. Inference: the client's own head on the fine
-representation.
+representation. The default d_1 is HtFLlib's 128 (option ``sub_feature_dim``), or K where that is
+smaller; the authors' own models have 500.
 """
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +24,9 @@ from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl_plugins.auxiliary import AuxiliaryConfig, SharedAuxiliary
+
+D_1 = 128
+"""HtFLlib's d_1, the default where K is not smaller."""
 
 
 class FedMRL(SharedAuxiliary):
@@ -31,7 +36,9 @@ class FedMRL(SharedAuxiliary):
         """Options, with the paper's symbols."""
 
         auxiliary_dim: int | None = pf.Field(
-            128, ge=1, description="d_1, width of the shared model's features, at most K. None: K"
+            None,
+            ge=1,
+            description="d_1, width of the shared model's features, at most K. None: min(128, K)",
         )
         m_G: float = pf.Field(1.0, ge=0, description="m_G of the coarse term; 0: no nesting")
         m_F: float = pf.Field(1.0, ge=0, description="m_F of the fine term; 0: G learns alone")
@@ -42,6 +49,14 @@ class FedMRL(SharedAuxiliary):
         "auxiliary/*": "the shared model after local training; gradients can be inverted from it",
         "samples": "n_i, the number of training samples",
     }
+
+    @pf.hookimpl
+    def resolve(self, run: pf.RunInfo, config: AuxiliaryConfig) -> dict[str, Any]:
+        """Choose the architecture of G, and d_1."""
+        found: dict[str, Any] = {**super().resolve(run, config)}
+        if config.auxiliary_dim is None:
+            found["auxiliary_dim"] = min(D_1, run.feature_dim)
+        return found
 
     @pf.hookimpl
     def requires(self, run: pf.RunInfo, config: AuxiliaryConfig) -> list[str]:

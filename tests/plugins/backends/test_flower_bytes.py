@@ -25,9 +25,6 @@ OPTIONS = {k: v for k, v in GIVEN.items() if k != "backend"} | {
     "lr": 0.01,
 }
 OPTIONS |= {"on_lost_client": "skip", "progress": False}
-FITTING = {"fedmrl": {"fedmrl.auxiliary_dim": 4}}
-"""Options that a method needs to accept the tiny nets."""
-
 MACHINE = "machine-7c21"
 
 
@@ -74,7 +71,7 @@ def there(tmp_path, monkeypatch):
 def options_of(method):
     """Return the options that a method needs on the toys."""
     plugin = Registry().load("method", method)
-    given = {"set": FITTING.get(method, {})}
+    given = {}
     if getattr(plugin, "needs_public", False):
         given["public"] = 12
     return OPTIONS | given

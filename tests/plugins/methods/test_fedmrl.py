@@ -8,6 +8,7 @@ from slow_equations import affine, mean_cross_entropy, numbers
 
 import protofl as pf
 from protofl.hooks.views.client import Client
+from protofl.testing import toy as toyfed
 
 D_1 = 3
 
@@ -70,6 +71,28 @@ def test_the_shared_model_alone_travels_and_is_the_weighted_mean(found):
         if value.is_floating_point():
             mean = sum(int(u["samples"]) / total * u[key].double() for u in uploads)
             assert torch.allclose(value.double(), mean, atol=1e-6)
+
+
+@pytest.mark.parametrize(("K", "d_1"), [(8, 8), (64, 64), (128, 128), (200, 128)])
+def test_the_shared_model_has_128_features_or_k(toy, K, d_1):
+    federation = toy("fedmrl", models=toyfed.group(toyfed.CNN, toyfed.NORM, K=K))
+    assert federation.plan.composition.configs["fedmrl"].auxiliary_dim == d_1
+    client = Client(federation.client(0), "fedmrl")
+    assert client.module("auxiliary").feature_dim == d_1
+    assert client.module("P").weight.shape == (K, d_1 + K)
+
+
+@pytest.mark.parametrize("models", ["mlp", "cnn1d", "text"])
+def test_it_runs_on_tables_series_and_tokens(toy, models):
+    """Their K is 64, less than HtFLlib's d_1 of 128."""
+    sample = {
+        "mlp": pf.datasets.SampleSpec((5,), "table"),
+        "cnn1d": pf.datasets.SampleSpec((2, 30), "series"),
+        "text": pf.datasets.SampleSpec((8,), "tokens", vocabulary=20, padding=0),
+    }[models]
+    data = toyfed.make_data(sample, [[5, 4], [6, 6], [3, 4]])
+    (line,) = toy("fedmrl", models=models, data=data).rounds(1)
+    assert line["loss_terms"].keys() == {"coarse", "fine"}
 
 
 def test_a_width_that_cannot_be_nested_is_refused(toy):
