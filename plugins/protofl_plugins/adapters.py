@@ -2,10 +2,10 @@
 
 A client has the weights W + s·B_i·A_i of rank r_i in each adapted layer, and a head that is its own
 or averaged with weights p_i = n_i/n. W is the same for all: the initial weights (``--same-init``,
-the default of these methods), or pretrained ones. s is one number for all clients and ranks, so that
-slices of factors mean the same on clients of different ranks; or with ``alpha`` s_i = α/r_i, as in
-the published code of FlexLoRA and raFLoRA. Then the server takes s_i·B_i in place of B_i, and a
-client gets the server's B divided by its own s_i.
+the default of these methods), or pretrained ones. s is one number for all clients and ranks, so
+that slices of factors mean the same on clients of different ranks; or with ``alpha`` s_i = α/r_i,
+as published for FlexLoRA and raFLoRA. Then the server takes s_i·B_i in place of B_i, and a client
+gets the server's B divided by its own s_i.
 """
 
 from __future__ import annotations

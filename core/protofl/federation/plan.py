@@ -146,7 +146,7 @@ class Plan:
             info=info,
             preparation=preparation,
             device=found.device,
-            notes=[*inputs.about(data, given), *read_as, *notes],
+            notes=[*inputs.about(data, given), *inputs.about_encoder(choices), *read_as, *notes],
             set_by=found.set_by,
         )
 

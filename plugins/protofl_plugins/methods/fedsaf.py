@@ -1,8 +1,9 @@
 """FedSAF: clients align how classes lie to each other, not where each class lies.
 
-"FedSAF" (arXiv 2605.05959, 2026). Of the paper we could read the abstract alone: the equations are
-those of the published code (FedStruct in github.com/XinghaoWu/FedTSP_CVPR26) as we describe them,
-and we take its GCSA and RCSA to be ``cka`` and ``rdm_cos``.
+"From Coordinate Matching to Structural Alignment: Rethinking Prototype Alignment in Heterogeneous
+Federated Learning", 2026 (arXiv 2605.05959). Of the paper we could read the abstract alone: the
+equations are those of the published code (FedStruct in github.com/XinghaoWu/FedTSP_CVPR26) as we
+describe them, and we take its GCSA and RCSA to be ``cka`` and ``rdm_cos``.
 
     P_i^c   client i's prototype of class c: mean feature of its samples
     P̄^c    global prototype: FedProto's mean of the P_i^c

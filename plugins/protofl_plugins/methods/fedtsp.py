@@ -1,6 +1,7 @@
 """FedTSP: a text encoder on the server gives each class an embedding as its prototype.
 
-Wu et al., FedTSP, CVPR 2026 (arXiv 2503.13543).
+Wu et al., "Enhancing Visual Representation with Textual Semantics: Textual Semantics-Powered
+Prototypes for Heterogeneous Federated Learning", CVPR 2026 (arXiv 2503.13543).
 
     T^c       mean of the embeddings of class c's texts, whose first m token embeddings are p^c
     p^c       m trainable token embeddings of class c, from N(0, 0.02²)

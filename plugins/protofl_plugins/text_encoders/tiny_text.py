@@ -23,6 +23,11 @@ START, PADDING, TOKENS = 256, 257, 258
 class TinyText:
     """A small Transformer with random weights over a text's bytes: no file, any K."""
 
+    note = (
+        "the text encoder tiny-text has random weights: its embeddings of class names carry no "
+        "meaning; --text-encoder transformers:FOLDER reads CLIP or BERT"
+    )
+
     @pf.hookimpl
     def outline(self, feature_dim: int) -> pf.datasets.TextOutline:
         """K is the run's."""

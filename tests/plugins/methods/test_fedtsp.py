@@ -170,6 +170,13 @@ def test_what_travels_and_what_is_trained_by_default(toy):
     assert not torch.equal(first["logit_scale"], second["logit_scale"])
 
 
+def test_a_run_notes_that_tiny_text_is_random(toy, table, randn):
+    (note,) = [n for n in toy("fedtsp").plan.notes if "tiny-text" in n]
+    assert "random weights" in note and "--text-encoder" in note
+    others = toy("fedtsp", text_encoder=table(randn(4, 8))), toy("local")
+    assert not any("random" in n for found in others for n in found.plan.notes)
+
+
 def test_a_table_of_embeddings_stays_as_it_is(toy, table, randn):
     rows = randn(4, 8).numpy()
     federation = toy("fedtsp", text_encoder=table(rows, logit_scale=np.float32(2.0)))

@@ -67,6 +67,26 @@ def test_some_clients_are_noisy_all_or_nothing(federation):
     assert 15 <= len(noisy) <= 45 and 0.4 < np.mean(noisy) < 0.6
 
 
+@pytest.mark.parametrize(
+    ("tau", "kind"), [(0.5, "symmetric"), (0.0, "symmetric"), (0.5, "uniform")]
+)
+def test_each_noisy_client_draws_its_rate_from_u_tau_1(federation, tau, kind):
+    """FedCorr, Sec. 3.1; its code changes a label to one of all C = 4 classes."""
+    counts = [[100] * 4] * 60
+    found, plain = federation(counts, clients=0.6, tau=tau, rate=0, kind=kind), federation(counts)
+    wrong = np.array(
+        [
+            float((found.client(c).train.y != plain.client(c).train.y).float().mean())
+            for c in range(60)
+        ]
+    )
+    shares = wrong[wrong > 0] / (0.75 if kind == "uniform" else 1)
+    assert 26 <= len(shares) <= 46
+    assert shares.min() > tau - 0.1 and shares.max() < 1.1
+    assert abs(shares.mean() - (1 + tau) / 2) < 0.09
+    assert abs(shares.std() - (1 - tau) / 12**0.5) < 0.06  # of U(τ, 1)
+
+
 def test_a_seed_gives_the_same_labels_to_a_client_built_anew(federation):
     first, again = federation(rate=0.4), federation(rate=0.4)
     again.rounds(1)
