@@ -10,16 +10,16 @@ all other nets of commit c808514 (2025-02-22). All widths are K. Nets, with E th
 - ``lstm``, ``gru``: two layers of units; the state after the last token, of ``lstm`` with ReLU.
 - ``bilstm``: units in both directions, their states at the last token, a linear layer (FedNLP; its
   attention is off in HtFLlib). The reverse units have read the last token alone, so their recurrent
-  weights get no gradient, as in HtFLlib.
+  weights get no gradient, as in HtFLlib for a text without padding.
 - ``transformer-hH-lN``: √K·E plus positions, N layers of H heads with feed-forward layers of 2048
   units, normalised last; the features of the first position (Vaswani et al., NeurIPS 2017; Devlin
   et al., NAACL 2019).
 
-Departures: HtFLlib reads padding as text, takes states of ``lstm`` and ``bilstm`` at the end of the
-longest text of a batch, passes features of all but ``bilstm`` and Transformers through a
-log-softmax, and copies one drawn layer N times. Here padding changes no feature, features stay as
-they are, and layers are drawn one by one. Embeddings of all but Transformers start smaller (see
-`TokenNet`).
+Departures: HtFLlib reads padding as text, in ``bilstm`` with the reverse units, takes the state of
+``lstm`` at the end of the longest text of a batch (0 for a shorter text), passes features of all
+but ``bilstm`` and Transformers through a log-softmax, and copies one drawn layer N times. Here
+padding changes no feature, features stay as they are, and layers are drawn one by one. Embeddings
+of all but Transformers start smaller (see `TokenNet`).
 """
 
 from __future__ import annotations
