@@ -20,7 +20,14 @@ from protofl.federation.resolution import parts_of
 from protofl.federation.round_totals import check_measures
 from protofl.hooks.views.snapshots import pack_server
 from protofl.records.failure import record_divergence
-from protofl.records.layout import SESSION, check_free, check_resumable, fresh_folder
+from protofl.records.layout import (
+    PARTITION,
+    PREPARATION,
+    SESSION,
+    check_free,
+    check_resumable,
+    fresh_folder,
+)
 from protofl.records.result import Result, is_best, is_exhausted, recorded_accuracies, summarise
 from protofl.records.row import Row
 from protofl.records.run_folder import RunFolder
@@ -102,7 +109,7 @@ def _start(
         profile.sums.seconds["start"]["plan"] = time.perf_counter() - began
     life = _Lifecycle(plan, folder, progress, profile, request, idle, until)
     if folder.finished:
-        life.write_partition()
+        life.write_data_facts()
     else:
         kept = record_divergence(folder.path.expanduser(), plan.device.type)
         with deterministic_kernels(plan.settings.deterministic), kept:
@@ -238,19 +245,21 @@ class _Lifecycle:
             self.until.enter_context(folder_lock(path, "--out"))
             self.folder = RunFolder.create(path, config_of(plan, tried=plan.settings.dry_step))
             self.progress(events.FolderMade(self.folder))
-        self.write_partition()
+        self.write_data_facts()
         few = int((((sizes := plan.split(0).train_sizes) > 0) & (sizes < LEAST)).sum())
         if few:
             line = f"{few} clients have fewer than {LEAST} training samples: BatchNorm in eval mode"
             self._note(line)
         return learned
 
-    def write_partition(self) -> None:
-        """Write the counts and the hash of every trial's split."""
+    def write_data_facts(self) -> None:
+        """Write counts and hash of every trial's split, and the preparation of the samples."""
         plan = self.plan
         trials = range(1 if plan.settings.hold_split else plan.settings.trials)
         record = partition_record([plan.split(trial) for trial in trials], plan.data)
-        write_json(self.folder.path / "partition.json", record)
+        write_json(self.folder.path / PARTITION, record)
+        if plan.data.preparation is not None:
+            write_json(self.folder.path / PREPARATION, plan.data.preparation.as_json())
 
     def _remaining(self) -> Iterator[tuple[int, int]]:
         """Yield each unfinished trial and the round at which it continues."""
