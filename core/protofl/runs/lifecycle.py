@@ -169,6 +169,7 @@ class _Lifecycle:
     until: ExitStack
     accuracies: dict[int, dict[int, float]] = field(default_factory=dict)
     _tried: list[Row] = field(default_factory=list)
+    _notes: list[str] = field(default_factory=list)
 
     def train(self) -> None:
         """Train all trials that are not finished; the profile is written even after a failure."""
@@ -222,6 +223,14 @@ class _Lifecycle:
     def _note(self, line: str) -> None:
         self.progress(events.Note(line))
 
+    def _note_of_dry_step(self, line: str) -> None:
+        """Report a note that is also recorded."""
+        self._notes.append(line)
+        self._note(line)
+
+    def _config(self) -> dict[str, Any]:
+        return config_of(self.plan, tried=self.plan.settings.dry_step, notes=self._notes)
+
     def _before_the_first_round(self) -> dict[str, Any]:
         """Run the dry step and create the folder, while the hosts start."""
         plan, sums, learned = self.plan, self.profile.sums, dict[str, Any]()
@@ -231,7 +240,7 @@ class _Lifecycle:
 
             self.progress(events.DryStepStarted())
             with sums.span("dry step", "start"):
-                learned = dry_step(plan, self._note, self._tried.append)
+                learned = dry_step(plan, self._note_of_dry_step, self._tried.append)
         if path := self.request.save_recipe:
             parts = parts_of(plan.composition, plan.choices)
             write_recipe(path, typed_in(plan.settings, parts, self.request.options))
@@ -243,7 +252,7 @@ class _Lifecycle:
             path = self.folder.path.expanduser().absolute()
             check_free(path)
             self.until.enter_context(folder_lock(path, "--out"))
-            self.folder = RunFolder.create(path, config_of(plan, tried=plan.settings.dry_step))
+            self.folder = RunFolder.create(path, self._config())
             self.progress(events.FolderMade(self.folder))
         self.write_data_facts()
         few = int((((sizes := plan.split(0).train_sizes) > 0) & (sizes < LEAST)).sum())
