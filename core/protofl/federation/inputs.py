@@ -150,7 +150,7 @@ def public_data(
         return 0, None
     if not wanted.startswith("npz:"):
         raise UsageError(f"--public {wanted!r}: expected a number, npz:PATH or none")
-    choice = choose(registry, "dataset", wanted, _options_like(data.sample))
+    choice = choose(registry, "dataset", wanted, options_like(data.sample))
     loaded = load_data(choice, settings.data_dir, report)
     if not loaded.sample.is_like(data.sample):
         raise UsageError(f"--public {wanted} holds {loaded.sample}, the data set {data.sample}")
@@ -215,7 +215,7 @@ def image_source(
     return ImageSource(choice.name, outline, load, data, device)
 
 
-def _options_like(sample: SampleSpec) -> dict[str, Any]:
+def options_like(sample: SampleSpec) -> dict[str, Any]:
     """Return the options of `read_npz` for a file of such samples."""
     if sample.kind == "image":
         return {}

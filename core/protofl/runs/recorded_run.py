@@ -15,6 +15,8 @@ from protofl.records.result import Result, recorded_accuracies
 from protofl.records.row import Row, columns_of, frame_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     import pandas as pd
     from torch import Tensor
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from protofl.hooks.models.architecture import SplitModel
     from protofl.records.observed import Observed
     from protofl.records.recorded_split import RecordedSplit
+    from protofl.runs.new_data import Evaluation
     from protofl.runs.scorer import Scorer
     from protofl.system.options.settings import Settings
 
@@ -306,6 +309,36 @@ class Run(Reading):
 
         self._check_client(client)
         return scorer_of(self.plan, self, client, which, trial, self.preparation)
+
+    def evaluate(
+        self,
+        data: str | Path,
+        clients: Sequence[int] | None = None,
+        which: str = "last",
+        trial: int = 0,
+    ) -> Evaluation:
+        """Evaluate clients on new labelled data, by the method's inference.
+
+        Args:
+            data: An .npz file with x and y (or x_test and y_test, or x_train and y_train), raw and
+                in a layout that ``npz:`` reads; a folder of images by class; or a data set as
+                ``--dataset`` names it, of which the test part counts if there is one. If a column
+                names the client of each sample (that of ``--partition column:NAME``, or ``client``
+                with numbers), each client has its own samples, otherwise all.
+            clients: The clients; None for all.
+            which: See `predict`.
+            trial: See `predict`.
+
+        Raises:
+            UsageError: The data cannot be read, their form or classes are not the run's, or see
+                `model`.
+        """
+        from protofl.runs.new_data import evaluate, new_data
+
+        chosen = range(self.config["clients"]) if clients is None else clients
+        for client in chosen:
+            self._check_client(client)
+        return evaluate(self, new_data(self, str(data)), [*dict.fromkeys(chosen)], which, trial)
 
     def export(
         self,

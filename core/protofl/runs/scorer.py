@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -96,12 +97,25 @@ def scorer_of(
     trial: int,
     preparation: Preparation | None,
 ) -> Scorer:
-    """Restore the server and a client, and let the client download what it was evaluated with.
+    """Restore one client; see `scorers_of`."""
+    [(_, found)] = scorers_of(plan, reading, [client], which, trial, preparation)
+    return found
+
+
+def scorers_of(
+    plan: Plan,
+    reading: Reading,
+    clients: Sequence[int],
+    which: str,
+    trial: int,
+    preparation: Preparation | None,
+) -> Iterator[tuple[int, Scorer]]:
+    """Restore the server and clients, which download what they were evaluated with.
 
     Args:
         plan: The run.
         reading: Its record, or a part of it.
-        client: The client.
+        clients: The clients.
         which: ``last`` or ``best``.
         trial: The trial.
         preparation: See `Scorer`.
@@ -110,15 +124,16 @@ def scorer_of(
         UsageError: The round is not kept.
     """
     own = reading.weights(which, trial, []).trial  # of a part of a run, the trial of the whole
-    folder, found = kept_round(reading.folder, which, own, [client])
+    folder, found = kept_round(reading.folder, which, own, [*clients])
     number = found.values["round"]
     with compute_threads(plan.settings.server_threads):
         side = ServerSide(plan, trial, Sums())
         unpack_server(side.record, read_tensors(folder / found.values["server"]))
         side.begin(number)
-        [(_, blob)] = side.downloads([client], Totals(), counted=False)
-    file = folder / found.numbered[client][0] if client in found.numbered else None
-    return scorer_with(plan, trial, client, file, number, blob, preparation)
+        blobs = [*side.downloads(clients, Totals(), counted=False)]
+    for client, blob in blobs:
+        file = folder / found.numbered[client][0] if client in found.numbered else None
+        yield client, scorer_with(plan, trial, client, file, number, blob, preparation)
 
 
 def scorer_with(

@@ -76,6 +76,14 @@ def test_predictions_take_raw_samples(case):
     assert int((run.predict(1, x) == y).sum()) == right
 
 
+def test_the_data_set_itself_is_new_data(case):
+    run, raw = case
+    data, name = run.plan.data, run.config["dataset"]
+    rows = slice(data.num_train if data.num_train < len(data.y) else 0, None)
+    [line] = run.evaluate(name, [1]).clients
+    assert line["correct"] == int((run.predict(1, raw[rows]) == data.y[rows]).sum())
+
+
 @pytest.mark.parametrize("ending", ["pt2", "onnx"])
 def test_exported_files_take_raw_samples(case, ending, tmp_path):
     if ending == "onnx":
