@@ -23,7 +23,7 @@ def evaluate(
     ],
     client: Annotated[
         list[int] | None,
-        option("--client", "N", "Number of a client; repeatable (default: all).", min=0),
+        option("--client", "N", "Number of a client; repeatable (default: all)", min=0),
     ] = None,
     which: Annotated[
         Literal["last", "best"], typer.Option("--which", help="Round of the kept weights.")
