@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,18 +14,33 @@ from torch import Tensor
 from protofl.data.columns import as_column
 from protofl.data.dataset import Dataset, checked_labels
 from protofl.data.npz import read_arrays
+from protofl.data.preparation import Preparation
 from protofl.errors import UsageError, unknown
 from protofl.federation.evaluation import counted, figures_of
 from protofl.federation.inputs import load_data, options_like
+from protofl.federation.plan import Plan
 from protofl.hooks.plugin.members import Choice, choose
 from protofl.hooks.wire.payload import Payload
+from protofl.records.reading import Reading
 from protofl.runs.scorer import raw_samples, scorers_of
-
-if TYPE_CHECKING:
-    from protofl.runs.recorded_run import Run
 
 PAIRS = (("x", "y"), ("x_test", "y_test"), ("x_train", "y_train"))
 """Names of samples and labels in an .npz file; the first that it has count."""
+
+
+@dataclass(frozen=True)
+class OpenedRun:
+    """A run with what its clients need to score samples.
+
+    Attributes:
+        reading: Its record.
+        plan: Its plan.
+        preparation: What its data set did to raw samples; None if that is not known.
+    """
+
+    reading: Reading
+    plan: Plan
+    preparation: Preparation | None
 
 
 @dataclass(frozen=True)
@@ -76,7 +91,9 @@ class Evaluation:
     notes: tuple[str, ...] = ()
 
 
-def evaluate(run: Run, data: NewData, clients: Sequence[int], which: str, trial: int) -> Evaluation:
+def evaluate(
+    run: OpenedRun, data: NewData, clients: Sequence[int], which: str, trial: int
+) -> Evaluation:
     """Evaluate clients on new data by the method's inference, as the run's evaluation does.
 
     Args:
@@ -96,7 +113,7 @@ def evaluate(run: Run, data: NewData, clients: Sequence[int], which: str, trial:
     preparation = None if data.prepared else run.preparation
     rows: list[dict[str, Any]] = []
     metrics, counts, guesses = run.plan.metrics, dict[int, Payload](), 0
-    for client, scorer in scorers_of(run.plan, run, [*owned], which, trial, preparation):
+    for client, scorer in scorers_of(run.plan, run.reading, [*owned], which, trial, preparation):
         labels = data.y[owned[client]]
         scores = scorer.scores(data.x[owned[client]])
         right = int((scores.argmax(1) == labels).sum())
@@ -120,7 +137,7 @@ def evaluate(run: Run, data: NewData, clients: Sequence[int], which: str, trial:
     return Evaluation(rows, overall, data.part, data.notes)
 
 
-def new_data(run: Run, text: str) -> NewData:
+def new_data(run: OpenedRun, text: str) -> NewData:
     """Read new labelled data for a run.
 
     Args:
@@ -148,7 +165,7 @@ def new_data(run: Run, text: str) -> NewData:
     return _of_data_set(run, text, name)
 
 
-def _of_npz(run: Run, path: Path) -> NewData:
+def _of_npz(run: OpenedRun, path: Path) -> NewData:
     arrays, held = read_arrays(path)
     pair = next((pair for pair in PAIRS if {*pair} <= {*arrays}), None)
     if pair is None:
@@ -174,7 +191,7 @@ def _of_npz(run: Run, path: Path) -> NewData:
     return NewData(known, y, f"{pair[0]} of {path}", False, owners, notes)
 
 
-def _of_data_set(run: Run, text: str, name: str) -> NewData:
+def _of_data_set(run: OpenedRun, text: str, name: str) -> NewData:
     plan = run.plan
     used = plan.choices["dataset"]
     sample = plan.data.sample
@@ -189,7 +206,7 @@ def _of_data_set(run: Run, text: str, name: str) -> NewData:
     data = load_data(choice, plan.settings.data_dir, lambda line: None)
     if data.sample != sample or data.x.dtype != plan.data.x.dtype:
         has, needs = (f"{d.sample}, {str(d.x.dtype)[6:]}" for d in (data, plan.data))
-        raise UsageError(f"{text} holds {has}", f"the data of {run.folder} are {needs}")
+        raise UsageError(f"{text} holds {has}", f"the data of {run.reading.folder} are {needs}")
     prepared = _is_prepared(data, run, text)
     rows, part = torch.arange(len(data.y)), "all samples"
     if data.num_train < len(data.y):
@@ -200,7 +217,7 @@ def _of_data_set(run: Run, text: str, name: str) -> NewData:
     return NewData(data.x[rows], y, f"{part} of {text}", prepared, owners, notes)
 
 
-def _is_prepared(data: Dataset, run: Run, text: str) -> bool:
+def _is_prepared(data: Dataset, run: OpenedRun, text: str) -> bool:
     """Return True if data are prepared as those of the run are, False if they are raw.
 
     Raises:
@@ -213,7 +230,7 @@ def _is_prepared(data: Dataset, run: Run, text: str) -> bool:
             return False
     if own is None or own != recorded:
         raise UsageError(
-            f"{text} is prepared in another way than the data of {run.folder}",
+            f"{text} is prepared in another way than the data of {run.reading.folder}",
             f"its preparation: {own or 'not known'}; that of the run: {recorded or 'not known'}",
             "give raw samples as an .npz file with x and y",
         )
@@ -251,15 +268,15 @@ def _classes(
 
 
 def _owners(
-    run: Run, columns: Mapping[str, np.ndarray], source: str
+    run: OpenedRun, columns: Mapping[str, np.ndarray], source: str
 ) -> tuple[Tensor | None, tuple[str, ...]]:
     """Return the client of each sample, if a column names it, and notes.
 
     The column is that of ``--partition column:NAME``, with the values that name the run's clients;
     or ``client``, with their numbers.
     """
-    clients, data = run.config["clients"], run.plan.data
-    kind, _, name = str(run.config["partition"]).partition(":")
+    clients, data = run.reading.config["clients"], run.plan.data
+    kind, _, name = str(run.reading.config["partition"]).partition(":")
     values = np.arange(clients)
     if kind == "column" and name in columns and name in data.columns:
         values = np.unique(data.columns[name])

@@ -333,12 +333,13 @@ class Run(Reading):
             UsageError: The data cannot be read, their form or classes are not the run's, or see
                 `model`.
         """
-        from protofl.runs.new_data import evaluate, new_data
+        from protofl.runs.new_data import OpenedRun, evaluate, new_data
 
         chosen = range(self.config["clients"]) if clients is None else clients
         for client in chosen:
             self._check_client(client)
-        return evaluate(self, new_data(self, str(data)), [*dict.fromkeys(chosen)], which, trial)
+        run = OpenedRun(self, self.plan, self.preparation)
+        return evaluate(run, new_data(run, str(data)), [*dict.fromkeys(chosen)], which, trial)
 
     def export(
         self,
