@@ -17,6 +17,7 @@ from protofl_cli.commands import (
     compare,
     data,
     deploy,
+    evaluate,
     export,
     generator,
     list_plugins,
@@ -225,6 +226,7 @@ _add(app, "compare", compare.compare, USE)
 _add(app, "plot", plot.plot, USE)
 _add(app, "export", export.export, USE)
 _add(app, "score", score.score, USE)
+_add(app, "evaluate", evaluate.evaluate, USE)
 _add(app, "replay", replay.replay, USE)
 _add(app, "list-plugins", list_plugins.list_plugins, USE)
 _add(app, "show", show.show, USE)

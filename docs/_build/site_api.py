@@ -116,6 +116,7 @@ TYPES = (
     "protofl.hooks.plugin.members.Choice",
     "protofl.hooks.discovery.registry.Registry",
     "protofl.hooks.models.optimisers.Schedule",
+    "protofl.runs.new_data.Evaluation",
     "protofl.runs.scorer.Scorer",
     "protofl.records.observed.Observed",
     "protofl.records.observed.Prototypes",

@@ -9,7 +9,7 @@ import pytest
 
 def test_a_published_recipe_runs(cli, digits, tmp_path):
     result = cli(
-        "run", "fedsa-tgp", *digits, "--subset", 90, "--set", "tau=50", "--set", "fedsa.alpha=1"
+        "run", "fedsa-tgp", *digits, "--subset", 90, "--set", "tau=50", "--set", "fedsa.lambda_2=1"
     )
     assert result.exit_code == 0, result.output
     assert "fedsa-tgp · cnn4 · digits\n" in result.output

@@ -42,7 +42,8 @@ def test_a_run(cli, digits, tmp_path):
     assert "round 2/2: accuracy" in after
     for words in (*LAST_TABLE, "seconds a round", "run folder", "protofl report "):
         assert words in after
-    names = {"config.json", "metrics.jsonl", "summary.json", "partition.json", "checkpoint"}
+    names = {"config.json", "metrics.jsonl", "summary.json", "partition.json"}
+    names |= {"preparation.json", "checkpoint"}
     assert names <= {path.name for path in (tmp_path / "r").iterdir()}
     assert max(map(len, result.output.splitlines())) <= 100
 

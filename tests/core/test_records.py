@@ -60,6 +60,7 @@ def test_the_files_of_a_run(tmp_path):
         "metrics.jsonl",
         "summary.json",
         "partition.json",
+        "preparation.json",
         "checkpoint",
     }
     assert lines(out) == result.record

@@ -28,9 +28,9 @@ def export(
 ) -> None:
     r"""Export a client: preparation of samples, model and inference of the method in one file.
 
-    .onnx and .pt2 files map raw samples of the data set to class scores. .safetensors files have
-    the weights (but for a frozen net) and the client's download. ONNX needs:
-    pip install 'protofl\[onnx]'
+    .onnx and .pt2 files map raw samples, before any standardisation, to class scores. .safetensors
+    files have the weights (but for a frozen net), the client's download, and the preparation of raw
+    samples in their metadata. ONNX needs: pip install 'protofl\[onnx]'
     """
     target = checked("FILE", out, force=force)
     with render.waiting("exporting"):
@@ -46,6 +46,7 @@ def export(
         [
             ("client", f"{client} of {found.name}, {which} round of trial {trial}"),
             ("samples", f"{data.sample}, {str(data.x.dtype).removeprefix('torch.')}"),
+            ("preparation", found.lacks_preparation or str(found.preparation)),
             ("classes", ", ".join(data.classes)),
             ("file", f"{target} ({size_text(size)})"),
         ]

@@ -21,7 +21,7 @@ def score(
         list[Path],
         typer.Argument(
             metavar="FILE...",
-            help="Images, .npy with an array of samples, or .npz with an array x or x_test.",
+            help="Images, texts (.txt), .npy with an array of samples, or .npz with x or x_test.",
         ),
     ],
     format_: Annotated[
@@ -33,7 +33,9 @@ def score(
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Score samples with an exported client: the class of each, by the inference of the method.
+    """Score raw samples with an exported client: the class of each, by the method's inference.
+
+    Raw rows of tables go in: the file contains their standardisation.
 
     Scores are those of the method, such as logits, or negative distances to prototypes.
     """
@@ -47,6 +49,8 @@ def score(
             for file, x in samples
             for line in _lines(file, client.classes, client.scores(x).tolist())
         ]
+    if client.lacks:
+        render.console(stderr=True).print(client.lacks, style="yellow", soft_wrap=True)
     if format_ == "table":
         columns = ("file", "sample", "class", "score")
         rows = [[*map(str, [*line.values()][:3]), _best(line)] for line in lines]

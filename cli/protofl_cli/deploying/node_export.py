@@ -39,11 +39,13 @@ def export_client(folder: Path, run: str, client: int, out: Path) -> list[tuple[
     found = importlib.import_module(CLIENTS).last_evaluation(chosen[0], client)
     data = host.OwnData.read(settings.get("data"), sorted(clients), Path(own["data_dir"]))
     plan = Plan.from_json(found.plan, None if data is None else data.of_plan(found.plan))
-    scorer = scorer_with(plan, found.trial, client, found.file, found.round, found.blob)
+    kept = found.file, found.round, found.blob
+    scorer = scorer_with(plan, found.trial, client, *kept, plan.data.preparation)
     export(scorer, plan, out)
     return [
         ("client", f"{client} of run {chosen[0].name}, round {found.round + 1}"),
         ("samples", f"{plan.data.sample}, {str(plan.data.x.dtype).removeprefix('torch.')}"),
+        ("preparation", str(plan.data.preparation or "not known: give samples as stored")),
         ("classes", ", ".join(plan.data.classes)),
         ("file", str(out)),
     ]

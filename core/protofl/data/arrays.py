@@ -10,6 +10,7 @@ import torch
 
 from protofl.data.columns import column_faults
 from protofl.data.dataset import Dataset, checked_labels, numbered, odd_classes
+from protofl.data.preparation import Preparation, Scaling
 from protofl.data.spec import KINDS, PLURAL, Kind
 from protofl.errors import UsageError
 from protofl.system.formatting import shape_text
@@ -34,6 +35,7 @@ def dataset_from_arrays(
     vocabulary: int | None = None,
     padding: int | None = None,
     standardise: bool = False,
+    preparation: Preparation | None = None,
     columns: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Check arrays and join them to one data set, in the order given.
@@ -53,6 +55,8 @@ def dataset_from_arrays(
         vocabulary: Number of token ids V; None: one more than the largest that occurs.
         padding: The id at the end of short token sequences, if any.
         standardise: True for mean 0 and deviation 1 of table columns and series channels.
+        preparation: What to do to raw samples; the arrays are raw, and the data set stores what
+            they become. (Texts are token ids already, of `Words.ids`.)
         columns: {name: values [N]}, numbers or strings in the order of the parts
             (``--partition column:NAME``).
 
@@ -62,6 +66,10 @@ def dataset_from_arrays(
     labels = [checked_labels(y, len(x) if np.ndim(x) else 0, source) for x, y, source in parts]
     filled, kind = _samples_of(parts, kind)
     _check_options(kind, vocabulary, padding, standardise)
+    if standardise and preparation is not None:
+        raise UsageError(
+            "standardise makes a preparation, and one was given", do="give one of both"
+        )
     samples = joined_samples(filled, kind)
     if not samples.size:
         shape = shape_text(samples.shape)
@@ -71,7 +79,10 @@ def dataset_from_arrays(
     if kind == "tokens":
         vocabulary = _checked_ids(samples, filled, vocabulary, padding)
     if standardise:
-        samples = _standardised(samples, num_train)
+        preparation = Preparation(_standardisation(samples, num_train))
+    preparation = preparation or Preparation()
+    if preparation.scaling is not None:
+        samples = preparation(torch.from_numpy(samples)).numpy()
     data = Dataset(
         x=torch.from_numpy(samples),
         y=torch.from_numpy(y),
@@ -81,6 +92,7 @@ def dataset_from_arrays(
         vocabulary=vocabulary or 0,
         padding=padding,
         columns=dict(columns or {}),
+        preparation=preparation,
     )
     if faults := column_faults(data.columns, len(y)):
         raise UsageError("; ".join(faults))
@@ -266,14 +278,14 @@ def _checked_ids(
     return size
 
 
-def _standardised(x: np.ndarray, num_train: int) -> np.ndarray:
+def _standardisation(x: np.ndarray, num_train: int) -> Scaling:
     """Columns of a table, channels of a series, by mean and deviation of the first rows."""
     axes = (0, *range(2, x.ndim))
     train = x[:num_train].astype(np.float64)
-    mean, deviation = train.mean(axes, keepdims=True), train.std(axes, keepdims=True)
+    mean, deviation = train.mean(axes), train.std(axes)
     varies = deviation > 1e-9 * np.maximum(1, np.abs(mean))
-    found = np.round((x - mean) / np.where(varies, deviation, 1), _DECIMALS)
-    return np.asarray(found, np.float32)
+    scale = np.where(varies, deviation, 1)
+    return Scaling(tuple(mean.tolist()), tuple(scale.tolist()), _DECIMALS)
 
 
 def _odd_values(samples: np.ndarray, kind: Kind) -> list[str]:

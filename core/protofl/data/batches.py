@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from protofl.data.spec import AsStored, Preparation
+from protofl.data.spec import AsStored, ModelInput
 from protofl.system.randomness import random_stream
 
 BLOCK = 512
@@ -45,7 +45,7 @@ class Samples:
         x: Tensor,
         y: Tensor | None,
         rows: Tensor,
-        prepare: Preparation,
+        prepare: ModelInput,
         channels_last: bool,
     ) -> None:
         self._x, self._rows = x, rows.to(x.device)

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from protofl.data import columns
 from protofl.data.dataset import Dataset
+from protofl.data.preparation import Preparation
 from protofl.data.spec import SampleSpec
 from protofl.errors import ProtoflError, UsageError
 from protofl.system.files.lock import cache_lock
@@ -85,7 +86,8 @@ def load(
 
     The file is compared with its checksum. Of several processes that ask at the same time one
     decodes and the others wait for it. A file that is damaged or of an older format is decoded
-    again.
+    again. So is a file that lacks the preparation of its samples, unless its source is gone or
+    gives other data; its data then have none (`Dataset.preparation` is None).
 
     Args:
         key: The result of the data set's ``cache_key``.
@@ -104,7 +106,35 @@ def load(
             if data is None:
                 report(f"preparing {key} (once; kept in {data_dir})")
                 data = _store(path, decode())
+    if data.preparation is None and _is_older(path):
+        with cache_lock(path, report):
+            data = _reuse(path, lambda line: None) or data
+            if data.preparation is None and _is_older(path):
+                data = _with_preparation(path, data, decode, report)
     return data
+
+
+def _is_older(path: Path) -> bool:
+    """Return True if the version that wrote a cache file recorded no preparations."""
+    with safe_open(path, framework="pt") as file:
+        return "preparation" not in json.loads((file.metadata() or {}).get("protofl", "{}"))
+
+
+def _with_preparation(
+    path: Path, data: Dataset, decode: Callable[[], Dataset], report: Callable[[str], None]
+) -> Dataset:
+    """Decode data again to learn their preparation, and write it down.
+
+    Data whose source cannot be read, such as arrays of another program, stay as they are.
+    """
+    report(f"preparing {path.stem} again: its file was written before preparations were recorded")
+    try:
+        again = decode()
+    except (ProtoflError, OSError):
+        return data
+    if again.faults() or again.compute_digest() != data.digest:
+        return data
+    return _store(path, again)
 
 
 def import_npz(name: str, file: str | Path, data_dir: Path) -> Dataset:
@@ -202,6 +232,7 @@ def _read(path: Path, *, verify: bool = False) -> Dataset:
             padding=about.get("padding"),
             columns=columns.unpacked(tensors, about.get("columns", {})),
         )
+        data.preparation = _preparation_in(about, data, path)
         if "checksum" in about:
             whole = not verify or _checksum(tensors, about) == about["checksum"]
         else:  # a file of version 0.1.0
@@ -217,6 +248,16 @@ def _read(path: Path, *, verify: bool = False) -> Dataset:
         raise _Unusable(f"damaged: {error}") from error
 
 
+def _preparation_in(about: dict[str, Any], data: Dataset, path: Path) -> Preparation | None:
+    """Return the preparation in a cache file; None if it is unknown."""
+    if "preparation" in about:
+        recorded = about["preparation"]
+        return None if recorded is None else Preparation.of_json(recorded, str(path))
+    # Older versions prepared no images, and no data that `protofl data import` had read.
+    plain = data.sample.kind == "image" or " as imported from " in data.note
+    return Preparation() if plain else None
+
+
 def _store(path: Path, data: Dataset) -> Dataset:
     """Write a cache file in one step and open it."""
     _check(data, path)
@@ -226,6 +267,7 @@ def _store(path: Path, data: Dataset) -> Dataset:
         "classes": data.classes,
         "note": data.note,
         "digest": data.compute_digest(),
+        "preparation": None if data.preparation is None else data.preparation.as_json(),
     }
     if data.vocabulary:
         about |= {"vocabulary": data.vocabulary, "padding": data.padding}

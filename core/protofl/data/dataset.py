@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from protofl.data.columns import Columns, as_column, column_faults
+from protofl.data.preparation import Preparation
 from protofl.data.spec import Kind, SampleSpec
 from protofl.errors import UsageError
 
@@ -49,6 +50,9 @@ class Dataset:
         elsewhere: True if samples of clients lie on other machines: clients may have no rows here.
         guesses: Of data elsewhere, per client the right and all test samples of always guessing
             its most frequent class.
+        preparation: What was done to raw samples before they were stored in ``x``, such as a
+            standardisation; None if that is not known here. Predictions and exported clients
+            apply it to raw samples.
     """
 
     x: Tensor
@@ -63,6 +67,7 @@ class Dataset:
     columns: Columns = field(default_factory=dict)
     elsewhere: bool = False
     guesses: list[tuple[int, int]] = field(default_factory=list)
+    preparation: Preparation | None = field(default_factory=Preparation)
 
     def __post_init__(self) -> None:
         """Take rows of the split and columns as tensors, arrays or lists."""
@@ -123,7 +128,7 @@ class Dataset:
             return [f"{error.what} ({error.near})", *found]
         if sample.kind == "tokens" and _leave(self.x, sample.vocabulary):
             found.insert(0, f"token ids leave 0…{sample.vocabulary - 1}")
-        return found
+        return found + (self.preparation.faults(sample) if self.preparation else [])
 
     def compute_digest(self) -> str:
         """SHA-256 over samples, labels and the own split; identifies the data in a record."""

@@ -9,6 +9,7 @@ from protofl.data.download import download, files_key
 from protofl.data.elsewhere import data_elsewhere
 from protofl.data.generators import Generator, Outline
 from protofl.data.npz import read_npz
+from protofl.data.preparation import Preparation, Scaling, Words
 from protofl.data.spec import SampleSpec
 from protofl.data.text_encoders import TextEncoder, TextOutline, TextSource
 
@@ -16,10 +17,13 @@ __all__ = [
     "Dataset",
     "Generator",
     "Outline",
+    "Preparation",
     "SampleSpec",
+    "Scaling",
     "TextEncoder",
     "TextOutline",
     "TextSource",
+    "Words",
     "data_elsewhere",
     "dataset_from_arrays",
     "download",

@@ -64,6 +64,7 @@ def data_elsewhere(
         padding=sample.padding,
         elsewhere=True,
         guesses=[_pair(client.get("majority")) for client in told],
+        preparation=None,  # each machine has its own
     )
 
 

@@ -22,6 +22,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 from protofl.data.arrays import dataset_from_arrays
 from protofl.data.columns import Columns, from_arrays
 from protofl.data.dataset import Dataset
+from protofl.data.preparation import Preparation
 from protofl.errors import UsageError
 from protofl.system.formatting import count, shape_text
 
@@ -86,6 +87,8 @@ class ArrayData:
                     do="protofl.datasets.dataset_from_arrays makes one of arrays, and checks them",
                 )
             about = repr((given.classes, given.note)).encode()
+            if given.preparation != Preparation():
+                about += repr(given.preparation).encode()
             return cls(_digest([given.compute_digest().encode(), about]), data=given)
         given, further = _without_columns(given)
         parts, classes = _parts_of(given)

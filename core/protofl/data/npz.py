@@ -45,7 +45,7 @@ def read_npz(
             fit.
     """
     path = Path(path).expanduser()
-    arrays, held = _read_arrays(path)
+    arrays, held = read_arrays(path)
     missing = [key for key in _KEYS[:2] if key not in arrays]
     if ("x_test" in arrays) != ("y_test" in arrays):
         missing += [key for key in _KEYS[2:] if key not in arrays]
@@ -76,8 +76,12 @@ def read_npz(
     )
 
 
-def _read_arrays(path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
-    """All arrays of a file, and their names."""
+def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Return all arrays of a file, and their names.
+
+    Raises:
+        UsageError: The file is missing or damaged, holds pickled objects, or is not .npz.
+    """
     if not path.is_file():
         raise UsageError(f"no file {path}", do="give the path of an .npz file")
     try:

@@ -1,4 +1,4 @@
-"""Specs of samples: kind and shape, and the preparation of stored samples."""
+"""Specs of samples: kind and shape, and what prepares stored samples for models."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class SampleSpec:
         return torch.int64 if self.kind == "tokens" else torch.get_default_dtype()
 
     def is_like(self, other: SampleSpec) -> bool:
-        """Return True if one preparation serves both: images of any size with the same channels."""
+        """Return True if one model input serves both: images of any size with the same channels."""
         if self.kind == other.kind == "image":
             return self.shape[0] == other.shape[0]
         mine = (self.kind, self.shape, self.vocabulary)
@@ -99,7 +99,7 @@ def in_words(kinds: Sequence[str]) -> str:
     return " or ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
-class Preparation(Protocol):
+class ModelInput(Protocol):
     """Prepares stored samples for a model."""
 
     def __call__(self, x: Tensor, channels_last: bool) -> Tensor:
@@ -113,7 +113,7 @@ class Preparation(Protocol):
 
 @dataclass(frozen=True)
 class Pixels:
-    """The preparation of images.
+    """The model input of images.
 
     Attributes:
         channels: Channels that the model takes; grey images are repeated.
@@ -150,7 +150,7 @@ class Pixels:
 def pixels_for(
     stored: SampleSpec, name: str, channels: int | None, side: int
 ) -> tuple[Pixels, list[str]]:
-    """Return the preparation of images for a model, and notes about it.
+    """Return the input of images for a model, and notes about it.
 
     Args:
         stored: The images.
@@ -175,7 +175,7 @@ def pixels_for(
 
 @dataclass(frozen=True)
 class AsStored:
-    """The preparation of series, tokens and tables: floats of torch's default, or token ids."""
+    """The model input of series, tokens, tables: floats of torch's default, or token ids."""
 
     def __call__(self, x: Tensor, channels_last: bool) -> Tensor:
         """The samples in the type that models take."""

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from functools import partial
 
 from protofl.data.dataset import Dataset
-from protofl.data.spec import Preparation, SampleSpec
+from protofl.data.spec import ModelInput, SampleSpec
 from protofl.errors import Refused, UsageError
 from protofl.federation.client_arrivals import check_arrivals, count_unseen, participants
-from protofl.federation.inputs import preparation_for
+from protofl.federation.inputs import model_input_for
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.malicious import check_attacks
 from protofl.hooks.models.architecture import Architecture, places_of
@@ -23,12 +23,12 @@ def run_info(
     settings: Settings,
     choices: Mapping[str, Choice],
     data: Dataset,
-    preparation: Preparation,
+    model_input: ModelInput,
     own_public: Dataset | None,
     registry: Registry,
 ) -> RunInfo:
     """Return the information about the run that hooks may read."""
-    group, sample, K = choices["model-group"], preparation.seen(data.sample), settings.feature_dim
+    group, sample, K = choices["model-group"], model_input.seen(data.sample), settings.feature_dim
     check_arrivals(settings, settings.rounds)
     seen = settings.clients - count_unseen(settings.clients, settings.unseen)
     architectures: list[Architecture] = group.call("architectures")
@@ -111,7 +111,7 @@ def architectures_of(registry: Registry, sample: SampleSpec, text: str) -> list[
         UsageError: There is no such group, or it takes samples in another form.
     """
     group = choose(registry, "model-group", text)
-    _, notes = preparation_for(sample, group, registry, augment=False)
+    _, notes = model_input_for(sample, group, registry, augment=False)
     if notes:
         do = "take an architecture of a group that takes the same samples"
         raise UsageError(f"{text} takes other samples than the run's models", notes[0], do)

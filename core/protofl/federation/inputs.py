@@ -1,8 +1,9 @@
-"""Inputs of a run: data, public data, preparation of samples, and what hooks may know."""
+"""Inputs of a run: data, public data, the input of its models, and what hooks may know."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from protofl.data import cache
 from protofl.data.dataset import Dataset
 from protofl.data.generators import ImageSource
 from protofl.data.partition import kept_split, make_split
-from protofl.data.spec import PLURAL, AsStored, Kind, Preparation, SampleSpec, in_words, pixels_for
+from protofl.data.spec import PLURAL, AsStored, Kind, ModelInput, SampleSpec, in_words, pixels_for
 from protofl.data.split import Split
 from protofl.data.subset import with_validation
 from protofl.errors import ProtoflError, UsageError
@@ -155,17 +156,20 @@ def public_data(
         return 0, None
     if not wanted.startswith("npz:"):
         raise UsageError(f"--public {wanted!r}: expected a number, npz:PATH or none")
-    choice = choose(registry, "dataset", wanted, _options_like(data.sample))
+    choice = choose(registry, "dataset", wanted, options_like(data.sample))
     loaded = load_data(choice, settings.data_dir, report)
     if not loaded.sample.is_like(data.sample):
         raise UsageError(f"--public {wanted} holds {loaded.sample}, the data set {data.sample}")
+    if data.preparation is not None and data.preparation.scaling is not None:
+        report(f"the public samples of {wanted} are prepared as those of the data set")
+        loaded = replace(loaded, x=data.preparation(loaded.x))
     return choice.text, loaded
 
 
-def preparation_for(
+def model_input_for(
     stored: SampleSpec, group: Choice, registry: Registry, *, augment: bool
-) -> tuple[Preparation, list[str]]:
-    """Return the preparation of stored samples for the models, and lines that describe it.
+) -> tuple[ModelInput, list[str]]:
+    """Return what prepares stored samples for the models, and lines that describe it.
 
     Raises:
         UsageError: The group takes no samples of this kind, or no such images; or what is no image
@@ -217,7 +221,7 @@ def image_source(
     return ImageSource(choice.name, outline, load, data, device)
 
 
-def _options_like(sample: SampleSpec) -> dict[str, Any]:
+def options_like(sample: SampleSpec) -> dict[str, Any]:
     """Return the options of `read_npz` for a file of such samples."""
     if sample.kind == "image":
         return {}

@@ -19,7 +19,7 @@ from protofl.data.cache import to_stderr
 from protofl.data.dataset import Dataset
 from protofl.data.generators import ImageSource
 from protofl.data.partition import number_of_clients
-from protofl.data.spec import Preparation
+from protofl.data.spec import ModelInput
 from protofl.data.split import (
     Split,
     balanced_test,
@@ -61,7 +61,7 @@ class Plan:
         splits: Makes the split of a seed.
         images: The server's image generator; None where no method needs one.
         info: What the hooks may know of the run.
-        preparation: What samples become for the models.
+        model_input: Prepares stored samples for the models.
         device: Where it computes.
         notes: Lines to print before the start.
         dry: Whether this is the dry step's: every phase has one epoch, all clients take part, no
@@ -79,7 +79,7 @@ class Plan:
     splits: Callable[[int], Split]
     images: ImageSource | None
     info: RunInfo
-    preparation: Preparation
+    model_input: ModelInput
     device: torch.device
     notes: list[str]
     dry: bool = False
@@ -126,12 +126,12 @@ class Plan:
         )
         clients = _count_clients(found, data, given.get("clients"))
         settings = settings.model_copy(update={"clients": clients, "public": public})
-        preparation, notes = inputs.preparation_for(
+        model_input, notes = inputs.model_input_for(
             data.sample, choices["model-group"], found.registry, augment=settings.augment
         )
         # 3. What hooks may know of the run; what they ask of it; options that depend on it.
         generator = choices.get("generator")
-        info = run_info(settings, choices, data, preparation, own_public, found.registry)
+        info = run_info(settings, choices, data, model_input, own_public, found.registry)
         settle(composition, settings, info)
         settings = checked(settings, info, data, choices["selection"].plugin)
         return cls(
@@ -144,7 +144,7 @@ class Plan:
             splits=inputs.splitter(settings, data, choices["partitioner"]),
             images=inputs.image_source(generator, data, found.device, settings.data_dir),
             info=info,
-            preparation=preparation,
+            model_input=model_input,
             device=found.device,
             notes=[*inputs.about(data, given), *inputs.about_encoder(choices), *read_as, *notes],
             set_by=found.set_by,
@@ -214,7 +214,7 @@ class Plan:
 
     def samples(self, rows: torch.Tensor, channels_last: bool) -> Samples:
         """Return rows of the data as a model sees them."""
-        return Samples(*self.stored, rows, self.preparation, channels_last)
+        return Samples(*self.stored, rows, self.model_input, channels_last)
 
     def balanced_samples(self, trial: int, channels_last: bool) -> Samples | None:
         """Return equally many test samples of each class of all clients; None if not measured."""
@@ -235,11 +235,11 @@ class Plan:
         """Return the public samples without labels; None without public data."""
         if self.public_data is not None:
             x, rows = self._public_stored
-            return Samples(x, None, rows, self.preparation, channels_last)
+            return Samples(x, None, rows, self.model_input, channels_last)
         held = self.split(trial).public
         if held is None:
             return None
-        return Samples(self.stored[0], None, held, self.preparation, channels_last)
+        return Samples(self.stored[0], None, held, self.model_input, channels_last)
 
     def public_labels(self, trial: int) -> torch.Tensor | None:
         """Return the labels of the public samples, which no hook sees; None if not known."""

@@ -18,9 +18,10 @@ PARTITION, MANIFEST = "partition.json", "checkpoint/manifest.json"
 TRACKING = "tracking.json"
 FAILURE = "failure.json"
 SESSION = "session.json"
+PREPARATION = "preparation.json"
 
 FOLDERS = ("checkpoint/", "parked/", "profile/", "observed/", "uploads/")
-OWN = (CONFIG, METRICS, SUMMARY, PARTITION, TRACKING, FAILURE, SESSION, *FOLDERS)
+OWN = (CONFIG, METRICS, SUMMARY, PARTITION, PREPARATION, TRACKING, FAILURE, SESSION, *FOLDERS)
 """Files and folders that a run writes into its folder."""
 
 

@@ -135,6 +135,7 @@ class Config(_Form):
     classes: dict[str, str] = {}
     files: dict[str, str] = {}
     depends_on: list[str] = []
+    notes: list[str] = []
     recipe: dict[str, str] | None = None
     plugins: list[_Plugin] = []
     versions: dict[str, str] = {}

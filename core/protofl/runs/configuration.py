@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,13 @@ from protofl.system.sources import UNKNOWN, fingerprint
 from protofl.system.version import versions
 
 
-def config_of(plan: Plan, *, tried: bool = False) -> dict[str, Any]:
+def config_of(plan: Plan, *, tried: bool = False, notes: Sequence[str] = ()) -> dict[str, Any]:
     """Return the content of ``config.json``: options, plugins, versions and machine.
 
     Args:
         plan: The run.
         tried: Whether there was a dry step, so that it is known what hooks ask for.
+        notes: Lines of the dry step for the user.
     """
     # Numbers that clients are trained together for depend on which host has them.
     held = {"backend", "profile"} if plan.choices["engine"].trains_groups else set()
@@ -58,6 +59,7 @@ def config_of(plan: Plan, *, tried: bool = False) -> dict[str, Any]:
         },
         **({"files": files} if (files := file_digests(plan)) else {}),
         **({"depends_on": sorted(plan.info.asked)} if tried else {}),
+        **({"notes": [*notes]} if notes else {}),
     }
     values |= about
     return values | {"identity": identity_of(values, defaults_of(plan))}

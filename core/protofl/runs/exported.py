@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from protofl.data.preparation import Preparation
 from protofl.data.spec import SampleSpec
 from protofl.errors import UsageError
-from protofl.runs.scorer import samples_like
+from protofl.runs.scorer import raw_samples
 from protofl.system.files.atomic import regular_file
 
 BATCH = 256
@@ -37,13 +38,26 @@ class Exported:
         classes: Names of the C classes.
         sample: A sample as the data set stored it.
         dtype: The type of its numbers.
-        program: Maps samples [N, …] to class scores [N, C].
+        program: Maps raw samples [N, …] to class scores [N, C].
+        preparation: What the program does to raw samples first, as far as the numbers of a batch
+            allow (words are numbered before); None if the file lacks the preparation.
     """
 
     classes: list[str]
     sample: SampleSpec
     dtype: torch.dtype
     program: Callable[[Tensor], Tensor]
+    preparation: Preparation | None = None
+
+    @property
+    def lacks(self) -> str:
+        """A line for a file that may need prepared samples; empty for one that takes raw ones."""
+        if self.preparation is not None or self.sample.kind == "image":
+            return ""
+        return (
+            "the file lacks the preparation of its data set: samples must be given as the data "
+            "set stored them (standardised, if it was)"
+        )
 
     @torch.no_grad()
     def scores(self, x: Tensor) -> Tensor:
@@ -52,26 +66,31 @@ class Exported:
         return torch.cat(found) if found else torch.empty(0, len(self.classes))
 
     def samples_in(self, path: Path) -> Tensor:
-        """Read samples [N, …] in the form in which the data set stored them.
+        """Read raw samples [N, …].
 
         Args:
-            path: An image; an array of samples (.npy); or .npz with an array ``x`` or ``x_test``.
+            path: An image; a text (.txt); an array of samples (.npy); or .npz with an array ``x``
+                or ``x_test``.
 
         Raises:
             UsageError: The file cannot be read, or its samples have another form.
         """
         try:
             regular_file(path)
-            array = _array(path) if path.suffix in (".npy", ".npz") else self._image(path)
+            array = self._content(path)
         except UNREADABLE as error:
             raise UsageError(
-                f"{path} can't be read: {error}", "samples are images, .npy or .npz files"
+                f"{path} can't be read: {error}", "samples are images, .txt, .npy or .npz files"
             ) from error
-        found = samples_like(array, self.sample, f"{path}: samples")
-        if found.dtype != self.dtype:
-            expected, has = (str(each).removeprefix("torch.") for each in (self.dtype, found.dtype))
-            raise UsageError(f"{path}: samples are {has}, the client's data are {expected}")
-        return found
+        given = array, self.sample, self.dtype, self.preparation
+        return raw_samples(*given, f"{path}: samples")
+
+    def _content(self, path: Path) -> np.ndarray:
+        if path.suffix in (".npy", ".npz"):
+            return _array(path)
+        if path.suffix == ".txt":
+            return np.array([path.read_text(encoding="utf-8", errors="replace")])
+        return self._image(path)
 
     def _image(self, path: Path) -> np.ndarray:
         """Read one image [1, channels, height, width], resized and cropped as by ``folder:``."""
@@ -119,7 +138,9 @@ def read_exported(path: Path, *, trust_pickle: bool = False) -> Exported:
         program, about = read(regular_file(path))
         sample = json.loads(about["form"])
         spec = SampleSpec(**(sample | {"shape": tuple(sample["shape"])}))
-        return Exported(json.loads(about["classes"]), spec, getattr(torch, about["dtype"]), program)
+        dtype, recorded = getattr(torch, about["dtype"]), json.loads(about["preparation"] or "null")
+        known = None if recorded is None else Preparation.of_json(recorded, str(path))
+        return Exported(json.loads(about["classes"]), spec, dtype, program, known)
     except UsageError:
         raise
     except Exception as error:  # each library has its own errors for damaged files
@@ -145,11 +166,11 @@ def _onnx(path: Path) -> tuple[Callable[[Tensor], Tensor], dict[str, str]]:
         [scores] = session.run(None, {"samples": x.numpy()})
         return torch.from_numpy(scores)
 
-    return program, session.get_modelmeta().custom_metadata_map
+    return program, {"preparation": "", **session.get_modelmeta().custom_metadata_map}
 
 
 def _torch_export(path: Path) -> tuple[Callable[[Tensor], Tensor], dict[str, str]]:
-    about: dict[str, Any] = dict.fromkeys(("classes", "form", "dtype"), "")
+    about: dict[str, Any] = dict.fromkeys(("classes", "form", "dtype", "preparation"), "")
     program = torch.export.load(path, extra_files=about).module()
     return program, about
 

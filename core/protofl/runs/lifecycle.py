@@ -20,7 +20,14 @@ from protofl.federation.resolution import parts_of
 from protofl.federation.round_totals import check_measures
 from protofl.hooks.views.snapshots import pack_server
 from protofl.records.failure import record_divergence
-from protofl.records.layout import SESSION, check_free, check_resumable, fresh_folder
+from protofl.records.layout import (
+    PARTITION,
+    PREPARATION,
+    SESSION,
+    check_free,
+    check_resumable,
+    fresh_folder,
+)
 from protofl.records.result import Result, is_best, is_exhausted, recorded_accuracies, summarise
 from protofl.records.row import Row
 from protofl.records.run_folder import RunFolder
@@ -102,7 +109,7 @@ def _start(
         profile.sums.seconds["start"]["plan"] = time.perf_counter() - began
     life = _Lifecycle(plan, folder, progress, profile, request, idle, until)
     if folder.finished:
-        life.write_partition()
+        life.write_data_facts()
     else:
         kept = record_divergence(folder.path.expanduser(), plan.device.type)
         with deterministic_kernels(plan.settings.deterministic), kept:
@@ -162,6 +169,7 @@ class _Lifecycle:
     until: ExitStack
     accuracies: dict[int, dict[int, float]] = field(default_factory=dict)
     _tried: list[Row] = field(default_factory=list)
+    _notes: list[str] = field(default_factory=list)
 
     def train(self) -> None:
         """Train all trials that are not finished; the profile is written even after a failure."""
@@ -215,6 +223,14 @@ class _Lifecycle:
     def _note(self, line: str) -> None:
         self.progress(events.Note(line))
 
+    def _note_of_dry_step(self, line: str) -> None:
+        """Report a note that is also recorded."""
+        self._notes.append(line)
+        self._note(line)
+
+    def _config(self) -> dict[str, Any]:
+        return config_of(self.plan, tried=self.plan.settings.dry_step, notes=self._notes)
+
     def _before_the_first_round(self) -> dict[str, Any]:
         """Run the dry step and create the folder, while the hosts start."""
         plan, sums, learned = self.plan, self.profile.sums, dict[str, Any]()
@@ -224,7 +240,7 @@ class _Lifecycle:
 
             self.progress(events.DryStepStarted())
             with sums.span("dry step", "start"):
-                learned = dry_step(plan, self._note, self._tried.append)
+                learned = dry_step(plan, self._note_of_dry_step, self._tried.append)
         if path := self.request.save_recipe:
             parts = parts_of(plan.composition, plan.choices)
             write_recipe(path, typed_in(plan.settings, parts, self.request.options))
@@ -236,21 +252,23 @@ class _Lifecycle:
             path = self.folder.path.expanduser().absolute()
             check_free(path)
             self.until.enter_context(folder_lock(path, "--out"))
-            self.folder = RunFolder.create(path, config_of(plan, tried=plan.settings.dry_step))
+            self.folder = RunFolder.create(path, self._config())
             self.progress(events.FolderMade(self.folder))
-        self.write_partition()
+        self.write_data_facts()
         few = int((((sizes := plan.split(0).train_sizes) > 0) & (sizes < LEAST)).sum())
         if few:
             line = f"{few} clients have fewer than {LEAST} training samples: BatchNorm in eval mode"
             self._note(line)
         return learned
 
-    def write_partition(self) -> None:
-        """Write the counts and the hash of every trial's split."""
+    def write_data_facts(self) -> None:
+        """Write counts and hash of every trial's split, and the preparation of the samples."""
         plan = self.plan
         trials = range(1 if plan.settings.hold_split else plan.settings.trials)
         record = partition_record([plan.split(trial) for trial in trials], plan.data)
-        write_json(self.folder.path / "partition.json", record)
+        write_json(self.folder.path / PARTITION, record)
+        if plan.data.preparation is not None:
+            write_json(self.folder.path / PREPARATION, plan.data.preparation.as_json())
 
     def _remaining(self) -> Iterator[tuple[int, int]]:
         """Yield each unfinished trial and the round at which it continues."""

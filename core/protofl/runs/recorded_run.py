@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from protofl.errors import UsageError
-from protofl.records.layout import PARTITION
+from protofl.records.layout import PARTITION, PREPARATION
 from protofl.records.reading import Reading
+from protofl.records.record_files import table_or_none
 from protofl.records.result import Result, recorded_accuracies
 from protofl.records.row import Row, columns_of, frame_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     import pandas as pd
     from torch import Tensor
 
+    from protofl.data.preparation import Preparation
     from protofl.federation.plan import Plan
     from protofl.hooks.models.architecture import SplitModel
     from protofl.records.observed import Observed
     from protofl.records.recorded_split import RecordedSplit
+    from protofl.runs.new_data import Evaluation
     from protofl.runs.scorer import Scorer
     from protofl.system.options.settings import Settings
 
@@ -195,6 +201,34 @@ class Run(Reading):
             )
         return plan
 
+    @cached_property
+    def preparation(self) -> Preparation | None:
+        """What the data set did to raw samples, such as a standardisation.
+
+        Runs of older versions did not record it. The data set still says it if it can be decoded
+        again and gives the run's data; otherwise this is None, and `lacks_preparation` says so.
+
+        Raises:
+            UsageError: The record is damaged; or it has none, and data or plugins are missing.
+        """
+        from protofl.data.preparation import Preparation
+
+        file = self.folder / PREPARATION
+        recorded = table_or_none(file)
+        if recorded is None:
+            return self.plan.data.preparation
+        return Preparation.of_json(recorded, str(file))
+
+    @property
+    def lacks_preparation(self) -> str:
+        """A line about a run whose preparation is not known; empty for others."""
+        if self.preparation is not None:
+            return ""
+        return (
+            f"{self.folder} has no record of what was done to raw samples: give samples as the "
+            "data set stored them (standardised, if it was)"
+        )
+
     @property
     def observed(self) -> Observed:
         """The recorded observations (``--observe``): prototypes, features and images by round."""
@@ -248,8 +282,10 @@ class Run(Reading):
 
         Args:
             client: The client.
-            samples: Samples [N, …] as the data set holds them, before any preparation; images may
-                be in any layout that ``npz:`` reads.
+            samples: Raw samples [N, …]: rows of a table before they are standardised, images in any
+                layout that ``npz:`` reads and with the pixels of the data set, texts or token ids.
+                The run's `preparation` is applied; a run without one warns (UserWarning), and takes
+                samples as its data set stored them.
             which: See `model`.
             trial: The trial.
 
@@ -259,17 +295,51 @@ class Run(Reading):
         Raises:
             UsageError: The samples do not fit, or see `model`.
         """
-        from protofl.runs.scorer import samples_like
+        from protofl.runs.scorer import raw_samples
 
-        scorer = self.scorer(client, which, trial)
-        return scorer.scores(samples_like(samples, self.plan.data.sample)).argmax(1)
+        scorer, data = self.scorer(client, which, trial), self.plan.data
+        if self.lacks_preparation:
+            warnings.warn(self.lacks_preparation, UserWarning, stacklevel=2)
+        x = raw_samples(samples, data.sample, data.x.dtype, scorer.preparation)
+        return scorer.scores(x).argmax(1)
 
     def scorer(self, client: int, which: str = "last", trial: int = 0) -> Scorer:
-        """Return the module that maps stored samples to a client's class scores, as `predict`."""
+        """Return the module that maps raw samples to a client's class scores, as `predict`."""
         from protofl.runs.scorer import scorer_of
 
         self._check_client(client)
-        return scorer_of(self.plan, self, client, which, trial)
+        return scorer_of(self.plan, self, client, which, trial, self.preparation)
+
+    def evaluate(
+        self,
+        data: str | Path,
+        clients: Sequence[int] | None = None,
+        which: str = "last",
+        trial: int = 0,
+    ) -> Evaluation:
+        """Evaluate clients on new labelled data, by the method's inference.
+
+        Args:
+            data: An .npz file with x and y (or x_test and y_test, or x_train and y_train), raw and
+                in a layout that ``npz:`` reads; a folder of images by class; or a data set as
+                ``--dataset`` names it, of which the test part counts if there is one. If a column
+                names the client of each sample (that of ``--partition column:NAME``, or ``client``
+                with numbers), each client has its own samples, otherwise all.
+            clients: The clients; None for all.
+            which: See `predict`.
+            trial: See `predict`.
+
+        Raises:
+            UsageError: The data cannot be read, their form or classes are not the run's, or see
+                `model`.
+        """
+        from protofl.runs.new_data import OpenedRun, evaluate, new_data
+
+        chosen = range(self.config["clients"]) if clients is None else clients
+        for client in chosen:
+            self._check_client(client)
+        run = OpenedRun(self, self.plan, self.preparation)
+        return evaluate(run, new_data(run, str(data)), [*dict.fromkeys(chosen)], which, trial)
 
     def export(
         self,
@@ -282,9 +352,10 @@ class Run(Reading):
 
         Args:
             client: The client.
-            path: ``FILE.onnx`` and ``FILE.pt2`` (torch.export) map stored samples to class scores
-                and contain the preparation and the method's inference; ``FILE.safetensors`` has
-                the weights, but for those of a frozen net, and the client's download.
+            path: ``FILE.onnx`` and ``FILE.pt2`` (torch.export) map raw samples to class scores
+                and contain the `preparation` and the method's inference; ``FILE.safetensors`` has
+                the weights, but for those of a frozen net, the client's download, and the
+                preparation in its metadata.
             which: See `predict`.
             trial: See `predict`.
 

@@ -1,4 +1,4 @@
-"""A client at the end of a kept round, as a module from samples to class scores, and its export.
+"""A client at the end of a kept round, as a module from raw samples to class scores; its export.
 
 Formats of exported files: safetensors, torch.export (.pt2), ONNX.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from protofl.data.arrays import joined_samples
+from protofl.data.preparation import Preparation
 from protofl.data.spec import SampleSpec
 from protofl.errors import UsageError, error_context
 from protofl.federation.host import build_client
@@ -43,14 +45,16 @@ class Scorer(nn.Module):
     Args:
         plan: The run.
         record: The client, after its download.
+        preparation: What the data set did to raw samples; None if it is not known, and samples have
+            to be given as the data set stored them.
 
     Attributes:
         whole: The client's model and the modules that methods gave it.
     """
 
-    def __init__(self, plan: Plan, record: ClientRecord) -> None:
+    def __init__(self, plan: Plan, record: ClientRecord, preparation: Preparation | None) -> None:
         super().__init__()
-        self._plan, self._record = plan, record
+        self._plan, self._record, self.preparation = plan, record, preparation
         slots = {m: {n: s.module for n, s in own.items()} for m, own in record.modules.items()}
         self.whole = CombinedModule(record.model, slots)
         record.set_mode(False)
@@ -66,9 +70,10 @@ class Scorer(nn.Module):
         return dict(self._record.received)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return class scores [B, C] of stored samples [B, …]."""
+        """Return class scores [B, C] of raw samples [B, …] (`raw_samples`)."""
         plan, view = self._plan, Client(self._record, self._plan.composition.main)
-        seen = plan.preparation(x, self._record.architecture.channels_last)
+        stored = x if self.preparation is None else self.preparation(x)
+        seen = plan.model_input(stored, self._record.architecture.channels_last)
         with autocast(plan.settings.precision, plan.device):
             scores: Tensor = plan.composition.call("inference", client=view, x=seen)
         return scores
@@ -84,33 +89,61 @@ class Scorer(nn.Module):
         return torch.cat(found) if found else torch.empty(0, classes)
 
 
-def scorer_of(plan: Plan, reading: Reading, client: int, which: str, trial: int) -> Scorer:
-    """Restore the server and a client, and let the client download what it was evaluated with.
+def scorer_of(
+    plan: Plan,
+    reading: Reading,
+    client: int,
+    which: str,
+    trial: int,
+    preparation: Preparation | None,
+) -> Scorer:
+    """Restore one client; see `scorers_of`."""
+    [(_, found)] = scorers_of(plan, reading, [client], which, trial, preparation)
+    return found
+
+
+def scorers_of(
+    plan: Plan,
+    reading: Reading,
+    clients: Sequence[int],
+    which: str,
+    trial: int,
+    preparation: Preparation | None,
+) -> Iterator[tuple[int, Scorer]]:
+    """Restore the server and clients, which download what they were evaluated with.
 
     Args:
         plan: The run.
         reading: Its record, or a part of it.
-        client: The client.
+        clients: The clients.
         which: ``last`` or ``best``.
         trial: The trial.
+        preparation: See `Scorer`.
 
     Raises:
         UsageError: The round is not kept.
     """
     own = reading.weights(which, trial, []).trial  # of a part of a run, the trial of the whole
-    folder, found = kept_round(reading.folder, which, own, [client])
+    folder, found = kept_round(reading.folder, which, own, [*clients])
     number = found.values["round"]
     with compute_threads(plan.settings.server_threads):
         side = ServerSide(plan, trial, Sums())
         unpack_server(side.record, read_tensors(folder / found.values["server"]))
         side.begin(number)
-        [(_, blob)] = side.downloads([client], Totals(), counted=False)
-    file = folder / found.numbered[client][0] if client in found.numbered else None
-    return scorer_with(plan, trial, client, file, number, blob)
+        blobs = [*side.downloads(clients, Totals(), counted=False)]
+    for client, blob in blobs:
+        file = folder / found.numbered[client][0] if client in found.numbered else None
+        yield client, scorer_with(plan, trial, client, file, number, blob, preparation)
 
 
 def scorer_with(
-    plan: Plan, trial: int, client: int, file: Path | None, number: int, blob: bytes
+    plan: Plan,
+    trial: int,
+    client: int,
+    file: Path | None,
+    number: int,
+    blob: bytes,
+    preparation: Preparation | None,
 ) -> Scorer:
     """Restore a client from its file, with the download of an evaluation.
 
@@ -121,6 +154,7 @@ def scorer_with(
         file: Its file; None if it never trained.
         number: The round of the evaluation.
         blob: The encoded download.
+        preparation: See `Scorer`.
     """
     record = build_client(plan, trial, client)
     if file is not None:
@@ -131,29 +165,52 @@ def scorer_with(
     with error_context(f"download, client {client}"):
         record.received, record.round = gate(blob, view), number
         plan.composition.lifecycle("receive", client=view)
-    return Scorer(plan, record)
+    return Scorer(plan, record, preparation)
 
 
-def samples_like(
+def raw_samples(
     x: Any,  # noqa: ANN401 - NumPy takes it
     sample: SampleSpec,
+    dtype: torch.dtype,
+    preparation: Preparation | None,
     source: str = "samples",
 ) -> Tensor:
-    """Return samples [N, …] in the form in which a data set stores them.
+    """Return raw samples [N, …] as a `Scorer` takes them.
 
     Args:
-        x: Samples in a layout that `dataset_from_arrays` takes.
-        sample: A sample of the data set.
+        x: Samples in a layout that `dataset_from_arrays` takes; or texts, if the data set numbers
+            words.
+        sample: A sample as the data set stores it.
+        dtype: The type in which it is stored.
+        preparation: The data set's preparation, if it is known.
         source: What they are, for errors.
 
     Raises:
-        UsageError: Their kind, shape or values differ from the data set's.
+        UsageError: Their kind, type, shape or values differ from the data set's.
     """
-    found = torch.from_numpy(joined_samples([(np.asarray(x), source)], sample.kind))
+    array = np.asarray(x)
+    if array.dtype.kind in "UO" and array.ndim == 1 and all(isinstance(v, str) for v in array):
+        if preparation is None or preparation.words is None:
+            raise UsageError(
+                f"{source} are texts, the data set has {sample}",
+                "its record has no list of words" if sample.kind == "tokens" else "",
+                "give token ids" if sample.kind == "tokens" else "give samples of this form",
+            )
+        words = preparation.words
+        return torch.from_numpy(words.ids(words.split(text) for text in array))
+    found = torch.from_numpy(joined_samples([(array, source)], sample.kind))
     if tuple(found.shape[1:]) != sample.shape:
         raise UsageError(
             f"{source} are {shape_text(found.shape[1:])}, the data set has {sample}",
             do="give samples in the form of the data set, also if it is one sample: x[None]",
+        )
+    if found.dtype != dtype:
+        stored, has = (str(each).removeprefix("torch.") for each in (dtype, array.dtype))
+        pixels = " with pixels from 0 to 255" if dtype == torch.uint8 else ""
+        raise UsageError(
+            f"{source} are {has}, the data set has {stored}{pixels}",
+            "other numbers would be read as pixels that are normalised already",
+            f"convert them to the range of the data set: {stored}",
         )
     if sample.vocabulary and found.numel():
         least, most = (int(bound) for bound in found.aminmax())
@@ -204,6 +261,8 @@ def export(scorer: Scorer, plan: Plan, path: Path) -> Path:
     about["architecture"] = scorer.architecture
     about["form"] = json.dumps(asdict(plan.data.sample))
     about["dtype"] = str(plan.data.x.dtype).removeprefix("torch.")
+    known = scorer.preparation
+    about["preparation"] = json.dumps(None if known is None else known.as_json())
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".safetensors":
         tensors = {f"weights/{k}": v for k, v in scorer.whole.state_dict().items()}

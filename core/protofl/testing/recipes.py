@@ -95,7 +95,7 @@ class RecipeContract(Contract):
 
     def test_the_dry_step(self) -> None:
         """The recipe's options are valid, and it passes the dry step."""
-        dry_step(self.plan())
+        dry_step(self.plan(), self.remarks.append)
 
     def test_two_rounds(self) -> None:
         """Two rounds of it have finite losses and figures."""

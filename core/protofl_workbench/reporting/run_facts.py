@@ -130,8 +130,11 @@ def _costs(record: GroupRecord) -> Iterator[Fact]:
 
 
 def remarks(record: GroupRecord) -> list[str]:
-    """Return remarks about malicious, absent and unseen clients, losses and the evaluation."""
-    found = []
+    """Return remarks about malicious, absent and unseen clients, losses and the evaluation.
+
+    Notes of the dry step, such as of a hook without an effect, come first.
+    """
+    found = [f"{note[:1].upper()}{note[1:]}." for note in record.config.get("notes", ())]
     malicious = sorted({c for end in record.ends for c in end.get("malicious", ())})
     if malicious:
         names = listed([_name(record, client) for client in malicious], 10)

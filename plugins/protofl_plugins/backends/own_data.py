@@ -179,6 +179,7 @@ class OwnData:
             vocabulary=wanted.vocabulary,
             padding=wanted.padding,
             elsewhere=True,
+            preparation=found.preparation,
         )
 
     def _read(self, name: str, options: Mapping[str, Any]) -> pf.datasets.Dataset:

@@ -110,5 +110,10 @@ class DigitsSeries:
 
         shades, labels = load_digits(return_X_y=True)
         names = [str(digit) for digit in range(10)]
-        parts = [(shades / 8 - 1, labels, "scikit-learn's digits")]
-        return pf.datasets.dataset_from_arrays(parts, classes=names, kind="series")
+        to_unit = pf.datasets.Scaling((8,), (8,))  # shades 0…16 to −1…1
+        return pf.datasets.dataset_from_arrays(
+            [(shades, labels, "scikit-learn's digits")],
+            classes=names,
+            kind="series",
+            preparation=pf.datasets.Preparation(to_unit),
+        )

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import platform
-import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -33,8 +32,6 @@ TOPICS = {
     "debugger": "debugger",
 }
 """The topics' names in the module, and the classes'."""
-
-PADDING, UNKNOWN = 0, 1
 
 LEAST = 8
 """Words of the shortest passage."""
@@ -71,20 +68,22 @@ class PythonDocs:
         """Cut the topics into passages, number the words of the training part."""
         parts: tuple[list[tuple[int, list[str]]], ...] = ([], [])
         for label, text in enumerate(_topics()):
-            for number, words in enumerate(passages(text, config.length)):
-                parts[number % 5 == 4].append((label, words))
+            for number, passage in enumerate(passages(text, config.length)):
+                parts[number % 5 == 4].append((label, passage))
         train, test = parts
-        ids = number_words((words for _, words in train), config.vocabulary)
+        listed = common_words((words for _, words in train), config.vocabulary)
+        words = pf.datasets.Words(listed, config.length)
         samples = train + test
-        x = token_ids([words for _, words in samples], ids, config.length)
+        x = words.ids(own for _, own in samples)
         y = np.array([label for label, _ in samples], np.int64)
         data = pf.datasets.dataset_from_arrays(
             [(x, y, "pydoc_data.topics")],
             len(train),
             [*TOPICS.values()],
             kind="tokens",
-            vocabulary=len(ids) + 2,
-            padding=PADDING,
+            vocabulary=words.vocabulary,
+            padding=words.padding,
+            preparation=pf.datasets.Preparation(words=words),
         )
         data.note = f"the text is that of Python {platform.python_version()}"
         return data
@@ -92,24 +91,16 @@ class PythonDocs:
 
 def passages(text: str, length: int) -> list[list[str]]:
     """A text's words, ``length`` at a time; a last passage that is very short is left out."""
-    words = re.findall(r"[a-z_]+", text.lower())
+    words = pf.datasets.Words.split(text)
     found = [words[start : start + length] for start in range(0, len(words), length)]
     return [words for words in found if len(words) >= LEAST]
 
 
-def number_words(texts: Iterable[list[str]], most: int) -> dict[str, int]:
-    """Ids from 2 on of the words that occur twice or more, the commonest first, in all ``most``."""
+def common_words(texts: Iterable[list[str]], vocabulary: int) -> tuple[str, ...]:
+    """Return the words that occur twice or more, the commonest first, for ``vocabulary`` ids."""
     counts = Counter(word for words in texts for word in words)
     common = sorted((-count, word) for word, count in counts.items() if count > 1)
-    return {word: number + 2 for number, (_, word) in enumerate(common[: most - 2])}
-
-
-def token_ids(texts: list[list[str]], ids: dict[str, int], length: int) -> np.ndarray:
-    """Return the ids of texts' words, N×length, filled up with padding."""
-    found = np.full((len(texts), length), PADDING, np.int64)
-    for row, words in enumerate(texts):
-        found[row, : len(words)] = [ids.get(word, UNKNOWN) for word in words]
-    return found
+    return tuple(word for _, word in common[: vocabulary - 2])
 
 
 def _topics() -> list[str]:

@@ -134,12 +134,14 @@ class PAMAP2:
                 )
             parts.append((x, np.searchsorted(activities, activity), str(files[0])))
             subjects.append(np.full(len(x), int(files[0].stem.removeprefix("subject"))))
-        return pf.datasets.dataset_from_arrays(
+        data = pf.datasets.dataset_from_arrays(
             parts,
             classes=[*ACTIVITIES.values()],
             kind="series",
             columns={"subject": np.concatenate(subjects)},
         )
+        data.preparation = None  # each person's channels are divided by largest values of their own
+        return data
 
 
 def _windows(readings: np.ndarray, window: int, step: int) -> tuple[np.ndarray, np.ndarray]:

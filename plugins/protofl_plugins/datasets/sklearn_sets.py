@@ -11,14 +11,13 @@ They lie in ``DATA_DIR/downloads`` as scikit-learn keeps them, which are pickles
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 import protofl as pf
-from protofl_plugins.datasets.python_docs import PADDING, number_words, token_ids
+from protofl_plugins.datasets.python_docs import common_words
 from protofl_plugins.datasets.tables import TableConfig
 from protofl_plugins.datasets.torchvision_sets import downloading
 
@@ -88,16 +87,11 @@ class Newsgroups:
                 for part in ("train", "test")
             ]
         words = [
-            [re.findall(r"[a-z_]+", text.lower())[: config.length] for text in part.data]
-            for part in parts
+            [pf.datasets.Words.split(text)[: config.length] for text in part.data] for part in parts
         ]
-        ids = number_words(words[0], config.vocabulary)
+        numbers = pf.datasets.Words(common_words(words[0], config.vocabulary), config.length)
         arrays = [
-            (
-                token_ids(found, ids, config.length),
-                np.asarray(part.target, np.int64),
-                "20 newsgroups",
-            )
+            (numbers.ids(found), np.asarray(part.target, np.int64), "20 newsgroups")
             for found, part in zip(words, parts, strict=True)
         ]
         return pf.datasets.dataset_from_arrays(
@@ -105,6 +99,7 @@ class Newsgroups:
             len(words[0]),
             list(parts[0].target_names),
             kind="tokens",
-            vocabulary=len(ids) + 2,
-            padding=PADDING,
+            vocabulary=numbers.vocabulary,
+            padding=numbers.padding,
+            preparation=pf.datasets.Preparation(words=numbers),
         )

@@ -37,7 +37,7 @@ def test_predictions_are_those_of_the_evaluation(run, which):
 
 def test_the_head_alone_predicts_otherwise(run):
     x = run.plan.data.x
-    prepared = run.plan.preparation(x, False)
+    prepared = run.plan.model_input(x, False)
     with torch.no_grad():
         head = run.model(0)(prepared).argmax(1)
     assert not torch.equal(head, run.predict(0, x))
@@ -106,8 +106,8 @@ def test_the_command(run, tmp_path):
 def test_token_ids_outside_the_vocabulary_are_refused(wrong):
     sample = pf.datasets.SampleSpec((4,), "tokens", vocabulary=30)
     ids = np.zeros((3, 4), np.int64)
-    assert scorer.samples_like(ids, sample).shape == (3, 4)
+    assert scorer.raw_samples(ids, sample, torch.int64, None).shape == (3, 4)
     ids[2, 1] = wrong
     message = f"(?s)ids from {min(wrong, 0)} to {max(wrong, 0)}.*go from 0 to 29"
     with pytest.raises(pf.UsageError, match=message):
-        scorer.samples_like(ids, sample)
+        scorer.raw_samples(ids, sample, torch.int64, None)

@@ -89,7 +89,7 @@ def test_mistakes_are_said_in_a_sentence(run, bundle, tmp_path):
     run.export(0, tmp_path / "a.safetensors")
     for name, words in (
         ("narrow.npy", "the data set has"),
-        ("floats.npy", "float32, the client's data are uint8"),
+        ("floats.npy", "float32, the data set has uint8 with pixels from 0 to 255"),
         ("objects.npy", "can't be read"),
         ("other.npz", "its arrays: images"),
         ("broken.png", "can't be read"),

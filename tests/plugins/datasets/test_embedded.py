@@ -13,7 +13,7 @@ import torch
 import protofl as pf
 from protofl_plugins.datasets import python_docs
 from protofl_plugins.datasets.digits import Digits, DigitsSeries
-from protofl_plugins.datasets.python_docs import PythonDocs, number_words, passages
+from protofl_plugins.datasets.python_docs import PythonDocs, common_words, passages
 from protofl_plugins.datasets.tables import BreastCancer, Wine
 
 
@@ -68,8 +68,8 @@ def test_words_and_their_ids():
     assert passages("One two-three FOUR; five_5 six " * 2, 10) == [
         ["one", "two", "three", "four", "five_", "six", "one", "two", "three", "four"]
     ]
-    assert number_words([["b", "a", "a"], ["b", "c"], ["a"]], 10) == {"a": 2, "b": 3}
-    assert number_words([["b", "a", "a"], ["b"]], 3) == {"a": 2}
+    assert common_words([["b", "a", "a"], ["b", "c"], ["a"]], 10) == ("a", "b")
+    assert common_words([["b", "a", "a"], ["b"]], 3) == ("a",)
 
 
 def test_another_text_has_another_key(tmp_path, monkeypatch):

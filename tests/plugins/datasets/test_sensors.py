@@ -129,6 +129,7 @@ def test_pamap2(pamap2):
     _, less = decode(PAMAP2, pamap2, optional=False, **SMALL)
     assert len(less.y) == 27
     assert decode(PAMAP2, pamap2, **SMALL)[0] != decode(PAMAP2, pamap2, window=32, step=8)[0]
+    assert data.preparation is None  # each person's channels have largest values of their own
 
 
 def test_a_window_of_pamap2_against_a_slow_cut(tmp_path):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_wine
 from slowness import quick
 
 import protofl as pf
+from protofl.federation.plan import Plan
 from protofl.testing import toy as toyfed
 
 SAMPLES = {
@@ -97,6 +99,17 @@ def test_public_samples_of_another_kind_are_refused(tmp_path):
     np.savez(tmp_path / "own.npz", x_train=np.zeros((6, 9)), y_train=np.arange(6) % 3)
     with pytest.raises(pf.UsageError, match="holds rows of 9 numbers, the data set rows of 5"):
         plan("fedpkd", "table", tmp_path, public=f"npz:{tmp_path}/own.npz")
+
+
+def test_public_rows_are_standardised_as_the_data_are(tmp_path):
+    x = load_wine().data[:20]
+    np.savez(tmp_path / "own.npz", x_train=x, y_train=np.arange(20) % 3)
+    options = {"dataset": "wine", "models": "mlp", "clients": 3, "partition": "iid"}
+    made = Plan.make(
+        {"method": "fedpkd", **options, "public": f"npz:{tmp_path}/own.npz"},
+        report=lambda line: None,
+    )
+    assert torch.equal(made.public_data.x, made.data.x[:20])
 
 
 def test_public_token_ids_share_the_vocabulary(tmp_path):

@@ -226,8 +226,8 @@ def as_typed(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 RECORD_ONLY = set(
-    "plugins versions machine data layout files depends_on identity protofl description set_by "
-    "needs".split()
+    "plugins versions machine data layout files depends_on notes identity protofl description "
+    "set_by needs".split()
 )
 """Entries of ``config.json`` and of recipes that are not options."""
 

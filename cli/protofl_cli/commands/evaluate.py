@@ -1,0 +1,80 @@
+"""``protofl evaluate``: accuracy of a run's clients on new labelled data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from protofl_cli import render
+from protofl_cli.options import Debug, option
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
+    data: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATA",
+            help="An .npz file with x and y, a folder of images by class, or a data set as of "
+            "--dataset.",
+        ),
+    ],
+    client: Annotated[
+        list[int] | None,
+        option("--client", "N", "Number of a client; repeatable (default: all)", min=0),
+    ] = None,
+    which: Annotated[
+        Literal["last", "best"], typer.Option("--which", help="Round of the kept weights.")
+    ] = "last",
+    trial: Annotated[int, option("--trial", "N", "Number of the trial.", min=0)] = 0,
+    format_: Annotated[
+        Literal["table", "csv", "json"], option("--format", "FORMAT", "table, csv or json.")
+    ] = "table",
+    debug: Debug = False,
+) -> None:
+    """Evaluate the clients of a run on new labelled data: accuracy by client and overall.
+
+    Raw samples go in; the preparation of the run's data set is applied to them. If the data have
+    the column of --partition column:NAME, or an array client with numbers, each client is evaluated
+    on its own samples, otherwise on all.
+    """
+    with render.waiting("evaluating"):
+        from protofl.runs.recorded_run import load_run
+
+        opened = load_run(run)
+        found = opened.evaluate(data, client or None, which, trial)
+    notes = [*filter(None, [opened.lacks_preparation]), *found.notes]
+    for note in notes:
+        render.console(stderr=True).print(f"note: {note}", soft_wrap=True)
+    from protofl_workbench.comparing.figure_table import csv_text, json_text
+
+    if format_ == "json":
+        values = {"data": found.part, "clients": found.clients, "overall": found.overall}
+        render.plain([json_text(values).rstrip()])
+        return
+    rows = [*found.clients, {"client": "all", **found.overall}]
+    columns = [*found.clients[0]]
+    if format_ == "csv":
+        render.plain(
+            csv_text([{key: row.get(key) for key in columns} for row in rows]).splitlines()
+        )
+        return
+    render.heading(f"{opened.name}, {which} round", found.part)
+    cells = [[_cell(key, row.get(key)) for key in columns] for row in rows]
+    render.table(columns, cells, right=columns[1:])
+    about = found.overall
+    mean, std = (f"{100 * about[key]:.1f} %" for key in ("client_accuracy", "client_std"))
+    render.pairs(
+        [
+            ("over clients", f"{mean} ± {std} (mean and standard deviation)"),
+            ("majority guess", f"{100 * about['majority']:.1f} % (the most frequent class)"),
+        ]
+    )
+
+
+def _cell(key: str, value: Any) -> str:  # noqa: ANN401 - a figure
+    if key == "accuracy":
+        return f"{100 * value:.1f} %"
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

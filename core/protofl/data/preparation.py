@@ -1,0 +1,187 @@
+"""The preparation of a data set: what it does to raw samples before it stores them.
+
+A data set declares its preparation once, and stores samples that went through it. The run records
+the preparation, and exported clients contain it, so raw samples can be scored later. (What a model
+group does to stored samples is a `protofl.data.spec.ModelInput`.)
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from protofl.data.spec import SampleSpec
+from protofl.errors import UsageError
+
+__all__ = ["Preparation", "Scaling", "Words"]
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Shift and scale of each column of a table or each channel of a series: (x − shift) / scale.
+
+    Computed in float64, so that stored samples and those of an exported client are equal bit for
+    bit.
+
+    Attributes:
+        shift: One number for each column or channel, such as its mean over the training part.
+        scale: One number other than 0 for each, such as its standard deviation.
+        decimals: Decimals to which results are rounded; None for no rounding.
+    """
+
+    shift: tuple[float, ...]
+    scale: tuple[float, ...]
+    decimals: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        for name in ("shift", "scale"):
+            object.__setattr__(self, name, tuple(float(value) for value in getattr(self, name)))
+        if not self.shift or len(self.shift) != len(self.scale):
+            raise UsageError(
+                f"a scaling with {len(self.shift)} shifts and {len(self.scale)} scales",
+                do="give one of each for every column or channel",
+            )
+        if not all(map(math.isfinite, (*self.shift, *self.scale))) or 0 in self.scale:
+            raise UsageError("a scaling with a scale of 0, or a number that is not finite")
+        if self.decimals is not None and not 0 <= self.decimals <= 15:
+            raise UsageError(f"a scaling that rounds to {self.decimals} decimals", "from 0 to 15")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Scale samples [N, D, …], D columns or channels; return float32."""
+        wide = (1, -1, *(1,) * (x.dim() - 2))
+        shift, scale = (
+            torch.tensor(values, dtype=torch.float64, device=x.device).view(wide)
+            for values in (self.shift, self.scale)
+        )
+        found = (x.to(torch.float64) - shift) / scale
+        if self.decimals is not None:
+            factor = 10.0**self.decimals
+            found = (found * factor).round() / factor
+        return found.to(torch.float32)
+
+
+@dataclass(frozen=True)
+class Words:
+    """The numbering of words: a text becomes the ids of its first words.
+
+    Words are runs of letters a to z and ``_`` of the text in lower case. Id 0 is padding, id 1 any
+    word that is not listed, and ids from 2 on are the listed words.
+
+    Attributes:
+        words: The listed words in the order of their ids.
+        length: Token ids of a sample; longer texts are cut, shorter ones padded.
+    """
+
+    words: tuple[str, ...]
+    length: int
+    padding = 0
+    unknown = 1
+
+    def __post_init__(self) -> None:
+        """Check the words."""
+        object.__setattr__(self, "words", tuple(self.words))
+        if len({*self.words}) < len(self.words) or not all(isinstance(w, str) for w in self.words):
+            raise UsageError("a vocabulary with a word that occurs twice, or that is not a text")
+        if self.length < 1:
+            raise UsageError(f"token sequences of the length {self.length}")
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of token ids V, with those of padding and of words that are not listed."""
+        return len(self.words) + 2
+
+    @staticmethod
+    def split(text: str) -> list[str]:
+        """Return the words of a text, in order."""
+        return re.findall(r"[a-z_]+", text.lower())
+
+    def ids(self, texts: Iterable[Sequence[str]]) -> np.ndarray:
+        """Return the token ids [N, length] int64 of N texts, each a list of words."""
+        numbers = {word: number + 2 for number, word in enumerate(self.words)}
+        rows = [
+            [numbers.get(word, self.unknown) for word in words[: self.length]] for words in texts
+        ]
+        found = np.full((len(rows), self.length), self.padding, np.int64)
+        for row, own in zip(found, rows, strict=True):
+            row[: len(own)] = own
+        return found
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What a data set does to raw samples; without parts, raw samples are stored as they are.
+
+    Attributes:
+        scaling: The scaling of numbers, for tables and series.
+        words: The numbering of words, for texts.
+    """
+
+    scaling: Scaling | None = None
+    words: Words | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return what the data set stores of raw samples [N, …]; texts are token ids already."""
+        return x if self.scaling is None else self.scaling(x)
+
+    def faults(self, sample: SampleSpec) -> list[str]:
+        """Return what does not fit to a stored sample; empty if nothing."""
+        found = []
+        if self.scaling is not None:
+            if sample.kind not in ("table", "series"):
+                found.append(f"its preparation scales, and its samples are {sample}")
+            elif len(self.scaling.shift) != sample.shape[0]:
+                count = len(self.scaling.shift)
+                found.append(f"its preparation scales {count} columns of {sample}")
+        if self.words is not None:
+            has = (sample.kind, sample.vocabulary, sample.shape)
+            if has != ("tokens", self.words.vocabulary, (self.words.length,)):
+                own = f"{self.words.length:,} tokens ({self.words.vocabulary:,} ids)"
+                found.append(f"its preparation makes sequences of {own}, and its samples: {sample}")
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """Return its parts as JSON values; `of_json` reads them."""
+        return {name: values for name, values in asdict(self).items() if values is not None}
+
+    @classmethod
+    def of_json(cls, values: object, source: str) -> Preparation:
+        """Return the preparation that `as_json` wrote.
+
+        Args:
+            values: Its parts.
+            source: Where they come from, for errors.
+
+        Raises:
+            UsageError: A part is unknown or damaged.
+        """
+        parts: dict[str, type] = {"scaling": Scaling, "words": Words}
+        if not isinstance(values, Mapping):
+            raise UsageError(f"{source}: a preparation is a table, got {type(values).__name__}")
+        if unknown := [name for name in values if name not in parts]:
+            raise UsageError(
+                f"{source}: the preparation has an unknown part {unknown[0]!r}",
+                f"this version knows: {', '.join(parts)}",
+                "use the version of protofl that wrote it, or a newer one",
+            )
+        try:
+            return cls(**{name: parts[name](**own) for name, own in values.items()})
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{source}: the preparation is damaged: {error}") from error
+
+    def __str__(self) -> str:
+        """Return a line for the user."""
+        found = []
+        if self.scaling is not None:
+            count = len(self.scaling.shift)
+            found.append(f"(x − shift) / scale, with {count:,} recorded shifts and scales")
+        if self.words is not None:
+            found.append(f"token ids of {len(self.words.words):,} recorded words")
+        return "; ".join(found) or "none: raw samples are stored as they are"

@@ -1,0 +1,295 @@
+"""Clients of a run on new labelled data: accuracy by client and overall (`protofl evaluate`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from protofl.data.columns import as_column
+from protofl.data.dataset import Dataset, checked_labels
+from protofl.data.npz import read_arrays
+from protofl.data.preparation import Preparation
+from protofl.errors import UsageError, unknown
+from protofl.federation.evaluation import counted, figures_of
+from protofl.federation.inputs import load_data, options_like
+from protofl.federation.plan import Plan
+from protofl.hooks.plugin.members import Choice, choose
+from protofl.hooks.wire.payload import Payload
+from protofl.records.reading import Reading
+from protofl.runs.scorer import raw_samples, scorers_of
+
+PAIRS = (("x", "y"), ("x_test", "y_test"), ("x_train", "y_train"))
+"""Names of samples and labels in an .npz file; the first that it has count."""
+
+
+@dataclass(frozen=True)
+class OpenedRun:
+    """A run with what its clients need to score samples.
+
+    Attributes:
+        reading: Its record.
+        plan: Its plan.
+        preparation: What its data set did to raw samples; None if that is not known.
+    """
+
+    reading: Reading
+    plan: Plan
+    preparation: Preparation | None
+
+
+@dataclass(frozen=True)
+class NewData:
+    """Labelled samples that a run has not seen.
+
+    Attributes:
+        x: Raw samples [N, …], or stored ones if they are ``prepared``.
+        y: Their classes among those of the run [N].
+        part: Which samples of the data these are, for the user.
+        prepared: True if the samples are as the run's data set stores them.
+        owners: The client of each sample [N], -1 for none; None if all clients get all samples.
+        notes: Lines for the user.
+    """
+
+    x: Tensor
+    y: Tensor
+    part: str
+    prepared: bool = False
+    owners: Tensor | None = None
+    notes: tuple[str, ...] = ()
+
+    def rows_of(self, client: int) -> Tensor:
+        """Return the rows on which a client is evaluated."""
+        if self.owners is None:
+            return torch.arange(len(self.y))
+        return (self.owners == client).nonzero().flatten()
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Accuracies of clients on new data.
+
+    Attributes:
+        clients: Per client ``client``, ``samples``, ``correct``, ``accuracy``, and the metrics of
+            the run that are one number.
+        overall: ``samples``, ``correct`` and ``accuracy`` over all pairs of a client and a sample;
+            ``client_accuracy`` and ``client_std``, mean and population standard deviation over
+            clients; ``majority``, the accuracy of always guessing the most frequent class of a
+            client's samples; and the metrics over all pairs.
+        part: Which samples of the data were used.
+        notes: Lines for the user.
+    """
+
+    clients: list[dict[str, Any]]
+    overall: dict[str, Any]
+    part: str
+    notes: tuple[str, ...] = ()
+
+
+def evaluate(
+    run: OpenedRun, data: NewData, clients: Sequence[int], which: str, trial: int
+) -> Evaluation:
+    """Evaluate clients on new data by the method's inference, as the run's evaluation does.
+
+    Args:
+        run: The run.
+        data: The data.
+        clients: The clients; those without a sample in the data are left out.
+        which: ``last`` or ``best``.
+        trial: The trial.
+
+    Raises:
+        UsageError: No client has a sample, or see `protofl.Run.model`.
+    """
+    owned = {client: data.rows_of(client) for client in clients}
+    owned = {client: rows for client, rows in owned.items() if len(rows)}
+    if not owned:
+        raise UsageError("none of the chosen clients has a sample in the data")
+    preparation = None if data.prepared else run.preparation
+    rows: list[dict[str, Any]] = []
+    metrics, counts, guesses = run.plan.metrics, dict[int, Payload](), 0
+    for client, scorer in scorers_of(run.plan, run.reading, [*owned], which, trial, preparation):
+        labels = data.y[owned[client]]
+        scores = scorer.scores(data.x[owned[client]])
+        right = int((scores.argmax(1) == labels).sum())
+        counts[client] = counted(metrics, scores, labels)
+        guesses += int(torch.bincount(labels).max())
+        rows.append({"client": client, "samples": len(labels), "correct": right})
+    rows.sort(key=lambda row: row["client"])
+    figures = figures_of(metrics, counts)
+    for row in rows:
+        row["accuracy"] = row["correct"] / row["samples"]
+        own = str(row["client"])
+        row |= {
+            name: each["clients"].get(own) for name, each in figures.items() if "clients" in each
+        }
+    each = np.array([row["accuracy"] for row in rows])
+    overall: dict[str, Any] = {key: sum(row[key] for row in rows) for key in ("samples", "correct")}
+    overall["accuracy"] = overall["correct"] / overall["samples"]
+    overall |= {"client_accuracy": float(each.mean()), "client_std": float(each.std())}
+    overall["majority"] = guesses / overall["samples"]
+    overall |= {name: figure["all"] for name, figure in figures.items()}
+    return Evaluation(rows, overall, data.part, data.notes)
+
+
+def new_data(run: OpenedRun, text: str) -> NewData:
+    """Read new labelled data for a run.
+
+    Args:
+        run: The run.
+        text: An .npz file with x and y (or x_test and y_test, or x_train and y_train); a folder of
+            images by class; or a data set as ``--dataset`` names it, of which the test part counts
+            if there is one.
+
+    Raises:
+        UsageError: The data cannot be read, or their samples or classes are not the run's.
+    """
+    path = Path(text).expanduser()
+    name = text.partition(":")[0]
+    if name == "npz" and ":" in text:
+        path = Path(text.partition(":")[2]).expanduser()
+    if path.suffix == ".npz" and (name == "npz" or path.is_file()):
+        return _of_npz(run, path)
+    if path.is_dir():
+        text, name = f"folder:{path}", "folder"
+    elif path.is_file():
+        raise UsageError(
+            f"{path}: labelled data are an .npz file with x and y, a folder of images by class, or "
+            "a data set as --dataset names it"
+        )
+    return _of_data_set(run, text, name)
+
+
+def _of_npz(run: OpenedRun, path: Path) -> NewData:
+    arrays, held = read_arrays(path)
+    pair = next((pair for pair in PAIRS if {*pair} <= {*arrays}), None)
+    if pair is None:
+        raise UsageError(
+            f"{path} has no labelled samples",
+            f"it holds: {', '.join(held) or 'nothing'}",
+            "save x and y (numpy.savez_compressed)",
+        )
+    plan = run.plan
+    known = raw_samples(
+        arrays[pair[0]], plan.data.sample, plan.data.x.dtype, run.preparation, f"{path}: {pair[0]}"
+    )
+    labels = checked_labels(arrays[pair[1]], len(known), f"{path}: {pair[1]}")
+    names = [str(name) for name in arrays["classes"].tolist()] if "classes" in arrays else None
+    y = _classes(labels, names, plan.data.classes, str(path))
+    suffix = pair[0].removeprefix("x")
+    columns = {
+        key.removesuffix(suffix) if suffix else key: values
+        for key, values in arrays.items()
+        if values.shape == (len(known),) and key not in (pair[1], "classes")
+    }
+    owners, notes = _owners(run, columns, str(path))
+    return NewData(known, y, f"{pair[0]} of {path}", False, owners, notes)
+
+
+def _of_data_set(run: OpenedRun, text: str, name: str) -> NewData:
+    plan = run.plan
+    used = plan.choices["dataset"]
+    sample = plan.data.sample
+    options = used.dump() if used.name == name else {}
+    fields = getattr(plan.registry.load("dataset", name), "Config", None)
+    own = {*getattr(fields, "model_fields", ())}
+    wanted = {**options_like(sample), "standardise": False}
+    if sample.kind == "image":
+        wanted["side"] = sample.shape[1]
+    options |= {key: value for key, value in wanted.items() if key in own}
+    choice: Choice = choose(plan.registry, "dataset", text, options)
+    data = load_data(choice, plan.settings.data_dir, lambda line: None)
+    if data.sample != sample or data.x.dtype != plan.data.x.dtype:
+        has, needs = (f"{d.sample}, {str(d.x.dtype)[6:]}" for d in (data, plan.data))
+        raise UsageError(f"{text} holds {has}", f"the data of {run.reading.folder} are {needs}")
+    prepared = _is_prepared(data, run, text)
+    rows, part = torch.arange(len(data.y)), "all samples"
+    if data.num_train < len(data.y):
+        rows, part = rows[data.num_train :], "the test part"
+    y = _classes(data.y.numpy(), data.classes, plan.data.classes, text)[rows]
+    columns = {key: values[rows.numpy()] for key, values in data.columns.items()}
+    owners, notes = _owners(run, columns, text)
+    return NewData(data.x[rows], y, f"{part} of {text}", prepared, owners, notes)
+
+
+def _is_prepared(data: Dataset, run: OpenedRun, text: str) -> bool:
+    """Return True if data are prepared as those of the run are, False if they are raw.
+
+    Raises:
+        UsageError: They are prepared in another way.
+    """
+    own, recorded = data.preparation, run.preparation
+    if own is not None and own.scaling is None:
+        theirs = recorded.words if recorded else None
+        if own.words is None or own.words == theirs:
+            return False
+    if own is None or own != recorded:
+        raise UsageError(
+            f"{text} is prepared in another way than the data of {run.reading.folder}",
+            f"its preparation: {own or 'not known'}; that of the run: {recorded or 'not known'}",
+            "give raw samples as an .npz file with x and y",
+        )
+    return True
+
+
+def _classes(
+    labels: np.ndarray, names: Sequence[str] | None, classes: Sequence[str], source: str
+) -> Tensor:
+    """Return the run's class of each label.
+
+    Labels stand for names of classes, or for numbers if they have no names and the classes have.
+
+    Args:
+        labels: Labels [N] int64.
+        names: The name of each label; None if labels are their own names.
+        classes: The classes of the run.
+        source: What has the labels, for errors.
+
+    Raises:
+        UsageError: A label that occurs is not a class of the run.
+    """
+    names = [str(v) for v in range(int(labels.max(initial=0)) + 1)] if names is None else names
+    if len(labels) and int(labels.max()) >= len(names):
+        raise UsageError(f"{source}: label {labels.max()}, but there are {len(names)} classes")
+    plain = all(name.isdecimal() for name in names)
+    if plain and not all(name.isdecimal() for name in classes):
+        places = [int(name) if int(name) < len(classes) else -1 for name in names]
+    else:
+        places = [classes.index(name) if name in classes else -1 for name in names]
+    found = np.array(places, np.int64)[labels]
+    if (found < 0).any():
+        raise unknown(f"class in {source}:", names[int(labels[found.argmin()])], classes)
+    return torch.from_numpy(found)
+
+
+def _owners(
+    run: OpenedRun, columns: Mapping[str, np.ndarray], source: str
+) -> tuple[Tensor | None, tuple[str, ...]]:
+    """Return the client of each sample, if a column names it, and notes.
+
+    The column is that of ``--partition column:NAME``, with the values that name the run's clients;
+    or ``client``, with their numbers.
+    """
+    clients, data = run.reading.config["clients"], run.plan.data
+    kind, _, name = str(run.reading.config["partition"]).partition(":")
+    values = np.arange(clients)
+    if kind == "column" and name in columns and name in data.columns:
+        values = np.unique(data.columns[name])
+    elif "client" in columns and columns["client"].dtype.kind in "iu":
+        name = "client"
+    else:
+        return None, ()
+    given = as_column(columns[name])
+    if len(values) != clients or given.dtype.kind != values.dtype.kind:
+        return None, ()
+    places = np.searchsorted(values, given).clip(max=len(values) - 1)
+    owners = np.where(values[places] == given, places, -1)
+    notes = [f"each client is evaluated on its own samples, by the column {name}"]
+    if (strange := int((owners < 0).sum())) and strange < len(owners):
+        notes.append(f"{strange:,} samples of {source} are of none of the run's clients")
+    return torch.from_numpy(owners), tuple(notes)

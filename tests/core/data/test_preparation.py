@@ -1,0 +1,167 @@
+"""Tests of preparations: what data sets do to raw samples, in their caches and in `public`."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+import protofl as pf
+from protofl.data import cache
+from protofl.data.elsewhere import data_elsewhere
+from protofl.data.in_memory import ArrayData
+
+Preparation, Scaling, Words = pf.datasets.Preparation, pf.datasets.Scaling, pf.datasets.Words
+
+
+def table(standardise=True, rows=60, seed=0):
+    generator = np.random.default_rng(seed)
+    x = generator.normal(3.0, 5.0, (rows, 4)) * [1.0, 10.0, 1000.0, 0.0] + [0.0, 0.0, 1e5, 7.0]
+    y = np.arange(rows) % 3
+    data = pf.datasets.dataset_from_arrays(
+        [(x[:40], y[:40], "a"), (x[40:], y[40:], "b")], 40, standardise=standardise, kind="table"
+    )
+    return x, data
+
+
+def test_standardised_data_say_by_what():
+    x, data = table()
+    raw = torch.from_numpy(x.astype(np.float32))
+    assert torch.equal(data.preparation(raw), data.x) and not data.faults()
+    scaling = data.preparation.scaling
+    np.testing.assert_allclose(scaling.shift, raw[:40].double().mean(0))
+    assert scaling.scale[3] == 1.0 and scaling.decimals == 5  # a constant column is shifted only
+    assert table(standardise=False)[1].preparation == Preparation()
+
+
+def test_a_series_is_scaled_by_channel():
+    x = np.random.default_rng(0).normal(2, 3, (9, 2, 5)).astype(np.float32)
+    own = Preparation(Scaling((1, 2), (4, 8)))
+    arrays = [(x, np.arange(9) % 2, "a")]
+    data = pf.datasets.dataset_from_arrays(arrays, kind="series", preparation=own)
+    expected = (x - np.array([1, 2])[:, None]) / np.array([4, 8])[:, None]
+    np.testing.assert_allclose(data.x.numpy(), expected, rtol=1e-6)
+    with pytest.raises(pf.UsageError, match="give one of both"):
+        pf.datasets.dataset_from_arrays(arrays, kind="series", standardise=True, preparation=own)
+
+
+def test_words_are_numbered_cut_and_padded():
+    words = Words(("a", "bc"), length=3)
+    texts = ["BC, a! bc a", "d"]
+    assert words.ids(map(words.split, texts)).tolist() == [[3, 2, 3], [1, 0, 0]]
+    assert (words.vocabulary, words.padding) == (4, 0)
+
+
+def test_they_are_read_as_they_were_written():
+    whole = Preparation(Scaling((0.1, 1e-300), (3.0, 1 / 3), 4), Words(("x", "é"), 7))
+    assert Preparation.of_json(json.loads(json.dumps(whole.as_json())), "f") == whole
+    assert Preparation.of_json({}, "f") == Preparation()
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([], "f: a preparation is a table, got list"),
+        ({"imputation": {}}, "unknown part 'imputation'"),
+        ({"scaling": {"shift": [1.0]}}, "f: the preparation is damaged"),
+        ({"scaling": {"shift": ["x"], "scale": [1.0]}}, "f: the preparation is damaged"),
+        ({"scaling": {"shift": [1.0], "scale": [0.0]}}, "a scale of 0"),
+        ({"scaling": {"shift": [1.0], "scale": [1.0, 2.0]}}, "1 shifts and 2 scales"),
+        ({"words": {"words": ["a", "a"], "length": 3}}, "occurs twice"),
+        ({"words": {"words": ["a"], "length": "b"}}, "f: the preparation is damaged"),
+    ],
+)
+def test_damage_is_said(values, words):
+    with pytest.raises(pf.UsageError) as error:
+        Preparation.of_json(values, "f")
+    assert words in str(error.value)
+
+
+def test_a_preparation_of_other_samples_is_a_fault():
+    _, data = table()
+    data.preparation = Preparation(Scaling((1, 2), (1, 1)))
+    assert "scales 2 columns of rows of 4 numbers" in data.faults()[0]
+    data.preparation = Preparation(words=Words(("a",), 4))
+    assert "makes sequences of 4 tokens (3 ids)" in data.faults()[0]
+
+
+def test_data_on_other_machines_do_not_know_it():
+    told = [{"train": [3, 4], "test": [1, 1], "majority": [1, 2]}]
+    sample = pf.datasets.SampleSpec((4,), "table")
+    assert data_elsewhere(sample, ["a", "b"], told).preparation is None
+
+
+def test_arrays_with_another_preparation_are_other_data():
+    _, data = table()
+    before = ArrayData.of(data).name
+    data.preparation = Preparation()
+    assert ArrayData.of(data).name != before
+
+
+# --- the cache ------------------------------------------------------------------------------------
+
+
+def without_preparation(path):
+    """Rewrite a cache file as a version before preparations wrote it."""
+    with safe_open(path, framework="pt") as file:
+        about = json.loads(file.metadata()["protofl"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}
+    del about["preparation"]
+    about["checksum"] = cache._checksum(tensors, about)
+    path.unlink()
+    save_file(tensors, path, metadata={"protofl": json.dumps(about)})
+
+
+def test_the_cache_keeps_it(tmp_path):
+    _, data = table()
+    for _ in range(2):
+        assert cache.load("a", tmp_path, lambda: data).preparation == data.preparation
+    data.preparation = None
+    for _ in range(2):
+        assert cache.load("b", tmp_path, lambda: data).preparation is None
+
+
+def test_a_file_without_it_is_decoded_again_once(tmp_path):
+    _, data = table()
+    cache.load("a", tmp_path, lambda: data)
+    without_preparation(tmp_path / "a.safetensors")
+    lines, calls = [], []
+
+    def decode():
+        calls.append(1)
+        return data
+
+    for _ in range(3):
+        found = cache.load("a", tmp_path, decode, lines.append)
+        assert found.preparation == data.preparation and found.digest == data.compute_digest()
+    assert len(calls) == 1 and "before preparations were recorded" in lines[0]
+
+
+def gone():
+    raise pf.UsageError("the source is gone")
+
+
+@pytest.mark.parametrize("decode", [gone, lambda: table(seed=1)[1]])
+def test_data_whose_source_is_gone_or_differs_stay(tmp_path, decode):
+    _, data = table()
+    cache.load("a", tmp_path, lambda: data)
+    without_preparation(tmp_path / "a.safetensors")
+    found = cache.load("a", tmp_path, decode, lambda line: None)
+    assert found.preparation is None and torch.equal(found.x, data.x)
+
+
+def test_imported_files_and_images_had_none(tmp_path):
+    x, _ = table()
+    np.savez(tmp_path / "own.npz", x_train=x, y_train=np.arange(60) % 3)
+    cache.import_npz("a", tmp_path / "own.npz", tmp_path)
+    without_preparation(tmp_path / "a.safetensors")
+    assert cache.load("a", tmp_path, gone).preparation == Preparation()
+    pixels = np.zeros((6, 8, 8), np.uint8)
+    images = pf.datasets.dataset_from_arrays([(pixels, np.arange(6) % 2, "i")])
+    cache.load("b", tmp_path, lambda: images)
+    without_preparation(tmp_path / "b.safetensors")
+    assert cache.load("b", tmp_path, gone).preparation == Preparation()
