@@ -32,7 +32,7 @@ OWN = "data_dir device client_store server_threads backend workers".split()
 SERVERS = (
     "recipe participants_from join_round world deadline over_select block checkpoint_every keep "
     "min_clients wait_for_clients dry_step observe_every observe_limit record_uploads track "
-    "track_group track_wait profile init text_encoder"
+    "track_group track_wait profile init init_strict text_encoder"
 ).split()
 """Options that only the server reads; a node leaves them at their defaults."""
 
