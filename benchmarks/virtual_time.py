@@ -15,7 +15,7 @@ from typing import Any
 
 import protofl as pf
 
-METHODS = {
+COLOURS = {
     "fedproto": "#0b7a75",
     "fedtgp": "#d1495b",
     "heterofl": "#edae49",
@@ -23,6 +23,18 @@ METHODS = {
     "fml": "#8d6a9f",
 }
 """The compared methods and their colours."""
+
+MASKED = {
+    "heterofl, masked": ("heterofl", "both"),
+    "fedrolex, masked": ("fedrolex", "both"),
+}
+"""Curves of methods as their papers score them: without the classes that a client lacks."""
+
+CURVES = {
+    **{name: (name, "loss" if name in ("heterofl", "fedrolex") else "") for name in COLOURS},
+    **MASKED,
+}
+"""{curve: (method, its mask)}. The mask ``loss`` scores all classes, as the other methods do."""
 
 OPTIONS: dict[str, Any] = {
     "models": "widths:cnn4@1,0.5,0.25",
@@ -32,10 +44,6 @@ OPTIONS: dict[str, Any] = {
     "local_epochs": 1,
     "world": "tiers",
 }
-LIKE_OTHERS = {"set": {"recipe": "run", "mask": "loss"}}
-OWN = {"heterofl": LIKE_OTHERS, "fedrolex": LIKE_OTHERS}
-"""Options of single methods: the run's optimiser, and scores of all classes, as the others."""
-
 REACHED = 0.7
 """The accuracy for which times are printed."""
 
@@ -49,16 +57,17 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=2)
     given = parser.parse_args()
     curves, guess = {}, 0.0
-    for method in METHODS:
-        out = given.out / method
+    for name, (method, mask) in CURVES.items():
+        out = given.out / name.replace(", ", "-")
         if (out / "config.json").exists():
             result = pf.run(out=out, resume=True)
         else:
             more = {"rounds": given.rounds, "trials": given.trials, "backend": "local"}
-            result = pf.run(method, out=out, **OPTIONS, **more, **OWN.get(method, {}))
+            own = {"set": {"recipe": "run", "mask": mask}} if mask else {}
+            result = pf.run(method, out=out, **OPTIONS, **more, **own)
         record = [row for row in result.record if row["trial"] < given.trials]
-        curves[method] = mean_curve(record)
-        tell(method, curves[method], record)
+        curves[name] = mean_curve(record)
+        tell(name, curves[name], record)
         found = [t["majority_accuracy"] for t in result.summary["trials"][: given.trials]]
         guess = statistics.mean(found)
     print(f"guessing each client's commonest class: {guess:.1%}")
@@ -80,7 +89,7 @@ def mean_curve(record: list[dict[str, Any]]) -> list[tuple[float, float]]:
     ]
 
 
-def tell(method: str, curve: list[tuple[float, float]], record: list[dict[str, Any]]) -> None:
+def tell(name: str, curve: list[tuple[float, float]], record: list[dict[str, Any]]) -> None:
     """Print one line: bytes, seconds per round, and when the accuracy `REACHED` is reached."""
     usual = [row for row in record if row["round"] > 0]
     clients = usual[0]["participants"]
@@ -89,7 +98,7 @@ def tell(method: str, curve: list[tuple[float, float]], record: list[dict[str, A
     at = next((n for n, (_, accuracy) in enumerate(curve) if accuracy >= REACHED), None)
     when = "never" if at is None else f"after {at + 1} rounds, {curve[at][0]:.3g} virtual s"
     print(
-        f"{method}: a client sends {up / clients / 1e3:,.1f} kB a round and gets "
+        f"{name}: a client sends {up / clients / 1e3:,.1f} kB a round and gets "
         f"{down / clients / 1e3:,.1f}, {seconds:.3g} s a round, "
         f"best {max(a for _, a in curve):.1%}, final {curve[-1][1]:.1%}, {REACHED:.0%} {when}",
         flush=True,
@@ -104,8 +113,9 @@ def draw(curves: dict[str, list[tuple[float, float]]], guess: float, path: Path)
     from matplotlib import pyplot, ticker
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.6), sharey=True)
-    for method, curve in curves.items():
-        style = {"color": METHODS[method], "marker": "o", "markersize": 3, "label": method}
+    for name, curve in curves.items():
+        style = {"color": COLOURS[CURVES[name][0]], "marker": "o", "markersize": 3, "label": name}
+        style |= {"linestyle": "--", "markerfacecolor": "white"} if name in MASKED else {}
         accuracy = [100 * share for _, share in curve]
         left.plot(range(1, len(curve) + 1), accuracy, **style)
         right.plot([seconds for seconds, _ in curve], accuracy, **style)
