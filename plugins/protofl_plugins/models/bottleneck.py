@@ -13,10 +13,12 @@ from torch import nn
 
 import protofl as pf
 from protofl_plugins.models.parts import Extractor
+from protofl_plugins.torchvision_import import import_torchvision
 
 
 def bottleneck_resnet(blocks: int, sample: pf.datasets.SampleSpec) -> nn.Module:
     """The extractor of ResNet(9·blocks + 2): B×channels×height×width → B×256."""
+    import_torchvision()
     from torchvision.models.resnet import Bottleneck  # its import takes a second
 
     layers: list[nn.Module] = [

@@ -14,12 +14,15 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from protofl_plugins.torchvision_import import import_torchvision
+
 
 def blocks_of(net: nn.Module) -> list[str]:
     """Return the paths of a net's blocks with weights, in order.
 
     A block is a child of the net, or of a sequence of children.
     """
+    import_torchvision()
     from torchvision.models.vision_transformer import Encoder  # only nets of torchvision have one
 
     found = []

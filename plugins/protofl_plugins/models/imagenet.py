@@ -3,8 +3,8 @@
 The stems are left as they are (stride 2, then pooling) and images are not resized: at 32×32 the
 last stage of a ResNet sees 1×1, as in the published code of FedTGP.
 
-torchvision is imported when the first net is made: it takes as long as torch itself, and a run
-has its worker processes do it while it prepares itself (`protofl.backends.Host.warm_up`).
+torchvision is imported when the first net is made. It takes a second, and a run has its worker
+processes do it while it prepares itself (`protofl.backends.Host.warm_up`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import nn
 
 import protofl as pf
 from protofl_plugins.models.parts import Extractor, Head
+from protofl_plugins.torchvision_import import import_torchvision
 
 
 def torchvision_net(name: str, sample: pf.datasets.SampleSpec) -> nn.Module:
@@ -28,7 +29,7 @@ def torchvision_net(name: str, sample: pf.datasets.SampleSpec) -> nn.Module:
     Raises:
         UsageError: The net can't be made for these images.
     """
-    import torchvision.models as tv
+    tv = import_torchvision()
 
     _need_three(sample, name)
     options: dict[str, Any] = {}
@@ -64,7 +65,7 @@ def wrong_size(
     name: str, sample: pf.datasets.SampleSpec, error: Exception | None = None
 ) -> pf.UsageError:
     """The error for a net that refuses images of such a size, naming the sizes that it takes."""
-    import torchvision.models as tv
+    tv = import_torchvision()
 
     smallest = tv.get_model_weights(name).DEFAULT.meta["min_size"][0]
     height, width = sample.shape[1:]
@@ -120,6 +121,7 @@ def small_resnet(stages: int, sample: pf.datasets.SampleSpec) -> nn.Module:
 
     One to four stages are ResNet4, 6, 8 and 10 (Zhong et al. 2017).
     """
+    import_torchvision()
     from torchvision.models.resnet import BasicBlock, ResNet
 
     _need_three(sample, f"resnet{2 * stages + 2}")

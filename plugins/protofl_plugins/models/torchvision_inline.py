@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
-import torchvision.models as tv
 from torch import Tensor, nn
 
 import protofl as pf
@@ -18,6 +17,9 @@ from protofl_plugins.models.imagenet import (
 )
 from protofl_plugins.models.parts import Extractor
 from protofl_plugins.models.pretrained import Library, LibraryGroup
+from protofl_plugins.torchvision_import import import_torchvision
+
+tv = import_torchvision()
 
 
 def _build(net: str, sample: pf.datasets.SampleSpec) -> tuple[nn.Module, tuple[str, ...]]:

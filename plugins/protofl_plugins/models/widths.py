@@ -24,6 +24,7 @@ from protofl_plugins.models.imagenet import (
     imagenet_extractor,
 )
 from protofl_plugins.models.parts import Extractor
+from protofl_plugins.torchvision_import import import_torchvision
 
 OWN = {e.name: e for e in (CNN4, *HTCNN8, RESNET4, RESNET6, RESNET8, RESNET10)}
 SLICED = (nn.Conv2d, nn.Linear, nn.BatchNorm1d, nn.BatchNorm2d)
@@ -75,7 +76,7 @@ class WidthsGroup(ModelGroup):
 
 
 def _extractor_named(name: str) -> Extractor:
-    import torchvision.models as tv
+    tv = import_torchvision()
 
     known = tv.list_models(module=tv)
     if name in OWN:
