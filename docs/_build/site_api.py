@@ -79,7 +79,7 @@ ALIASES = {
     "Read": "A function that turns received bytes into a download for hooks.",
     "Key": "A number or a word of the name of a random stream ([seeds](seeds.md)).",
     "Field": """\
-`pf.Field(default, *, ge, gt, le, lt, alias, description, consent)` declares an option of a
+`pf.Field(default, *, ge, gt, le, lt, alias, description, consent, from_data)` declares an option of a
 [`Config`](#protofl.Config); it is [pydantic's `Field`](https://docs.pydantic.dev/latest/api/fields/).
 
 - `description` gives the paper's symbol and says what the ends of the range do.
@@ -87,7 +87,8 @@ ALIASES = {
 - A default of None means that the variant, another option or the hook `resolve` sets the value. The
   annotation is then the final type.
 - `consent=True` marks an option that only the user may set, such as opening a pickle. The command
-  line and the arguments of `pf.run` may set it; a file, a recipe or a run folder may not.""",
+  line and the arguments of `pf.run` may set it; a file, a recipe or a run folder may not.
+- `from_data=True` marks an option of a model group for which a data set may have a default.""",
 }
 """Descriptions of names that have no docstring of their own."""
 TYPES = (

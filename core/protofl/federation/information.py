@@ -16,6 +16,7 @@ from protofl.hooks.models.architecture import Architecture, places_of
 from protofl.hooks.plugin.composition import Composition
 from protofl.hooks.plugin.members import Choice, choose
 from protofl.hooks.views.run_info import RunInfo
+from protofl.system.options.plugin_options import from_data
 from protofl.system.options.settings import Settings
 
 
@@ -111,6 +112,8 @@ def architectures_of(registry: Registry, sample: SampleSpec, text: str) -> list[
         UsageError: There is no such group, or it takes samples in another form.
     """
     group = choose(registry, "model-group", text)
+    if "min_side" in from_data(type(group.config)) and sample.kind == "image":
+        group = choose(registry, "model-group", text, {"min_side": min(sample.shape[1:])})
     _, notes = model_input_for(sample, group, registry, augment=False)
     if notes:
         do = "take an architecture of a group that takes the same samples"

@@ -98,6 +98,8 @@ class Plan:
         said: Mapping[str, Container[str]] | None = None,
         home: Path = Path(),
         data: Dataset | None = None,
+        *,
+        recorded: bool = False,
     ) -> Plan:
         """Resolve what was given with the defaults of the method, the data set and the list.
 
@@ -109,13 +111,14 @@ class Plan:
             said: See `resolve`.
             home: See `resolve`.
             data: Data to use instead of loading the data set.
+            recorded: See `resolve`.
 
         Raises:
             UsageError: Anything is unknown, out of range, or does not fit together.
         """
         given = {key: value for key, value in given.items() if value is not None}
         # 1. The options, and the plugins that they choose.
-        found = resolve(given, extra, registry, said, home)
+        found = resolve(given, extra, registry, said, home, recorded=recorded)
         settings, composition, choices = found.settings, found.composition, found.choices
         # 2. The data, the public data, and what they become for the models.
         choices, data, read_as = inputs.load_for_group(
@@ -169,7 +172,7 @@ class Plan:
         """Make the plan that `to_json` wrote, whose code was checked there, perhaps of own data."""
         given = json.loads(text)
         allow(given["classes"].values())
-        return cls.make(given, data=data)
+        return cls.make(given, data=data, recorded=True)
 
     # --- what hosts and the loop read from it ---------------------------------------------------
 

@@ -17,7 +17,7 @@ from protofl.hooks.plugin.composition import Composition
 from protofl.hooks.plugin.members import Choice, choose, choose_several, donation, plugins_of_kinds
 from protofl.system.device import device_of
 from protofl.system.machine import usable_cores
-from protofl.system.options.plugin_options import check_consent
+from protofl.system.options.plugin_options import check_consent, from_data
 from protofl.system.options.settings import Settings
 from protofl.system.options.table import CHOOSING, OWNERS, SEVERAL, UPDATES, build, check_names
 
@@ -54,6 +54,8 @@ def resolve(
     registry: Registry | None = None,
     said: Mapping[str, Container[str]] | None = None,
     home: Path = Path(),
+    *,
+    recorded: bool = False,
 ) -> Resolution:
     """Resolve options with the defaults of the method, the data set and the models.
 
@@ -63,6 +65,9 @@ def resolve(
         registry: Where plugins are found, in place of a registry of the run's own.
         said: {plugin: its options that the user gave, not a file}; None where that is all.
         home: The folder of the file that gave the others.
+        recorded: True if the options are those of a recorded run. A record has all options of its
+            models, so the data set's defaults for them are not used: a run that was recorded before
+            a default existed keeps its own value.
 
     Raises:
         UsageError: An option is unknown, out of range, or does not fit another one.
@@ -71,7 +76,8 @@ def resolve(
     registry = registry or Registry.of(vars(settings), extra)
     composition = _composed(registry, settings)
     choices = _chosen(registry, settings, "dataset", "models")
-    settings, set_by = _with_defaults(given, composition, choices)
+    settings, set_by = _with_defaults(given, composition, choices, recorded=recorded)
+    choices |= _chosen(registry, settings, "models")  # with the data set's defaults for them
     if settings.feature_dim == "native":
         _check_native_widths(registry, composition, choices["model-group"])
     device = device_of(settings.device)
@@ -152,7 +158,11 @@ UNDECIDED = {"engine": "eager", "backend": "process"}
 
 
 def _with_defaults(
-    given: Mapping[str, Any], composition: Composition, choices: Mapping[str, Choice]
+    given: Mapping[str, Any],
+    composition: Composition,
+    choices: Mapping[str, Choice],
+    *,
+    recorded: bool,
 ) -> tuple[Settings, dict[str, str]]:
     """Return the given options with defaults of method, data set and models, and who set each."""
     width = getattr(choices["model-group"].plugin, "feature_dim", None)
@@ -160,7 +170,7 @@ def _with_defaults(
     data = f"data set {choices['dataset'].name}"
     set_by = dict.fromkeys(defaults, f"models {choices['model-group'].name}") | {"clients": data}
     of_data = dict(getattr(choices["dataset"].plugin, "defaults", {}))
-    of_plugins = of_data.pop("options", {})
+    of_plugins = dict(of_data.pop("options", {}))
     if by := getattr(choices["dataset"].config, "by", None):
         of_data["partition"] = f"column:{by}"
         if given.get("partition") not in (None, of_data["partition"]):
@@ -173,11 +183,17 @@ def _with_defaults(
     asked = composition.members[composition.main].call("run_defaults") or {}
     check_names(asked, f"option in run_defaults of {composition.main}:")
     options = dict(given.get("options", {}))
+    of_models = of_plugins.pop("models", {})
     for owner, values in of_plugins.items():
         if not {"lr_schedule" if owner == "schedule" else owner} & {*asked, *given}:
             options[owner] = {**values, **options.get(owner, {})}
             own = given.get("options", {}).get(owner, {})
             set_by |= {f"{owner}.{key}": data for key in values if key not in own}
+    own, usual = options.get("models", {}), from_data(type(choices["model-group"].config))
+    of_models = {k: v for k, v in of_models.items() if k in usual and k not in own}
+    if of_models and not recorded:
+        options["models"] = {**of_models, **own}
+        set_by |= {f"models.{key}": data for key in of_models}
     set_by |= dict.fromkeys(asked, f"method {composition.main}") | dict.fromkeys(given, "user")
     return build({**defaults, **asked, **given, "options": options}), set_by
 

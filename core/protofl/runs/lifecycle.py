@@ -90,7 +90,14 @@ def _start(
     elif out is not None:
         check_free(out.expanduser().absolute())
     home = folder.path if recorded else request.home
-    plan = plan or Plan.make(given, request.extra, note, said=request.said, home=home)
+    plan = plan or Plan.make(
+        given,
+        request.extra,
+        note,
+        said=request.said,
+        home=home,
+        recorded=bool(recorded) or request.recorded,
+    )
     _decide_and_check(plan, sources_in(recorded) if recorded else request.set_by, note)
     if (line := plan.check_initial_weights()) and not recorded:
         progress(events.Note(line))

@@ -37,6 +37,7 @@ class Request:
         quiet: Whether a ``--config`` file asks for the last table only.
         extra: Plugin classes that are not installed, {(kind, name): class}.
         home: The folder of the file that holds options, in which it may name output folders.
+        recorded: Whether the file is the ``config.json`` of a run.
     """
 
     options: dict[str, Any]
@@ -48,6 +49,7 @@ class Request:
     quiet: bool = False
     extra: dict[tuple[str, str], type] = field(default_factory=dict)
     home: Path = Path()
+    recorded: bool = False
 
     @property
     def registry(self) -> Registry:
@@ -100,7 +102,8 @@ def read_request(
         if not isinstance(table, Mapping):
             table = read_table(Path(table), "--config", "options")
         below, needs, recorded = options_in(table), read_needs(table), sources_in(table)
-        _take_outputs(below, typed, where, request, recorded="versions" in table)
+        request.recorded = "versions" in table
+        _take_outputs(below, typed, where, request, recorded=request.recorded)
     below = dict(named(below))
     owner = str(typed.get("method") or below.get("method") or "")
     below = parse_options(below, owner)

@@ -74,7 +74,14 @@ class RequestedRun:
                 do="leave it out, or run without reusing one",
             )
         note = lambda line: progress(events.Note(line))  # noqa: E731
-        plan = Plan.make(request.options, request.extra, note, said=request.said, home=request.home)
+        plan = Plan.make(
+            request.options,
+            request.extra,
+            note,
+            said=request.said,
+            home=request.home,
+            recorded=request.recorded,
+        )
         if plan.settings.engine == "auto":
             from protofl.runs.automatic_choices import choose_engine
 

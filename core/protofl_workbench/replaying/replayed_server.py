@@ -187,7 +187,7 @@ def own_plan(recorded: Mapping[str, Any]) -> Plan:
     Raises:
         UsageError: Data or plugins of the run are missing.
     """
-    return Plan.make(_own_options(recorded), report=lambda line: None)
+    return Plan.make(_own_options(recorded), report=lambda line: None, recorded=True)
 
 
 def changes_of(
@@ -226,7 +226,7 @@ def changes_of(
         chosen = {**set, **dict(zip(grid, values, strict=True))}
         typed = parse_options({"set": chosen, "use": dict(use)}, owner=str(recorded["method"]))
         options = _without_displaced(merge_options(_own_options(recorded), typed), recorded)
-        plan = Plan.make(options, report=lambda line: None)
+        plan = Plan.make(options, report=lambda line: None, recorded=True)
         words = [f"{key}={value}" for key, value in (*chosen.items(), *use.items())]
         yield Change(", ".join(words), plan)
 

@@ -34,6 +34,7 @@ class Digits:
         "options": {
             "partition": {"classes_per_client": 4},
             "schedule": {"over": 2, "floor": 0.33},
+            "models": {"min_side": 16},
         },
     }
 

@@ -44,3 +44,27 @@ class ModelGroup:
     def server_architectures(self, config: pf.Config) -> list[pf.models.Architecture]:
         """The server's extractors, each with a linear head; the first is FedPKD's model."""
         return [extractor.with_head() for extractor in self.server_extractors]
+
+
+class SizedConfig(pf.Config):
+    """The side of small images."""
+
+    min_side: int = pf.Field(
+        ModelGroup.min_side,
+        ge=16,
+        le=1024,
+        from_data=True,
+        description="side in pixels to which smaller images are enlarged, at least 16; a larger "
+        "side costs time in proportion to its square",
+    )
+
+
+class SizedGroup(ModelGroup):
+    """A group of nets for images of any side from 16 pixels, with an option for small images.
+
+    Papers train these nets on images of 32×32 and more, which stay as they are. Smaller images are
+    enlarged to 32 by default; a data set may have a default of its own.
+    """
+
+    class Config(SizedConfig):
+        """The side of small images."""

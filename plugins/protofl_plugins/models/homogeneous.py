@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from protofl_plugins.models.bottleneck import RESNET56
 from protofl_plugins.models.cnn import CNN4
-from protofl_plugins.models.group import ModelGroup
+from protofl_plugins.models.group import ModelGroup, SizedGroup
 from protofl_plugins.models.imagenet import RESNET10, RESNET18, RESNET34
 
 
@@ -16,7 +16,7 @@ class CNN4Group(ModelGroup):
     channels = None
 
 
-class _OneResNet(ModelGroup):
+class _OneResNet(SizedGroup):
     # FedTGP, appendix A, "Model heterogeneity": the 4-layer CNN is the auxiliary model of FML and
     # FedKD where all clients have one architecture.
     server_extractors = (RESNET56, CNN4)

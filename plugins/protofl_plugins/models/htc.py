@@ -9,8 +9,8 @@ from __future__ import annotations
 import protofl as pf
 from protofl_plugins.models.bottleneck import RESNET56
 from protofl_plugins.models.cnn import CNN4
-from protofl_plugins.models.group import ModelGroup
-from protofl_plugins.models.htfe import HtFE8, WithMobileNet
+from protofl_plugins.models.group import SizedGroup
+from protofl_plugins.models.htfe import HtFE8, SizedWithMobileNet
 from protofl_plugins.models.imagenet import RESNET34
 from protofl_plugins.models.parts import LINEAR, Head
 
@@ -18,7 +18,7 @@ HEADS = (LINEAR, Head((512,)), Head((256,)), Head((128,)))
 """The classifiers; the suffixes +h1 to +h4 count them as the appendix does."""
 
 
-class HeterogeneousHeads(ModelGroup):
+class HeterogeneousHeads(SizedGroup):
     """Architecture i is extractor i mod X with head i mod 4; the auxiliary has a linear head."""
 
     server_extractors = (RESNET56, CNN4)
@@ -40,7 +40,7 @@ class Res34HtC4(HeterogeneousHeads):
     extractors = (RESNET34,)
 
 
-class HtFE8HtC4(HeterogeneousHeads, WithMobileNet):
+class HtFE8HtC4(HeterogeneousHeads, SizedWithMobileNet):
     """The extractors of htfe8 with four different heads in turn (FedTGP)."""
 
     extractors = HtFE8.extractors

@@ -14,7 +14,7 @@ from typing import cast
 import protofl as pf
 from protofl_plugins.models import imagenet as nets
 from protofl_plugins.models.cnn import CNN4
-from protofl_plugins.models.group import ModelGroup
+from protofl_plugins.models.group import ModelGroup, SizedConfig, SizedGroup
 from protofl_plugins.models.parts import Extractor
 
 
@@ -38,25 +38,32 @@ class WithMobileNet(ModelGroup):
         return tuple(kept.get(extractor, extractor) for extractor in self.extractors)
 
 
-class HtFE2(ModelGroup):
+class SizedWithMobileNet(WithMobileNet, SizedGroup):
+    """Options of groups with MobileNetV2 whose nets take images of any side."""
+
+    class Config(WithMobileNet.Config, SizedConfig):
+        """Options of the nets, and the side of small images."""
+
+
+class HtFE2(SizedGroup):
     """CNN4 and ResNet18 (FedTGP)."""
 
     extractors = (CNN4, nets.RESNET18)
 
 
-class HtFE3(ModelGroup):
+class HtFE3(SizedGroup):
     """ResNet10, 18 and 34 (FedTGP)."""
 
     extractors = (nets.RESNET10, nets.RESNET18, nets.RESNET34)
 
 
-class HtFE4(WithMobileNet):
+class HtFE4(SizedWithMobileNet):
     """CNN4, GoogLeNet, MobileNetV2 and ResNet18 (FedTGP)."""
 
     extractors = (CNN4, nets.GOOGLENET, nets.MOBILENET_V2, nets.RESNET18)
 
 
-class HtFE5(ModelGroup):
+class HtFE5(SizedGroup):
     """CNN4, ResNet10, 18, 34 and 50 (FedSA).
 
     Another library's group of this name is GoogLeNet, MobileNetV2, ResNet18, 34 and 50.
@@ -65,7 +72,7 @@ class HtFE5(ModelGroup):
     extractors = (CNN4, nets.RESNET10, nets.RESNET18, nets.RESNET34, nets.RESNET50)
 
 
-class HtFE8(WithMobileNet):
+class HtFE8(SizedWithMobileNet):
     """CNN4, GoogLeNet, MobileNetV2, ResNet18, 34, 50, 101 and 152 (FedTGP)."""
 
     extractors = (
@@ -80,7 +87,7 @@ class HtFE8(WithMobileNet):
     )
 
 
-class HtFE9(ModelGroup):
+class HtFE9(SizedGroup):
     """ResNet4, 6, 8, 10, 18, 34, 50, 101 and 152 (FedTGP)."""
 
     extractors = (

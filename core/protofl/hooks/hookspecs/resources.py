@@ -48,7 +48,8 @@ class ModelGroupSpec:
     samples of its models: ``image``, ``series``, ``tokens``, ``table``; images), ``feature_dim``
     (K; 512), ``server_architecture`` (``resnet56``), ``auxiliary_architecture`` (the small model
     that clients share in FML and FedKD; its first architecture), and for images ``min_side``
-    (smaller images are enlarged; 32) and ``channels`` (input channels, None for the data's; None).
+    (smaller images are enlarged; 32; an option of this name goes before) and ``channels`` (input
+    channels, None for the data's; None).
     """
 
     @hookspec(firstresult=True)

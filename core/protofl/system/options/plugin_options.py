@@ -23,6 +23,7 @@ def Field(
     *,
     description: str,
     consent: Consent = False,
+    from_data: bool = False,
     **about: Any,  # noqa: ANN401
 ) -> Any:  # noqa: ANN401
     """Declare an option: its default, description and bounds.
@@ -37,12 +38,17 @@ def Field(
             the arguments of `pf.run`; in a ``--config`` file, a recipe or a run folder, which
             others may have written, it is refused. ``"outside"`` is for an output folder: a file
             may name one inside its own folder.
+        from_data: True for an option of a model group for which a data set may have a default
+            (``defaults["options"]["models"]``), such as the side of small images.
         **about: Further arguments of pydantic's ``Field``: ``ge``, ``gt``, ``le``, ``lt``,
             ``alias``, ….
     """
     known = default is not None
+    marks = {"consent": consent} if consent else {}
+    marks |= {"from_data": True} if from_data else {}
+    if marks:
+        about["json_schema_extra"] = marks
     if consent:
-        about["json_schema_extra"] = {"consent": consent}
         description += " (from the command line only)"
     return pydantic.Field(default, description=description, validate_default=known, **about)
 
@@ -136,8 +142,17 @@ def _accepts_bool(annotation: Any) -> bool:  # noqa: ANN401 - a type
 
 def consents(config: type[BaseModel]) -> dict[str, str]:
     """Return the consents: {name that users write: field name}."""
+    return _marked(config, "consent")
+
+
+def from_data(config: type[BaseModel]) -> dict[str, str]:
+    """Return the options that a data set may set: {name that users write: field name}."""
+    return _marked(config, "from_data")
+
+
+def _marked(config: type[BaseModel], mark: str) -> dict[str, str]:
     extra = {name: field.json_schema_extra for name, field in config.model_fields.items()}
-    marked = {n for n, e in extra.items() if isinstance(e, dict) and e.get("consent")}
+    marked = {n for n, e in extra.items() if isinstance(e, dict) and e.get(mark)}
     return {written: name for written, name in option_names(config).items() if name in marked}
 
 
