@@ -18,6 +18,7 @@ from protofl.federation.host import Host
 from protofl.federation.plan import Plan
 from protofl.federation.stages import Workload
 from protofl.hooks.discovery.registry import Registry
+from protofl.hooks.models.flops import seconds_of_step
 from protofl.hooks.plugin.members import choose
 from protofl.records.layout import SESSION
 from protofl.records.row import Row
@@ -158,6 +159,46 @@ def seconds_left(plan: Plan, rows: Sequence[Row]) -> float:
     return each * max(0, plan.settings.rounds * plan.settings.trials - len(rows))
 
 
+def begins_early(plan: Plan) -> bool:
+    """Return True if the run looks long enough for worker processes, before anything is measured.
+
+    The workers of such a run then load their libraries while the dry step works. The dry step
+    measures the work, and `choose_backend` has the last word.
+    """
+    info, s, load = plan.info, plan.settings, Workload(plan, 0)
+    try:
+        seconds = [
+            load.training(client)
+            * seconds_of_step(
+                architecture,
+                *info.sizes_of(architecture),
+                batch_size=min(s.batch_size, int(plan.split(0).train_sizes[client])),
+            )
+            for client, architecture in enumerate(
+                map(info.architecture_of, range(info.num_clients))
+            )
+        ]
+    except Exception:  # the dry step words what is wrong with a model
+        return False
+    share = info.participants / info.num_clients
+    return _saved(sum(seconds) * s.rounds * s.trials * share, plan) > STARTUP
+
+
+def _saved(seconds: float, plan: Plan) -> float:
+    """Return the seconds that worker processes save of some seconds of training."""
+    return seconds * (1 - 1 / _hosts(plan))
+
+
+def _hosts(plan: Plan) -> int:
+    return min(len(usable_cores()), plan.info.participants)
+
+
+def set_backend(plan: Plan, name: str) -> None:
+    """Set the backend of a plan, with its default options."""
+    plan.choices["backend"] = choose(plan.registry, "backend", name, {})
+    plan.settings = plan.settings.model_copy(update={"backend": name})
+
+
 def choose_backend(
     plan: Plan, rows: Sequence[Row], tried: Sequence[Row], note: Callable[[str], None]
 ) -> None:
@@ -170,14 +211,13 @@ def choose_backend(
             rounds the backend is ``process``.
         note: Takes a line about the choice.
     """
-    name, hosts = "process", min(len(usable_cores()), plan.info.participants)
+    name = "process"
     if rows or tried:
         seconds = seconds_left(plan, rows) if rows else seconds_of_dry_step(plan, tried[0])
         about = f"about {seconds:.0f} s of training"
-        if seconds * (1 - 1 / hosts) > STARTUP:
-            note(f"backend process: {about} in {hosts} worker processes")
+        if _saved(seconds, plan) > STARTUP:
+            note(f"backend process: {about} in {_hosts(plan)} worker processes")
         else:
             name = "local"
             note(f"backend local: {about}; worker processes take {STARTUP:.0f} s to start")
-    plan.choices["backend"] = choose(plan.registry, "backend", name, {})
-    plan.settings = plan.settings.model_copy(update={"backend": name})
+    set_backend(plan, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -134,7 +134,14 @@ def plan_run(request: Request, note: Callable[[str], None]) -> Plan:
     Raises:
         UsageError: Something asked for can't be done.
     """
-    plan = Plan.make(request.options, request.extra, note, said=request.said, home=request.home)
+    plan = Plan.make(
+        request.options,
+        request.extra,
+        note,
+        said=request.said,
+        home=request.home,
+        recorded=request.recorded,
+    )
     _decide_and_check(plan, request.set_by, note)
     if line := plan.check_initial_weights():
         note(line)
@@ -181,19 +188,9 @@ class _Lifecycle:
     def train(self) -> None:
         """Train all trials that are not finished; the profile is written even after a failure."""
         plan, sums = self.plan, self.profile.sums
-        participation, learned = Participation(plan), None
-        if plan.settings.backend == "auto":  # the dry step measures the work first
-            learned = self._before_the_first_round()
-            from protofl.runs.automatic_choices import choose_backend
-
-            tried = self._tried if self.idle is None else []  # a session keeps its workers
-            choose_backend(plan, self.folder.rows, tried, self._note)
-        pool: Pool = plan.choices["backend"].call(
-            "open_pool", plan=plan, workers=plan.settings.workers, idle=self.idle
-        )
+        participation = Participation(plan)
         try:
-            with temporary_folder(self.folder.parked) as parked, closing(pool):
-                learned = self._before_the_first_round() if learned is None else learned
+            with temporary_folder(self.folder.parked) as parked, self._ready() as (pool, learned):
                 write_json(self.folder.path / SESSION, {"backend": plan.settings.backend})
                 federation = Federation(
                     plan,
@@ -226,6 +223,43 @@ class _Lifecycle:
         finally:
             if (self.folder.path / "config.json").exists():
                 self.profile.write(self.folder.path / "profile")
+
+    @contextmanager
+    def _ready(self) -> Iterator[tuple[Pool, dict[str, Any]]]:
+        """Open the pool, and run the dry step; yield the pool and what the gate has learned.
+
+        Worker processes load their libraries while the dry step works. With ``--backend auto`` the
+        dry step measures the work first, unless the run is clearly long enough for them. Whatever
+        ends the block, an error of the dry step or an interruption too, ends the workers.
+        """
+        plan = self.plan
+        with ExitStack() as until:
+            if plan.settings.backend != "auto":
+                pool = until.enter_context(closing(self._pool()))
+                yield pool, self._before_the_first_round()
+                return
+            from protofl.runs.automatic_choices import begins_early, choose_backend, set_backend
+
+            early: Pool | None = None
+            if not self.folder.rows and begins_early(plan):
+                set_backend(plan, "process")
+                early = until.enter_context(closing(self._pool()))
+            learned = self._before_the_first_round()
+            tried = self._tried if self.idle is None else []  # a session keeps its workers
+            choose_backend(plan, self.folder.rows, tried, self._note)
+            if early is not None and plan.settings.backend == "process":
+                yield early, learned
+                return
+            until.close()  # the workers of a run that needs none
+            yield until.enter_context(closing(self._pool())), learned
+
+    def _pool(self) -> Pool:
+        """Open the hosts of the run."""
+        plan = self.plan
+        pool: Pool = plan.choices["backend"].call(
+            "open_pool", plan=plan, workers=plan.settings.workers, idle=self.idle
+        )
+        return pool
 
     def _note(self, line: str) -> None:
         self.progress(events.Note(line))

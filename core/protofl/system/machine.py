@@ -97,19 +97,27 @@ _START = (
 )
 
 
-def fresh_interpreter(module: str) -> tuple[list[str], dict[str, str]]:
+_UNINTERRUPTED = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+
+
+def fresh_interpreter(
+    module: str, *, uninterrupted: bool = False
+) -> tuple[list[str], dict[str, str]]:
     """Return the command that runs a module in a new interpreter with this one's path.
 
     It imports nothing from the current folder, unless this process has it on its path by name.
 
     Args:
         module: The module's name; it runs as ``__main__``.
+        uninterrupted: True if the process ignores Ctrl-C from its start, while it imports too. A
+            terminal sends it to all processes of a run, and the run ends its own.
 
     Returns:
         The command, and the environment to start it with.
     """
     path = os.pathsep.join(p for p in sys.path if p)
-    return [sys.executable, "-c", _START, module], {**os.environ, "PYTHONPATH": path}
+    start = _UNINTERRUPTED + _START if uninterrupted else _START
+    return [sys.executable, "-c", start, module], {**os.environ, "PYTHONPATH": path}
 
 
 @contextmanager

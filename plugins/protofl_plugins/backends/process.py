@@ -141,7 +141,9 @@ class Lent:
 
 def _started() -> tuple[list[str], dict[str, str]]:
     """The command that starts a worker, and its environment."""
-    command, environment = pf.backends.fresh_interpreter("protofl_plugins.backends.worker")
+    command, environment = pf.backends.fresh_interpreter(
+        "protofl_plugins.backends.worker", uninterrupted=True
+    )
     return command, {
         # Keep freed memory: every step frees and takes the same activations, and giving them
         # back to the system each time costs a tenth of a round in page faults (glibc only).

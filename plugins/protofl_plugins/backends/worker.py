@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import os
 import queue
-import signal
 import sys
 import threading
 from functools import partial
@@ -30,7 +29,6 @@ def _read(stream: BinaryIO, inbox: queue.Queue[tuple[dict[str, Any], bytes]]) ->
 
 def main() -> None:
     """Serve jobs until the input closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run is interrupted, and closes its workers
     incoming, outgoing = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # prints of plugins are not messages
     inbox: queue.Queue[tuple[dict[str, Any], bytes]] = queue.Queue()

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from runtime_toys import GIVEN, train, without_times
 
 import protofl as pf
+from protofl.federation.host import Host
 from protofl.federation.plan import Plan
 from protofl.records.row import Row
 from protofl.runs import automatic_choices
-from protofl.runs.automatic_choices import choose_backend, recorded_backend
+from protofl.runs.automatic_choices import begins_early, choose_backend, recorded_backend
+from protofl_plugins.backends.process import Process
 
 pytestmark = pytest.mark.usefixtures("toys", "two_cores")
 
@@ -100,3 +105,153 @@ def test_the_record_of_the_backend(tmp_path, content, given, found, says):
     notes = []
     assert recorded_backend(tmp_path, given, notes.append) == found
     assert says in "".join(notes) and bool(says) == bool(notes)
+
+
+# --- worker processes that start before the dry step ------------------------------------------
+
+
+def early(monkeypatch, value=True):
+    monkeypatch.setattr(automatic_choices, "begins_early", lambda plan: value)
+
+
+def watched_pools(monkeypatch):
+    """Let the backend ``process`` open a host in this process; return the list of what happens."""
+    happened = []
+
+    class Pool(Host):
+        def close(self):
+            happened.append("closed")
+
+    @pf.hookimpl
+    def open_pool(self, plan):
+        happened.append("opened")
+        return Pool(plan)
+
+    monkeypatch.setattr(Process, "open_pool", open_pool)
+    return happened
+
+
+def note_dry_step(happened):
+    def progress(event):
+        if isinstance(event, pf.events.DryStepStarted):
+            happened.append("dry step")
+        if isinstance(event, pf.events.RoundStarted):
+            happened.append("round")
+
+    return progress
+
+
+GIVEN_AUTO = {"backend": "auto", "dry_step": True}
+
+
+def test_the_workers_of_a_long_run_start_before_the_dry_step(tmp_path, monkeypatch):
+    early(monkeypatch)
+    happened = watched_pools(monkeypatch)
+    monkeypatch.setattr(automatic_choices, "STARTUP", 0.0)  # the dry step finds it long, too
+    train("local", tmp_path / "run", progress=note_dry_step(happened), **GIVEN_AUTO)
+    assert happened == ["opened", "dry step", "round", "round", "closed"]
+
+
+def test_the_dry_step_has_the_last_word(tmp_path, monkeypatch):
+    early(monkeypatch)
+    happened = watched_pools(monkeypatch)
+    progress = note_dry_step(happened)
+    found = train("fedproto", tmp_path / "run", progress=progress, **GIVEN_AUTO)
+    assert happened == ["opened", "dry step", "closed", "round", "round"]
+    local = train("fedproto", tmp_path / "local", progress=False, dry_step=True)
+    assert without_times(found.record) == without_times(local.record)
+
+
+def test_a_short_run_starts_no_workers(tmp_path, monkeypatch):
+    happened = watched_pools(monkeypatch)
+    train("local", tmp_path / "run", progress=note_dry_step(happened), **GIVEN_AUTO)
+    assert happened == ["dry step", "round", "round"]
+
+
+def test_a_resumed_run_has_no_dry_step_to_start_them_before(tmp_path, monkeypatch):
+    def stop(event):
+        if isinstance(event, pf.events.RoundDone):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train("local", tmp_path / "run", progress=stop)
+    (tmp_path / "run" / "session.json").unlink()
+    early(monkeypatch)
+    happened = watched_pools(monkeypatch)
+    pf.run(out=tmp_path / "run", resume=True, progress=note_dry_step(happened))
+    assert happened == ["round"]
+
+
+@pytest.mark.parametrize("by", ["refusal", "interrupt"])
+def test_what_ends_the_dry_step_ends_the_workers(tmp_path, monkeypatch, by):
+    early(monkeypatch)
+    happened = watched_pools(monkeypatch)
+    note = note_dry_step(happened)
+
+    def progress(event):
+        note(event)
+        if by == "interrupt" and isinstance(event, pf.events.DryStepStarted):
+            raise KeyboardInterrupt
+
+    use = {"use": {"inference": "fedproto"}} if by == "refusal" else {}
+    with pytest.raises(pf.UsageError if by == "refusal" else KeyboardInterrupt):
+        train("local", tmp_path / "run", progress=progress, **use, **GIVEN_AUTO)
+    assert happened == ["opened", "dry step", "closed"]
+    assert not (tmp_path / "run").exists()  # nothing was trained
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"models": "htfe8", "dataset": "digits"}, True),
+        ({"models": "cnn4", "dataset": "digits", "rounds": 1, "subset": 0.2}, False),
+        ({"models": "mlp", "dataset": "wine"}, False),
+    ],
+    ids=["eight large nets", "a part of the digits", "a table"],
+)
+def test_which_runs_look_long(given, expected, tmp_path):
+    plan = Plan.make({"method": "fedsa", "backend": "auto", "device": "cpu", **given})
+    assert begins_early(plan) == expected
+
+
+def test_a_net_that_fails_is_left_to_the_dry_step(monkeypatch):
+    def fail(*given, **named):
+        raise RuntimeError("no such layer")
+
+    plan = plan_of(rounds=10**6)
+    assert begins_early(plan)
+    monkeypatch.setattr(automatic_choices, "seconds_of_step", fail)
+    assert not begins_early(plan)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by", ["refusal", "interrupt"])
+def test_no_process_is_left_of_a_run_that_ends_in_the_dry_step(tmp_path, monkeypatch, by):
+    """The workers are still importing their libraries."""
+    early(monkeypatch)
+    seen = []
+
+    def progress(event):
+        if isinstance(event, pf.events.DryStepStarted):
+            seen.extend(workers_of_this_process())
+            if by == "interrupt":
+                raise KeyboardInterrupt
+
+    options = {"models": "cnn4", "clients": 2, "subset": 0.1, "rounds": 1, "backend": "auto"}
+    use = {"use": {"inference": "fedproto"}} if by == "refusal" else {}
+    with pytest.raises(pf.UsageError if by == "refusal" else KeyboardInterrupt):
+        pf.run("local", out=tmp_path / "run", progress=progress, device="cpu", **options, **use)
+    assert len(seen) == 2
+    assert workers_of_this_process() == []
+
+
+def workers_of_this_process():
+    """Return the process ids of the workers of this process."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parent = int(path.read_text().rpartition(")")[2].split()[1])
+            command = (path.parent / "cmdline").read_bytes()
+            if parent == os.getpid() and b"backends.worker" in command:
+                found.append(int(path.parent.name))
+    return found
