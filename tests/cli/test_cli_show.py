@@ -54,6 +54,13 @@ def test_a_method(cli, monkeypatch):
     assert "variant=official   --drop-last true" in output  # run defaults of the variant
 
 
+def test_run_defaults_of_a_data_set(cli):
+    lines = " ".join(cli("show", "digits").output.split())
+    assert "--local-epochs 3 --batch-size 16" in lines
+    large = lines.partition("with models for any side")[2]
+    assert large.lstrip().startswith("--local-epochs 2 --drop-last true --set models.min_side=16")
+
+
 @pytest.mark.parametrize("method", ["fedmd", "ds-fl", "feddf", "fedet", "fedpkd"])
 def test_run_defaults_of_the_papers_epochs(cli, monkeypatch, method):
     """With epochs=paper all methods of FedPKD's comparison use its Adam; FedPKD always does."""

@@ -47,7 +47,8 @@ class Digits8(images(1, 8)):
     defaults = {
         "clients": 2,
         "partition": "iid",
-        "options": {"models": {"min_side": 9, "width": 7}},
+        "lr": 0.3,
+        "resized": {"lr": 0.2, "options": {"models": {"min_side": 9}}},
     }
 
 
@@ -76,12 +77,16 @@ def test_a_data_set_sets_the_side_of_groups_that_allow_it(tmp_path):
     assert found.set_by["models.min_side"] == "data set digits8"
     assert found.settings.options["models"] == {"min_side": 9, "width": 3}
     assert any("brought to 9 px" in note for note in found.notes)
-    assert side(plan(tmp_path, models="fixed")) == 12
+    assert found.settings.lr == 0.2 and found.set_by["lr"] == "data set digits8"
+    fixed = plan(tmp_path, models="fixed")
+    assert side(fixed) == 12 and fixed.settings.lr == 0.3
 
 
 def test_the_user_wins(tmp_path):
     found = plan(tmp_path, options={"models": {"min_side": 10}})
     assert side(found) == 10 and found.set_by.get("models.min_side") is None
+    assert found.settings.lr == 0.3  # the other rate is for the other side
+    assert plan(tmp_path, lr=0.1).settings.lr == 0.1
     assert side(plan(tmp_path, models="fixed", options={"models": {"min_side": 10}})) == 10
 
 

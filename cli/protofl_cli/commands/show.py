@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
@@ -270,17 +270,26 @@ def _dataset(name: str, found: Any) -> None:  # noqa: ANN401 - a plugin
     defaults = getattr(found, "defaults", {})
     rows = [("use it as", f"--dataset {word}")]
     if defaults:
-        further = dict(defaults)
-        options = further.pop("options", {})
-        words = [f"--{k.replace('_', '-')} {value_text(v)}" for k, v in further.items()]
-        words += [
-            f"--set {owner}.{name}={value_text(value)}"
-            for owner, values in options.items()
-            for name, value in values.items()
-        ]
-        rows.append(("run defaults", " ".join(words)))
+        usual = dict(defaults)
+        resized = usual.pop("resized", {})
+        rows.append(("run defaults", _as_typed(usual)))
+        if resized:
+            rows.append(("with models for any side", _as_typed(resized)))
     render.pairs(rows)
     render.text()
+
+
+def _as_typed(defaults: Mapping[str, Any]) -> str:
+    """Return run defaults as the options of a command."""
+    further = dict(defaults)
+    options = further.pop("options", {})
+    words = [f"--{k.replace('_', '-')} {value_text(v)}" for k, v in further.items()]
+    words += [
+        f"--set {owner}.{name}={value_text(value)}"
+        for owner, values in options.items()
+        for name, value in values.items()
+    ]
+    return " ".join(words)
 
 
 def _hooks(kind: str, found: type) -> None:

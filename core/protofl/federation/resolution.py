@@ -169,8 +169,8 @@ def _with_defaults(
     defaults: dict[str, Any] = {} if width is None else {"feature_dim": width}
     data = f"data set {choices['dataset'].name}"
     set_by = dict.fromkeys(defaults, f"models {choices['model-group'].name}") | {"clients": data}
-    of_data = dict(getattr(choices["dataset"].plugin, "defaults", {}))
-    of_plugins = dict(of_data.pop("options", {}))
+    of_data = defaults_of_data(choices["dataset"], choices["model-group"], given, recorded=recorded)
+    of_plugins = of_data.pop("options", {})
     if by := getattr(choices["dataset"].config, "by", None):
         of_data["partition"] = f"column:{by}"
         if given.get("partition") not in (None, of_data["partition"]):
@@ -183,19 +183,41 @@ def _with_defaults(
     asked = composition.members[composition.main].call("run_defaults") or {}
     check_names(asked, f"option in run_defaults of {composition.main}:")
     options = dict(given.get("options", {}))
-    of_models = of_plugins.pop("models", {})
     for owner, values in of_plugins.items():
-        if not {"lr_schedule" if owner == "schedule" else owner} & {*asked, *given}:
+        chosen = {"lr_schedule" if owner == "schedule" else owner} - {"models"}
+        if not chosen & {*asked, *given}:
             options[owner] = {**values, **options.get(owner, {})}
             own = given.get("options", {}).get(owner, {})
             set_by |= {f"{owner}.{key}": data for key in values if key not in own}
-    own, usual = options.get("models", {}), from_data(type(choices["model-group"].config))
-    of_models = {k: v for k, v in of_models.items() if k in usual and k not in own}
-    if of_models and not recorded:
-        options["models"] = {**of_models, **own}
-        set_by |= {f"models.{key}": data for key in of_models}
     set_by |= dict.fromkeys(asked, f"method {composition.main}") | dict.fromkeys(given, "user")
     return build({**defaults, **asked, **given, "options": options}), set_by
+
+
+def defaults_of_data(
+    dataset: Choice, group: Choice, given: Mapping[str, Any], *, recorded: bool = False
+) -> dict[str, Any]:
+    """Return the run defaults of a data set, those of plugins under ``options``.
+
+    ``resized`` in a data set's ``defaults`` replaces some of them where ``resized["options"]
+    ["models"]`` has defaults for options that the group marks with ``from_data=True``, and the user
+    gives none of these options.
+
+    Args:
+        dataset: The data set.
+        group: The models.
+        given: The given options of the run.
+        recorded: See `resolve`.
+    """
+    found = dict(getattr(dataset.plugin, "defaults", {}))
+    options, resized = dict(found.pop("options", {})), dict(found.pop("resized", {}))
+    further = dict(resized.pop("options", {}))
+    options.pop("models", None)  # the models are the user's choice, and so are their options
+    own = given.get("options", {}).get("models", {})
+    names = {*further.get("models", {})}
+    if names and names <= {*from_data(type(group.config))} - {*own} and not recorded:
+        found |= resized
+        options |= further
+    return {**found, "options": options}
 
 
 def _further(registry: Registry, settings: Settings, composition: Composition) -> list[str]:

@@ -34,7 +34,14 @@ class Digits:
         "options": {
             "partition": {"classes_per_client": 4},
             "schedule": {"over": 2, "floor": 0.33},
-            "models": {"min_side": 16},
+        },
+        # Large nets take half the time on 16 pixels instead of 32. Their last stages then see 1×1
+        # and normalise over the batch alone: after a last batch of four samples, the features of
+        # ResNet152 reach 1e17 in evaluation mode, so such batches are dropped.
+        "resized": {
+            "local_epochs": 2,
+            "drop_last": True,
+            "options": {"models": {"min_side": 16}},
         },
     }
 

@@ -38,8 +38,8 @@ def Field(
             the arguments of `pf.run`; in a ``--config`` file, a recipe or a run folder, which
             others may have written, it is refused. ``"outside"`` is for an output folder: a file
             may name one inside its own folder.
-        from_data: True for an option of a model group for which a data set may have a default
-            (``defaults["options"]["models"]``), such as the side of small images.
+        from_data: True for an option of a model group for which a data set may have a default, such
+            as the side of small images (``resized`` in the data set's ``defaults``).
         **about: Further arguments of pydantic's ``Field``: ``ge``, ``gt``, ``le``, ``lt``,
             ``alias``, ….
     """
