@@ -36,13 +36,9 @@ class Digits:
             "schedule": {"over": 2, "floor": 0.33},
         },
         # Large nets take half the time on 16 pixels instead of 32. Their last stages then see 1×1
-        # and normalise over the batch alone: after a last batch of four samples, the features of
-        # ResNet152 reach 1e17 in evaluation mode, so such batches are dropped.
-        "resized": {
-            "local_epochs": 2,
-            "drop_last": True,
-            "options": {"models": {"min_side": 16}},
-        },
+        # and normalise over the batch alone: a last batch of four samples can bring the features
+        # of ResNet152 to 1e17 in evaluation mode, so such batches are dropped.
+        "resized": {"drop_last": True, "options": {"models": {"min_side": 16}}},
     }
 
     @pf.hookimpl

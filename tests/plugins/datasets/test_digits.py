@@ -56,12 +56,12 @@ def test_options_of_their_defaults_belong_to_the_plugins_of_their_defaults(
     ("models", "options", "side"),
     [("htfe8", {}, 16), ("htfe8", {"min_side": 32}, 32), ("htcnn8", {}, None)],
 )
-def test_large_nets_train_for_less_on_fewer_pixels(models, options, side):
+def test_large_nets_train_on_fewer_pixels_without_small_batches(models, options, side):
     given = {"method": "fedproto", "models": models, "options": {"models": options}}
     found = resolve(given).settings
     assert found.options.get("models", {}).get("min_side") == side
-    assert (found.local_epochs, found.drop_last) == ((2, True) if side == 16 else (3, False))
-    assert (found.lr, found.rounds, found.batch_size) == (0.03, 3, 16)
+    assert found.drop_last == (side == 16)
+    assert (found.lr, found.rounds, found.local_epochs, found.batch_size) == (0.03, 3, 3, 16)
 
 
 @pytest.mark.slow
