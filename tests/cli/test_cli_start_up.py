@@ -112,6 +112,7 @@ def test_every_setting_has_its_option_and_the_reverse():
         "--save-recipe",
         "--resume",
         "--reuse",
+        "--plan",
         "--quiet",
         "--debug",
         "--help-all",
