@@ -159,6 +159,11 @@ class Reading:
                 return values.get("finished") is True
         return bool(table_or_none(self.folder / SUMMARY))
 
+    @property
+    def lacks_end(self) -> bool:
+        """True if all rounds are done, but not what follows them: the run was killed then."""
+        return self.only_trials is None and not self.finished and len(self.rows) >= self.asked
+
     def asked_of(self, trial: int, rounds: int | None = None) -> int:
         """Return how many of ``rounds``, by default the run's, a trial has at its end."""
         rounds = int(self.config["rounds"]) if rounds is None else rounds
