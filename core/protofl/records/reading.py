@@ -176,7 +176,10 @@ class Reading:
     @property
     def asked(self) -> int:
         """The number of rounds that all trials have at the end of the run."""
-        return sum(map(self.asked_of, range(self.config["trials"])))
+        rounds, trials = int(self.config["rounds"]), int(self.config["trials"])
+        begun = {row.trial for row in self.rows} if self.config.get("patience", 0) else set()
+        # Only trials that have begun can end early; a configuration may ask for any number.
+        return rounds * trials - sum(rounds - self.asked_of(trial) for trial in begun)
 
     @property
     def going_on(self) -> bool:
