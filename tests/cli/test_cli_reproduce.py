@@ -116,7 +116,7 @@ def test_what_is_there_is_not_repeated(done, cli):
     folder, words, result = done
     files = lambda: {p: p.stat().st_mtime_ns for p in (folder / "runs").glob("*/*.json*")}  # noqa: E731
     before = files()
-    assert len(before) == 2 * 4
+    assert len(before) == 2 * 5
     shown = cli("reproduce", folder / "table.toml", "--at-once", "0", *words)
     assert shown.exit_code == 0, shown.output
     assert files() == before

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from protofl.data.array_files import open_arrays
 from protofl.data.preparation import Preparation
 from protofl.data.spec import SampleSpec
 from protofl.errors import UsageError
@@ -182,7 +183,7 @@ def _array(path: Path) -> np.ndarray:
         UsageError: The file has no such array.
     """
     with path.open("rb") as file:
-        found = np.load(file, allow_pickle=False)
+        found = open_arrays(file, path)
         if isinstance(found, np.ndarray):
             return found
         for name in ("x", "x_test"):
