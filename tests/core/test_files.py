@@ -91,6 +91,25 @@ def test_a_lock_file_that_is_a_symbolic_link_is_refused(tmp_path):
     assert not (tmp_path / "elsewhere").exists()
 
 
+@pytest.mark.parametrize(
+    ("flag", "do"),
+    [
+        ("--out", "choose another folder with --out"),
+        ("protofl runs rm", "make the folder writable"),
+        ("--resume", "make the folder writable"),
+        ("node", "make the folder writable"),
+    ],
+)
+def test_the_advice_about_a_read_only_folder_can_be_followed(tmp_path, monkeypatch, flag, do):
+    def refuse(self, **_):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(lock.FileLock, "acquire", refuse)
+    with pytest.raises(UsageError, match="can't be written: Read-only") as caught:
+        folder_lock(tmp_path, flag).__enter__()
+    assert caught.value.do == do
+
+
 def test_a_scratch_folder_is_made_when_it_is_needed(tmp_path):
     (tmp_path / "run").mkdir()
     scratch = ScratchFolder("mine-", str(tmp_path / "run/parked"))

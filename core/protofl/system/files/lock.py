@@ -58,6 +58,7 @@ def folder_lock(folder: Path, flag: str) -> Iterator[None]:
         UsageError: Another process has the folder, its lock file is a symbolic link, or it can't be
             written.
     """
+    new = flag == "--out"
     if (folder / LOCK).is_symlink():
         raise UsageError(f"{flag}: {folder / LOCK} is a symbolic link", do="remove the link")
     with ExitStack() as held:
@@ -66,12 +67,12 @@ def folder_lock(folder: Path, flag: str) -> Iterator[None]:
         except Timeout:
             raise UsageError(
                 f"{flag} {folder}: another process uses this folder",
-                do="wait for its end, or choose another folder",
+                do=f"wait for its end{', or choose another folder' if new else ''}",
             ) from None
         except OSError as error:
             raise UsageError(
                 f"{flag} {folder} can't be written: {error.strerror or error}",
-                do=f"choose another folder with {flag}",
+                do=f"choose another folder with {flag}" if new else "make the folder writable",
             ) from None
         yield
 

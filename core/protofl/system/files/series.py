@@ -65,7 +65,9 @@ class Series:
     def _entry(self, number: int, line: bytes) -> tuple[Round, Entry]:
         try:
             values = parse_json(line)
-            place = int(values["trial"]), int(values["round"])
+            place = values["trial"], values["round"]
+            if not all(type(number) is int and number >= 0 for number in place):
+                raise ValueError
             check = Check.of_values((values["size"], values["crc32"]))
             return place, Entry(check_plain_name(values["file"]), check)
         except (ValueError, TypeError, KeyError, AttributeError, Damaged):
