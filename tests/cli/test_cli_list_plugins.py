@@ -76,6 +76,100 @@ def test_names_and_json_exclude_each_other(cli):
     assert cli("list-plugins", "--names", "--json").exit_code == 2
 
 
+ODD = """
+class Documented:
+    __doc__ = 7
+
+class Named:
+    "An argument that is not a text."
+    argument = 7
+
+class Meta(type):
+    def __getattribute__(cls, name):
+        raise ValueError("no attributes")
+
+class Raising(metaclass=Meta):
+    "All attributes raise."
+
+class Unprintable(BaseException):
+    def __str__(self):
+        raise ValueError
+
+class Late(type):
+    def __dir__(cls):
+        raise Unprintable
+
+class Hidden(metaclass=Late):
+    "The list of its attributes raises."
+
+class Shown(type):
+    def __repr__(cls):
+        raise ValueError("no text")
+
+class Silent(metaclass=Shown):
+    "Its text cannot be read."
+
+class Fine:
+    "A method that does nothing of its own."
+"""
+
+IMPORTED = {
+    "base": "class Odd(BaseException): pass\nraise Odd('at import')",
+    "closed": "raise GeneratorExit",
+    "ended": "raise SystemExit(3)",
+    "empty": "class Odd: pass",
+}
+
+
+def test_one_odd_plugin_leaves_the_others(cli, strangers):
+    names = ("Documented", "Named", "Raising", "Hidden", "Silent", "Fine")
+    entries = {name.lower(): f"odd_module:{name}" for name in names}
+    odd = {
+        "two-colons": "odd_module:Fine:x",
+        "no-class": "odd_module",
+        "Capital": "odd_module:Fine",
+    }
+    strangers("odd", {"method": entries | odd, "dataset": {"named": "odd_module:Named"}}, ODD)
+    for name, source in IMPORTED.items():
+        strangers(name, {"method": {name: f"{name}_module:Odd"}}, source)
+    found = {p["name"]: p["status"] for p in listed(cli, "--kind", "method")}
+    assert found["fine"] == found["empty"] == found["fedsa"] == "ok"
+    for name, words in {
+        "documented": "its __doc__ is 7, not a text",
+        "named": "its argument is 7, not a text",
+        "raising": "ValueError: no attributes",
+        "hidden": "Unprintable: (its text cannot be read)",
+        "base": "Odd: at import",
+        "closed": "GeneratorExit",
+        "ended": "sys.exit(3)",
+        "no-class": "names <module 'odd_module'",
+        "Capital": "a plugin's name is lower-case letters",
+    }.items():
+        assert found[name].startswith("broken: ") and words in found[name], found[name]
+    for words in (["list-plugins"], ["list-plugins", "--kind", "defence"], ["data", "list"]):
+        shown = cli(*words)
+        assert shown.exit_code == 0, shown.output
+        assert "internal error" not in shown.output
+    for name in ("documented", "raising", "base"):
+        shown = cli("show", name)
+        assert shown.exit_code == 2 and "bug in protofl" not in shown.output
+    assert cli("show", "fine").exit_code == 0
+
+
+def test_a_damaged_distribution_leaves_the_others(cli, strangers, tmp_path):
+    strangers(
+        "nameless",
+        {"method": {"fine": "nameless_module:Fine", "local": "nameless_module:Fine"}},
+        ODD,
+    )
+    (tmp_path / "site-nameless/nameless-1.5.dist-info/METADATA").unlink()
+    found = {(p["name"], p["distribution"]): p["status"] for p in listed(cli, "--kind", "method")}
+    assert (
+        found["fedsa", "protofl"] == "ok"
+        and len([name for name, _ in found if name == "local"]) == 2
+    )
+
+
 def test_strangers_broken_clashing_and_blocked(cli, strangers, monkeypatch):
     entries = {
         "fine": "toys_module:Fine",

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
+from written_records import seal
 
 import protofl as pf
 from protofl_workbench.studies.cells import Change
@@ -114,7 +116,7 @@ def test_what_is_there_is_not_repeated(done, cli):
     folder, words, result = done
     files = lambda: {p: p.stat().st_mtime_ns for p in (folder / "runs").glob("*/*.json*")}  # noqa: E731
     before = files()
-    assert len(before) == 2 * 4
+    assert len(before) == 2 * 5
     shown = cli("reproduce", folder / "table.toml", "--at-once", "0", *words)
     assert shown.exit_code == 0, shown.output
     assert files() == before
@@ -124,6 +126,21 @@ def test_what_is_there_is_not_repeated(done, cli):
     assert "1 of 2 rounds" in fewer.output
     run = pf.load_run(result["local", "practical"].folder)
     assert f"{100 * run.rows[0]['test_accuracy']:.1f}" in fewer.output
+
+
+@pytest.mark.parametrize("rounds", [(), ("--rounds", "2")])
+def test_a_run_that_was_killed_before_its_end_is_finished(done, cli, tmp_path, rounds):
+    """As if it had been killed between its last round and its summary."""
+    folder, words, result = done
+    copy = shutil.copytree(folder, tmp_path / "study")
+    words = [str(copy / "runs") if word == str(folder / "runs") else word for word in words]
+    run = copy / "runs" / Path(result["local", "practical"].folder).name
+    (run / "summary.json").unlink()
+    seal(run, finished=None)
+    assert pf.load_run(run).state == "unfinished"
+    shown = cli("reproduce", copy / "table.toml", "--at-once", "0", *rounds, *words)
+    assert shown.exit_code == 0, shown.output
+    assert pf.load_run(run).state == "finished" and pf.load_run(run).summary
 
 
 def test_its_rows_are_compared(done, cli, monkeypatch):

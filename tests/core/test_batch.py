@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from runtime_toys import install, train, without_times
 from sweep_toys import BATCHES, Halted, Scaled, records, request_of, wanted
+from written_records import seal
 
 import protofl as pf
 from protofl.errors import Diverged, Refused
@@ -64,6 +65,21 @@ def test_what_is_finished_is_not_trained_again(tmp_path):
     assert [o.reused for o in first + again] == [False, False, True, False]
     assert again[0].folder == first[1].folder
     assert {e.batch_run.name for e in told if isinstance(e, events.RoundDone)} == {"c"}
+
+
+def test_a_run_that_was_killed_before_its_end_is_finished(tmp_path):
+    """As if it had been killed between its last round and its summary."""
+    (first,) = here(tmp_path, [wanted("a")])
+    summary = pf.load_run(first.folder).summary
+    (first.folder / "summary.json").unlink()
+    seal(first.folder, finished=None)
+    assert pf.load_run(first.folder).state == "unfinished"
+    with Batch(tmp_path, at_once=0) as batch:
+        assert not batch.check_all([wanted("a")])[0].finished
+    (again,) = here(tmp_path, [wanted("a")])
+    assert again.reused and again.state == "finished" and again.folder == first.folder
+    assert pf.load_run(first.folder).state == "finished"
+    assert pf.load_run(first.folder).summary == summary
 
 
 def test_a_mistake_in_the_last_is_found_before_the_first_is_trained(tmp_path):

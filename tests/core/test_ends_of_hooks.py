@@ -400,8 +400,10 @@ def skips(tmp_path, monkeypatch):
     return run
 
 
-def test_uploads_that_are_no_plain_tensors_are_skipped_by_name(skips):
-    result, notes = skips(faulty([*UPLOADS.values()]), len(UPLOADS) + 2)
+@pytest.mark.parametrize("lost", ["skip", "stop"])
+def test_uploads_that_are_no_plain_tensors_are_skipped_by_name(skips, lost):
+    """The note has the reason also if only bad uploads may be skipped, and no lost clients."""
+    result, notes = skips(faulty([*UPLOADS.values()]), len(UPLOADS) + 2, on_lost_client=lost)
     middle = result.record[1:-1]
     assert [dict(row.absent) for row in middle] == [{"2": "skipped"}] * len(UPLOADS)
     assert not result.record[0].absent and not result.record[-1].absent

@@ -212,11 +212,35 @@ def test_runs_are_replayed_and_resumed_with_lost_clients(tmp_path, toys, method)
     assert without_times(twice.record) == without_times(replay.record)
 
 
-@pytest.mark.parametrize("lost", [{"unscored": {"9": "left"}}, {"unfollowed": {"17": "left"}}])
-def test_a_record_that_loses_other_clients_cannot_be_replayed(tmp_path, toys, lost):
+@pytest.mark.parametrize(
+    ("lost", "words"),
+    [
+        ({"unscored": {"9": "left"}}, "unscored: '9' is not one of"),
+        ({"unfollowed": {"17": "left"}}, "unfollowed: '17' is not one of"),
+        ({"absent": {"9": "left"}}, "absent: '9' is not one of"),
+        ({"absent": {"00": "left"}}, "absent: '00' is not one of"),
+        (
+            {"absent": {"0": "x" * 9}},
+            "absent: 'xxxxxxxxx' of client 0 is not one of deadline, failed",
+        ),
+        ({"absent": {"0": ""}}, "absent: '' of client 0 is not one of"),
+        ({"absent": {"0": "left"}}, "client 0 is absent and answered"),
+        (
+            {"answered": [1], "unfollowed": {"0": "left"}},
+            "answered: 1 clients, and participants: 4",
+        ),
+        ({"answered": [1], "participants": 1, "unfollowed": {"0": "left"}}, "did not answer"),
+        ({"answered": [1, 0]}, "answered: expected some of"),
+        ({"answered": [0, 7]}, "answered: expected some of"),
+        ({"answered": [1, 1]}, "answered: expected some of"),
+        ({"participants": 10**9}, ""),
+    ],
+)
+def test_a_record_that_loses_other_clients_cannot_be_replayed(tmp_path, toys, lost, words):
     run = train("local", tmp_path / "run")
     file = run.folder / "metrics.jsonl"
     first, *rest = file.read_text().splitlines()
     file.write_text("\n".join([json.dumps(json.loads(first) | lost), *rest]))
-    with pytest.raises(pf.UsageError, match=r"metrics\.jsonl doesn't say who took part"):
+    with pytest.raises(pf.UsageError, match=r"metrics\.jsonl doesn't say who took part") as caught:
         train("local", tmp_path / "new", participants_from=run.folder)
+    assert words in caught.value.near

@@ -260,6 +260,28 @@ def test_a_line_that_is_damaged(whole, tmp_path):
         Observed(tmp_path).rounds()
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[" * 100_000,
+        '{"trial":' * 100_000,
+        '{"trial": 1e400, "round": 0, "file": "x", "size": 1, "crc32": 1}',
+        '{"trial": 0, "round": -1, "file": "x", "size": 1, "crc32": 1}',
+        '{"trial": 0, "round": 0, "file": 7, "size": 1, "crc32": 1}',
+        '{"trial": 0, "round": 0, "file": "x", "size": NaN, "crc32": 1}',
+        "[]",
+        "null",
+        "\x00",
+    ],
+)
+def test_a_line_that_is_nonsense(whole, tmp_path, line):
+    shutil.copytree(whole.folder / "uploads", tmp_path / "observed")
+    journal = tmp_path / "observed/journal.jsonl"
+    journal.write_text(journal.read_text() + line + "\n")
+    with pytest.raises(pf.UsageError, match=r"journal\.jsonl, line \d+, is damaged"):
+        Observed(tmp_path).rounds()
+
+
 @pytest.mark.parametrize("name", ["../config.json", "/etc/passwd"])
 def test_a_name_that_leads_elsewhere(whole, tmp_path, name):
     shutil.copytree(whole.folder / "observed", tmp_path / "observed")

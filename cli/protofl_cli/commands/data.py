@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 def list_data(data_dir: DataDir = None, block: Block = None, debug: Debug = False) -> None:
     """List the known data sets, and the content of the cache."""
     from protofl.data.cache import entries
+    from protofl.errors import ProtoflError
     from protofl.hooks.discovery.registry import Registry
 
     folder = _folder(data_dir)
@@ -36,7 +37,11 @@ def list_data(data_dir: DataDir = None, block: Block = None, debug: Debug = Fals
         elif argument:
             rows.append((f"{name}:{argument.upper()}", "-", "", "", "", _summary(plugin)))
         else:
-            entry = cached.pop(_key(name, plugin, folder), None)
+            try:
+                entry = cached.pop(_key(name, plugin, folder), None)
+            except ProtoflError as error:  # its hook fails
+                rows.append((name, "broken", "", "", "", error.what))
+                continue
             about = (*_about(entry),) if entry else ("no", "", "", "")
             rows.append((name, *about, _summary(plugin)))
     rows += [(key, *_about(entry), entry.note or entry.problem) for key, entry in cached.items()]

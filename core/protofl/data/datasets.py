@@ -3,6 +3,7 @@
 Public as ``protofl.datasets``.
 """
 
+from protofl.data.array_files import open_arrays
 from protofl.data.arrays import dataset_from_arrays
 from protofl.data.dataset import Dataset
 from protofl.data.download import download, files_key
@@ -28,5 +29,6 @@ __all__ = [
     "dataset_from_arrays",
     "download",
     "files_key",
+    "open_arrays",
     "read_npz",
 ]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from protofl.data.array_files import open_arrays
 from protofl.data.arrays import dataset_from_arrays
 from protofl.data.columns import from_arrays
 from protofl.data.dataset import Dataset
@@ -87,7 +88,7 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
     try:
         # Opened here because NumPy would leave a damaged file open.
         with regular_file(path, LARGEST_DATA).open("rb") as file:
-            content = np.load(file, allow_pickle=False)
+            content = open_arrays(file, path)
             if isinstance(content, np.ndarray):
                 raise UsageError(
                     f"{path} is a single array (.npy)",

@@ -168,13 +168,16 @@ class Stages:
 
     def _sound(self, job: ClientJob, reply: Reply, kind: type[R]) -> R | Absent:
         """Check a reply: a bad one stops the run, or makes its client absent."""
-        gone = isinstance(reply, Absent) and getattr(job, "may_fail", False)
+        skip = self._plan.settings.on_bad_upload == "skip"
+        skip = skip and isinstance(job, Train) and job.when == "before_upload"
+        gone = isinstance(reply, Absent) and (
+            getattr(job, "may_fail", False) or (skip and reply.reason == "skipped")
+        )
         wanted: type[Reply] = Absent if gone else kind
         try:
             check_reply(reply.header(), wanted.__name__, STAGES, self._labels)
         except Fault as fault:
-            skip = self._plan.settings.on_bad_upload == "skip"
-            if skip and isinstance(job, Train) and job.when == "before_upload":
+            if skip and isinstance(job, Train):
                 words = skipped_upload(job.client, job.round, fault)
                 return Absent(reason="skipped", notes=[words])
             raise refused_reply(str(job), fault) from None

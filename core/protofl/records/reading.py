@@ -159,6 +159,11 @@ class Reading:
                 return values.get("finished") is True
         return bool(table_or_none(self.folder / SUMMARY))
 
+    @property
+    def lacks_end(self) -> bool:
+        """True if all rounds are done, but not what follows them: the run was killed then."""
+        return self.only_trials is None and not self.finished and len(self.rows) >= self.asked
+
     def asked_of(self, trial: int, rounds: int | None = None) -> int:
         """Return how many of ``rounds``, by default the run's, a trial has at its end."""
         rounds = int(self.config["rounds"]) if rounds is None else rounds
@@ -171,7 +176,10 @@ class Reading:
     @property
     def asked(self) -> int:
         """The number of rounds that all trials have at the end of the run."""
-        return sum(map(self.asked_of, range(self.config["trials"])))
+        rounds, trials = int(self.config["rounds"]), int(self.config["trials"])
+        begun = {row.trial for row in self.rows} if self.config.get("patience", 0) else set()
+        # Only trials that have begun can end early; a configuration may ask for any number.
+        return rounds * trials - sum(rounds - self.asked_of(trial) for trial in begun)
 
     @property
     def going_on(self) -> bool:

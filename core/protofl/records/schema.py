@@ -124,6 +124,7 @@ class Config(_Form):
     eval_every: Positive = 1
     patience: Count = 0
     eval_clients: str = "all"
+    architectures: list[str] = []
     use: dict[str, str] = {}
     add: list[str] = []
     drop: list[str] = []

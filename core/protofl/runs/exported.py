@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from protofl.data.array_files import open_arrays
 from protofl.data.preparation import Preparation
 from protofl.data.spec import SampleSpec
 from protofl.errors import UsageError
@@ -171,8 +173,17 @@ def _onnx(path: Path) -> tuple[Callable[[Tensor], Tensor], dict[str, str]]:
 
 def _torch_export(path: Path) -> tuple[Callable[[Tensor], Tensor], dict[str, str]]:
     about: dict[str, Any] = dict.fromkeys(("classes", "form", "dtype", "preparation"), "")
-    program = torch.export.load(path, extra_files=about).module()
-    return program, about
+    with zipfile.ZipFile(path) as archive:  # torch compares no checksums
+        if damaged := archive.testzip():
+            raise zipfile.BadZipFile(f"its member {damaged!r} was changed")
+    log = logging.getLogger("torch.export")
+    was, log.disabled = log.disabled, True  # torch prints a traceback, and then raises
+    try:
+        return torch.export.load(path, extra_files=about).module(), about
+    except RuntimeError as error:
+        raise ValueError("not a program that this version of torch.export reads") from error
+    finally:
+        log.disabled = was
 
 
 def _array(path: Path) -> np.ndarray:
@@ -182,7 +193,7 @@ def _array(path: Path) -> np.ndarray:
         UsageError: The file has no such array.
     """
     with path.open("rb") as file:
-        found = np.load(file, allow_pickle=False)
+        found = open_arrays(file, path)
         if isinstance(found, np.ndarray):
             return found
         for name in ("x", "x_test"):

@@ -82,6 +82,7 @@ def _start(
         until.enter_context(folder_lock(out.expanduser().absolute(), "--resume --out"))
         folder = RunFolder.reopen(out)
         recorded = folder.config()
+        folder.count_all(recorded)
         check_recorded(recorded, str(folder.path / "config.json"))
         from protofl.runs.automatic_choices import recorded_backend
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from protofl.errors import UsageError
+from protofl.errors import ProtoflError, UsageError
 from protofl.federation import events
 from protofl.federation.events import Progress
 from protofl.federation.plan import Plan
@@ -217,20 +217,38 @@ class RequestedRun:
 
     def extended(self, run: Run, idle: Idle | None) -> Run | None:
         """Continue a run to the requested rounds; None if it cannot, after a note to the user."""
-        given, settings = self.request.options, self.plan.settings
-        its_own = {*RECORDING, "keep"}
-        options = {key: given[key] for key in RESUMABLE - its_own if key in given}
-        of_trackers = {k: v for k, v in settings.options.items() if k in settings.track}
-        own = {**self._consents, **of_trackers}
-        options |= {"rounds": settings.rounds, "trials": settings.trials, "options": own}
-        request = Request(options, out=run.folder, resume=True, extra=self.request.extra)
-        request.said = options["options"]
+        settings = self.plan.settings
+        request = self._continuation(run, rounds=settings.rounds, trials=settings.trials)
         try:
             start(request, self.progress, idle)
         except UsageError as error:
             self.note(f"{run.folder} can't go on ({error.what}); another run is begun")
             return None
         return self.part_of(load_run(run.folder))
+
+    def write_end(self, run: Run, idle: Idle | None) -> None:
+        """Write the end of a run that `lacks_end`: its summary, without training.
+
+        Its rounds count in any case: if the end can't be written, a note says why.
+        """
+        try:
+            start(self._continuation(run), events.ignore, idle)
+        except ProtoflError as error:
+            self.note(f"{run.folder} has all its rounds, but can't be finished ({error.what})")
+        else:
+            self.note(f"{run.folder} was stopped after its last round; it is finished now")
+
+    def _continuation(self, run: Run, **extent: int) -> Request:
+        """Return the request that resumes a run, with other numbers of rounds and trials."""
+        given, settings = self.request.options, self.plan.settings
+        its_own = {*RECORDING, "keep"}
+        options = {key: given[key] for key in RESUMABLE - its_own if key in given}
+        of_trackers = {k: v for k, v in settings.options.items() if k in settings.track}
+        own = {**self._consents, **of_trackers}
+        options |= {**extent, "options": own}
+        request = Request(options, out=run.folder, resume=True, extra=self.request.extra)
+        request.said = own
+        return request
 
     @property
     def _consents(self) -> dict[str, dict[str, Any]]:

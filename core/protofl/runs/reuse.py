@@ -76,9 +76,14 @@ def run_or_reuse(
             until.enter_context(waiting_lock(lock, lambda: wanted.note(waits)))
         while True:
             there = wanted.candidates(folder)
-            if parts := [part for run in there if (part := wanted.part_of(run))]:
-                return wanted.told_of(parts[0])
+            parts = [(run, part) for run in there if (part := wanted.part_of(run))]
+            if whole := [part for run, part in parts if not run.lacks_end]:
+                return wanted.told_of(whole[0])
             busy = [run for run in there if run.state == GOING_ON and wanted.shares_trials(run)]
+            if parts and not busy:
+                run, part = parts[0]
+                wanted.write_end(run, idle)
+                return wanted.told_of(part)
             if not busy:
                 break
             wanted.note(f"waiting for {busy[0].folder}, which another process is training")

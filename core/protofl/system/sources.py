@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from protofl.errors import ProtoflError, UsageError, unknown
+from protofl.errors import ProtoflError, UsageError, ends_hook, error_text, unknown
 from protofl.system.files.atomic import regular_file
 
 _loaded: dict[str, tuple[Path, str, bytes]] = {}
@@ -94,7 +94,9 @@ def _module(name: str) -> ModuleType:
         sys.path.insert(0, str(Path.cwd()))
     try:
         return importlib.import_module(name)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if not ends_hook(error):
+            raise
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and name.startswith(missing):
             raise UsageError(
@@ -130,8 +132,10 @@ def _module_of_file(name: str) -> ModuleType:
         del sys.modules[module]  # the file was changed
     try:
         made = importlib.import_module(module) if len(names) > 1 else _executed(module, path)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         sys.modules.pop(module, None)
+        if not ends_hook(error):
+            raise
         raise _broken(name, error) from error
     _loaded[module] = now
     return made
@@ -172,7 +176,7 @@ def _broken(name: str, error: BaseException) -> UsageError:
     if isinstance(error, ProtoflError):
         return UsageError(f"{name}: {error.what}", error.near, error.do)
     return UsageError(
-        f"{name} can't be imported: {type(error).__name__}: {error}",
+        f"{name} can't be imported: {error_text(error)}",
         f"raised at {error_location(error)}",
         "fix it; --debug shows the whole traceback",
     )

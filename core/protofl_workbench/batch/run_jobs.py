@@ -109,9 +109,11 @@ class JobRunner:
         check_participation(plan)
         check_trackers(plan)
         recorded = requested.candidates(job.runs)
-        part = next((part for run in recorded if (part := requested.part_of(run))), None)
+        parts = [(run.lacks_end, part) for run in recorded if (part := requested.part_of(run))]
+        # A run that was killed before its end is done again, which only writes the end.
+        lacks_end, part = min(parts, key=lambda each: each[0], default=(False, None))
         load, asked = workload(plan), s.rounds * s.trials
-        done, seconds = asked if part else 0, None
+        done, seconds = asked - lacks_end if part else 0, None
         if part is None and (part := next(filter(requested.can_extend, recorded), None)):
             # All rounds may be done without the evaluation of a last round.
             done = min(part.rounds_done, asked - 1)

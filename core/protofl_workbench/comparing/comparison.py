@@ -19,8 +19,10 @@ from protofl_workbench.comparing.figure_table import (
     json_text,
     number,
     tex,
+    tex_comments,
     tex_table,
 )
+from protofl_workbench.comparing.figure_table import markdown as md
 from protofl_workbench.comparing.trial_figures import CHANCE, ROUNDS
 
 if TYPE_CHECKING:
@@ -234,26 +236,20 @@ def _markdown(comparison: Comparison) -> str:
     parts = []
     for sheet in sheets(comparison):
         rows = [
-            [f"**{_md(c)}**" if (n, m) in sheet.best else _md(c) for m, c in enumerate(row)]
+            [f"**{md(c)}**" if (n, m) in sheet.best else md(c) for m, c in enumerate(row)]
             for n, row in enumerate(sheet.rows)
         ]
         marks = ["---", *["---:"] * (len(sheet.columns) - 1)]
-        lines = [[_md(c) for c in sheet.columns], marks, *rows]
+        lines = [[md(c) for c in sheet.columns], marks, *rows]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        parts.append(f"{_md(sheet.title)}\n\n{table}")
-    parts.append("\n".join(f"- {_md(note)}" for note in comparison.notes))
+        parts.append(f"{md(sheet.title)}\n\n{table}")
+    parts.append("\n".join(f"- {md(note)}" for note in comparison.notes))
     return "\n\n".join(filter(None, parts)) + "\n"
-
-
-def _md(text: str) -> str:
-    for sign in "\\|*_<`":
-        text = text.replace(sign, f"\\{sign}")
-    return text
 
 
 def _latex(comparison: Comparison) -> str:
     """Return booktabs tables with the best of each column in bold; notes are comments."""
-    parts = [f"% {note}" for note in comparison.notes]
+    parts = tex_comments(comparison.notes)
     for sheet in sheets(comparison):
         rows = []
         for n, row in enumerate(sheet.rows):

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,13 +152,41 @@ def tex(text: str) -> str:
     return "".join(_TEX.get(sign, sign) for sign in text)
 
 
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+
+
 def csv_text(lines: Sequence[Mapping[str, Any]]) -> str:
-    """Return mappings with the same keys as CSV."""
+    """Return mappings with the same keys as CSV.
+
+    A text that a spreadsheet would run as a formula gets an apostrophe as its first character.
+    """
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(lines[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([_inert(key) for key in lines[0]])
+    writer.writerows([[_inert(line.get(key)) for key in lines[0]] for line in lines])
     return text.getvalue()
+
+
+def _inert(value: Any) -> Any:  # noqa: ANN401 - a cell
+    """Return a cell that no spreadsheet reads as a formula; numbers stay numbers."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    text = str(value).replace("\r\n", "\n").replace("\r", "\n")  # `csv` quotes only the latter
+    formula = text.lstrip().startswith(("=", "+", "-", "@")) or text.startswith(("\t", "\n"))
+    return f"'{text}" if formula and not _NUMBER.fullmatch(text) else text
+
+
+def markdown(text: str) -> str:
+    """Return a text for Markdown in one line, with special characters escaped."""
+    text = " ".join(text.split())
+    for sign in "\\|*_<`":
+        text = text.replace(sign, f"\\{sign}")
+    return text.replace("](", "]\\(")  # a link
+
+
+def tex_comments(notes: Sequence[str]) -> list[str]:
+    """Return notes as comments of LaTeX, each in one line, which a comment ends with."""
+    return [f"% {' '.join(note.split())}" for note in notes]
 
 
 def json_text(values: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 
 from protofl.errors import UsageError
 from protofl.records.failure import read_failure
+from protofl.runs.recorded_run import load_run
 from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.batch_events import BatchRun, CheckedRun, Outcome
 from protofl_workbench.batch.batch_tasks import check_error
@@ -167,7 +168,8 @@ def _run(
 ) -> None:
     if progress.change.rounds is not None:
         for cell in progress.to_run():
-            _find_finished(progress, cell, runs)
+            if _find_finished(progress, cell, runs) and _lacks_end(progress, cell):
+                del progress.rows[cell.key]
     cells = [cell for cell in progress.to_run() if cell.key not in progress.rows]
     batch_runs = [BatchRun(cell.name, cell.request()) for cell in cells]
     if not batch_runs:
@@ -209,6 +211,12 @@ def _find_finished(progress: StudyProgress, cell: Cell, runs: Path) -> bool:
     if run is not None:
         progress.rows[cell.key], progress.folders[cell.key] = run.rows, run.folder
     return run is not None
+
+
+def _lacks_end(progress: StudyProgress, cell: Cell) -> bool:
+    """Return True if the run of a cell was killed before its end, which is still to be written."""
+    run = load_run(progress.folders[cell.key])
+    return bool(run.config["rounds"] == cell.rounds) and run.lacks_end
 
 
 def _find_runs(progress: StudyProgress, runs: Path, note: Note) -> None:

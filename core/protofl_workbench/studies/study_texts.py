@@ -5,7 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from protofl.errors import UsageError
-from protofl_workbench.comparing.figure_table import csv_text, json_text, tex, tex_table
+from protofl_workbench.comparing.figure_table import (
+    csv_text,
+    json_text,
+    tex,
+    tex_comments,
+    tex_table,
+)
+from protofl_workbench.comparing.figure_table import markdown as md
 from protofl_workbench.studies.study import EMPTY
 from protofl_workbench.studies.study_result import Entry, StudyResult
 
@@ -49,18 +56,20 @@ def lines_of(entry: Entry) -> list[str]:
 
 
 def markdown(result: StudyResult) -> str:
-    """Return a table with ours / published / difference in each cell."""
+    """Return a table with ours / published / difference in each cell; texts are escaped."""
     table = ["", *headings(result)]
     rows = [
         [result.study.rows[row].label, *(_in_one(result[row, column]) for column in result.columns)]
         for row in result.rows
     ]
-    lines = [f"**{result.title}**", ""]
+    lines = [f"**{md(result.title)}**", ""]
     lines += (
-        [f"ours / {result.origin} / {result.difference_words}", ""] if result.has_published else []
+        [md(f"ours / {result.origin} / {result.difference_words}"), ""]
+        if result.has_published
+        else []
     )
     lines += [_pipe(table), "|---" * len(table) + "|", *map(_pipe, rows)]
-    lines += ["", *(f"- {note}" for note in result.notes)] if result.notes else []
+    lines += ["", *(f"- {md(note)}" for note in result.notes)] if result.notes else []
     return "\n".join(lines) + "\n"
 
 
@@ -72,7 +81,7 @@ def _in_one(entry: Entry) -> str:
 
 
 def _pipe(cells: list[str]) -> str:
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    return f"| {' | '.join(map(md, cells))} |"
 
 
 def comma_separated(result: StudyResult) -> str:
@@ -129,7 +138,7 @@ def latex(result: StudyResult) -> str:
             f"{_tex(result.title.removesuffix('.'))}.{grey}", f"l{'c' * len(columns)}", head, body
         ),
     ]
-    return "\n".join([*lines, *(f"% {note}" for note in result.notes)]) + "\n"
+    return "\n".join([*lines, *tex_comments(result.notes)]) + "\n"
 
 
 def _groups(groups: list[str]) -> list[str]:

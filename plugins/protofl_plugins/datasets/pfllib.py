@@ -207,7 +207,7 @@ def _read(path: Path, trust: bool) -> tuple[np.ndarray, np.ndarray, str]:
         # opened here, as NumPy would leave a damaged file open
         with path.open("rb") as file, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # NumPy's about the age of files
-            arrays = np.load(file, allow_pickle=trust)
+            arrays = pf.datasets.open_arrays(file, path, pickles=trust)
             held = getattr(arrays, "files", [])
             if {"x", "y"} <= set(held):
                 return arrays["x"], arrays["y"], str(path)
@@ -246,7 +246,7 @@ def _about(root: Path, clients: int, highest: int) -> tuple[int | None, list[str
     try:
         about = json.loads(path.read_text())
         classes = int(about["num_classes"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None, [f"{path.name} names no num_classes; the labels that occur are counted"]
     notes = []
     if about.get("num_clients", clients) != clients:

@@ -104,11 +104,13 @@ def _read(path: Path, classes: tuple[str, ...], stamp: tuple[int, int]) -> Embed
 def _arrays(path: Path) -> dict[str, np.ndarray]:
     try:
         with path.open("rb") as file:
-            content = np.load(file, allow_pickle=False)
+            content = pf.datasets.open_arrays(file, path)
             if isinstance(content, np.ndarray):
                 content = {"embeddings": content}
             arrays = {key: content[key] for key in KEYS if key in content}
             held = ", ".join(content)
+    except pf.UsageError:
+        raise
     except Exception as error:  # zip, zlib, numpy and the OS each have their own
         raise pf.UsageError(
             f"{path} can't be read as .npz without pickles: {type(error).__name__}: {error}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import zipfile
 
 import numpy as np
 import pytest
@@ -73,7 +74,7 @@ def test_an_image_is_brought_to_the_form_of_the_data(run, bundle, tmp_path):
     assert line["class"] == classes_of(run, x[None])[0]
 
 
-def test_mistakes_are_said_in_a_sentence(run, bundle, tmp_path):
+def test_mistakes_are_said_in_a_sentence(run, bundle, tmp_path, capfd, caplog):
     x = run.plan.data.x[:4].numpy()
     np.save(tmp_path / "good.npy", x)
     refused = score(bundle, tmp_path / "good.npy")
@@ -86,6 +87,17 @@ def test_mistakes_are_said_in_a_sentence(run, bundle, tmp_path):
     (tmp_path / "broken.png").write_bytes(b"\x89PNG nothing")
     (tmp_path / "broken.npz").write_bytes((tmp_path / "other.npz").read_bytes()[:-40])
     (tmp_path / "broken.pt2").write_bytes(b"nothing")
+    whole = run.export(0, tmp_path / "whole.pt2").read_bytes()
+    (tmp_path / "cut.pt2").write_bytes(whole[: len(whole) // 2])
+    flipped = bytearray(whole)
+    with zipfile.ZipFile(tmp_path / "whole.pt2") as archive:
+        largest = max(archive.infolist(), key=lambda member: member.file_size)
+    flipped[largest.header_offset + largest.file_size // 2] ^= 1
+    (tmp_path / "flipped.pt2").write_bytes(flipped)
+    with zipfile.ZipFile(tmp_path / "other.pt2", "w") as archive:
+        archive.writestr("archive/version", "3")
+    with zipfile.ZipFile(tmp_path / "old.pt2", "w") as archive:
+        archive.writestr("version", "3")
     run.export(0, tmp_path / "a.safetensors")
     for name, words in (
         ("narrow.npy", "the data set has"),
@@ -101,8 +113,15 @@ def test_mistakes_are_said_in_a_sentence(run, bundle, tmp_path):
         assert words in " ".join(done.output.split()), done.output
     for name, words in (
         ("broken.pt2", "can't be read as an exported client"),
+        ("cut.pt2", "can't be read as an exported client: BadZipFile"),
+        ("flipped.pt2", "was changed"),
+        ("other.pt2", "can't be read as an exported client"),
+        ("old.pt2", "can't be read as an exported client"),
         ("a.safetensors", "possible: .onnx, .pt2"),
     ):
+        capfd.readouterr()
         done = score(tmp_path / name, tmp_path / "good.npy", "--trust-pickle")
         assert done.exit_code == 2
         assert words in " ".join(done.output.split()), done.output
+        told = done.output + "".join(capfd.readouterr()) + caplog.text
+        assert "Traceback" not in told and "warnings above" not in told

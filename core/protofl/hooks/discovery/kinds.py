@@ -177,6 +177,13 @@ def check_class(kind: str, name: str, plugin: Any) -> None:  # noqa: ANN401 - it
     config = getattr(plugin, "Config", Config)
     if not (isinstance(config, type) and issubclass(config, Config)):
         raise UsageError(f"{label}: its Config is not a protofl.Config", do="derive it: pf.Config")
+    for attribute, do in (
+        ("__doc__", "write a docstring"),
+        ("argument", 'write argument = "NAME"'),
+    ):
+        value = getattr(plugin, attribute, None)
+        if not (value is None or isinstance(value, str)):
+            raise UsageError(f"{label}: its {attribute} is {value!r}, not a text", do=do)
     check_declared(label, plugin)
     specs = spec_hooks(kind)
     for hook in specs:

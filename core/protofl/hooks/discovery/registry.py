@@ -9,7 +9,16 @@ from functools import cache, cached_property
 from importlib.metadata import EntryPoint
 from typing import Any
 
-from protofl.errors import Blocked, Clash, ProtoflError, Unknown, UsageError, unknown
+from protofl.errors import (
+    Blocked,
+    Clash,
+    ProtoflError,
+    Unknown,
+    UsageError,
+    ends_hook,
+    error_text,
+    unknown,
+)
 from protofl.hooks.discovery.kinds import (
     FORMER_NAMES,
     KINDS,
@@ -124,14 +133,23 @@ class Registry:
             return self._loaded[kind, name]
         plugin = self.find(kind, name)
         loaded = self._imported(plugin) if plugin.loaded is None else plugin.loaded
-        check_version(plugin, loaded)
         try:
-            check_class(kind, name, loaded)
+            check_version(plugin, loaded)
+            self._check_class(plugin, loaded)
+        except BaseException as error:  # attributes of a class may raise anything
+            if isinstance(error, ProtoflError) or not ends_hook(error):
+                raise
+            raise _broken(plugin, error, "checked") from error
+        return self._loaded.setdefault((kind, name), loaded)
+
+    @staticmethod
+    def _check_class(plugin: Plugin, loaded: Any) -> None:  # noqa: ANN401 - it may be anything
+        try:
+            check_class(plugin.kind, plugin.name, loaded)
         except UsageError as error:
             if plugin.loaded is None:
                 error.what += f" ({plugin.distribution} {plugin.version})"
             raise
-        return self._loaded.setdefault((kind, name), loaded)
 
     def status(self, plugin: Plugin) -> tuple[str, list[str]]:
         """Return ``ok`` or the error in one line, and the hooks that the plugin implements."""
@@ -180,14 +198,10 @@ class Registry:
             for loader in self._installed.select(group=LOADERS, name=plugin.kind):
                 return loader.load()(plugin)
             return EntryPoint(name="", value=plugin.target, group="").load()
-        except (Exception, SystemExit) as error:
-            raise UsageError(
-                f"{plugin.label} of {plugin.distribution} {plugin.version} is broken: "
-                f"{type(error).__name__}: {error}",
-                f"raised at {error_location(error)}, while {plugin.target} was imported",
-                f"mend or remove {plugin.distribution}, or run without {plugin.name!r}; "
-                "--debug shows where it fails",
-            ) from error
+        except BaseException as error:
+            if not ends_hook(error):
+                raise
+            raise _broken(plugin, error, "imported") from error
 
     def _check_blocked(self, block: Iterable[str]) -> None:
         """Check that ``--block`` names plugins; PROTOFL_BLOCK may name absent ones."""
@@ -195,6 +209,15 @@ class Registry:
         for wanted in map(str.strip, block):
             if wanted and wanted not in names:
                 raise unknown("plugin in --block", wanted, names, "see: protofl list-plugins")
+
+
+def _broken(plugin: Plugin, error: BaseException, when: str) -> UsageError:
+    return UsageError(
+        f"{plugin.label} of {plugin.distribution} {plugin.version} is broken: {error_text(error)}",
+        f"raised at {error_location(error)}, while {plugin.target} was {when}",
+        f"mend or remove {plugin.distribution}, or run without {plugin.name!r}; "
+        "--debug shows where it fails",
+    )
 
 
 def _names(plugin: Plugin) -> set[str]:
@@ -207,5 +230,8 @@ def _origin(distribution: importlib.metadata.Distribution | None) -> tuple[str, 
     """Return version and name of a distribution."""
     if distribution is None:
         return "?", "?"
-    about = distribution.metadata
-    return about["Version"], about["Name"]
+    try:
+        about = distribution.metadata
+        return str(about["Version"] or "?"), str(about["Name"] or "?")
+    except Exception:  # the distribution is damaged
+        return "?", "?"

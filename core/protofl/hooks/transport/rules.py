@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, Field, ValidationError
 from torch import Tensor
@@ -222,6 +222,13 @@ Seconds = Annotated[Number, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Scores = tuple[Count, Count]
 
 
+Reason = Literal["deadline", "failed", "left", "refused", "skipped", "stale"]
+"""Reasons for which a host says that a client is absent."""
+
+REASONS = frozenset({*get_args(Reason), "late"})
+"""All reasons in a record; in virtual time a client may also come late."""
+
+
 class ReplyValues(BaseModel):
     """Values of a host's reply; NaN among the sums is a training that diverged."""
 
@@ -238,7 +245,7 @@ class ReplyValues(BaseModel):
     crc: Annotated[int, Field(strict=True, ge=0, lt=1 << 32)] = 0
     notes: list[str] = []
     profile: str = ""
-    reason: Literal["deadline", "failed", "left", "refused", "skipped", "stale"] = "failed"
+    reason: Reason = "failed"
     error: str = ""
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from protofl.errors import UsageError
-from protofl.system.files.atomic import atomic_replacement, file_errors, regular_file
+from protofl.system.files.atomic import atomic_replacement, file_errors, parse_json, regular_file
 from protofl.system.files.checksums import Check, Damaged, check_plain_file, check_plain_name
 from protofl.system.files.tensors import Packed, read_tensors, write_tensors
 
@@ -64,8 +64,10 @@ class Series:
 
     def _entry(self, number: int, line: bytes) -> tuple[Round, Entry]:
         try:
-            values = json.loads(line)
-            place = int(values["trial"]), int(values["round"])
+            values = parse_json(line)
+            place = values["trial"], values["round"]
+            if not all(type(number) is int and number >= 0 for number in place):
+                raise ValueError
             check = Check.of_values((values["size"], values["crc32"]))
             return place, Entry(check_plain_name(values["file"]), check)
         except (ValueError, TypeError, KeyError, AttributeError, Damaged):

@@ -222,7 +222,9 @@ def read_tensors(path: Path) -> Packed:
             # The original order, because sums over tensors depend on it.
             names = json.loads(about["order"]) if "order" in about else file.keys()
             return opened_tensors(file, names), json.loads(about["state"])
-    except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
+    except (
+        OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError, RecursionError
+    ) as error:  # fmt: skip
         raise RunFailure(f"the checkpoint file {path} can't be read: {error}") from error
 
 

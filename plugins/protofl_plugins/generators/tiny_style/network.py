@@ -165,7 +165,9 @@ def read_about(path: Path) -> dict[str, object]:
             about = json.loads((file.metadata() or {})["protofl"])
             about["shape"]["widths"] = tuple(about["shape"]["widths"])
             return cast(dict[str, object], about)
-    except (OSError, KeyError, ValueError, TypeError, safetensors.SafetensorError) as error:
+    except (
+        OSError, KeyError, ValueError, TypeError, RecursionError, safetensors.SafetensorError
+    ) as error:  # fmt: skip
         raise ValueError(f"{path} is not a tiny-style file: {error}") from error
 
 
