@@ -22,6 +22,8 @@ _Layout = Callable[[np.ndarray], np.ndarray]
 
 _LARGEST_USUAL = 30.0  # normalised numbers hardly ever leave this range; 0…255 as floats does
 
+_DARKEST = 31  # of 255: masks of 0 and 1, class numbers, and digits of 0…16
+
 _DECIMALS = 5
 """Decimals of standardised numbers, so that digests don't depend on the order of sums."""
 
@@ -289,17 +291,37 @@ def _standardisation(x: np.ndarray, num_train: int) -> Scaling:
 
 
 def _odd_values(samples: np.ndarray, kind: Kind) -> list[str]:
+    """Notes of samples that are hardly what was meant."""
+    if len(samples) > 1 and all(np.array_equal(samples[0], row) for row in samples[1:]):
+        return [f"all {len(samples):,} {PLURAL[kind] if kind != 'table' else 'rows'} are equal"]
+    found = []
+    if kind == "series" and samples.shape[1] > samples.shape[2]:
+        channels, length = samples.shape[1:]
+        found.append(
+            f"series have {channels:,} channels and {length:,} readings; if it is the other way "
+            "round: numpy.moveaxis(x, 2, 1)"
+        )
+    if samples.dtype == np.uint8 and (high := int(samples.max())) <= _DARKEST:
+        found.append(
+            f"images are uint8 from {samples.min()} to {high}, and 255 is white: they are nearly "
+            f"black (x * {255 // max(1, high)} uses the whole range)"
+        )
     if samples.dtype != np.float32:
-        return []
-    low, high = float(samples.min()), float(samples.max())
-    if max(-low, high) <= _LARGEST_USUAL:
-        return []
+        return found
+    low, high_ = float(samples.min()), float(samples.max())
+    if max(-low, high_) <= _LARGEST_USUAL:
+        return found
     if kind == "image":
-        return [
-            f"images are floats from {low:g} to {high:g} and are used as they are, not normalised "
+        found.append(
+            f"images are floats from {low:g} to {high_:g} and are used as they are, not normalised "
             "(save uint8 to have 0…255 normalised)"
-        ]
-    return [
-        f"numbers go from {low:g} to {high:g} and are used as they are "
-        "(standardise=true brings them to mean 0 and standard deviation 1)"
-    ]
+            if 0 <= low and 128 <= high_ <= 255
+            else f"images are floats from {low:g} to {high_:g} and are used as they are, not "
+            f"normalised ({_scaled(low, high_)} brings them to -1…1)"
+        )
+    else:
+        found.append(
+            f"numbers go from {low:g} to {high_:g} and are used as they are "
+            "(standardise=true brings them to mean 0 and standard deviation 1)"
+        )
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +201,8 @@ def _of_data_set(run: OpenedRun, text: str, name: str) -> NewData:
     wanted = {**options_like(sample), "standardise": False}
     if sample.kind == "image":
         wanted["side"] = sample.shape[1]
+        if run.preparation and (files := run.preparation.images):
+            wanted |= asdict(files)
     options |= {key: value for key, value in wanted.items() if key in own}
     choice: Choice = choose(plan.registry, "dataset", text, options)
     data = load_data(choice, plan.settings.data_dir, lambda line: None)
@@ -214,6 +216,7 @@ def _of_data_set(run: OpenedRun, text: str, name: str) -> NewData:
     y = _classes(data.y.numpy(), data.classes, plan.data.classes, text)[rows]
     columns = {key: values[rows.numpy()] for key, values in data.columns.items()}
     owners, notes = _owners(run, columns, text)
+    notes = (*filter(None, [data.note]), *notes)
     return NewData(data.x[rows], y, f"{part} of {text}", prepared, owners, notes)
 
 
@@ -225,8 +228,8 @@ def _is_prepared(data: Dataset, run: OpenedRun, text: str) -> bool:
     """
     own, recorded = data.preparation, run.preparation
     if own is not None and own.scaling is None:
-        theirs = recorded.words if recorded else None
-        if own.words is None or own.words == theirs:
+        theirs = recorded or Preparation()
+        if own.words in (None, theirs.words) and own.images in (None, theirs.images):
             return False
     if own is None or own != recorded:
         raise UsageError(

@@ -64,8 +64,8 @@ def test_decode(tmp_path, archive, capsys):
     train = plugin.decode(config=plugin.Config(), data_dir=tmp_path / "data")
     assert train.num_train == len(train.y) == 6
     assert torch.equal(train.x, images.x[:6]) and train.classes == images.classes
-    assert plugin.cache_key(config=config, data_dir=tmp_path) == "tiny-imagenet"
-    assert plugin.cache_key(config=plugin.Config(), data_dir=tmp_path) == "tiny-imagenet-train"
+    assert plugin.cache_key(config=config, data_dir=tmp_path) == "tiny-imagenet-v2"
+    assert plugin.cache_key(config=plugin.Config(), data_dir=tmp_path) == "tiny-imagenet-train-v2"
 
 
 def test_without_internet(tmp_path, archive):
