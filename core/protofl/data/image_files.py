@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal, get_args
+from typing import IO, TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -103,6 +103,9 @@ class ImageFiles:
         return ", ".join(found)
 
 
+_USUAL = ImageFiles()
+
+
 @dataclass(frozen=True)
 class DecodedImages:
     """The images of a data set.
@@ -133,7 +136,10 @@ def open_image(source: Path | IO[bytes], name: str = "") -> Image:
     name = name or str(source)
     try:
         with PIL.Image.open(source, formats=FORMATS) as file:
-            facts = {_FRAMES: _frames(file), _DEEP: ";16" in str(getattr(file, "tile", ""))}
+            facts: dict[Any, Any] = {
+                _FRAMES: _frames(file),
+                _DEEP: ";16" in str(getattr(file, "tile", "")),
+            }
             file.load()
             image = upright(file)
             image.info |= facts
@@ -215,7 +221,7 @@ def decode_images(
     image_of: Callable[[int], tuple[Image, str]],
     side: int,
     fit: Literal["crop", "squash"] = "crop",
-    files: ImageFiles | None = None,
+    files: ImageFiles = _USUAL,
 ) -> DecodedImages:
     """Decode the images of a data set, all in one way.
 
@@ -229,7 +235,6 @@ def decode_images(
     Raises:
         UsageError: An image can't be read or converted, or all lose their content.
     """
-    files = files or ImageFiles()
     x = np.empty((count, 3, side, side), np.uint8)
     bounds: dict[int, tuple[str, float, float]] = {}
     seen: list[dict[str, str]] = [{} for _ in range(count)]
@@ -348,17 +353,24 @@ def _oddities(image: Image, flat: Image) -> list[str]:
     """Return what a user would want to know about the conversion of an image."""
     found = []
     if _is_transparent(image):
-        alpha = image.convert("RGBA").getextrema() if image.mode != "La" else image.getextrema()
-        low, _ = alpha[-1]
-        if low < 255:
+        whole = image.convert("LA") if image.mode == "La" else image
+        bands = [_bounds(band) for band in whole.convert("RGBA").split()]
+        if bands[-1][0] < 255:
             found.append("laid")
-            if all(a == b for a, b in flat.getextrema()) and any(a != b for a, b in alpha):
+            if all(a == b for a, b in map(_bounds, flat.split())) and any(a != b for a, b in bands):
                 found.append("lost")
     if image.info.get(_FRAMES, 1) > 1:
         found.append("frames")
     if image.info.get(_DEEP) and not is_wide(image):
         found.append("16-bit")
     return found
+
+
+def _bounds(band: Image) -> tuple[float, float]:
+    """Return the least and the largest value of one channel."""
+    low, high = band.getextrema()
+    assert not isinstance(low, tuple) and not isinstance(high, tuple)
+    return low, high
 
 
 def is_wide(image: Image) -> bool:

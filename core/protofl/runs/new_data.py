@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from protofl.data.columns import as_column
-from protofl.data.dataset import Dataset, checked_labels
+from protofl.data.dataset import Dataset, checked_labels, class_names
 from protofl.data.npz import read_arrays
 from protofl.data.preparation import Preparation
 from protofl.errors import UsageError, unknown
@@ -179,7 +179,7 @@ def _of_npz(run: OpenedRun, path: Path) -> NewData:
         arrays[pair[0]], plan.data.sample, plan.data.x.dtype, run.preparation, f"{path}: {pair[0]}"
     )
     labels = checked_labels(arrays[pair[1]], len(known), f"{path}: {pair[1]}")
-    names = [str(name) for name in arrays["classes"].tolist()] if "classes" in arrays else None
+    names = class_names(arrays["classes"], str(path)) if "classes" in arrays else None
     y = _classes(labels, names, plan.data.classes, str(path))
     suffix = pair[0].removeprefix("x")
     columns = {
