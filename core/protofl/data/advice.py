@@ -169,7 +169,8 @@ def finite_advice(kind: Kind) -> str:
     """Return how to leave out samples with NaN or infinity."""
     noun = "images" if kind == "image" else "samples"
     return (
-        f"repair or leave out such {noun}: keep = (numpy.abs(x) < 3e38).reshape(len(x), -1).all(1); "
+        f"repair or leave out such {noun}: "
+        "keep = (numpy.abs(x) < 3e38).reshape(len(x), -1).all(1); "
         "x, y = x[keep], y[keep]"
     )
 
