@@ -340,11 +340,17 @@ def test_scores_and_evaluations_use_the_range_of_the_run(tmp_path):
     scans(tmp_path / "data")
     scans(tmp_path / "new", count=2, shift=400)  # brighter: its own range would differ
     own, given = (tmp_path / name for name in ("run", "client.pt2"))
+    options = {"partition": "iid", "feature_dim": 8, "backend": "local", "rounds": 1, "clients": 2}
     pf.run(
-        "fedavg", models="cnn4", dataset=f"folder:{tmp_path / 'data'}", clients=2, rounds=1,
-        partition="iid", feature_dim=8, backend="local", out=own, save_weights="last",
-        data_dir=tmp_path / "cache", set={"dataset": {"side": 32}},
-    )  # fmt: skip
+        "fedproto",
+        models="cnn4",
+        dataset=f"folder:{tmp_path / 'data'}",
+        set={"dataset.side": 32},
+        out=own,
+        data_dir=tmp_path / "cache",
+        progress=False,
+        **options,
+    )
     run = pf.load_run(own)
     files = run.preparation.images
     assert files.white == 2600
