@@ -107,7 +107,7 @@ def run(
     data set, and those below. Exit code 2: an error was found before training; 1: the run failed;
     130: interrupted (finished rounds are saved).
     """
-    from protofl.errors import RunFailure
+    from protofl.errors import Diverged, RunFailure
     from protofl.runs.plugin_names import named_request
     from protofl.system.options.table import build
     from protofl_cli.run_plan import show_run_plan
@@ -148,8 +148,16 @@ def run(
         raise typer.Exit(interrupted(stop, do)) from None
     except RunFailure as problem:
         if screen.folder is not None:
-            problem.do = "; ".join(filter(None, (problem.do, _to_continue(screen.folder))))
+            again = isinstance(problem, Diverged) and not screen.folder.commit
+            left = _AGAIN if again else _to_continue(screen.folder)
+            problem.do = "; ".join(filter(None, (problem.do, left)))
         raise
+
+
+_AGAIN = (
+    "no finished round was saved: with the same options the run would diverge again; start it with "
+    "others and another --out"
+)
 
 
 def _check_plan_only(others: dict[str, Any]) -> None:

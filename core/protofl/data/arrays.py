@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from protofl.data import advice
 from protofl.data.columns import column_faults
 from protofl.data.dataset import Dataset, checked_labels, numbered, odd_classes
 from protofl.data.preparation import Preparation, Scaling
@@ -21,6 +22,8 @@ _Part = tuple[np.ndarray, str]
 _Layout = Callable[[np.ndarray], np.ndarray]
 
 _LARGEST_USUAL = 30.0  # normalised numbers hardly ever leave this range; 0…255 as floats does
+
+_DARKEST = 31  # of 255: masks of 0 and 1, class numbers, and digits of 0…16
 
 _DECIMALS = 5
 """Decimals of standardised numbers, so that digests don't depend on the order of sums."""
@@ -63,7 +66,12 @@ def dataset_from_arrays(
     Raises:
         UsageError: Shapes or values don't fit; names the part.
     """
-    labels = [checked_labels(y, len(x) if np.ndim(x) else 0, source) for x, y, source in parts]
+    both = sum(np.ndim(x) > 0 and len(x) > 0 for x, *_ in parts)
+    for x, y, source in parts:
+        _check_masks(x, y, source)
+    labels = [
+        checked_labels(y, len(x) if np.ndim(x) else 0, source, both) for x, y, source in parts
+    ]
     filled, kind = _samples_of(parts, kind)
     _check_options(kind, vocabulary, padding, standardise)
     if standardise and preparation is not None:
@@ -117,9 +125,42 @@ def _samples_of(
     return filled, kind
 
 
+def _check_masks(x: np.ndarray, y: np.ndarray, source: str) -> None:
+    """Refuse masked values: NumPy would drop the mask, and keep what is below it."""
+    for name, array in (("x", x), ("y", y)):
+        if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
+            hidden = int(np.ma.getmaskarray(array).sum())
+            noun = "samples" if name == "x" else "labels"
+            raise UsageError(
+                f"{source}: {hidden:,} values of {noun} are masked",
+                do="leave out such rows (numpy.ma.getmaskarray says which), or fill them: "
+                "x = x.filled(x.mean())"
+                if name == "x"
+                else "leave out such rows: keep = ~numpy.ma.getmaskarray(y); "
+                "x, y = x[keep], y[keep].data",
+            )
+
+
 def _kind_of(x: np.ndarray, source: str) -> Kind:
     """Guess the kind of samples in an array."""
-    if x.ndim == 2 and x.dtype.kind == "f":
+    if x.dtype.names:
+        raise UsageError(
+            f"{source}: a table with named columns ({advice.shown_numbers(x.dtype.names)})",
+            "a table is an array N×features",
+            advice.fields_advice(x),
+        )
+    if x.ndim == 1:
+        noun = "text" if x.dtype.kind in "SUT" else "number"
+        raise UsageError(
+            f"{source}: the shape {shape_text(x.shape)}, one {noun} for each sample",
+            "texts are given as token ids N×length"
+            if noun == "text"
+            else "a table is an array N×features",
+            "number their words: ids from 0 on, rows of one length"
+            if noun == "text"
+            else 'for a table with one column: x = x[:, None].astype("float32")',
+        )
+    if x.ndim == 2 and x.dtype.kind not in "iu":
         return "table"
     if x.ndim == 2 and x.dtype.kind in "iu" and x.dtype != np.uint8:
         if int(x.min()) < 0:
@@ -175,23 +216,21 @@ def joined_samples(filled: Sequence[_Part], kind: Kind) -> np.ndarray:
 
 
 _TYPES = {
-    "image": ("uf", "uint8 in 0…255, or floats that are already normalised", "uint8"),
-    "series": ("iuf", "floats or integers", "float32"),
-    "table": ("iuf", "floats or integers", "float32"),
-    "tokens": ("iu", "token ids are integers", "int64"),
+    "image": ("uf", "uint8 in 0…255, or floats that are already normalised"),
+    "series": ("iuf", "floats or integers"),
+    "table": ("iuf", "floats or integers"),
+    "tokens": ("iu", "token ids are integers"),
 }
 
 
 def _check_type(x: np.ndarray, source: str, kind: Kind) -> None:
-    letters, near, example = _TYPES[kind]
+    letters, near = _TYPES[kind]
     fits = x.dtype.kind in letters and not (
         kind == "image" and x.dtype.kind == "u" and x.dtype != np.uint8
     )
     if not fits:
         raise UsageError(
-            f"{source}: {PLURAL[kind]} are {x.dtype}",
-            near,
-            f'convert them: x.astype("{example}")',
+            f"{source}: {PLURAL[kind]} are {x.dtype}", near, advice.samples_advice(x, kind)
         )
 
 
@@ -201,11 +240,18 @@ def _check_finite(joined: np.ndarray, filled: Sequence[_Part], kind: Kind) -> No
         rows = joined[at : at + len(x)]
         at += len(x)
         if not np.isfinite(rows).all():
-            bad = int(np.argmin(np.isfinite(rows).reshape(len(rows), -1).all(axis=1)))
+            wrong = ~np.isfinite(rows).reshape(len(rows), -1)
+            bad = np.flatnonzero(wrong.any(axis=1))
             noun = "image" if kind == "image" else "sample"
+            near = f"{len(bad):,} of {len(rows):,} {noun}s hold such numbers"
+            if kind == "table":
+                columns = np.flatnonzero(wrong.any(axis=0)).tolist()
+                near += f", in column {advice.shown_numbers(columns)} (from 0)"
             raise UsageError(
-                f"{source}: the {noun} in row {bad} holds NaN, infinity or more than float32 holds",
-                do=f"repair or leave out such {noun}s",
+                f"{source}: the {noun} in row {bad[0]} holds NaN, infinity or more than float32 "
+                "holds",
+                near,
+                advice.finite_advice(kind),
             )
 
 
@@ -226,7 +272,7 @@ def _layout(x: np.ndarray, source: str, kind: Kind) -> _Layout:
     raise UsageError(
         f"{source}: {PLURAL[kind]} of the shape {shape_text(x.shape) or '()'}",
         f"possible: {possible[kind]}",
-        "reshape them",
+        advice.shape_advice(x, kind),
     )
 
 
@@ -244,8 +290,7 @@ def _image_layout(x: np.ndarray, source: str) -> _Layout:
     raise UsageError(
         f"{source}: images of the shape {shape_text(x.shape) or '()'}",
         "possible: N×H×W, N×H×W×C with C 1 or 3, or N×C×H×W",
-        "reshape them"
-        + (", or say that they are none: kind=table, tokens or series" if x.ndim == 2 else ""),
+        advice.shape_advice(x, "image"),
     )
 
 
@@ -264,10 +309,12 @@ def _checked_ids(
         at += len(x)
         wrong = (rows < 0) | (rows >= size)
         if wrong.any():
-            row = int(np.argmax(wrong.any(axis=1)))
+            bad = np.flatnonzero(wrong.any(axis=1))
+            row = int(bad[0])
+            more = f"; {len(bad):,} of {len(rows):,} rows have such ids" if len(bad) > 1 else ""
             raise UsageError(
                 f"{source}: token id {rows[row][wrong[row]][0]} in row {row}",
-                f"ids go from 0 to {size - 1}",
+                f"ids go from 0 to {size - 1}{more}",
                 "correct the ids, or the vocabulary's size with vocabulary=",
             )
     if padding is not None and not 0 <= padding < size:
@@ -289,17 +336,37 @@ def _standardisation(x: np.ndarray, num_train: int) -> Scaling:
 
 
 def _odd_values(samples: np.ndarray, kind: Kind) -> list[str]:
+    """Notes of samples that are hardly what was meant."""
+    if len(samples) > 1 and all(np.array_equal(samples[0], row) for row in samples[1:]):
+        return [f"all {len(samples):,} {PLURAL[kind] if kind != 'table' else 'rows'} are equal"]
+    found = []
+    if kind == "series" and samples.shape[1] > samples.shape[2]:
+        channels, length = samples.shape[1:]
+        found.append(
+            f"series have {channels:,} channels and {length:,} readings; if it is the other way "
+            "round: numpy.moveaxis(x, 2, 1)"
+        )
+    if samples.dtype == np.uint8 and (high := int(samples.max())) <= _DARKEST:
+        found.append(
+            f"images are uint8 from {samples.min()} to {high}, and 255 is white: they are nearly "
+            f"black (x * {255 // max(1, high)} uses the whole range)"
+        )
     if samples.dtype != np.float32:
-        return []
-    low, high = float(samples.min()), float(samples.max())
-    if max(-low, high) <= _LARGEST_USUAL:
-        return []
+        return found
+    low, high_ = float(samples.min()), float(samples.max())
+    if max(-low, high_) <= _LARGEST_USUAL:
+        return found
     if kind == "image":
-        return [
-            f"images are floats from {low:g} to {high:g} and are used as they are, not normalised "
+        found.append(
+            f"images are floats from {low:g} to {high_:g} and are used as they are, not normalised "
             "(save uint8 to have 0…255 normalised)"
-        ]
-    return [
-        f"numbers go from {low:g} to {high:g} and are used as they are "
-        "(standardise=true brings them to mean 0 and standard deviation 1)"
-    ]
+            if 0 <= low and 128 <= high_ <= 255
+            else f"images are floats from {low:g} to {high_:g} and are used as they are, not "
+            f"normalised ({advice.scaled(low, high_)} brings them to -1…1)"
+        )
+    else:
+        found.append(
+            f"numbers go from {low:g} to {high_:g} and are used as they are "
+            "(standardise=true brings them to mean 0 and standard deviation 1)"
+        )
+    return found

@@ -22,7 +22,14 @@ def as_column(values: Any) -> np.ndarray:  # noqa: ANN401 - whatever NumPy makes
     if kind in "biu":
         return found.astype(np.int64)
     if kind == "S":
-        return np.char.decode(found, "utf-8", "replace")
+        try:
+            return np.char.decode(found, "utf-8")
+        except UnicodeDecodeError as error:
+            raise UsageError(
+                f"a column holds bytes that are not UTF-8: {error.object!r}",
+                "names that can't be read would become one client",
+                'decode the column: values = numpy.char.decode(values, "latin-1")',
+            ) from None
     return found.astype(np.float64) if kind == "f" else found.astype(str) if kind == "M" else found
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from protofl.data import advice
 from protofl.data.columns import Columns, as_column, column_faults
 from protofl.data.preparation import Preparation
 from protofl.data.spec import Kind, SampleSpec
@@ -22,6 +24,10 @@ _STORED: dict[int, dict[torch.dtype, Kind]] = {
     1: {torch.float32: "table", torch.int64: "tokens"},
 }
 """Kinds of samples, by number of axes and type."""
+
+
+LARGE = 1000.0
+"""Numbers beyond this make training diverge more often than not."""
 
 
 @dataclass
@@ -121,6 +127,10 @@ class Dataset:
             (any(part.is_floating_point() for part in rows), "rows of the split are not integers"),
             (any(_leave(part, count) for part in rows), f"rows of the split leave 0…{count - 1}"),
         ]
+        try:
+            class_names(self.classes, "Dataset")
+        except UsageError as error:
+            faults.append((True, error.what.partition(": ")[2]))
         found = [text for fault, text in faults if fault] + column_faults(self.columns, count)
         try:
             sample = self.sample
@@ -129,6 +139,15 @@ class Dataset:
         if sample.kind == "tokens" and _leave(self.x, sample.vocabulary):
             found.insert(0, f"token ids leave 0…{sample.vocabulary - 1}")
         return found + (self.preparation.faults(sample) if self.preparation else [])
+
+    def large_samples(self) -> str:
+        """Return a line if samples hold numbers too large for most training; empty if not."""
+        if self.x.is_meta or self.x.dtype != torch.float32 or not self.x.numel():
+            return ""
+        most = float(self.x.abs().max())
+        if most <= LARGE:
+            return ""
+        return f"the samples hold numbers up to {most:.3g}, which are used as they are"
 
     def compute_digest(self) -> str:
         """SHA-256 over samples, labels and the own split; identifies the data in a record."""
@@ -158,28 +177,109 @@ def _leave(numbers: Tensor, limit: int) -> bool:
     return bool(numbers.numel()) and not 0 <= int(numbers.min()) <= int(numbers.max()) < limit
 
 
-def checked_labels(y: np.ndarray, count: int, source: str) -> np.ndarray:
-    """Labels [count] int64 at least 0, of integers [count] or [count, 1]."""
+def checked_labels(y: np.ndarray, count: int, source: str, parts: int = 1) -> np.ndarray:
+    """Labels [count] int64 at least 0, of integers [count] or [count, 1].
+
+    Args:
+        y: The labels.
+        count: Number of samples.
+        source: Their origin, for errors.
+        parts: Number of parts of the data set, for the advice of errors.
+
+    Raises:
+        UsageError: They have another shape or type, or one is negative.
+    """
     y = np.asarray(y)
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim != 1 or len(y) != count:
         raise UsageError(
             f"{source}: {count} samples, but labels of the shape {y.shape}",
-            do="give one integer for each sample",
+            do=advice.label_axes_advice(y, count),
         )
     if count and y.dtype.kind not in "iu":
         raise UsageError(
             f"{source}: labels are {y.dtype}, not integers",
-            do='convert them: y.astype("int64")',
+            "a class is a number from 0 to C-1",
+            advice.labels_advice(y, parts),
         )
     y = y.astype(np.int64)
     if count and y.min() < 0:
+        bad = np.flatnonzero(y < 0)
         raise UsageError(
-            f"{source}: negative label {y.min()} at row {y.argmin()}",
-            do="labels go from 0 to C-1; leave unlabelled samples out",
+            f"{source}: negative label {y[bad[0]]} at row {bad[0]}",
+            f"{len(bad):,} of {count:,} labels are negative; labels go from 0 to C-1",
+            "leave unlabelled samples out: keep = y >= 0; x, y = x[keep], y[keep]",
         )
     return y
+
+
+def class_names(given: Any, source: str) -> list[str]:  # noqa: ANN401 - whatever a program has
+    """Return the names of classes in the order of their labels.
+
+    Args:
+        given: A list, tuple or array [C] of names (texts, bytes in UTF-8, numbers), or a mapping
+            {label: name} of the labels 0…C-1.
+        source: What has them, for errors.
+
+    Raises:
+        UsageError: It has no order or another one, or two classes have one name.
+    """
+    if isinstance(given, Tensor):
+        given = given.numpy()
+    if isinstance(given, Mapping):
+        keys = [*given]
+        whole = all(isinstance(k, (int, np.integer)) and not isinstance(k, bool) for k in keys)
+        if not whole or sorted(keys) != [*range(len(keys))]:
+            turned = all(isinstance(v, (int, np.integer)) for v in given.values())
+            raise UsageError(
+                f"{source}: classes is a mapping with the keys {advice.shown_numbers(keys)}",
+                f"expected the labels 0…{max(0, len(keys) - 1)} as keys, and names as values",
+                "turn it round: classes = {label: name for name, label in classes.items()}"
+                if turned and not whole
+                else "give a list of names in the order of the labels",
+            )
+        given = [given[key] for key in sorted(keys)]
+    if hasattr(given, "tolist") and not isinstance(given, (list, tuple)):  # arrays, pandas
+        array = np.asarray(given)
+        if array.ndim != 1:
+            raise UsageError(
+                f"{source}: classes has the shape {array.shape}", do="give one name for each class"
+            )
+        given = array.tolist()
+    if not isinstance(given, (list, tuple)):
+        raise UsageError(
+            f"{source}: classes is {type(given).__name__}, which has no order of its own"
+            if isinstance(given, (set, frozenset))
+            else f"{source}: classes is {type(given).__name__}",
+            "the first name is that of label 0",
+            "give a list, tuple or array of names, or {label: name}",
+        )
+    names = [_class_name(name, source) for name in given]
+    repeated = [name for name, times in Counter(names).items() if times > 1]
+    if repeated:
+        places = [i for i, name in enumerate(names) if name == repeated[0]]
+        raise UsageError(
+            f"{source}: classes {places[0]} and {places[1]} have the same name {repeated[0]!r}",
+            do="give each class a name of its own",
+        )
+    return names
+
+
+def _class_name(name: object, source: str) -> str:
+    if isinstance(name, bytes):
+        try:
+            return name.decode()
+        except UnicodeDecodeError:
+            raise UsageError(
+                f"{source}: the class name {name!r} is not UTF-8",
+                do='decode the names: classes = numpy.char.decode(classes, "latin-1")',
+            ) from None
+    if isinstance(name, (str, int, float, bool, np.generic)):
+        return str(name)
+    raise UsageError(
+        f"{source}: the class name {name!r} is {type(name).__name__}", do="give texts or numbers"
+    )
 
 
 def numbered(
@@ -192,7 +292,11 @@ def numbered(
         values, joined = np.unique(joined, return_inverse=True)
         names = [str(value) for value in values]
     else:
-        names = [str(i) for i in range(classes)] if isinstance(classes, int) else list(classes)
+        names = (
+            [str(i) for i in range(classes)]
+            if isinstance(classes, int)
+            else class_names(classes, sources[0])
+        )
         for y, source in zip(labels, sources, strict=True):
             if len(y) and int(y.max()) >= len(names):
                 raise UsageError(

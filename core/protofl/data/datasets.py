@@ -9,14 +9,25 @@ from protofl.data.dataset import Dataset
 from protofl.data.download import download, files_key
 from protofl.data.elsewhere import data_elsewhere
 from protofl.data.generators import Generator, Outline
+from protofl.data.image_files import (
+    IMAGE_DECODING,
+    DecodedImages,
+    ImageFiles,
+    decode_images,
+    open_image,
+    upright,
+)
 from protofl.data.npz import read_npz
 from protofl.data.preparation import Preparation, Scaling, Words
 from protofl.data.spec import SampleSpec
 from protofl.data.text_encoders import TextEncoder, TextOutline, TextSource
 
 __all__ = [
+    "IMAGE_DECODING",
     "Dataset",
+    "DecodedImages",
     "Generator",
+    "ImageFiles",
     "Outline",
     "Preparation",
     "SampleSpec",
@@ -27,8 +38,11 @@ __all__ = [
     "Words",
     "data_elsewhere",
     "dataset_from_arrays",
+    "decode_images",
     "download",
     "files_key",
     "open_arrays",
+    "open_image",
     "read_npz",
+    "upright",
 ]

@@ -21,7 +21,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from protofl.data.arrays import dataset_from_arrays
 from protofl.data.columns import Columns, from_arrays
-from protofl.data.dataset import Dataset
+from protofl.data.dataset import Dataset, class_names
 from protofl.data.preparation import Preparation
 from protofl.errors import UsageError
 from protofl.system.formatting import count, shape_text
@@ -92,7 +92,7 @@ class ArrayData:
             return cls(_digest([given.compute_digest().encode(), about]), data=given)
         given, further = _without_columns(given)
         parts, classes = _parts_of(given)
-        names = None if classes is None else [str(name) for name in classes]
+        names = None if classes is None else class_names(classes, "dataset")
         content = [piece for part in parts for piece in _pieces(part)]
         sizes = [len(x) if x.ndim else 0 for x, *_ in parts]
         columns = from_arrays(further, sizes[0], sum(sizes[1:]), "dataset") if further else {}
@@ -137,7 +137,7 @@ def _without_columns(given: Any) -> tuple[Any, dict[str, np.ndarray]]:  # noqa: 
     return known, {str(k): _array(v, str(k)) for k, v in given.items() if k not in known}
 
 
-def _parts_of(given: Any) -> tuple[list[_Part], Sequence[Any] | None]:  # noqa: ANN401 - anything
+def _parts_of(given: Any) -> tuple[list[_Part], Any]:  # noqa: ANN401 - anything
     """Return the parts of a data set, and the names of its classes."""
     classes: Any = None
     if isinstance(given, Mapping):
@@ -174,7 +174,7 @@ def _array(value: Any, name: str) -> np.ndarray:  # noqa: ANN401 - whatever NumP
         if isinstance(value, Tensor):
             value = value.detach().cpu()
             value = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
-        found: np.ndarray = np.asarray(value)
+        found: np.ndarray = value if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
         return found
     except (TypeError, ValueError, RuntimeError) as error:
         line = str(error).splitlines()[0]

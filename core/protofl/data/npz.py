@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from protofl.data.array_files import open_arrays
 from protofl.data.arrays import dataset_from_arrays
 from protofl.data.columns import from_arrays
-from protofl.data.dataset import Dataset
+from protofl.data.dataset import Dataset, class_names
+from protofl.data.file_kinds import FileKind, kind_of_file
 from protofl.data.spec import Kind
 from protofl.errors import UsageError
 from protofl.system.files.atomic import LARGEST_DATA, regular_file
@@ -61,7 +63,7 @@ def read_npz(
     parts = [(arrays["x_train"], arrays["y_train"], f"{path} (x_train, y_train)")]
     if "x_test" in arrays:
         parts.append((arrays["x_test"], arrays["y_test"], f"{path} (x_test, y_test)"))
-    names = _class_names(arrays["classes"], path) if "classes" in arrays else None
+    names = class_names(arrays["classes"], str(path)) if "classes" in arrays else None
     further = {key: array for key, array in arrays.items() if key not in (*_KEYS, "classes")}
     sizes = [len(x) for x, *_ in parts]
     columns = from_arrays(further, sizes[0], sum(sizes[1:]), str(path))
@@ -86,8 +88,14 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
     if not path.is_file():
         raise UsageError(f"no file {path}", do="give the path of an .npz file")
     try:
+        opened = regular_file(path, LARGEST_DATA)
+        if kind := _other_kind(path):
+            do = kind.do.replace("FILE", str(path))
+            raise UsageError(
+                f"{path} is not an .npz file: it is {kind.name}", do=do or "give an .npz file"
+            )
         # Opened here because NumPy would leave a damaged file open.
-        with regular_file(path, LARGEST_DATA).open("rb") as file:
+        with opened.open("rb") as file:
             content = open_arrays(file, path)
             if isinstance(content, np.ndarray):
                 raise UsageError(
@@ -95,15 +103,14 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
                     do="save x_train and y_train together with numpy.savez_compressed",
                 )
             held = sorted(content.files)
-            return {key: content[key] for key in held}, held
+            return {key: _member(content, key, path) for key in held}, held
     except UsageError:
         raise
     except Exception as error:  # zip, zlib, numpy and the OS each have their own
-        if "allow_pickle" in str(error):
+        if "allow_pickle" in str(error):  # NumPy's words for all that has no known start
             raise UsageError(
-                f"{path} holds pickled objects, which can run code and are never read here",
-                do="save plain arrays: images as uint8 or float32, other samples as float32 or "
-                "int64, labels as integers, classes as strings",
+                f"{path} is not an .npz file, and of no other known kind",
+                do="save x_train and y_train with numpy.savez_compressed",
             ) from None
         raise UsageError(
             f"{path} can't be read as .npz: {type(error).__name__}: {error}",
@@ -111,9 +118,32 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
         ) from error
 
 
-def _class_names(array: np.ndarray, path: Path) -> list[str]:
-    if array.ndim != 1:
+def _other_kind(path: Path) -> FileKind | None:
+    """Return what a file is that is not .npz; None for .npz, and for an unknown kind."""
+    kind = kind_of_file(path)
+    if kind is None or kind.name == "a zip archive":
+        return None
+    if kind.name == "a single array (.npy)":
+        return FileKind(kind.name, "save x_train and y_train together: numpy.savez_compressed")
+    return kind
+
+
+def _member(content: Any, key: str, path: Path) -> np.ndarray:  # noqa: ANN401 - NumPy's NpzFile
+    """Read one array.
+
+    Raises:
+        UsageError: It holds pickled objects.
+    """
+    try:
+        found: np.ndarray = content[key]
+        return found
+    except ValueError as error:
+        if "allow_pickle" not in str(error):
+            raise
+        convert = {"x": 'astype("float32")', "y": "astype(str)"}.get(key[0], "astype(str)")
         raise UsageError(
-            f"{path}: classes has the shape {array.shape}", do="give one name for each class"
-        )
-    return [v.decode() if isinstance(v, bytes) else str(v) for v in array.tolist()]
+            f"{path}: the array {key} holds pickled objects, which can run code and are never read "
+            "here",
+            do=f"save plain arrays, for example {key}.{convert}: images as uint8 or float32, other "
+            "samples as float32 or int64, labels as integers, classes as strings",
+        ) from None

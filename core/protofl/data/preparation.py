@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from protofl.data.image_files import ImageFiles
 from protofl.data.spec import SampleSpec
 from protofl.errors import UsageError
 
@@ -122,10 +123,12 @@ class Preparation:
     Attributes:
         scaling: The scaling of numbers, for tables and series.
         words: The numbering of words, for texts.
+        images: How image files became pixels, if not as usual; raw images are pixels already.
     """
 
     scaling: Scaling | None = None
     words: Words | None = None
+    images: ImageFiles | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return what the data set stores of raw samples [N, …]; texts are token ids already."""
@@ -145,6 +148,8 @@ class Preparation:
             if has != ("tokens", self.words.vocabulary, (self.words.length,)):
                 own = f"{self.words.length:,} tokens ({self.words.vocabulary:,} ids)"
                 found.append(f"its preparation makes sequences of {own}, and its samples: {sample}")
+        if self.images is not None and sample.kind != "image":
+            found.append(f"its preparation is of image files, and its samples are {sample}")
         return found
 
     def as_json(self) -> dict[str, Any]:
@@ -162,7 +167,7 @@ class Preparation:
         Raises:
             UsageError: A part is unknown or damaged.
         """
-        parts: dict[str, type] = {"scaling": Scaling, "words": Words}
+        parts: dict[str, type] = {"scaling": Scaling, "words": Words, "images": ImageFiles}
         if not isinstance(values, Mapping):
             raise UsageError(f"{source}: a preparation is a table, got {type(values).__name__}")
         if unknown := [name for name in values if name not in parts]:
@@ -184,4 +189,6 @@ class Preparation:
             found.append(f"(x − shift) / scale, with {count:,} recorded shifts and scales")
         if self.words is not None:
             found.append(f"token ids of {len(self.words.words):,} recorded words")
+        if self.images is not None:
+            found.append(str(self.images))
         return "; ".join(found) or "none: raw samples are stored as they are"

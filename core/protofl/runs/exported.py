@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from protofl.data.array_files import open_arrays
+from protofl.data.image_files import ImageFiles, is_wide, open_image, square, to_rgb
 from protofl.data.preparation import Preparation
 from protofl.data.spec import SampleSpec
 from protofl.errors import UsageError
@@ -27,9 +28,6 @@ BATCH = 256
 
 UNREADABLE = (OSError, ValueError, EOFError, SyntaxError, zipfile.BadZipFile, zlib.error)
 """Errors of NumPy and Pillow for damaged files."""
-
-MODES = {1: "L", 3: "RGB"}
-"""{channels: PIL's mode of an image}."""
 
 
 @dataclass(frozen=True)
@@ -96,25 +94,28 @@ class Exported:
 
     def _image(self, path: Path) -> np.ndarray:
         """Read one image [1, channels, height, width], resized and cropped as by ``folder:``."""
-        from PIL import Image
-        from torchvision.transforms.functional import center_crop, resize
-
-        if self.sample.kind != "image" or self.sample.shape[0] not in MODES:
+        if self.sample.kind != "image" or self.sample.shape[0] not in (1, 3):
             raise UsageError(f"{path} is an image, the client's data are {self.sample}")
         channels, *size = self.sample.shape
-        try:
-            with Image.open(path) as file:
-                image = file.convert(MODES[channels])
-        except Image.DecompressionBombError as error:
-            raise OSError(str(error)) from error
-        if size != [image.height, image.width]:
+        files = self.preparation.images if self.preparation else None
+        image = open_image(path)
+        if is_wide(image) and files is None:
+            raise UsageError(
+                f"{path} has numbers of more than 8 bits or floats (mode {image.mode}), and the "
+                "client's data had none",
+                do="save the image as it was in the client's data, with 8 bits",
+            )
+        flat = to_rgb(image, str(path), files or ImageFiles())
+        if size != [flat.height, flat.width]:
             if size[0] != size[1]:
                 raise UsageError(
-                    f"{path} is {image.height}×{image.width}, the client's data are {self.sample}",
+                    f"{path} is {flat.height}×{flat.width}, the client's data are {self.sample}",
                     do="bring the image to this size",
                 )
-            image = center_crop(resize(image, size[0]), size[0])
-        pixels = np.asarray(image, np.uint8).reshape(1, *size, channels)
+            flat = square(flat, size[0])
+        if channels == 1:
+            flat = flat.convert("L")
+        pixels = np.asarray(flat, np.uint8).reshape(1, *size, channels)
         return np.moveaxis(pixels, 3, 1)
 
 

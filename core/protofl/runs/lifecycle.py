@@ -10,6 +10,7 @@ from typing import Any
 
 from protofl.data.batches import LEAST
 from protofl.data.split import partition_record
+from protofl.errors import Diverged, ProtoflError
 from protofl.federation import events
 from protofl.federation.events import Progress
 from protofl.federation.federation import Federation
@@ -46,6 +47,7 @@ from protofl.system.files.atomic import disk_errors, temporary_folder, write_jso
 from protofl.system.files.lock import folder_lock
 from protofl.system.files.tables import rounded
 from protofl.system.machine import Idle
+from protofl.system.options.plugin_options import option_names
 from protofl.system.profile.run_profile import RunProfile
 
 
@@ -120,7 +122,7 @@ def _start(
         life.write_data_facts()
     else:
         kept = record_divergence(folder.path.expanduser(), plan.device.type)
-        with deterministic_kernels(plan.settings.deterministic), kept:
+        with deterministic_kernels(plan.settings.deterministic), kept, _large_samples_named(plan):
             life.train()
     return life.conclude()
 
@@ -164,6 +166,22 @@ def _decide_and_check(plan: Plan, set_by: Mapping[str, str], note: Callable[[str
 
         check_observing(plan)
     check_trackers(plan)
+
+
+@contextmanager
+def _large_samples_named(plan: Plan) -> Iterator[None]:
+    """Name large samples as a cause, if NaN or infinity stops a run or its dry step."""
+    try:
+        yield
+    except ProtoflError as error:
+        diverged = isinstance(error, Diverged) or "NaN or infinity" in error.what
+        if diverged and (line := plan.data.large_samples()):
+            known = option_names(type(plan.choices["dataset"].config))
+            how = "--set dataset.standardise=true" if "standardise" in known else ""
+            do = f"bring them to mean 0 and standard deviation 1{f' ({how})' if how else ''}"
+            error.near = "; ".join(filter(None, (error.near, line)))
+            error.do = f"{do}; otherwise: {error.do}" if error.do else do
+        raise
 
 
 def observes(plan: Plan) -> bool:

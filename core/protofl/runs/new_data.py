@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from protofl.data.columns import as_column
-from protofl.data.dataset import Dataset, checked_labels
+from protofl.data.dataset import Dataset, checked_labels, class_names
 from protofl.data.npz import read_arrays
 from protofl.data.preparation import Preparation
 from protofl.errors import UsageError, unknown
@@ -179,7 +179,7 @@ def _of_npz(run: OpenedRun, path: Path) -> NewData:
         arrays[pair[0]], plan.data.sample, plan.data.x.dtype, run.preparation, f"{path}: {pair[0]}"
     )
     labels = checked_labels(arrays[pair[1]], len(known), f"{path}: {pair[1]}")
-    names = [str(name) for name in arrays["classes"].tolist()] if "classes" in arrays else None
+    names = class_names(arrays["classes"], str(path)) if "classes" in arrays else None
     y = _classes(labels, names, plan.data.classes, str(path))
     suffix = pair[0].removeprefix("x")
     columns = {
@@ -201,6 +201,8 @@ def _of_data_set(run: OpenedRun, text: str, name: str) -> NewData:
     wanted = {**options_like(sample), "standardise": False}
     if sample.kind == "image":
         wanted["side"] = sample.shape[1]
+        if run.preparation and (files := run.preparation.images):
+            wanted |= asdict(files)
     options |= {key: value for key, value in wanted.items() if key in own}
     choice: Choice = choose(plan.registry, "dataset", text, options)
     data = load_data(choice, plan.settings.data_dir, lambda line: None)
@@ -214,6 +216,7 @@ def _of_data_set(run: OpenedRun, text: str, name: str) -> NewData:
     y = _classes(data.y.numpy(), data.classes, plan.data.classes, text)[rows]
     columns = {key: values[rows.numpy()] for key, values in data.columns.items()}
     owners, notes = _owners(run, columns, text)
+    notes = (*filter(None, [data.note]), *notes)
     return NewData(data.x[rows], y, f"{part} of {text}", prepared, owners, notes)
 
 
@@ -225,8 +228,8 @@ def _is_prepared(data: Dataset, run: OpenedRun, text: str) -> bool:
     """
     own, recorded = data.preparation, run.preparation
     if own is not None and own.scaling is None:
-        theirs = recorded.words if recorded else None
-        if own.words is None or own.words == theirs:
+        theirs = recorded or Preparation()
+        if own.words in (None, theirs.words) and own.images in (None, theirs.images):
             return False
     if own is None or own != recorded:
         raise UsageError(

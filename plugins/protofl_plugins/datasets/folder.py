@@ -1,8 +1,12 @@
 """A data set from image files in class folders: ``--dataset folder:PATH``.
 
 ``PATH/CLASS/…/IMAGE`` as in torchvision's ``ImageFolder``: classes in the order of their names,
-files with the same endings. Where PATH holds nothing but ``train`` and ``test`` (or ``val``)
-folders, these hold the class folders and are the data set's own parts.
+files with the same endings. Where PATH holds nothing but folders of parts (``train``, ``Test``,
+``validation``, ``seg_train``), these hold the class folders: the test part is ``test``, or the
+validation part if there is none. A single folder around all others is passed through.
+
+A note counts what is left out: other endings, names with a leading dot, a validation part beside a
+test part, images outside class folders.
 
 With ``--set dataset.layout=clients``, every client has a folder: ``PATH/CLIENT/CLASS/…/IMAGE``, or
 ``PATH/train/CLIENT/CLASS/…/IMAGE``. The folders' names are the column ``client``, for
@@ -12,8 +16,10 @@ With ``--set dataset.layout=clients``, every client has a folder: ``PATH/CLIENT/
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -23,7 +29,44 @@ import protofl as pf
 from protofl_plugins.datasets.npz_domains import check_classes, read_domains
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-PARTS = ("train", "test", "val")
+
+_PART = re.compile(
+    r"(?:seg|images?|imgs?|data)?(?:(?P<train>train(?:ing)?)|(?P<test>test(?:ing)?)"
+    r"|(?P<val>val(?:id(?:ation)?)?|dev(?:elopment)?|eval(?:uation)?))"
+    r"(?:sets?|data|images?|imgs?|split|folder)?"
+)
+"""Names of the folders of parts, in lower case and without anything but letters."""
+
+_LEFT_OUT = ("__MACOSX", "@eaDir")
+"""Folders that other systems add; names with a leading dot are left out too."""
+
+
+class ImageConfig(pf.Config):
+    """Options of image files."""
+
+    side: int = pf.Field(
+        64,
+        ge=4,
+        le=1024,
+        description="images become side×side pixels: the shorter side is brought to it "
+        "(bilinear), the middle is cut out",
+    )
+    black: float | None = pf.Field(
+        None,
+        description="of images with more than 8 bits or floats, the number that becomes 0. None: "
+        "the least number in all images",
+    )
+    white: float | None = pf.Field(
+        None, description="the number that becomes 255. None: the largest number in all images"
+    )
+    background: Literal["white", "black", "grey"] = pf.Field(
+        "white", description="the colour on which images with transparency are laid"
+    )
+
+    @property
+    def files(self) -> pf.datasets.ImageFiles:
+        """How the files become pixels."""
+        return pf.datasets.ImageFiles(self.black, self.white, self.background)
 
 
 class Folder:
@@ -32,17 +75,10 @@ class Folder:
     argument = "path"
     defaults: ClassVar[dict[str, Any]] = {}
 
-    class Config(pf.Config):
+    class Config(ImageConfig):
         """Options of folder."""
 
         path: str = pf.Field(description="the folder that holds the class folders")
-        side: int = pf.Field(
-            64,
-            ge=4,
-            le=1024,
-            description="images become side×side pixels: the shorter side is brought to it "
-            "(bilinear), the middle is cut out",
-        )
         layout: Literal["classes", "clients"] = pf.Field(
             "classes",
             description="classes: the folder holds class folders; clients: it holds a folder per "
@@ -53,22 +89,21 @@ class Folder:
     def cache_key(self, config: Config, data_dir: Path) -> str:
         """The paths, sizes and times of all files."""
         root = Path(config.path).expanduser()
-        files = [file for part in _parts(root) for file in _all_files(part)]
-        layout = [config.layout] if config.layout != "classes" else []
-        return pf.datasets.files_key("folder", root, files, config.side, *layout)
+        return _key("folder", root, _parts(root, layout=config.layout), config, config.layout)
 
     @pf.hookimpl
     def decode(self, config: Config, data_dir: Path) -> pf.datasets.Dataset:
         """Decode all images to RGB of one size."""
         root = Path(config.path).expanduser()
-        parts = _parts(root)
+        parts = _parts(root, layout=config.layout)
         if config.layout == "classes":
             classes = _folders(parts[0])
             found = [_samples(part, classes, needed=part == parts[0]) for part in parts]
             columns: dict[str, list[str]] = {}
         else:
             classes, found, columns = _by_client(parts)
-        return _data_set(root, config.side, classes, found, columns)
+        depth = 2 if config.layout == "classes" else 3
+        return _data_set(root, config, classes, found, columns, _left_out(root, parts, depth))
 
 
 class Domains:
@@ -77,13 +112,10 @@ class Domains:
     argument = "path"
     defaults: ClassVar[dict[str, Any]] = {"partition": "domain"}
 
-    class Config(pf.Config):
+    class Config(ImageConfig):
         """Options of domains."""
 
         path: str = pf.Field(description="the folder that holds a folder or .npz file per domain")
-        side: int = pf.Field(
-            64, ge=4, le=1024, description="images become side×side pixels, as of folder:"
-        )
 
     @pf.hookimpl
     def cache_key(self, config: Config, data_dir: Path) -> str:
@@ -92,8 +124,7 @@ class Domains:
         parts = _parts(root, "domains")
         if files := _npz_files(root):
             return pf.datasets.files_key("domains-npz", root, files)
-        files = [file for part in parts for file in _all_files(part)]
-        return pf.datasets.files_key("domains", root, files, config.side)
+        return _key("domains", root, parts, config, "clients")
 
     @pf.hookimpl
     def decode(self, config: Config, data_dir: Path) -> pf.datasets.Dataset:
@@ -112,30 +143,45 @@ class Domains:
         for name in _folders(parts[0]):
             present = {classes[label] for label in np.unique(labels[names == name])}
             check_classes(root, name, present, classes)
-        return _data_set(root, config.side, classes, found, {"domain": columns["client"]})
+        left = _left_out(root, parts, 3)
+        return _data_set(root, config, classes, found, {"domain": columns["client"]}, left)
+
+
+def _key(prefix: str, root: Path, parts: list[Path], config: ImageConfig, layout: str) -> str:
+    """A cache key of the files, of the options, and of the note about what is left out."""
+    files = [file for part in parts for file in _all_files(part)]
+    depth = 2 if layout == "classes" else 3
+    options = [layout, config.side, config.files, *_left_out(root, parts, depth)]
+    return pf.datasets.files_key(prefix, root, files, pf.datasets.IMAGE_DECODING, *options)
 
 
 def _data_set(
     root: Path,
-    side: int,
+    config: ImageConfig,
     classes: list[str],
     parts: list[list[tuple[Path, int]]],
     columns: dict[str, list[str]],
+    left_out: Sequence[str],
 ) -> pf.datasets.Dataset:
     """Decode the files of each part."""
     samples = [sample for part in parts for sample in part]
-    x = np.empty((len(samples), 3, side, side), np.uint8)
 
-    def put(row: int) -> None:
-        x[row] = _decoded(samples[row][0], side)
+    def image_of(row: int) -> tuple[Any, str]:
+        path = samples[row][0]
+        return pf.datasets.open_image(path), str(path)
 
-    with ThreadPoolExecutor() as pool:
-        for _ in pool.map(put, range(len(samples))):
-            pass
+    found = pf.datasets.decode_images(len(samples), image_of, config.side, files=config.files)
     y = np.array([label for _, label in samples], np.int64)
-    return pf.datasets.dataset_from_arrays(
-        [(x, y, str(root))], len(parts[0]), classes, columns=columns
+    usual = found.files == pf.datasets.ImageFiles()
+    data = pf.datasets.dataset_from_arrays(
+        [(found.x, y, str(root))],
+        len(parts[0]),
+        classes,
+        columns=columns,
+        preparation=pf.datasets.Preparation(images=None if usual else found.files),
     )
+    notes = [data.note, *found.notes, *left_out]
+    return replace(data, note="; ".join(filter(None, notes)))
 
 
 def _by_client(
@@ -158,15 +204,149 @@ def _by_client(
     return classes, files, {"client": names}
 
 
-def _parts(root: Path, dataset: str = "folder") -> list[Path]:
-    """The folders that hold class folders: the training part and, if there is one, the test."""
+def _parts(root: Path, dataset: str = "folder", layout: str = "clients") -> list[Path]:
+    """The folders that hold class folders: the training part and, if there is one, the test.
+
+    Args:
+        root: The folder that the user gave.
+        dataset: Its data set, for errors.
+        layout: ``classes`` for PART/CLASS/…, ``clients`` for PART/CLIENT/CLASS/….
+
+    Raises:
+        UsageError: The folder is missing, or its folders may be parts or classes.
+    """
     if not root.is_dir():
         raise pf.UsageError(f"no folder {root}", do=f"give it as --dataset {dataset}:PATH")
+    root = _inner(root) if layout == "classes" else root
     names = _folders(root)
-    if "train" not in names or not set(names) <= set(PARTS) or not _folders(root / "train"):
-        return [root]
-    test = [root / name for name in ("test", "val") if name in names]
-    return [root / "train", *test[:1]]
+    parts: dict[str, str] = {}
+    others = []
+    for name in names:
+        part = _part_of(name)
+        if part is None:
+            others.append(name)
+        elif part in parts and (_folders(root / name) or _folders(root / parts[part])):
+            raise pf.UsageError(
+                f"{root}: {parts[part]} and {name} are both names of the {part} part",
+                do="put their images into one folder, or rename one of them",
+            )
+        else:
+            parts[part] = name
+    deep = any(_folders(root / name) for name in parts.values())
+    if parts and not others and (deep or (len(parts) > 1 and "train" in parts)):
+        if "train" not in parts:
+            raise pf.UsageError(
+                f"{root} has no training part; it holds {', '.join(names)}",
+                do="name the folder of the training part train",
+            )
+        test = [parts[part] for part in ("test", "val") if part in parts]
+        found = [root / name for name in (parts["train"], *test[:1])]
+        return [_inner(part) for part in found] if layout == "classes" else found
+    if deep and len(parts) > 1 and "train" in parts:
+        raise pf.UsageError(
+            f"{root}: {' and '.join(parts.values())} are names of parts, beside them is "
+            f"{', '.join(others)}",
+            do=f"move {others[0]} elsewhere if it is not a class; rename the parts if they are "
+            "classes",
+        )
+    if layout == "classes":
+        _check_levels(root, names)
+    return [root]
+
+
+def _part_of(name: str) -> str | None:
+    """Return train, test or val if a folder is called like one, else None."""
+    found = _PART.fullmatch(re.sub(r"[^a-z]", "", name.lower()))
+    return found.lastgroup if found else None
+
+
+def _inner(folder: Path) -> Path:
+    """Return the folder inside, while there is one alone and no image beside it."""
+    while True:
+        own = _folders(folder)
+        if len(own) != 1 or _holds_images(folder) or not _folders(folder / own[0]):
+            return folder
+        if _part_of(own[0]) and not _part_of(folder.name):
+            return folder
+        folder = folder / own[0]
+
+
+def _holds_images(folder: Path) -> bool:
+    return any(is_image(entry.name) for entry in os.scandir(folder) if entry.is_file())
+
+
+def is_image(name: str) -> bool:
+    """Return True if a file has the ending of an image and no leading dot."""
+    return name.lower().endswith(ENDINGS) and name[0] != "."
+
+
+def _check_levels(root: Path, names: list[str]) -> None:
+    """Refuse folders that hold no image themselves but all the same subfolders."""
+    inside = [_folders(root / name) for name in names]
+    if len(names) < 2 or not inside[0] or any(own != inside[0] for own in inside):
+        return
+    if not any(_holds_images(root / name) for name in names):
+        raise pf.UsageError(
+            f"{root}: {', '.join(names)} hold no image themselves, but all the same folders: "
+            f"{', '.join(inside[0])}",
+            "the classes could be either",
+            "if the first are parts, call them train and test; if they are clients, use --set "
+            "dataset.layout=clients (or domains:PATH for domains); if they are classes, put their "
+            "images in them without folders",
+        )
+
+
+def _left_out(root: Path, parts: list[Path], depth: int) -> list[str]:
+    """Count what is not read below a folder, and which part serves as the test part.
+
+    Args:
+        root: The folder.
+        parts: The folders that are read.
+        depth: Names in the path of an image below its part, at least.
+    """
+    endings, elsewhere = Counter[str](), Counter[str]()
+    hidden, outside = 0, 0
+    for where, folders, files in os.walk(root):
+        hidden += len(skipped := [name for name in folders if _is_hidden(name)])
+        folders[:] = sorted({*folders} - {*skipped})
+        here = Path(where)
+        part = next((p for p in parts if here.is_relative_to(p)), None)
+        for name in files:
+            if _is_hidden(name):
+                hidden += 1
+            elif not is_image(name):
+                endings[Path(name).suffix.lower() or "none"] += 1
+            elif part is None and here != root and not any(p.is_relative_to(here) for p in parts):
+                elsewhere[here.relative_to(_above(parts, root)).parts[0]] += 1
+            elif part is None or len(here.relative_to(part).parts) + 1 < depth:
+                outside += 1
+    found = [f"{name}/ ({_files(n, 'image')})" for name, n in sorted(elsewhere.items())]
+    if endings:
+        each = ", ".join(f"{ending} {count:,}" for ending, count in sorted(endings.items()))
+        found.append(f"{_files(sum(endings.values()))} with other endings ({each})")
+    if hidden:
+        found.append(
+            f"{hidden:,} name{'s' if hidden > 1 else ''} with a leading dot or of a system"
+        )
+    if outside:
+        found.append(f"{_files(outside, 'image')} outside class folders")
+    lines = [f"left out: {', '.join(found)}"] if found else []
+    if len(parts) > 1 and _part_of(parts[1].name) == "val":
+        lines.insert(0, f"{parts[1].name}/ is the test part")
+    return lines
+
+
+def _above(parts: list[Path], root: Path) -> Path:
+    """Return the folder in which the parts lie."""
+    return Path(os.path.commonpath(parts)) if len(parts) > 1 else root
+
+
+def _is_hidden(name: str) -> bool:
+    return name[0] == "." or name in _LEFT_OUT
+
+
+def _files(count: int, noun: str = "file") -> str:
+    return f"{count:,} {noun}{'s' if count != 1 else ''}"
 
 
 def _npz_files(root: Path) -> list[Path]:
@@ -175,7 +355,7 @@ def _npz_files(root: Path) -> list[Path]:
 
 
 def _folders(folder: Path) -> list[str]:
-    names = sorted(e.name for e in os.scandir(folder) if e.is_dir() and e.name[0] != ".")
+    names = sorted(e.name for e in os.scandir(folder) if e.is_dir() and not _is_hidden(e.name))
     for name in names:
         try:
             name.encode()
@@ -190,7 +370,7 @@ def _folders(folder: Path) -> list[str]:
 def _all_files(folder: Path) -> Iterator[Path]:
     """The images in and below a folder, in order; links are followed, but not in circles."""
     for where, folders, files in os.walk(folder, followlinks=True):
-        folders.sort()
+        folders[:] = sorted(name for name in folders if not _is_hidden(name))
         here = Path(where)
         for link in (here / name for name in folders if (here / name).is_symlink()):
             target = os.path.realpath(link)
@@ -201,7 +381,7 @@ def _all_files(folder: Path) -> Iterator[Path]:
                     do="remove the link",
                 )
         for name in sorted(files):
-            if name.lower().endswith(ENDINGS):
+            if is_image(name):
                 if not (here / name).exists():
                     raise pf.UsageError(
                         f"the link {here / name} leads to no file", do="remove or repair the link"
@@ -237,20 +417,3 @@ def _samples(part: Path, classes: list[str], needed: bool) -> list[tuple[Path, i
             "put images there or remove the folder",
         )
     return [(path, classes.index(name)) for name, paths in files.items() for path in paths]
-
-
-def _decoded(path: Path, side: int) -> np.ndarray:
-    from PIL import Image
-    from torchvision.transforms import InterpolationMode
-    from torchvision.transforms.functional import center_crop, resize
-
-    try:
-        with Image.open(path) as file:
-            image = file.convert("RGB")
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise pf.UsageError(
-            f"{path} can't be read as an image: {error}", do="repair or remove the file"
-        ) from error
-    square = center_crop(resize(image, side, InterpolationMode.BILINEAR), side)
-    pixels: np.ndarray = np.asarray(square).transpose(2, 0, 1)
-    return pixels

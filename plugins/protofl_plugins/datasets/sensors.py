@@ -61,7 +61,8 @@ class HAR:
         root = _folder(config.path, "har")
         files = [file for part in ("train", "test") for file in _files_of_har(root, part)]
         names = root / "activity_labels.txt"
-        return pf.datasets.files_key("har", root, [*files, *([names] if names.is_file() else [])])
+        named = [names] if names.is_file() else []
+        return pf.datasets.files_key("har", root, [*files, *named], "by number")
 
     @pf.hookimpl
     def decode(self, config: Config, data_dir: Path) -> pf.datasets.Dataset:
@@ -71,6 +72,8 @@ class HAR:
             UsageError: A file is missing or damaged, or files differ in their numbers of windows.
         """
         root = _folder(config.path, "har")
+        names = _names(root / "activity_labels.txt")
+        numbers = sorted(names)
         parts, subjects = [], []
         for part in ("train", "test"):
             *signals, people, labels = _files_of_har(root, part)
@@ -81,10 +84,17 @@ class HAR:
                 _check_lines(file, len(found), labels, len(y))
             for file, found in zip(signals, channels, strict=True):
                 _check_lines(file, found.shape[1], signals[0], channels[0].shape[1], "columns")
-            parts.append((np.stack(channels, 1), y - 1, str(root / part)))
+            if names and (strange := sorted({*y.tolist()} - {*numbers})):
+                raise pf.UsageError(
+                    f"{labels} has the activity {strange[0]}, which has no name",
+                    f"{root / 'activity_labels.txt'} names {', '.join(map(str, numbers))}",
+                    "unpack the data set again",
+                )
+            y = np.searchsorted(numbers, y) if names else y - 1
+            parts.append((np.stack(channels, 1), y, str(root / part)))
         return pf.datasets.dataset_from_arrays(
             parts,
-            classes=_names(root / "activity_labels.txt"),
+            classes=[names[number] for number in numbers] or None,
             kind="series",
             columns={"subject": np.concatenate(subjects)},
         )
@@ -237,8 +247,22 @@ def _numbers(file: Path, columns: int | None = None) -> np.ndarray:
     return found
 
 
-def _names(file: Path) -> list[str] | None:
-    """Return the activities' names, of lines such as ``1 WALKING``; None without such a file."""
-    if not file.is_file():
-        return None
-    return [line.split()[-1].lower() for line in file.read_text().splitlines() if line.strip()]
+def _names(file: Path) -> dict[int, str]:
+    """Return {number: activity}, of lines such as ``1 WALKING``; empty without such a file.
+
+    Raises:
+        UsageError: A line has no number, or a number or name occurs twice.
+    """
+    found: dict[int, str] = {}
+    lines = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+    for line in filter(str.strip, lines.splitlines()):
+        number, _, name = line.strip().partition(" ")
+        name = name.strip().lower()
+        if not number.isdecimal() or not name or int(number) in found or name in found.values():
+            raise pf.UsageError(
+                f"{file}: the line {line.strip()!r} is not a number and a name of its own",
+                "expected lines such as: 1 WALKING",
+                "unpack the data set again",
+            )
+        found[int(number)] = name
+    return found

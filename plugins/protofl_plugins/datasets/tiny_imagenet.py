@@ -9,7 +9,7 @@ is the training part alone.
 from __future__ import annotations
 
 import zipfile
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -40,13 +40,12 @@ class TinyImageNet:
     @pf.hookimpl
     def cache_key(self, config: Config, data_dir: Path) -> str:
         """The data never change, which part of them may."""
-        return "tiny-imagenet" if config.part == "all" else "tiny-imagenet-train"
+        part = "" if config.part == "all" else "-train"
+        return f"tiny-imagenet{part}-v{pf.datasets.IMAGE_DECODING}"
 
     @pf.hookimpl
     def decode(self, config: Config, data_dir: Path) -> pf.datasets.Dataset:
         """Download the archive and decode its images without unpacking it."""
-        from PIL import Image
-
         try:
             path = pf.datasets.download(URL, Path(data_dir) / "downloads" / f"{ROOT}.zip", md5=MD5)
         except pf.UsageError as error:
@@ -67,14 +66,13 @@ class TinyImageNet:
             fields = [line.split("\t") for line in lines]
             test = [(f"{ROOT}/val/images/{file}", number[label]) for file, label, *_ in fields]
             samples = train + (test if config.part == "all" else [])
-            x = np.empty((len(samples), 3, 64, 64), np.uint8)
 
-            def put(row: int) -> None:
-                with archive.open(samples[row][0]) as file, Image.open(file) as image:
-                    x[row] = np.asarray(image.convert("RGB")).transpose(2, 0, 1)
+            def image_of(row: int) -> tuple[Any, str]:
+                name = samples[row][0]
+                with archive.open(name) as file:
+                    return pf.datasets.open_image(file, name), name
 
-            with ThreadPoolExecutor() as pool:
-                for _ in pool.map(put, range(len(samples))):
-                    pass
+            found = pf.datasets.decode_images(len(samples), image_of, 64)
         y = np.array([label for _, label in samples], np.int64)
-        return pf.datasets.dataset_from_arrays([(x, y, str(path))], len(train), classes)
+        data = pf.datasets.dataset_from_arrays([(found.x, y, str(path))], len(train), classes)
+        return replace(data, note="; ".join(filter(None, [data.note, *found.notes])))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
 import protofl as pf
-from protofl_plugins.datasets.torchvision_sets import decoded, downloading, need_scipy
+from protofl_plugins.datasets.torchvision_sets import downloading, need_scipy, square_images
 
 
 class EMNIST:
@@ -147,7 +147,8 @@ class _Sized:
     @pf.hookimpl
     def cache_key(self, config: SizedConfig, data_dir: Path) -> str:
         """The data never change, what is made of them may."""
-        return "-".join([self.name, *map(str, config.model_dump().values())])
+        options = map(str, config.model_dump().values())
+        return "-".join([self.name, *options, f"v{pf.datasets.IMAGE_DECODING}"])
 
     @pf.hookimpl
     def decode(self, config: SizedConfig, data_dir: Path) -> pf.datasets.Dataset:
@@ -158,10 +159,9 @@ class _Sized:
         root = Path(data_dir) / "downloads"
         with downloading(self.name, self.address):
             parts = [loader(root, part, download=True, **further) for part in self.parts]
-        x, y = decoded(parts, config.side, config.fit)
-        names = getattr(parts[0], "classes", None) or int(y.max()) + 1
+        names = getattr(parts[0], "classes", None)
         num_train = sum(map(len, parts[:-1]))
-        return pf.datasets.dataset_from_arrays([(x, y, self.name)], num_train, names)
+        return square_images(self.name, parts, num_train, names, config.side, config.fit)
 
     def further(self, config: SizedConfig) -> dict[str, Any]:
         """Further arguments of torchvision's data set."""

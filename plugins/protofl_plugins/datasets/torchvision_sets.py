@@ -10,7 +10,7 @@ import socket
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -138,7 +138,8 @@ class Flowers102:
         """The data never change, their size and what became of their shape may."""
         default = type(config).model_fields["side"].default
         key = "flowers102" if config.fit == "crop" else "flowers102-squash"
-        return key if config.side == default else f"{key}-{config.side}"
+        key += "" if config.side == default else f"-{config.side}"
+        return f"{key}-v{pf.datasets.IMAGE_DECODING}"  # -v tells it from a side
 
     @pf.hookimpl
     def decode(self, config: Config, data_dir: Path) -> pf.datasets.Dataset:
@@ -150,10 +151,9 @@ class Flowers102:
         root = Path(data_dir) / "downloads"
         with downloading("flowers102", loader._download_url_prefix):
             splits = [loader(root, split, download=True) for split in ("train", "val", "test")]
-        x, y = decoded(splits, config.side, config.fit)
         num_train = len(splits[0]) + len(splits[1])
         names = getattr(loader, "classes", 102)  # torchvision 0.21 has no names: numbers then
-        return pf.datasets.dataset_from_arrays([(x, y, "flowers102")], num_train, names)
+        return square_images("flowers102", splits, num_train, names, config.side, config.fit)
 
 
 def need_scipy(name: str) -> None:
@@ -167,37 +167,36 @@ def need_scipy(name: str) -> None:
         ) from error
 
 
-def decoded(
-    splits: Sequence[Any], side: int, fit: Literal["crop", "squash"]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Bring images of any size to one size.
+def square_images(
+    name: str,
+    splits: Sequence[Any],
+    num_train: int,
+    classes: Sequence[str] | int | None,
+    side: int,
+    fit: Literal["crop", "squash"],
+) -> pf.datasets.Dataset:
+    """Return images of any size, brought to one size.
 
     Args:
+        name: The data set, for errors.
         splits: torchvision's data sets of images and labels, in order.
+        num_train: Samples of the training part, which come first.
+        classes: Their names or number; None for the number of the largest label and one.
         side: Pixels of a side.
         fit: squash: both sides are brought to it; crop: the shorter one, and the middle is cut out.
-
-    Returns:
-        Images [N, 3, side, side], uint8, and labels [N].
     """
-    from torchvision.transforms import InterpolationMode
-    from torchvision.transforms.functional import center_crop, resize
-
     samples = [(split, index) for split in splits for index in range(len(split))]
-    x = np.empty((len(samples), 3, side, side), np.uint8)
     y = np.empty(len(samples), np.int64)
 
-    def put(row: int) -> None:
+    def image_of(row: int) -> tuple[Any, str]:
         split, index = samples[row]
         image, y[row] = split[index]
-        size = [side, side] if fit == "squash" else [side]
-        image = resize(image.convert("RGB"), size, InterpolationMode.BILINEAR)
-        x[row] = np.asarray(center_crop(image, side)).transpose(2, 0, 1)
+        return pf.datasets.upright(image), f"{name}, image {index}"
 
-    with ThreadPoolExecutor() as pool:
-        for _ in pool.map(put, range(len(samples))):
-            pass
-    return x, y
+    found = pf.datasets.decode_images(len(samples), image_of, side, fit)
+    names = classes or int(y.max()) + 1
+    data = pf.datasets.dataset_from_arrays([(found.x, y, name)], num_train, names)
+    return replace(data, note="; ".join(filter(None, [data.note, *found.notes])))
 
 
 @contextlib.contextmanager

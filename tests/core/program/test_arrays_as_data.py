@@ -61,7 +61,7 @@ def test_one_data_set_in_many_forms(table, form):
 def test_a_data_set_without_a_test_part_names_its_classes(table):
     found = decoded(Pairs(*table))
     assert (found.num_train, found.classes) == (100, ["no", "yes"])
-    assert decoded({"x_train": table[0], "y_train": table[1], "classes": "ab"}).classes == [
+    assert decoded({"x_train": table[0], "y_train": table[1], "classes": ("a", "b")}).classes == [
         "a",
         "b",
     ]
@@ -122,7 +122,7 @@ class Single(Pairs):
         ((X, Y / 2), "x_train, y_train: labels are float64, not integers"),
         ((X, Y - 1), "negative label -1 at row 0"),
         ((X, Y, X[:, :2], Y), "x_test, y_test: tables are 2 float32"),
-        ((X.astype("U3"), Y), "x_train, y_train: images of the shape 4×3"),
+        ((X.astype("U3"), Y), "x_train, y_train: tables are <U3"),
         ((np.where(X == 0, np.nan, X), Y), "the sample in row 0 holds NaN"),
         (([[1, 2], [3]], [0, 1]), "x_train can't be converted to an array"),
         ((torch.zeros(2, 2).to_sparse(), [0, 1]), "x_train can't be converted to an array"),

@@ -197,3 +197,171 @@ def test_no_folders_of_clients(tmp_path):
     fill(tmp_path)
     with pytest.raises(pf.UsageError, match="holds no class folders"):
         decode(tmp_path, layout="clients")
+
+
+# --- parts ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "left"),
+    [
+        ("Train", "Test", ()),
+        ("TRAINING", "TESTING", ()),
+        ("train", "test", ("valid",)),
+        ("training", "validation", ()),
+        ("Training Set", "Test Set", ()),
+        ("train_images", "test-images", ("dev",)),
+        ("seg_train", "seg_test", ()),
+        ("TrainingData", "eval", ()),
+        ("train2017", "val2017", ()),
+    ],
+)
+def test_parts_by_their_usual_names(tmp_path, train, test, left):
+    fill(tmp_path / train)
+    fill(tmp_path / test, count=1)
+    for name in left:
+        fill(tmp_path / name, count=4)
+    _, images = decode(tmp_path)
+    assert images.classes == ["Plum", "apple", "kiwi"]
+    assert (images.num_train, len(images.y)) == (6, 9)
+    if left:
+        assert f"left out: {left[0]}/ (12 images)" in images.note
+    assert (f"{test}/ is the test part" in images.note) == (
+        test in ("validation", "eval", "val2017")
+    )
+
+
+def test_folders_around_parts_and_classes_are_passed_through(tmp_path):
+    fill(tmp_path / "archive/data/seg_train/seg_train")
+    fill(tmp_path / "archive/data/seg_test/seg_test", count=1)
+    _, images = decode(tmp_path)
+    assert images.classes == ["Plum", "apple", "kiwi"] and images.num_train == 6
+    assert len(images.y) == 9 and images.note == ""
+
+
+def test_clients_have_parts_of_any_spelling(tmp_path):
+    for part in ("Train", "Test"):
+        fill(tmp_path / part / "anna", ("apple", "kiwi"))
+    _, data = decode(tmp_path, side=4, layout="clients")
+    assert data.num_train == 4 and set(data.columns["client"]) == {"anna"}
+
+
+@pytest.mark.parametrize(
+    ("folders", "words"),
+    [
+        (("one", "two"), "hold no image themselves, but all the same folders: Plum, apple, kiwi"),
+        (("train", "extra"), "all the same folders"),
+        (("Train", "training"), "both names of the train part"),
+        (("test", "val"), "no training part"),
+    ],
+)
+def test_folders_that_may_be_parts_or_classes(tmp_path, folders, words):
+    for name in folders:
+        fill(tmp_path / name)
+    error = failure(tmp_path)
+    assert words in error.what and error.do
+
+
+def test_a_folder_beside_parts_is_refused(tmp_path):
+    fill(tmp_path / "seg_train")
+    fill(tmp_path / "seg_test")
+    (tmp_path / "seg_pred").mkdir()
+    assert "beside them is seg_pred" in failure(tmp_path).what
+
+
+def test_parts_without_class_folders_are_not_classes(tmp_path):
+    fill(tmp_path, ["apple", "kiwi"])
+    (tmp_path / "apple").rename(tmp_path / "train")
+    (tmp_path / "kiwi").rename(tmp_path / "test")
+    assert "holds no class folders" in failure(tmp_path).what
+
+
+def test_classes_with_different_folders_inside_stay_classes(tmp_path):
+    fill(tmp_path / "cats", ["apple"])
+    fill(tmp_path / "dogs", ["kiwi"])
+    assert decode(tmp_path)[1].classes == ["cats", "dogs"]
+
+
+# --- what is left out, and what images become ----------------------------------------------------
+
+
+def test_what_is_left_out_is_counted(tmp_path):
+    fill(tmp_path)
+    Image.new("RGB", (5, 5)).save(tmp_path / "apple" / "a.gif")
+    (tmp_path / "apple" / "notes.txt").write_text("")
+    (tmp_path / "apple" / "README").write_text("")
+    (tmp_path / "apple" / "._0.png").write_bytes(b"of another system")
+    (tmp_path / "kiwi" / ".ipynb_checkpoints").mkdir()
+    Image.new("RGB", (5, 5)).save(tmp_path / "kiwi" / ".ipynb_checkpoints" / "0.png")
+    fill(tmp_path / "__MACOSX", ["apple"])
+    Image.new("RGB", (5, 5)).save(tmp_path / "cover.png")
+    key, images = decode(tmp_path)
+    assert len(images.y) == 6 and images.classes == ["Plum", "apple", "kiwi"]
+    assert images.note == (
+        "left out: 3 files with other endings (.gif 1, .txt 1, none 1), 3 names with a leading dot "
+        "or of a system, 1 image outside class folders"
+    )
+    (tmp_path / "apple" / "notes.txt").unlink()
+    assert decode(tmp_path)[0] != key  # the note is part of what is cached
+
+
+def scans(root, count=4, shift=0):
+    """Write 16-bit scans of two classes, which differ in the place of a square."""
+    rng = np.random.default_rng(shift)
+    for number, name in enumerate(("left", "right")):
+        (root / name).mkdir(parents=True)
+        for i in range(count):
+            values = rng.normal(1200, 60, (16, 16))
+            values[4:10, 2 + 8 * number : 6 + 8 * number] = 2600 + shift
+            Image.fromarray(values.astype("uint16")).save(root / name / f"{i}.png")
+
+
+def test_16_bit_scans_keep_their_content(tmp_path):
+    scans(tmp_path)
+    _, images = decode(tmp_path, side=16)
+    left, right = (images.x[images.y == label][:, 0].float().mean(0) for label in (0, 1))
+    assert left[4:10, 2:6].min() > 250 and right[4:10, 2:6].max() < 100
+    assert "8 images of mode I;16: numbers from" in images.note
+    files = images.preparation.images
+    assert files.white == 2600 and 900 < files.black < 1100
+    _, given = decode(tmp_path, side=16, black=0, white=65535)
+    assert given.x.max() == 10 and given.preparation.images.white == 65535
+
+
+def test_the_options_of_images_are_in_the_key(tmp_path):
+    fill(tmp_path)
+    keys = {decode(tmp_path)[0], decode(tmp_path, background="black")[0]}
+    keys.add(decode(tmp_path, black=0, white=9)[0])
+    assert len(keys) == 3
+
+
+def test_scores_and_evaluations_use_the_range_of_the_run(tmp_path):
+    """A client reads a 16-bit scan as its training data were read."""
+    scans(tmp_path / "data")
+    scans(tmp_path / "new", count=2, shift=400)  # brighter: its own range would differ
+    own, given = (tmp_path / name for name in ("run", "client.pt2"))
+    options = {"partition": "iid", "feature_dim": 8, "backend": "local", "rounds": 1, "clients": 2}
+    pf.run(
+        "fedproto",
+        models="cnn4",
+        dataset=f"folder:{tmp_path / 'data'}",
+        set={"dataset.side": 32},
+        out=own,
+        data_dir=tmp_path / "cache",
+        progress=False,
+        **options,
+    )
+    run = pf.load_run(own)
+    files = run.preparation.images
+    assert files.white == 2600
+    run.export(0, given)
+    from protofl.runs.exported import read_exported
+
+    client = read_exported(given, trust_pickle=True)
+    path = tmp_path / "data/right/1.png"
+    pixels = client.samples_in(path)
+    row = 4 + 1
+    assert torch.equal(pixels, run.plan.data.x[row : row + 1].to(pixels.dtype))
+    found = run.evaluate(tmp_path / "new")
+    assert found.overall["samples"] == 8 and any("1" in note for note in found.notes)
+    assert any(f"to {files.white:g} become 0 to 255" in note for note in found.notes)

@@ -71,6 +71,29 @@ def test_each_person_of_har_is_a_client(har, tmp_path):
         assert {*subjects[rows.numpy()].tolist()} == {client + 1} and len(rows) == 8
 
 
+def test_activities_of_har_are_named_by_their_numbers(har):
+    root, kept = har
+    lines = [f"{number}  {name}" for number, name in enumerate(NAMES, 1)]
+    (root / "activity_labels.txt").write_text("\n".join(reversed(lines)))
+    _, data = decode(HAR, root)
+    assert data.classes == [name.lower() for name in NAMES]
+    assert data.y.tolist() == [y - 1 for part in kept.values() for y in part[1]]
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("1 WALKING\nSITTING\n", "'SITTING' is not a number and a name"),
+        ("1 WALKING\n1 SITTING\n", "'1 SITTING'"),
+        ("1 WALKING\n2 WALKING\n", "'2 WALKING'"),
+        ("1 WALKING\n2 SITTING\n", "activity 3, which has no name"),
+    ],
+)
+def test_faults_in_the_names_of_har(har, lines, words):
+    (har[0] / "activity_labels.txt").write_text(lines)
+    assert words in failure(HAR, har[0])
+
+
 def test_har_without_names_counts_its_activities(har):
     (har[0] / "activity_labels.txt").unlink()
     assert decode(HAR, har[0])[1].classes == [str(i) for i in range(6)]

@@ -64,8 +64,20 @@ def test_decode(tmp_path, archive, capsys):
     train = plugin.decode(config=plugin.Config(), data_dir=tmp_path / "data")
     assert train.num_train == len(train.y) == 6
     assert torch.equal(train.x, images.x[:6]) and train.classes == images.classes
-    assert plugin.cache_key(config=config, data_dir=tmp_path) == "tiny-imagenet"
-    assert plugin.cache_key(config=plugin.Config(), data_dir=tmp_path) == "tiny-imagenet-train"
+    assert plugin.cache_key(config=config, data_dir=tmp_path) == "tiny-imagenet-v2"
+    assert plugin.cache_key(config=plugin.Config(), data_dir=tmp_path) == "tiny-imagenet-train-v2"
+
+
+def test_a_damaged_image_is_named(tmp_path, archive, monkeypatch):
+    whole = archive.read_bytes()
+    monkeypatch.setattr(tiny_imagenet, "MD5", None)
+    with zipfile.ZipFile(io.BytesIO(whole)) as old, zipfile.ZipFile(archive, "w") as new:
+        for name in old.namelist():
+            bad = name.endswith("n02_1.JPEG")
+            new.writestr(name, b"not an image" if bad else old.read(name))
+    plugin = tiny_imagenet.TinyImageNet()
+    with pytest.raises(pf.UsageError, match=r"n02_1\.JPEG can't be read as an image"):
+        plugin.decode(config=plugin.Config(), data_dir=tmp_path / "data")
 
 
 def test_without_internet(tmp_path, archive):

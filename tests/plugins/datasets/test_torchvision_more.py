@@ -131,7 +131,9 @@ def test_gtsrb(tmp_path):
     assert data.x.shape == (5, 3, 32, 32) and data.num_train == 3
     assert reds(data) == [40, 41, 42, 60, 61] and data.y.tolist() == [0, 1, 2, 2, 1]
     assert data.classes == ["0", "1", "2"]
-    assert key(torchvision_more.GTSRB) == "gtsrb-32-squash" != key(torchvision_more.GTSRB, side=48)
+    assert (
+        key(torchvision_more.GTSRB) == "gtsrb-32-squash-v2" != key(torchvision_more.GTSRB, side=48)
+    )
 
 
 def test_food101(tmp_path):

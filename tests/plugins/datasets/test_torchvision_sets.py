@@ -142,9 +142,28 @@ def test_the_key_of_flowers102_follows_the_side(tmp_path):
         config = sets.Flowers102.Config(**options)
         return sets.Flowers102().cache_key(config=config, data_dir=tmp_path)
 
-    assert key() == key(side=64, fit="squash") == "flowers102-squash"
-    assert key(side=32) == "flowers102-squash-32"
-    assert (key(fit="crop"), key(fit="crop", side=32)) == ("flowers102", "flowers102-32")
+    assert key() == key(side=64, fit="squash") == "flowers102-squash-v2"
+    assert key(side=32) == "flowers102-squash-32-v2"
+    assert (key(fit="crop"), key(fit="crop", side=32)) == ("flowers102-v2", "flowers102-32-v2")
+
+
+def test_images_of_torchvision_are_converted_as_files_are(tmp_path, flowers, monkeypatch):
+    loader = torchvision.datasets.Flowers102
+    scan = np.full((20, 20), 1000, np.uint16)
+    scan[:, 10:] = 4000
+    wide = Image.fromarray(scan)
+    shape = Image.new("RGBA", (20, 20))
+    shape.paste((0, 0, 0, 255), (10, 0, 20, 20))
+    turned = Image.fromarray((scan > 2000).T)
+    turned.getexif()[0x0112] = 6  # to be turned by 90° to the right
+    for picture, expected in (
+        (wide, [0, 255]),
+        (shape, [255, 0]),
+        (turned, [255, 0]),
+    ):
+        monkeypatch.setattr(loader, "__getitem__", lambda self, index, p=picture: (p, 0))
+        x = decode(sets.Flowers102, tmp_path, side=20).x
+        assert x[0, 1, 5, [2, 17]].tolist() == expected
 
 
 def test_flowers102_squashed_or_cropped(tmp_path, flowers, monkeypatch):
@@ -183,7 +202,7 @@ def test_flowers102_without_scipy(tmp_path, monkeypatch):
 def test_without_internet(tmp_path, site, monkeypatch, plugin, failure):
     folder, address = site
     key = plugin().cache_key(config=getattr(plugin, "Config", pf.Config)(), data_dir=tmp_path)
-    name = key.removesuffix("-squash")
+    name = key.removesuffix("-squash-v2")
     loader = getattr(torchvision.datasets, plugin.__name__)
     if failure == "offline":
         address = "http://127.0.0.1:9/"

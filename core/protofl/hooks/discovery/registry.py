@@ -9,6 +9,7 @@ from functools import cache, cached_property
 from importlib.metadata import EntryPoint
 from typing import Any
 
+from protofl.data.file_kinds import csv_advice
 from protofl.errors import (
     Blocked,
     Clash,
@@ -104,6 +105,14 @@ class Registry:
                 if told := entry.load().get(name):
                     raise Unknown(told[0], do=told[1])
             names = {p.name for p in self._of_kind(kind) + self._rivals(kind)}
+            if kind == "dataset" and (ending := _file_ending(name)):
+                raise Unknown(
+                    f"unknown dataset {name!r}: {ending} files are not read",
+                    "data sets in files: npz:FILE, folder:DIR (images), domains:DIR",
+                    f"{csv_advice('FILE.csv')}"
+                    if ending in (".csv", ".tsv")
+                    else "save its arrays with numpy.savez_compressed, and give npz:FILE",
+                )
             file = f"write npz:{name}; " if kind == "dataset" and name.endswith(".npz") else ""
             raise unknown(kind, name, names, f"{file}see: protofl list-plugins --kind {kind}")
         rivals = [p for p in self._rivals(kind) if p.name == name]
@@ -218,6 +227,20 @@ def _broken(plugin: Plugin, error: BaseException, when: str) -> UsageError:
         f"mend or remove {plugin.distribution}, or run without {plugin.name!r}; "
         "--debug shows where it fails",
     )
+
+
+FILES = (
+    "csv", "tsv", "txt", "npy", "json", "jsonl", "parquet", "arrow", "feather", "h5", "hdf5", "mat",
+    "pt", "pth", "pkl", "pickle", "xlsx", "xls", "zip", "tar", "gz", "tgz", "tfrecord", "arff",
+    "dat", "tif", "tiff", "jpg", "png",
+)  # fmt: skip
+"""Endings and names of files that users have, and that no data set reads."""
+
+
+def _file_ending(name: str) -> str:
+    """Return the ending of a file that is given as a data set, ``csv`` or ``my.csv``, or ""."""
+    ending = name.lower().rpartition(".")[2]
+    return f".{ending}" if ending in FILES else ""
 
 
 def _names(plugin: Plugin) -> set[str]:

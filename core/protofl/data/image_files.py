@@ -1,0 +1,413 @@
+"""Image files as pixels: every mode of a file becomes 8-bit RGB in one way.
+
+All readers of image files use these functions: data sets of files, `protofl score` and
+`protofl evaluate`. Nothing gets lost without a word:
+
+- Images are turned as their EXIF orientation says.
+- Numbers of more than 8 bits, and floats, become 0…255 linearly. All images of a data set are
+  mapped alike: from the least to the largest number that occurs in them, or as the user says.
+- Images with transparency are laid on a colour.
+- A mode without a conversion to RGB is an error, and so are images that all lose their content.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+
+from protofl.data.file_kinds import FileKind, kind_of_file
+from protofl.errors import UsageError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+__all__ = [
+    "IMAGE_DECODING",
+    "DecodedImages",
+    "ImageFiles",
+    "decode_images",
+    "open_image",
+    "upright",
+]
+
+IMAGE_DECODING = "2"
+"""The version of the decoding, a part of cache keys: raised whenever pixels change."""
+
+FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP")
+"""Pillow's formats of images that are read. Others are not tried: EPS would start Ghostscript."""
+
+Background = Literal["white", "black", "grey"]
+
+_COLOURS = {"white": (255,) * 3, "black": (0,) * 3, "grey": (128,) * 3}
+
+_TRANSPARENT = ("LA", "La", "PA", "RGBA", "RGBa")
+
+_FEW_LEVELS = 16
+"""Grey values; if nearly all pixels lie within fewer, a note says so."""
+
+_LEAST_OF_DEEP = 64
+"""Upper 8 bits that colours of 16 bits reach at least; 12-bit numbers reach 15."""
+
+_FRAMES, _DEEP = "protofl frames", "protofl deep"
+"""Keys of ``Image.info``: number of images in the file; True if its numbers have 16 bits."""
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """How image files become pixels.
+
+    Attributes:
+        black: The number of an image with more than 8 bits or of floats that becomes 0; None if
+            there are no such images.
+        white: The number that becomes 255.
+        background: The colour on which images with transparency are laid.
+    """
+
+    black: float | None = None
+    white: float | None = None
+    background: Background = "white"
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if (self.black is None) != (self.white is None):
+            raise UsageError(
+                f"black={self.black}, white={self.white}: one number of the range is missing",
+                do="give both: the numbers that become 0 and 255",
+            )
+        for name in ("black", "white"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, float(value))
+        if self.black is not None and self.white is not None:
+            if not (math.isfinite(self.black) and math.isfinite(self.white)):
+                raise UsageError("black and white are not finite numbers")
+            if self.black == self.white:
+                raise UsageError(f"black and white are both {self.black:g}", do="give a range")
+        if self.background not in get_args(Background):
+            raise UsageError(
+                f"background={self.background!r}", f"possible: {', '.join(get_args(Background))}"
+            )
+
+    def __str__(self) -> str:
+        """Return a line for the user."""
+        found = []
+        if self.black is not None:
+            found.append(f"numbers {self.black:g}…{self.white:g} of image files become 0…255")
+        if self.background != "white":
+            found.append(f"transparent images are laid on {self.background}")
+        return ", ".join(found)
+
+
+_USUAL = ImageFiles()
+
+
+@dataclass(frozen=True)
+class DecodedImages:
+    """The images of a data set.
+
+    Attributes:
+        x: Pixels [N, 3, side, side], uint8.
+        files: How they were decoded, with the range of numbers that was found.
+        notes: What was done, for the user.
+    """
+
+    x: np.ndarray
+    files: ImageFiles
+    notes: list[str]
+
+
+def open_image(source: Path | IO[bytes], name: str = "") -> Image:
+    """Open and load the first image of a file, turned as its EXIF orientation says.
+
+    Args:
+        source: The file.
+        name: What it is called in errors; the path if empty.
+
+    Raises:
+        UsageError: It is no image of a known format, or is damaged.
+    """
+    import PIL.Image
+
+    name = name or str(source)
+    try:
+        with PIL.Image.open(source, formats=FORMATS) as file:
+            facts: dict[Any, Any] = {
+                _FRAMES: _frames(file),
+                _DEEP: ";16" in str(getattr(file, "tile", "")),
+            }
+            file.load()
+            image = upright(file)
+            image.info |= facts
+            return image
+    except (OSError, ValueError, SyntaxError, EOFError, PIL.Image.DecompressionBombError) as error:
+        kind = _kind(source)
+        raise UsageError(
+            f"{name} can't be read as an image: {f'it is {kind.name}' if kind else error}",
+            f"formats: {', '.join(FORMATS)}",
+            (kind.do if kind else "") or "repair or remove the file",
+        ) from error
+
+
+def upright(image: Image) -> Image:
+    """Return a copy of an image, turned as its EXIF orientation says."""
+    from PIL import ImageOps
+
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # damaged EXIF raises many errors, and says nothing about the orientation
+        return image.copy()
+
+
+def to_rgb(image: Image, name: str, files: ImageFiles) -> Image:
+    """Convert an image of any mode to RGB.
+
+    Args:
+        image: The image.
+        name: What it is called in errors.
+        files: How; numbers outside of black…white are cut off.
+
+    Raises:
+        UsageError: Its mode has no conversion, or it holds NaN or infinity.
+    """
+    import PIL.Image
+
+    if is_wide(image):
+        values = _numbers(image, name)
+        black, white = files.black, files.white
+        if black is None or white is None:
+            black, white = float(values.min()), float(values.max())
+        span = (white - black) or 1.0
+        with np.errstate(over="ignore"):
+            scaled = ((values - black) / span * 255).clip(0, 255)
+        return PIL.Image.fromarray(np.rint(scaled).astype(np.uint8)).convert("RGB")
+    try:
+        if not _is_transparent(image):
+            return image.convert("RGB")
+        layered = image.convert("LA") if image.mode == "La" else image
+        layered = layered.convert("RGBA")
+        colour = (*_COLOURS[files.background], 255)
+        ground = PIL.Image.new("RGBA", layered.size, colour)
+        return PIL.Image.alpha_composite(ground, layered).convert("RGB")
+    except (ValueError, OSError, KeyError) as error:
+        raise UsageError(
+            f"{name}: an image of the mode {image.mode} can't be converted to RGB: {error}",
+            do="convert it to RGB, for example to PNG",
+        ) from error
+
+
+def square(image: Image, side: int, fit: Literal["crop", "squash"] = "crop") -> Image:
+    """Bring an image to side×side pixels, bilinearly.
+
+    Args:
+        image: The image.
+        side: Pixels of a side.
+        fit: crop: the shorter side is brought to it, and the middle is cut out; squash: both sides.
+    """
+    from torchvision.transforms import InterpolationMode
+    from torchvision.transforms.functional import center_crop, resize
+
+    size = [side, side] if fit == "squash" else [side]
+    found: Image = center_crop(resize(image, size, InterpolationMode.BILINEAR), side)
+    return found
+
+
+def decode_images(
+    count: int,
+    image_of: Callable[[int], tuple[Image, str]],
+    side: int,
+    fit: Literal["crop", "squash"] = "crop",
+    files: ImageFiles = _USUAL,
+) -> DecodedImages:
+    """Decode the images of a data set, all in one way.
+
+    Args:
+        count: Number of images N.
+        image_of: Opens the image of a row, and says what it is called; called in threads.
+        side: Images become side×side pixels.
+        fit: See `square`.
+        files: How files become pixels; its range is found if it has none.
+
+    Raises:
+        UsageError: An image can't be read or converted, or all lose their content.
+    """
+    x = np.empty((count, 3, side, side), np.uint8)
+    bounds: dict[int, tuple[str, float, float]] = {}
+    seen: list[dict[str, str]] = [{} for _ in range(count)]
+    modes: list[str] = [""] * count
+
+    def put(row: int) -> None:
+        image, name = image_of(row)
+        modes[row] = image.mode
+        wide = is_wide(image)
+        if wide and row not in bounds:
+            values = _numbers(image, name)
+            bounds[row] = image.mode, float(values.min()), float(values.max())
+            if files.black is None:
+                return  # decoded when the range of all images is known
+        flat = to_rgb(image, name, files)
+        x[row] = np.asarray(square(flat, side, fit)).transpose(2, 0, 1)
+        seen[row] = dict.fromkeys(_oddities(image, flat), name)
+
+    _in_threads(put, range(count))
+    if bounds:
+        _check_one_scale(bounds, image_of)
+        low = min(low for _, low, _ in bounds.values())
+        high = max(high for *_, high in bounds.values())
+        if files.black is None:
+            files = replace(files, black=low, white=high if high > low else low + 1)
+            _in_threads(put, sorted(bounds))
+    _check_depth(x, seen)
+    notes = _notes(seen, files)
+    if bounds:
+        rows = sorted(bounds)
+        notes = [_range_note(x[rows], {bounds[row][0] for row in rows}, files, count), *notes]
+    if any("lost" in each for each in seen) and all_equal(x):
+        other = "black" if files.background == "white" else "white"
+        raise UsageError(
+            f"all {count:,} images are one colour when they are decoded",
+            "; ".join(notes),
+            f"lay them on another colour: --set dataset.background={other}",
+        )
+    return DecodedImages(x, files, notes)
+
+
+def _in_threads(work: Callable[[int], None], rows: Sequence[int]) -> None:
+    with ThreadPoolExecutor() as pool:
+        for _ in pool.map(work, rows):
+            pass
+
+
+def all_equal(x: np.ndarray) -> bool:
+    """Return True if all of two samples or more are equal."""
+    return len(x) > 1 and all(np.array_equal(x[0], row) for row in x[1:])
+
+
+def _check_one_scale(
+    bounds: dict[int, tuple[str, float, float]], image_of: Callable[[int], tuple[Image, str]]
+) -> None:
+    """Refuse floats beside integers: they have no common range."""
+    kinds: dict[bool, int] = {}
+    for row, (mode, *_) in sorted(bounds.items()):
+        kinds.setdefault(mode == "F", row)
+    if len(kinds) == 2:
+        whole, floats = (image_of(kinds[kind])[1] for kind in (False, True))
+        raise UsageError(
+            f"{floats} holds floats (mode F), and {whole} integers "
+            f"(mode {bounds[kinds[False]][0]}): their numbers have no common range",
+            do="save all images in one mode",
+        )
+
+
+def _range_note(x: np.ndarray, modes: set[str], files: ImageFiles, count: int) -> str:
+    """Say which numbers became 0 and 255, and whether nearly all pixels got the same."""
+    some = f"{len(x):,} of {count:,} images" if len(x) < count else f"{len(x):,} images"
+    line = (
+        f"{some} of mode {', '.join(sorted(modes))}: numbers from {files.black:g} to "
+        f"{files.white:g} become 0 to 255 (dataset.black, dataset.white)"
+    )
+    share = np.bincount(x.reshape(-1), minlength=256).cumsum() / x.size
+    low, high = (int(np.searchsorted(share, part)) for part in (0.01, 0.99))
+    if high - low < _FEW_LEVELS and int(x.max()) > int(x.min()):
+        line += (
+            f"; 98 % of the pixels lie within {high - low + 1} of 256 grey values: outliers "
+            "determine the range"
+        )
+    return line
+
+
+_NOTES = {
+    "laid": "{} with transparency: laid on {background} (dataset.background)",
+    "lost": "{} disappear on {background}: their colour is the same, first {first}",
+    "frames": "{} of several frames or pages: the first one is read",
+    "16-bit": "{} with 16 bits a colour: the upper 8 are read",
+}
+
+
+def _notes(seen: list[dict[str, str]], files: ImageFiles) -> list[str]:
+    found = []
+    for what, line in _NOTES.items():
+        if names := [each[what] for each in seen if what in each]:
+            some = f"{len(names):,} image{'s' if len(names) > 1 else ''}"
+            first = Path(names[0]).name
+            found.append(line.format(some, background=files.background, first=first))
+    return found
+
+
+def _check_depth(x: np.ndarray, seen: list[dict[str, str]]) -> None:
+    """Refuse colours of 16 bits without content in their upper 8, which alone Pillow reads."""
+    deep = [row for row, each in enumerate(seen) if "16-bit" in each]
+    if deep and int(x[deep].max()) < _LEAST_OF_DEEP:
+        raise UsageError(
+            f"{seen[deep[0]]['16-bit']} has colours of 16 bits, all below {_LEAST_OF_DEEP << 8:,} "
+            "in all such images; the lower 8 bits can't be read",
+            do="scale the colours to 0…65535, or save the images with 8 bits",
+        )
+
+
+def _oddities(image: Image, flat: Image) -> list[str]:
+    """Return what a user would want to know about the conversion of an image."""
+    found = []
+    if _is_transparent(image):
+        whole = image.convert("LA") if image.mode == "La" else image
+        bands = [_bounds(band) for band in whole.convert("RGBA").split()]
+        if bands[-1][0] < 255:
+            found.append("laid")
+            if all(a == b for a, b in map(_bounds, flat.split())) and any(a != b for a, b in bands):
+                found.append("lost")
+    if image.info.get(_FRAMES, 1) > 1:
+        found.append("frames")
+    if image.info.get(_DEEP) and not is_wide(image):
+        found.append("16-bit")
+    return found
+
+
+def _bounds(band: Image) -> tuple[float, float]:
+    """Return the least and the largest value of one channel."""
+    low, high = band.getextrema()
+    assert not isinstance(low, tuple) and not isinstance(high, tuple)
+    return low, high
+
+
+def is_wide(image: Image) -> bool:
+    """Return True for more than 8 bits, or floats."""
+    return image.mode in ("I", "F") or image.mode.startswith("I;16")
+
+
+def _is_transparent(image: Image) -> bool:
+    if image.mode in _TRANSPARENT or "transparency" in image.info:
+        return True
+    palette = image.palette if image.mode == "P" else None
+    return palette is not None and palette.mode.endswith("A")
+
+
+def _numbers(image: Image, name: str) -> np.ndarray:
+    """Return the numbers of an image of more than 8 bits [height, width], float64."""
+    values = np.asarray(image).astype(np.float64)
+    if not np.isfinite(values).all():
+        raise UsageError(
+            f"{name}: the image of mode {image.mode} holds NaN or infinity",
+            do="fill such pixels, or remove the file",
+        )
+    return values
+
+
+def _frames(image: Image) -> int:
+    """Return the number of images in a file; cameras add previews in MPO, which do not count."""
+    return 1 if image.format == "MPO" else int(getattr(image, "n_frames", 1))
+
+
+_READ = tuple(f"a {name} image" for name in ("JPEG", "PNG", "TIFF", "BMP", "WebP"))
+
+
+def _kind(source: Path | IO[bytes]) -> FileKind | None:
+    """Return what a file is that is not an image of the known formats."""
+    try:
+        kind = kind_of_file(source) if isinstance(source, Path) else None
+    except OSError:
+        return None
+    return None if kind is None or kind.name in _READ else kind
