@@ -26,7 +26,6 @@ PACKAGES = {
 FILES = {
     path: package for package, folder in PACKAGES.items() for path in sorted(folder.rglob("*.py"))
 }
-LONGEST = 420
 
 
 @cache
@@ -221,15 +220,6 @@ def test_everything_public_has_a_docstring():
             if not ast.get_docstring(node) and not overload(node):
                 missing.append(f"{text_of(path)}: {name}")
     assert not missing
-
-
-def test_no_file_is_long():
-    long = {
-        str(text_of(path)): count
-        for path in FILES
-        if (count := len(path.read_text(encoding="utf-8").splitlines())) > LONGEST
-    }
-    assert not long
 
 
 def test_plugins_keep_nothing_on_themselves():
