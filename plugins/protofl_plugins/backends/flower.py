@@ -35,6 +35,12 @@ class Flower:
         patience: float = pf.Field(
             60, ge=0, description="seconds within which the nodes must be online at the start"
         )
+        start_deadline: float = pf.Field(
+            600,
+            ge=0,
+            description="seconds within which a node must answer the plan, and before it the "
+            "question for the sizes of its data; 0: no limit",
+        )
         poll: float = pf.Field(0.2, gt=0, description="seconds between two looks for replies")
         on_stale: Literal["skip", "stop", "fresh"] = pf.Field(
             "skip",
@@ -75,7 +81,8 @@ def asked_of_sites(options: Mapping[str, Any]) -> dict[str, Any]:
     given = options.get("set", ())
     typed = given.items() if isinstance(given, Mapping) else (i.split("=", 1) for i in given)
     seconds = {str(key).removeprefix("backend."): value for key, value in typed}
-    config = Flower.Config(**{k: seconds[k] for k in ("patience", "poll") if k in seconds})
+    pace = ("patience", "poll", "start_deadline")
+    config = Flower.Config(**{key: seconds[key] for key in pace if key in seconds})
     skip = options.get("on_lost_client") == "skip"
     told = told_by_sites(deployed, of_data, config, skip=skip)
     own = {**options["options"], "dataset": {**of_data, "told": told}}

@@ -15,6 +15,9 @@ from typing import Any, BinaryIO, Protocol
 import protofl as pf
 from protofl_plugins.backends import wire
 
+MALFORMED = -1
+"""The code of an answer that is not an envelope; codes of Flower are not negative."""
+
 
 @dataclass(frozen=True)
 class Delivery:
@@ -24,8 +27,8 @@ class Delivery:
         ticket: The message's ticket.
         text: The envelope's text.
         blobs: The envelope's byte strings.
-        code: The code of Flower's error; 0 for none.
-        reason: The text of Flower's error.
+        code: The code of Flower's error, or `MALFORMED`; 0 for none.
+        reason: The text of the error.
     """
 
     ticket: str
@@ -33,6 +36,18 @@ class Delivery:
     blobs: Sequence[bytes] = ()
     code: int = 0
     reason: str = ""
+
+    @property
+    def words(self) -> str:
+        """The error in one line."""
+        code = f" (Flower's error {self.code})" if self.code != MALFORMED else ""
+        return f"{printed(self.reason)}{code}"
+
+
+def printed(text: object) -> str:
+    """Return a foreign text as one short printable line."""
+    line = " ".join(str(text).split())
+    return "".join(c if c.isprintable() else "?" for c in line[:300])
 
 
 class Post(Protocol):

@@ -35,6 +35,9 @@ Uploads of the golden runs stay below 2.
 Inspect = Callable[..., Mapping[str, str | None]]
 """Calls ``check_upload`` of all methods."""
 
+Together = Callable[[Mapping[int, Payload]], Mapping[int, Fault]]
+"""Returns the faults of uploads that pass one by one, from what is known of their clients."""
+
 Read = Callable[[Payload], Payload]
 """Returns a download as hooks see it."""
 
@@ -97,6 +100,7 @@ class UploadGate:
         server: The server as hooks see it.
         dry: True in the dry step, from which the gate learns the specs.
         inspect: Returns the methods' own faults of an upload.
+        together: Returns the faults that the uploads of a round have beside each other.
 
     Attributes:
         replaced: Checks the uploads that ``receive_uploads`` returns.
@@ -113,8 +117,10 @@ class UploadGate:
         *,
         dry: bool = False,
         inspect: Inspect = lambda **_: {},
+        together: Together = lambda uploads: {},
     ) -> None:
         self._info, self._declared, self._dry, self._inspect = info, declared, dry, inspect
+        self._together = together
         self._known, self._limit = SpecTable(info, declared, state), limits[0] * 2**20
         bound = math.inf if dry else limits[1] or BOUND  # does not depend on the composition
         public = None if dry else info.public
@@ -152,6 +158,9 @@ class UploadGate:
                 uploads[client] = self._open(client, blobs[client], forms[client], device)
             except Fault as fault:
                 faults[client] = fault
+        beside = self._together(uploads)
+        faults |= beside
+        uploads = {client: upload for client, upload in uploads.items() if client not in beside}
         return uploads, dict(sorted(faults.items()))
 
     def _architecture(self, client: int) -> str:
