@@ -170,7 +170,9 @@ KNOWN = {
     "samples that it has not": (Train, {"samples": 1 << 40}, "'samples' with 1099511627776"),
     "one sample too many": (Train, {"samples": 19}, "'samples' with 19 samples, it has at most 18"),
     "test samples that it has not": (
-        Evaluate, {"correct": 1 << 40, "count": 1 << 40}, "'count' as 1099511627776 samples, it has 6"
+        Evaluate,
+        {"correct": 1 << 40, "count": 1 << 40},
+        "'count' as 1099511627776 samples, it has 6"
     ),
     "fewer test samples": (Evaluate, {"correct": 1, "count": 1}, "'count' as 1 samples, it has 6"),
     "training samples that nobody measures": (Evaluate, {"train": (1, 1)}, "'train' which the run"),
