@@ -107,8 +107,8 @@ class Totals:
             self.traffic[client].update(sent)
 
     def add_losses(self, reply: TrainReply) -> None:
-        """Add a client's local training."""
-        self.samples += reply.samples
+        """Add a client's local training; one that withholds its losses is not in the mean."""
+        self.samples += reply.samples if reply.sums else 0
         for label, value in reply.sums.items():
             self.sums[label] = self.sums.get(label, 0.0) + value
 

@@ -199,7 +199,7 @@ def job(kind="Train", client=0, **values):
         (job("Evaluate", observe=5), "it asks for features"),
         (job(round="0"), "round is '0'"),
         ({**job(), "blob": 3}, "it has no blob '3'"),
-        ({**job(), "base": "../x"}, "no version, run or file"),
+        ({**job(), "base": "../x"}, "not a version, run or file"),
     ],
 )
 def test_a_node_refuses_jobs_that_are_not_its_own(wrong, words, plan, nodes, tmp_path):

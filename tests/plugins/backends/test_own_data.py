@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 import protofl as pf
 from protofl_cli.deploying.node_export import export_client
 from protofl_cli.deploying.node_process import settings_text
-from protofl_plugins.backends import flower, hellos, site_pool
+from protofl_plugins.backends import flower, hellos, site_pool, waiting
 from protofl_plugins.backends.hellos import LARGEST, told_by_sites
 from protofl_plugins.backends.node import Node
 from protofl_plugins.backends.node_plan import Policy, plan_here
@@ -217,7 +217,7 @@ def test_a_missing_site_costs_its_patience_once(tmp_path, files, monkeypatch):
     clock = SimpleNamespace(
         monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds)
     )
-    for module in (hellos, site_pool):
+    for module in (hellos, site_pool, waiting):
         monkeypatch.setattr(module, "time", clock)
     sites, pace = [*SITES, Site("island", "d", (3,))], {"backend.patience": 60, "backend.poll": 1}
     options = QUICK | {"architectures": "3,0,3,1", "rounds": 1, "set": pace}
@@ -341,7 +341,7 @@ def test_data_of_another_form_are_refused(files):
 
 
 def test_a_node_trains_on_its_own_data_alone(files):
-    text = json.dumps({"method": "fedproto", "dataset": "digits"})
+    text = json.dumps({"method": "fedproto", "models": "htcnn8", "dataset": "digits"})
     with pytest.raises(
         pf.UsageError, match="data of its own, and the run is on the data set digits"
     ):
