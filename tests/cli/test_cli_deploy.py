@@ -93,7 +93,8 @@ def test_options_that_simulate_what_is_real_are_refused():
     with pytest.raises(UsageError, match="a deployed run has its own"):
         real_options({"backend": "local"}, resume=False)
     found = real_options({"deadline": 9.0, "set": ["lambda=1"]}, resume=False)
-    wanted = {"set": ["lambda=1", "backend.deadline=9.0"], "on_lost_client": "skip"}
+    wanted = {"set": ["lambda=1", "backend.deadline=9.0"]}
+    wanted |= {"on_lost_client": "skip", "on_bad_upload": "skip"}
     assert found == wanted
 
 

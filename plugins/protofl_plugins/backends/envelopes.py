@@ -183,7 +183,7 @@ def answers_in(found: dict[str, Any], blobs: Sequence[bytes], count: int) -> lis
         raise BadEnvelope(f"it doesn't answer its {count} jobs")
     if further := sorted(found.keys() - {"replies"}):
         raise BadEnvelope(f"{shown(further[0])} is not a part of a response")
-    if len(blobs) > count:
+    if len(blobs) > 2 * count:
         raise BadEnvelope(f"it has {len(blobs)} blobs for {count} jobs")
     return [_answer(reply, blobs) for reply in replies]
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import protofl as pf
 from protofl_plugins.backends.hellos import told_by_sites
-from protofl_plugins.backends.posts import Deployed, Post, Site
+from protofl_plugins.backends.posts import Deployed, Post, Site, write_end
 from protofl_plugins.backends.site_pool import SitePool
 
 DEPLOYED: ContextVar[Deployed | None] = ContextVar("deployed", default=None)
@@ -111,6 +111,4 @@ def serve(post: Post, request: str) -> None:
         end = {"failure": pf.ProtoflError.to_values(error)}
     finally:
         DEPLOYED.reset(token)
-    part = Path(asked["end"] + ".part")
-    part.write_text(json.dumps(end), encoding="utf-8")
-    part.replace(asked["end"])
+    write_end(asked["end"], end)

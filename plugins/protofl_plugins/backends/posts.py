@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 import protofl as pf
@@ -120,6 +123,34 @@ def end_with_parent(process: subprocess.Popen[bytes]) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def write_end(path: str, values: dict[str, Any]) -> None:
+    """Write the file that a run writes at its end."""
+    part = Path(path + ".part")
+    part.write_text(json.dumps(values), encoding="utf-8")
+    part.replace(path)
+
+
+def tell_killed(request: str, code: int) -> None:
+    """Write the end of a run whose process ended without one, as after a signal.
+
+    Args:
+        request: The run's request, see `flower.serve`.
+        code: The exit code of the process; minus the number of the signal that ended it.
+    """
+    end = str(json.loads(Path(request).read_text(encoding="utf-8"))["end"])
+    if Path(end).exists():
+        return
+    how = f"ended with exit code {code}"
+    if code < 0:
+        with suppress(ValueError):
+            how = f"was killed by {signal.Signals(-code).name}"
+    error = pf.RunFailure(
+        f"the process of the run on the server {how}",
+        do="finished rounds are saved: continue with --resume",
+    )
+    write_end(end, {"failure": pf.ProtoflError.to_values(error)})
 
 
 def pass_on(post: Post, asked: BinaryIO, answered: BinaryIO) -> None:

@@ -346,7 +346,7 @@ def test_a_node_trains_on_its_own_data_alone(files):
         pf.UsageError, match="data of its own, and the run is on the data set digits"
     ):
         plan_here(text, {}, Policy(), own_data(files, "a"))
-    text = json.dumps({"method": "fedproto", "dataset": "sites"})
+    text = json.dumps({"method": "fedproto", "models": "htcnn8", "dataset": "sites"})
     with pytest.raises(pf.UsageError, match="has no data of its own"):
         plan_here(text, {}, Policy())
 

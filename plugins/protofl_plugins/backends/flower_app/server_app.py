@@ -14,7 +14,13 @@ from typing import BinaryIO, cast
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from protofl_plugins.backends.posts import MALFORMED, Delivery, end_with_parent, pass_on
+from protofl_plugins.backends.posts import (
+    MALFORMED,
+    Delivery,
+    end_with_parent,
+    pass_on,
+    tell_killed,
+)
 
 app = ServerApp()
 
@@ -83,6 +89,7 @@ def main(grid: Grid, context: Context) -> None:
         end_with_parent(process)
         asked, answered = cast(BinaryIO, process.stdout), cast(BinaryIO, process.stdin)
         pass_on(Post(grid), asked, answered)
+    tell_killed(str(context.run_config["request"]), process.returncode)
 
 
 app.main()(main)
