@@ -71,7 +71,9 @@ def told_by_sites(
         )
     deployed.missing.update(site.name for site in missing)
     wrong, pace = list[pf.ProtoflError](), (config.poll, config.start_deadline)
-    for site, delivery in answers(deployed.post, waiting, "for its sizes", *pace, report):
+    for site, delivery in answers(
+        deployed.post, waiting, "the question for its sizes", *pace, report
+    ):
         try:
             told |= checked(site, delivery, classes)
         except pf.ProtoflError as error:

@@ -167,7 +167,8 @@ class SitePool:
                 refusals.append(error)
                 if not skip:
                     raise
-                self.report(f"the run starts without {one_line(error)}")
+                words = one_line(error).removeprefix(site.name).lstrip(": ")
+                self.report(f"{site.name} did not take the plan: {words}; the run starts without")
         if waiting:
             late = ", ".join(site.name for site in waiting.values())
             words = f"no answer to the plan after {self.config.start_deadline:g} s: {late}"
