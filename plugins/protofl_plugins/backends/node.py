@@ -13,7 +13,6 @@ import os
 import re
 import signal
 import socket
-import struct
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -323,14 +322,25 @@ def serve(node: Node, path: Path) -> None:
         print("ready", flush=True)
         while True:
             line, _ = door.accept()
-            # Outside of the stream: its end writes what is left to a ClientApp that was killed. The
-            # limit is for a pause of reading or writing, as of a ClientApp that was stopped.
-            with suppress(OSError, EOFError, ValueError, KeyError, TypeError, struct.error):
-                line.settimeout(PATIENCE)
-                with line, line.makefile("rwb") as made:
-                    stream = cast(BinaryIO, made)
-                    text, blobs = wire.receive_parts(stream)
-                    wire.send_parts(stream, *node.respond(text, blobs))
+            try:
+                _answer_one(node, line)
+            except (OSError, EOFError):
+                pass  # a ClientApp that was killed, or stopped
+            except Exception:  # no message may end the host
+                traceback.print_exc()
+
+
+def _answer_one(node: Node, line: socket.socket) -> None:
+    """Read a request and write the response.
+
+    Errors leave the stream's block, too: its end writes what is left to the other side. The limit
+    is for a pause of reading or writing.
+    """
+    line.settimeout(PATIENCE)
+    with line, line.makefile("rwb") as made:
+        stream = cast(BinaryIO, made)
+        text, blobs = wire.receive_parts(stream)
+        wire.send_parts(stream, *node.respond(text, blobs))
 
 
 def main() -> None:

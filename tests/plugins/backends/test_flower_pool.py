@@ -219,7 +219,7 @@ def test_a_node_refuses_jobs_that_are_not_its_own(wrong, words, plan, nodes, tmp
         ({"metrics": ["confusion"]}, "counts samples by class"),
         ({"metrics": "confusion"}, "the plan has metrics as 'confusion' (str)"),
         ({"observe": "features"}, "the plan has observe as 'features' (str)"),
-        ({"wrappers": "quantise"}, "the plan has wrappers as 'quantise' (str)"),
+        ({"wrappers": "quantise"}, "the plan has a wrong wrappers"),
         ({"clients": "4"}, "the plan has clients as '4' (str)"),
         ({"rounds": True}, "the plan has a wrong "),
         ({"options": {"quantise": [1]}}, "the plan has a wrong options"),
