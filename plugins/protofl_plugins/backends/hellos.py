@@ -12,9 +12,10 @@ from typing import Any
 import protofl as pf
 from protofl_plugins.backends import envelopes
 from protofl_plugins.backends.envelopes import BadEnvelope
+from protofl_plugins.backends.node_words import failure_of, one_line
 from protofl_plugins.backends.own_data import FORM
 from protofl_plugins.backends.posts import Delivery, Deployed, Site, printed
-from protofl_plugins.backends.site_pool import Pace, failure_of, one_line
+from protofl_plugins.backends.site_pool import Pace
 from protofl_plugins.backends.waiting import answers
 
 LARGEST = 10_000_000
