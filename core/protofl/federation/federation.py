@@ -16,7 +16,7 @@ from protofl.federation.participation import Participation
 from protofl.federation.plan import Plan
 from protofl.federation.pools import ClientFiles, Pool, Presence, keep_files
 from protofl.federation.round_totals import Totals
-from protofl.federation.server_side import ServerSide, admit_uploads
+from protofl.federation.server_side import ServerSide, admit_uploads, book_losses
 from protofl.federation.stages import Stages
 from protofl.hooks.models.flops import ClientFlops, flops_of_round
 from protofl.hooks.transport.rules import Fault
@@ -214,8 +214,8 @@ class Federation:
         self._who.followed(replies)
         totals.add_phases(later)
         self.holders = {client for client in there if client in replies}
-        for client in sorted(self.holders):
-            totals.add_losses(replies[client])
+        done = {client: replies[client] for client in sorted(self.holders)}
+        book_losses(done, number, totals, self.plan, self._stages)
 
     def _train(
         self, clients: list[int], number: int, when: str, totals: Totals

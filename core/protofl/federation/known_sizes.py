@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from statistics import median
 from typing import Any
 
 import torch
@@ -17,14 +18,13 @@ from torch import Tensor
 
 from protofl.federation.jobs import ClientJob, Evaluate, EvaluateReply, Reply, Train, TrainReply
 from protofl.federation.plan import Plan
-from protofl.hooks.transport.outliers import outliers
 from protofl.hooks.transport.rules import Fault
 
 FAR = 100.0
-"""Largest ratio of an unknown client's first claim to the median of all clients' claims."""
+"""Largest ratio of an unknown client's first claim to the median of the others' claims."""
 
 MOST = 10_000_000
-"""Test samples of a client of unknown size, at most."""
+"""Samples of a client of unknown size, at most; as many as a node may tell."""
 
 HELD = "held"
 """The key of the numbers of the first round in what the server has learned."""
@@ -91,7 +91,10 @@ class KnownSizes:
             return
         if isinstance(job, Train) and isinstance(reply, TrainReply):
             most = self.seen(job.client, job.when)
-            if most is None:
+            if most is None and job.when == "after_server":
+                held = self._learned.setdefault(HELD, {})
+                most = held.setdefault(f"{job.client} seen {job.when}", min(reply.samples, MOST))
+            elif most is None:
                 most = self._first(job.client, f"seen {job.when}")
             self._at_most("samples", reply.samples, most)
         elif isinstance(job, Evaluate) and isinstance(reply, EvaluateReply):
@@ -166,12 +169,14 @@ class KnownSizes:
         """Compare the first claims of clients of unknown size with all; note those that pass."""
         new = [c for c in claims if known(c) is None and self._first(c, key) is None]
         found = {}
-        for client, (value, usual) in outliers(claims, FAR, new).items():
-            words = f"with {value:.0f} samples; the usual number is {usual:.0f}, and its node "
-            found[client] = Fault(key, "counts", words + 'tells none (tell = "sizes")')
         for client in new:
-            if client not in found:
-                self._learned.setdefault(HELD, {})[f"{client} {key}"] = int(claims[client])
+            value = claims[client]
+            usual = median([claims[c] for c in claims if c != client] or [value])
+            if value > min(FAR * usual, MOST * self._plan.settings.local_epochs):
+                words = f"with {value:.0f} samples; the usual number is {usual:.0f}, and its node "
+                found[client] = Fault(key, "counts", words + 'tells none (tell = "sizes")')
+            else:
+                self._learned.setdefault(HELD, {})[f"{client} {key}"] = int(value)
         return found
 
     def _check_counts(self, client: int, upload: Mapping[str, Tensor]) -> None:

@@ -276,23 +276,36 @@ def admit_uploads(
     for client in uploads:
         reply, sent = replies[client], totals.traffic[client]
         sent["upload_bytes"], sent["upload_floats"] = len(reply.blob), reply.floats
-        for term in diverged(reply.sums):
-            stages.note(f"client {client}: its {term} loss is NaN or infinite")
-    odd = {}
-    if plan.settings.on_bad_upload == "skip":
-        odd = odd_losses({client: replies[client] for client in uploads})
-    for client in uploads:
-        if client in odd:
-            stages.note(f"client {client} reports {odd[client]} in round {number}: train_loss is "
-                        "without it")  # fmt: skip
-        else:
-            totals.add_losses(replies[client])
+    book_losses({client: replies[client] for client in uploads}, number, totals, plan, stages)
     for client, fault in faults.items():
         if plan.settings.on_bad_upload == "stop":
             raise refused_upload(client, number, fault)
         stages.note(skipped_upload(client, number, fault))
         totals.leave_out(client, "skipped")
     return uploads
+
+
+def book_losses(
+    replies: Mapping[int, TrainReply], number: int, totals: Totals, plan: Plan, stages: Stages
+) -> None:
+    """Add the losses of clients to the totals; if bad uploads are left out, without odd ones.
+
+    Args:
+        replies: {client: what its training came to}.
+        number: The round.
+        totals: Takes the losses.
+        plan: The run.
+        stages: Tells the user lines.
+    """
+    odd = odd_losses(replies) if plan.settings.on_bad_upload == "skip" else {}
+    for client, reply in replies.items():
+        for term in diverged(reply.sums):
+            stages.note(f"client {client}: its {term} loss is NaN or infinite")
+        if client in odd:
+            words = f"client {client} reports {odd[client]} in round {number}"
+            stages.note(f"{words}: train_loss is without it")
+        else:
+            totals.add_losses(reply)
 
 
 def odd_losses(replies: Mapping[int, TrainReply]) -> dict[int, str]:

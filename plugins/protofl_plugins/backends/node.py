@@ -202,7 +202,7 @@ class Node:
         if header.get("observe", 0) and not self._policy.observe:
             raise BadEnvelope("it asks for features (rule: [policy] observe)")
         if header["kind"] == "Evaluate":
-            self._count_evaluation(client, header.get("round"))
+            self._count_evaluation(client, header.get("round"), tuned=bool(header.get("epochs")))
         known = ("client", *FIELDS[header["kind"]])
         values = {name: header[name] for name in known if name in header}
         usual = {"when": str, "round": int, "observe": int, "epochs": int}
@@ -212,8 +212,10 @@ class Node:
         blob = envelopes.blob_at(asked.get("blob"), blobs)
         return pf.backends.Job.from_header({"kind": header["kind"], **values}, blob)
 
-    def _count_evaluation(self, client: int, number: object) -> None:
+    def _count_evaluation(self, client: int, number: object, *, tuned: bool) -> None:
         """Count the evaluations of a client in a round, as each tells something of its data.
+
+        Those of a client that is fine-tuned before are counted by themselves.
 
         Raises:
             BadEnvelope: There are more than the policy allows.
@@ -222,7 +224,7 @@ class Node:
         rounds, most = self._host.plan.settings.rounds, self._policy.most_evaluations
         if type(number) is not int or not 0 <= number < rounds:
             raise BadEnvelope(f"round is {str(number)[:40]!r}, of {rounds}")
-        if self._files.count_evaluation(client, self._trial, number) > most:
+        if self._files.count_evaluation(client, self._trial, 2 * number + tuned) > most:
             raise BadEnvelope(
                 f"more than {most} evaluations of client {client} after round {number} "
                 "(rule: [policy] most_evaluations)"

@@ -27,7 +27,7 @@ RUNS = 5
 NAMES = "names.json"
 
 KEPT = 1000
-"""Rounds whose evaluations a node remembers; it does none of an earlier round."""
+"""Evaluations that a node remembers; it does no earlier ones."""
 
 TOO_OLD = 1 << 40
 
@@ -71,10 +71,15 @@ class NodeFiles:
         part.replace(part.with_suffix(""))
 
     def count_evaluation(self, client: int, trial: int, number: int) -> int:
-        """Count an evaluation of a client after a round; a restart of the node keeps the numbers.
+        """Count an evaluation of a client; a restart of the node keeps the numbers.
+
+        Args:
+            client: The client.
+            trial: The trial.
+            number: The number of the evaluation: later rounds have larger ones.
 
         Returns:
-            The number of the client's evaluations after this round; `TOO_OLD` if the node does not
+            How often the client did this evaluation; `TOO_OLD` if the node does not
             know it any more.
         """
         file = self._folder / f"evaluations-{client:05d}.json"
