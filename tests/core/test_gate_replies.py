@@ -128,6 +128,10 @@ EVALUATED = {
         "a reply Reply, expected EvaluateReply",
     ),
     "an unknown reason": ({"kind": Absent(reason="bored")}, "'reason' as bored"),
+    "metrics of another name": (
+        {"blob": pf.Payload(x=torch.ones(2).double()).to_bytes()},
+        "'x' which the run does not count",
+    ),
     "metrics that are garbage": ({"blob": b"\x07" * 100}, "not a payload"),
 }
 
@@ -187,6 +191,26 @@ def test_numbers_of_samples_are_those_of_the_split(what):
     found.round(0)
     with pytest.raises(pf.RunFailure, match=re.escape(words)):
         found.round(ROUND)
+
+
+COUNTS = {
+    "another shape": (torch.ones(3, 3).double(), "'confusion' of shape [3, 3], expected [4, 4]"),
+    "another type": (torch.ones(4, 4), "'confusion' as torch.float32, expected float64"),
+    "huge ones": (torch.ones(4, 4).double() * 1e9, "'confusion' with 1.67e+08 per sample"),
+}
+
+
+@pytest.mark.parametrize("what", COUNTS)
+def test_counts_that_can_not_be_summed_make_a_client_unscored(what):
+    counts, words = COUNTS[what]
+    lies = {"blob": pf.Payload(confusion=counts).to_bytes()}
+    told, given = [], {"on_lost_client": "skip", "metrics": ["confusion"]}
+    found = federation(Evaluate, lies, told=told.append, **given)
+    found.round(0)
+    line = found.round(ROUND)[0]
+    assert line["unscored"] == {str(HOSTILE): "failed"}
+    assert sum(map(sum, line["metrics"]["confusion"]["all"])) == 18
+    assert words in next(event.text for event in told if isinstance(event, events.Note))
 
 
 def test_losses_that_would_decide_the_mean_are_left_out_of_it():

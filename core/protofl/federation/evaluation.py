@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter as Tally
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -134,10 +133,12 @@ def counts_in(plan: Plan, job: Evaluate, reply: EvaluateReply) -> Payload:
         words = f"{len(reply.blob)} bytes that are not a payload ({error.what})"
         raise Fault("", "format", words) from None
     metrics = {metric.name for metric in plan.metrics}
+    members = plan.composition.members.items()
+    scoring = {name for name, member in members if hasattr(member.plugin, "score_client")}
     for name, tensor in found.items():
         if name in (FEATURES, LABELS):
             continue
-        if name not in metrics and name.partition(".")[0] not in plan.composition.members:
+        if name not in metrics and name.partition(".")[0] not in scoring:
             raise Fault(name, "names", "which the run does not count")
         if tensor.dtype != torch.float64:
             raise Fault(name, "dtype", f"as {tensor.dtype}, expected float64")
@@ -168,9 +169,12 @@ def _check_features(plan: Plan, features: Tensor, labels: Tensor, most: int) -> 
 
 
 def odd_counts(
-    metrics: Sequence[Choice], clients: Mapping[int, Payload], samples: Mapping[int, int]
+    metrics: Sequence[Choice],
+    clients: Mapping[int, Payload],
+    samples: Mapping[int, int],
+    num_classes: int,
 ) -> dict[int, Fault]:
-    """Return the faults of counts that can't be summed with those of most clients.
+    """Return the faults of counts that have another shape, no value, or decide a sum over clients.
 
     Counts of NaN or infinity, of a model that diverged, are removed in place: the figure is without
     the client.
@@ -179,16 +183,21 @@ def odd_counts(
         metrics: The run's metrics.
         clients: {client: what it counts}.
         samples: {client: its test samples}.
+        num_classes: C.
     """
+    if not clients:
+        return {}
     own = {metric.name: metric for metric in metrics}
+    # The shape of counts depends on C and on options alone, so one sample shows it.
+    usual_counts = counted(metrics, torch.zeros(1, num_classes), torch.zeros(1, dtype=torch.int64))
     faults: dict[int, Fault] = {}
     for name in dict.fromkeys(name for counts in clients.values() for name in counts):
         counts = {c: found[name] for c, found in clients.items() if name in found}
-        shape, _ = Tally(tuple(t.shape) for t in counts.values()).most_common(1)[0]
+        shape = usual_counts[name].shape if name in own else torch.Size([2])
         scales = {}
         for client, tensor in counts.items():
-            if tuple(tensor.shape) != shape or (name not in own and shape != (2,)):
-                words = f"of shape {list(tensor.shape)}, those of most clients are {list(shape)}"
+            if tensor.shape != shape:
+                words = f"of shape {list(tensor.shape)}, expected {list(shape)}"
                 faults.setdefault(client, Fault(name, "shape", words))
                 continue
             if not tensor.isfinite().all():

@@ -273,7 +273,8 @@ class Federation:
                 totals.add_score(client, reply, counts)
         if skip:
             tests = {client: count for client, (_, count) in totals.scores.items()}
-            for client, odd in odd_counts(self.plan.metrics, totals.counts, tests).items():
+            given = self.plan.metrics, totals.counts, tests, self.plan.info.num_classes
+            for client, odd in odd_counts(*given).items():
                 lost = jobs.Evaluate(client, number, may_fail=True)
                 self._stages.leave_unscored(lost, odd, totals)
         self._who.scored(number, totals.scores, totals.unscored)
