@@ -213,6 +213,14 @@ def superlink(lab: Lab, run: Program) -> Program:
     return lab.run("superlink", "--resume")
 
 
+def server(lab: Lab, run: Program) -> Program:
+    """The process of the run on the server is killed in training; the run is resumed."""
+    lab.in_training(run)
+    assert kill("backends.server_process", lab.lab)
+    print("   the run:", closing(run))
+    return lab.run("server", "--resume")
+
+
 def stopped(lab: Lab, run: Program) -> Program:
     """`protofl deploy stop` is called in training; the run is resumed."""
     lab.in_training(run)
@@ -232,7 +240,18 @@ def twice(lab: Lab, run: Program) -> Program:
 
 FAULTS: dict[str, Callable[[Lab, Program], Program]] = {
     f.__name__: f
-    for f in (killed, terminated, clientapp, host, deadline, gone, superlink, stopped, twice)
+    for f in (
+        killed,
+        terminated,
+        clientapp,
+        host,
+        deadline,
+        gone,
+        superlink,
+        server,
+        stopped,
+        twice,
+    )
 }
 MORE = {"deadline": ["--deadline", "40"], "gone": ["--wait-for-clients", "300"]}
 

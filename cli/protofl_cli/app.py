@@ -246,6 +246,7 @@ _group(
         "init": deploy.init,
         "add-site": deploy.add_site,
         "link": deploy.link,
+        "keys": deploy.keys,
         "run": with_options(deploy.run),
         "status": deploy.status,
         "stop": deploy.stop,

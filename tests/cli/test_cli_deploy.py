@@ -10,23 +10,32 @@ import ssl
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 import pytest
 
+import protofl as pf
 from protofl.errors import UsageError
 from protofl.system.files.lock import folder_lock
-from protofl_cli.deploying import keys
+from protofl_cli.deploying import keys, node_process
 from protofl_cli.deploying.deployed_run import options_of, real_options
 from protofl_cli.deploying.federation_file import Federation, Site, read_federation
 from protofl_cli.deploying.node_process import cause_in, check_clock, look_at
+from protofl_plugins.backends.node_plan import Policy
+from protofl_plugins.backends.own_data import OwnData
 
 needs_keys = pytest.mark.skipif(
     find_spec("cryptography") is None, reason="cryptography is not installed (extra: flower)"
@@ -93,7 +102,8 @@ def test_options_that_simulate_what_is_real_are_refused():
     with pytest.raises(UsageError, match="a deployed run has its own"):
         real_options({"backend": "local"}, resume=False)
     found = real_options({"deadline": 9.0, "set": ["lambda=1"]}, resume=False)
-    wanted = {"set": ["lambda=1", "backend.deadline=9.0"], "on_lost_client": "skip"}
+    wanted = {"set": ["lambda=1", "backend.deadline=9.0"]}
+    wanted |= {"on_lost_client": "skip", "on_bad_upload": "skip"}
     assert found == wanted
 
 
@@ -326,3 +336,72 @@ def programs_of(folder):
             command = path.read_bytes()
             found += [command] if str(folder).encode() in command else []
     return found
+
+
+@needs_keys
+def test_keys_are_renewed_and_errors_name_the_date(cli, tmp_path, monkeypatch):
+    lab = tmp_path / "lab"
+    monkeypatch.setattr(keys, "DAYS", 0)
+    assert cli("deploy", "init", lab, "--public", "fl.example.org:443").exit_code == 0
+    made = {name: (lab / name).read_bytes() for name in ("ca.crt", "server.crt", "server.key")}
+    expired = cli("deploy", "link", lab)
+    day = f"{keys.end_of(made['server.crt']):%Y-%m-%d}"
+    assert expired.exit_code == 2
+    assert f"server.crt expired on {day}" in " ".join(expired.output.split())
+    assert "deploy keys renew" in expired.output
+    monkeypatch.setattr(keys, "DAYS", 825)
+    renewed = cli("deploy", "keys", "renew", lab)
+    assert renewed.exit_code == 0, renewed.output
+    assert "for all nodes" not in renewed.output
+    assert (lab / "ca.crt").read_bytes() == made["ca.crt"]
+    assert (lab / "server.key").read_bytes() != made["server.key"]
+    assert stat.S_IMODE((lab / "server.key").stat().st_mode) == 0o600
+    context = ssl.create_default_context(cafile=str(lab / "ca.crt"))
+    context.load_cert_chain(lab / "server.crt", lab / "server.key")  # they fit
+    keys.check_dates(lab)
+    # A federation's certificate that ends too early is renewed with the same key.
+    monkeypatch.setattr(keys, "DAYS", 5000)
+    assert "for all nodes" in cli("deploy", "keys", "renew", lab).output
+    (lab / "ca.key").unlink()
+    lost = cli("deploy", "keys", "renew", lab)
+    assert lost.exit_code == 2 and "ca.key" in lost.output
+
+
+@needs_keys
+def test_an_error_names_the_taken_port(cli, tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        made = cli("deploy", "init", tmp_path / "lab", "--public", "x:1", "--port", port)
+        assert made.exit_code == 0, made.output
+        found = cli("deploy", "link", tmp_path / "lab")
+    assert found.exit_code == 2
+    assert f"port {port} of this machine can't be used" in " ".join(found.output.split())
+
+
+def test_a_node_removes_what_it_left_when_it_was_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name, owner in (("1", tmp_path / "a"), ("2", tmp_path / "b"), ("3", None)):
+        place = tmp_path / f"{node_process.PREFIX}{name}"
+        place.mkdir()
+        if owner:
+            (place / node_process.OWNER).write_text(str(owner))
+    node_process.remove_left_places(tmp_path / "a")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["protofl-node-2", "protofl-node-3"]
+
+
+def test_the_examples_of_a_new_node_work():
+    """Every setting that is commented out, and the wrapper's options."""
+    lines = node_process.settings_text("x:1", [0]).splitlines()
+    text = "\n".join(re.sub(r"^# (?=[\w\[]+( =|\]))", "", line) for line in lines)
+    found = tomllib.loads(text.replace('"npz:FILE"', '"digits"'))
+    assert {*found["policy"]} == {f.name for f in fields(Policy)} - {"wrappers", "models"}
+    Policy.read(found["policy"])
+    OwnData.read(found["data"], [0], Path())
+    ((name, options),) = found["policy"]["required"].items()
+    given = {"method": "fedproto", "models": "htcnn8", "clients": 4, "with": [name]}
+    pf.backends.Plan.make(
+        {k: v for k, v in given.items() if k != "with"}
+        | {"wrappers": [name], "options": {name: options}, "dataset": "digits"}
+    )

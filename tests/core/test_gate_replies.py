@@ -128,19 +128,107 @@ EVALUATED = {
         "a reply Reply, expected EvaluateReply",
     ),
     "an unknown reason": ({"kind": Absent(reason="bored")}, "'reason' as bored"),
+    "metrics of another name": (
+        {"blob": pf.Payload(x=torch.ones(2).double()).to_bytes()},
+        "'x' which the run does not count",
+    ),
     "metrics that are garbage": ({"blob": b"\x07" * 100}, "not a payload"),
 }
 
 
 @pytest.mark.parametrize("what", EVALUATED)
 def test_what_a_host_says_of_an_evaluation_stops_the_run(what):
-    """The run stops even if bad uploads and lost clients may be skipped."""
+    """The run stops even if bad uploads may be skipped."""
     lies, words = EVALUATED[what]
-    found = federation(Evaluate, lies, on_bad_upload="skip", on_lost_client="skip")
+    found = federation(Evaluate, lies, on_bad_upload="skip")
     found.round(0)
+    words = "a reply Absent, expected" if what == "an unknown reason" else words
     with pytest.raises(pf.RunFailure, match=words) as caught:
         found.round(ROUND)
     assert f"client {HOSTILE}" in caught.value.what
+
+
+def test_or_the_client_is_unscored():
+    """The figures equal those of the other clients, and the next rounds are what they were."""
+    lies = dict(enumerate((lies for lies, _ in EVALUATED.values()), ROUND))
+    given = {"on_lost_client": "skip", "rounds": len(lies) + 2, "metrics": ["confusion"]}
+    told, honest = [], federation(Evaluate, {99: {}}, **given)
+    found = federation(Evaluate, lies, told=told.append, **given)
+    for number in range(len(lies) + 2):
+        told.clear()
+        line, usual = found.round(number)[0], honest.round(number)[0]
+        notes = [event.text for event in told if isinstance(event, events.Note)]
+        if number not in lies:
+            assert without_times([line]) == without_times([usual])
+            continue
+        what, (_, words) = [*EVALUATED.items()][number - 1]
+        assert line["unscored"] == {str(HOSTILE): "failed"}, what
+        assert re.search(words, notes[0]) and f"client {HOSTILE}" in notes[0], (what, notes)
+        others = {c: a for c, a in usual["client_accuracies"].items() if c != str(HOSTILE)}
+        assert line["client_accuracies"] == others
+        confusion = line["metrics"]["confusion"]["all"]
+        assert sum(map(sum, confusion)) == 3 * 6, what  # test samples of three clients
+
+
+KNOWN = {
+    "samples that it has not": (Train, {"samples": 1 << 40}, "'samples' with 1099511627776"),
+    "one sample too many": (Train, {"samples": 19}, "'samples' with 19 samples, it has at most 18"),
+    "test samples that it has not": (
+        Evaluate,
+        {"correct": 1 << 40, "count": 1 << 40},
+        "'count' as 1099511627776 samples, it has 6"
+    ),
+    "fewer test samples": (Evaluate, {"correct": 1, "count": 1}, "'count' as 1 samples, it has 6"),
+    "training samples that nobody measures": (Evaluate, {"train": (1, 1)}, "'train' which the run"),
+    "balanced ones": (Evaluate, {"balanced": (1, 1)}, "'balanced' which the run"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", KNOWN)
+def test_numbers_of_samples_are_those_of_the_split(what):
+    kind, lies, words = KNOWN[what]
+    found = federation(kind, lies)
+    found.round(0)
+    with pytest.raises(pf.RunFailure, match=re.escape(words)):
+        found.round(ROUND)
+
+
+COUNTS = {
+    "another shape": (torch.ones(3, 3).double(), "'confusion' of shape [3, 3], expected [4, 4]"),
+    "another type": (torch.ones(4, 4), "'confusion' as torch.float32, expected float64"),
+    "huge ones": (torch.ones(4, 4).double() * 1e9, "'confusion' with 1.67e+08 per sample"),
+}
+
+
+@pytest.mark.parametrize("what", COUNTS)
+def test_counts_that_can_not_be_summed_make_a_client_unscored(what):
+    counts, words = COUNTS[what]
+    lies = {"blob": pf.Payload(confusion=counts).to_bytes()}
+    told, given = [], {"on_lost_client": "skip", "metrics": ["confusion"]}
+    found = federation(Evaluate, lies, told=told.append, **given)
+    found.round(0)
+    line = found.round(ROUND)[0]
+    assert line["unscored"] == {str(HOSTILE): "failed"}
+    assert sum(map(sum, line["metrics"]["confusion"]["all"])) == 18
+    assert words in next(event.text for event in told if isinstance(event, events.Note))
+
+
+def test_losses_that_would_decide_the_mean_are_left_out_of_it():
+    """The uploads count; with --on-bad-upload stop the mean shows that a client diverged."""
+    given = {"on_bad_upload": "skip", "rounds": 3}
+    lies = {1: {"sums": {"ce": torch.nan}}, 2: {"sums": {"ce": 1e300}}}
+    told, honest = [], federation(Train, {99: {}}, "local", **given)
+    found = federation(Train, lies, "local", told=told.append, **given)
+    for number in range(3):
+        line, usual = found.round(number)[0], honest.round(number)[0]
+        assert line["test_accuracy"] == usual["test_accuracy"]
+        assert 0 < line["train_loss"] < 2 * usual["train_loss"]
+    notes = [event.text for event in told if isinstance(event, events.Note)]
+    assert (
+        "client 2 reports a ce loss of NaN or infinity in round 1: train_loss is without it"
+        in notes
+    )
+    assert any("a ce loss of 5.56e+298 per sample" in note for note in notes)
 
 
 def test_behind_the_upload_and_at_checkpoints_it_stops_the_run_too(tmp_path):
@@ -157,13 +245,15 @@ def test_behind_the_upload_and_at_checkpoints_it_stops_the_run_too(tmp_path):
 
 @pytest.mark.parametrize("reason", ["deadline", "left", "failed", "stale", "refused", "bored", 7])
 def test_why_a_client_is_absent(reason):
-    found = federation(Train, {"kind": Absent(reason=reason)}, on_lost_client="skip")
+    told = []
+    found = federation(
+        Train, {"kind": Absent(reason=reason)}, on_lost_client="skip", told=told.append
+    )
     found.round(0)
-    if reason in ("bored", 7):
-        with pytest.raises(pf.RunFailure, match="'reason' as "):
-            found.round(ROUND)
-    else:
-        assert found.round(ROUND)[0]["absent"] == {"2": reason}
+    known = reason not in ("bored", 7)
+    assert found.round(ROUND)[0]["absent"] == {"2": reason if known else "failed"}
+    notes = [event.text for event in told if isinstance(event, events.Note)]
+    assert known or f"its host answered with 'reason' as {reason}" in notes[0]
 
 
 def test_a_loss_that_is_no_number_is_named_and_nothing_else():

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -161,6 +161,27 @@ def link(folder: Folder, debug: Debug = False) -> None:
         raise typer.Exit(interrupted(stop, "the link has ended")) from None
 
 
+def keys(
+    action: Annotated[Literal["renew"], typer.Argument(metavar="renew", help="What to do.")],
+    folder: Folder,
+    debug: Debug = False,
+) -> None:
+    """Renew the certificate of a link; keys of nodes stay valid.
+
+    Restart the link afterwards. The command says if nodes need the new ca.crt.
+    """
+    from protofl_cli.deploying.federation_file import read_federation
+    from protofl_cli.deploying.keys import renew_certificates
+    from protofl_cli.deploying.link import hosts_of
+
+    found = read_federation(folder)
+    end, authority = renew_certificates(found.folder, hosts_of(found.public))
+    rows = [("valid until", f"{end:%Y-%m-%d}"), ("next", f"protofl deploy link {folder}")]
+    if authority:
+        rows.insert(1, ("for all nodes", str(found.folder / "ca.crt")))
+    render.pairs(rows)
+
+
 def run(
     method: Annotated[
         str | None, typer.Argument(metavar="METHOD", help="Method or recipe.")
@@ -189,7 +210,7 @@ def run(
     """Train on the nodes of a federation, whose link must run.
 
     Takes the options of protofl run. Two differ: --deadline is the real time in seconds after which
-    a node's reply no longer counts, and --on-lost-client is skip by default.
+    a node's reply no longer counts, and --on-lost-client and --on-bad-upload are skip by default.
     """
     from protofl_cli.deploying.deployed_run import start
 

@@ -90,7 +90,8 @@ def real_options(options: dict[str, Any], *, resume: bool) -> dict[str, Any]:
             found["set"] = [*found.get("set", []), f"backend.{name}={value}"]
     if resume:
         return {**found, "resume": True}
-    return {"on_lost_client": "skip", **found}
+    # No node ends the run of the others.
+    return {"on_lost_client": "skip", "on_bad_upload": "skip", **found}
 
 
 def _name(federation: Federation, out: Path, *, resume: bool) -> str:

@@ -12,7 +12,10 @@ from typing import Any
 from protofl.errors import UsageError
 
 DAYS = 825
-"""Days for which certificates are valid."""
+"""Days for which a server's certificate is valid."""
+
+AUTHORITY_DAYS = 3650
+"""Days for which a federation's certificate is valid: nodes have a copy of it."""
 
 
 def write_secret(path: Path, data: bytes) -> None:
@@ -71,19 +74,108 @@ def make_certificates(folder: Path, hosts: Sequence[str]) -> None:
         folder: The folder.
         hosts: Names and addresses under which nodes reach the server.
     """
+    authority, server = _new_key(), _new_key()
+    for name, key in (("ca.key", authority), ("server.key", server)):
+        write_secret(folder / name, _private(key))
+    (folder / "ca.crt").write_bytes(_authority(authority))
+    (folder / "server.crt").write_bytes(_server(server, authority, hosts))
+
+
+def renew_certificates(folder: Path, hosts: Sequence[str]) -> tuple[datetime, bool]:
+    """Replace ``server.crt`` and ``server.key``, and ``ca.crt`` if it ends before them.
+
+    Args:
+        folder: The federation's folder, with ``ca.key``.
+        hosts: Names and addresses under which nodes reach the server.
+
+    Returns:
+        The new end, and True if ``ca.crt`` is new, so that every node needs it.
+
+    Raises:
+        UsageError: ``ca.key`` is missing or damaged.
+    """
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        authority = load_pem_private_key((folder / "ca.key").read_bytes(), None)
+        end = end_of((folder / "ca.crt").read_bytes())
+    except (OSError, ValueError, TypeError) as error:
+        raise UsageError(
+            f"the key of the federation can't be read: {error}",
+            do="restore ca.key and ca.crt, or make a new federation: protofl deploy init",
+        ) from None
+    server, ends = _new_key(), end < datetime.now(timezone.utc) + timedelta(days=DAYS)
+    made = {"server.key": _private(server), "server.crt": _server(server, authority, hosts)}
+    if ends:
+        made["ca.crt"] = _authority(authority)
+    for name, data in made.items():
+        part = folder / f"{name}.part"
+        part.unlink(missing_ok=True)
+        write_secret(part, data)
+        if name.endswith(".crt"):
+            part.chmod(0o644)
+        part.replace(folder / name)
+    return end_of(made["server.crt"]), ends
+
+
+def end_of(data: bytes) -> datetime:
+    """Return the time at which a certificate expires.
+
+    Raises:
+        ValueError: It is not a certificate.
+    """
     from cryptography import x509
+
+    end: datetime = x509.load_pem_x509_certificate(data).not_valid_after_utc
+    return end
+
+
+def check_dates(folder: Path) -> None:
+    """Check that the certificates of a federation are valid now.
+
+    Raises:
+        UsageError: One has expired; Flower's programs do not say so.
+    """
+    for name in ("server.crt", "ca.crt"):
+        try:
+            end = end_of((folder / name).read_bytes())
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{folder / name} can't be read: {error}") from None
+        if end < datetime.now(timezone.utc):
+            raise UsageError(
+                f"{folder / name} expired on {end:%Y-%m-%d}",
+                do=f"protofl deploy keys renew {folder}; then start the link again",
+            )
+
+
+def _private(key: Any) -> bytes:  # noqa: ANN401 - a class of an extra
     from cryptography.hazmat.primitives import serialization as form
 
-    authority, server = _new_key(), _new_key()
-    issuer = _name("protofl federation")
-    root = _certificate(issuer, issuer, authority, authority, x509.BasicConstraints(True, 0), [])
-    own = x509.BasicConstraints(False, None)
-    leaf = _certificate(_name(hosts[0]), issuer, server, authority, own, hosts)
-    for name, key in (("ca.key", authority), ("server.key", server)):
-        data = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
-        write_secret(folder / name, data)
-    (folder / "ca.crt").write_bytes(root.public_bytes(form.Encoding.PEM))
-    (folder / "server.crt").write_bytes(leaf.public_bytes(form.Encoding.PEM))
+    data = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
+    return bytes(data)
+
+
+ISSUER = "protofl federation"
+
+
+def _authority(key: Any) -> bytes:  # noqa: ANN401 - a class of an extra
+    """Return the certificate of a federation."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    limits, name = x509.BasicConstraints(True, 0), _name(ISSUER)
+    made = _certificate(name, name, key, key, limits, [], AUTHORITY_DAYS)
+    return bytes(made.public_bytes(Encoding.PEM))
+
+
+def _server(key: Any, authority: Any, hosts: Sequence[str]) -> bytes:  # noqa: ANN401
+    """Return the certificate of a server."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    limits = x509.BasicConstraints(False, None)
+    made = _certificate(_name(hosts[0]), _name(ISSUER), key, authority, limits, hosts, DAYS)
+    return bytes(made.public_bytes(Encoding.PEM))
 
 
 def _new_key() -> Any:  # noqa: ANN401 - a class of an extra
@@ -106,6 +198,7 @@ def _certificate(
     signer: Any,  # noqa: ANN401
     limits: Any,  # noqa: ANN401
     hosts: Sequence[str],
+    days: int,
 ) -> Any:  # noqa: ANN401
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
@@ -118,7 +211,7 @@ def _certificate(
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(minutes=10))  # clocks differ
-        .not_valid_after(now + timedelta(days=DAYS))
+        .not_valid_after(now + timedelta(days=days))
         .add_extension(limits, critical=True)
     )
     about = x509.SubjectKeyIdentifier.from_public_key(key.public_key())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -15,7 +16,7 @@ from protofl.system.files.atomic import write_json
 from protofl.system.files.lock import folder_lock
 from protofl_cli.deploying import programs
 from protofl_cli.deploying.federation_file import Federation
-from protofl_cli.deploying.keys import make_certificates, pem_of, write_secret
+from protofl_cli.deploying.keys import check_dates, make_certificates, pem_of, write_secret
 from protofl_cli.deploying.programs import Child, call, environment, program, wait_for_port
 
 APP = "protofl_plugins.backends.flower_app"
@@ -40,13 +41,16 @@ def make_federation(
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder} is not empty", do="give a new folder")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    host = public.rpartition(":")[0]
-    hosts = dict.fromkeys([host, "localhost", "127.0.0.1"])
-    make_certificates(folder, [*hosts])
+    make_certificates(folder, hosts_of(public))
     write_secret(folder / "secret", secrets.token_bytes(32))
     made = Federation(folder, port, public, [], data or {})
     made.write()
     return made
+
+
+def hosts_of(public: str) -> list[str]:
+    """Return the names under which a link's certificate is valid, of its address HOST:PORT."""
+    return [*dict.fromkeys([public.rpartition(":")[0], "localhost", "127.0.0.1"])]
 
 
 @contextmanager
@@ -55,10 +59,30 @@ def running_link(federation: Federation) -> Iterator[Callable[[], None]]:
 
     Raises:
         RunFailure: A program did not start.
-        UsageError: The link runs already.
+        UsageError: The link runs already, a certificate has expired, or the port is taken.
     """
-    with folder_lock(federation.folder, "federation"), _programs(federation) as check:
-        yield check
+    with folder_lock(federation.folder, "federation"):
+        check_dates(federation.folder)
+        check_port(federation.port)
+        with _programs(federation) as check:
+            yield check
+
+
+def check_port(port: int) -> None:
+    """Check that no other program listens at a port of this machine.
+
+    Raises:
+        UsageError: One does.
+    """
+    with socket.socket() as door:
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            door.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise UsageError(
+                f"port {port} of this machine can't be used: {error.strerror}",
+                do="end the program that uses it, or write another port into federation.toml",
+            ) from None
 
 
 @contextmanager
@@ -105,8 +129,13 @@ def flwr(federation: Federation, *arguments: str) -> dict[str, Any]:
 
     Raises:
         RunFailure: The call failed.
+        UsageError: A certificate has expired.
     """
-    return call(arguments, connection(federation))
+    try:
+        return call(arguments, connection(federation))
+    except RunFailure:
+        check_dates(federation.folder)  # Flower's words are about the network
+        raise
 
 
 def node_states(federation: Federation) -> dict[str, str]:
@@ -207,8 +236,12 @@ def follow(
                     ) from None
                 if status.startswith("finished") and not end.exists():
                     log = federation.folder / "logs" / "superexec.log"
-                    what = f"Flower's run {number} ended without a result ({status})"
-                    raise RunFailure(what, programs.last_line(log), f"see {log}")
+                    what = (
+                        f"Flower's run {number} ended without a result ({status}): its ServerApp "
+                    )
+                    what += "was killed or stopped"
+                    do = f"finished rounds are saved: continue with --resume; see {log}"
+                    raise RunFailure(what, programs.last_line(log), do)
             time.sleep(0.3)
     found = json.loads(end.read_text(encoding="utf-8"))
     if "failure" in found:

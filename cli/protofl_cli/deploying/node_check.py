@@ -13,7 +13,14 @@ from typing import Any
 from protofl.errors import ProtoflError, UsageError
 from protofl.system.formatting import size_text
 from protofl_cli.deploying import programs
-from protofl_cli.deploying.node_process import HOST, check_clock, link_of, look_at, settings_of
+from protofl_cli.deploying.node_process import (
+    HOST,
+    check_clock,
+    expiry,
+    link_of,
+    look_at,
+    settings_of,
+)
 
 LEAST = 1 << 30
 """Free bytes that a node should have for its clients."""
@@ -86,6 +93,7 @@ def _link(folder: Path) -> str:
         return f"{address} answers, {version}"
     except ssl.SSLCertVerificationError as error:
         words = f"the certificate of {address} is refused: {error.verify_message}"
+        words += expiry(address, folder / "ca.crt")
         raise UsageError(words) from None
     except OSError as error:
         raise UsageError(f"{address} does not answer: {error}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import ssl
 import tempfile
 import time
@@ -18,7 +19,7 @@ from protofl.errors import RunFailure, UsageError
 from protofl.system.files.lock import folder_lock
 from protofl.system.machine import fresh_interpreter
 from protofl_cli.deploying import programs
-from protofl_cli.deploying.keys import make_node_key
+from protofl_cli.deploying.keys import end_of, make_node_key
 from protofl_cli.deploying.programs import Child, environment, program
 
 HOST = "protofl_plugins.backends.node"
@@ -56,13 +57,14 @@ clients = {[*clients]}    # the clients that live here
 # options = {{kind = "table"}}    # of the data set
 # part = 0    # of data that come split: the part of each client
 # seed = 0    # draws 25 % for tests if the data have no test part
-# tell = "counts"    # what the server learns of sizes; or "sizes" or "nothing"
+# tell = "counts"    # what the server is told of sizes; or "sizes" or "nothing", which hides them
+#                      from the server's operator, not from a server that sends crafted models
 # public = "npz:FILE"    # public samples, for methods that need them
 # labels = {{kitten = "cat", "3" = "dog"}}    # own label to class of the federation
 
 [policy]    # a plan outside it is refused before training
 # methods = ["fedproto"]    # all installed ones if left out; also: wrappers, models
-# required = {{gaussian-noise = {{sigma = 0.1}}}}    # wrappers that each run must use
+# required = {{gaussian-noise = {{s = 0.1}}}}    # wrappers that each run must use
 # upload_limit = 4096    # MiB
 # longest_job = 86400    # seconds
 # classes = true    # code that is not installed
@@ -70,6 +72,9 @@ clients = {[*clients]}    # the clients that live here
 # observe = true    # features and images of samples
 # class_counts = true    # metrics that count samples by class
 # paths = true    # data sets and other plugins that read a file which the plan names
+# most_clients = 100000    # clients of a run
+# most_evaluations = 3    # evaluations of a client in a round
+# losses = false    # keep sums of losses here; train_loss is then without this node
 """
 
 
@@ -128,6 +133,27 @@ def cause_in(said: str) -> tuple[str, bool]:
         "the link refuses the key: it is not registered, another node uses it, or the node was "
         f"killed less than {REFUSED:.0f} s ago"
     ), True
+
+
+def expiry(address: str, authority: Path) -> str:
+    """Return which certificate has expired, and when; empty if neither has.
+
+    Args:
+        address: The link, HOST:PORT.
+        authority: The certificate of the federation on this node.
+    """
+    host, _, port = address.rpartition(":")
+    found = []
+    with suppress(OSError, ValueError):
+        found.append((str(authority), authority.read_bytes()))
+    with suppress(OSError, ValueError):
+        sent = ssl.get_server_certificate((host, int(port)), timeout=10)
+        found.append((f"the certificate of {address}", sent.encode()))
+    for name, data in found:
+        with suppress(ValueError):
+            if (end := end_of(data)) < datetime.now(timezone.utc):
+                return f"; {name} expired on {end:%Y-%m-%d}: protofl deploy keys renew"
+    return ""
 
 
 AHEAD, BEHIND = 5.0, 300.0
@@ -197,6 +223,7 @@ def keep_running(folder: Path, say: Callable[[str], None]) -> None:
             said = log.read_bytes()[start:].decode(errors="replace") if log.is_file() else ""
             cause, heals = cause_in(said)
             if not heals:
+                cause += expiry(address, folder / "ca.crt") if "certificate" in cause else ""
                 raise RunFailure(cause, do=problem.do) from None
             if not said:  # the host, which nothing on the link can heal
                 raise
@@ -227,7 +254,9 @@ def running_node(folder: Path, address: str) -> Iterator[Callable[[], None]]:
         until.enter_context(folder_lock(folder, "node"))
         logs.mkdir(exist_ok=True)
         # The path of a Unix socket is short, and the folder of this one is closed to others.
-        place = until.enter_context(tempfile.TemporaryDirectory(prefix="protofl-node-"))
+        remove_left_places(folder)
+        place = until.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX))
+        (Path(place) / OWNER).write_text(str(folder), encoding="utf-8")
         door = Path(place) / "host"
         command, variables = fresh_interpreter(HOST)
         one = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -247,6 +276,19 @@ def running_node(folder: Path, address: str) -> Iterator[Callable[[], None]]:
             node.check()
 
         yield check
+
+
+PREFIX = "protofl-node-"
+OWNER = "node"
+"""The file in a folder of a socket that names the node's folder."""
+
+
+def remove_left_places(folder: Path) -> None:
+    """Remove the folders of sockets that this node left when it was killed; it must be locked."""
+    for place in Path(tempfile.gettempdir()).glob(PREFIX + "*"):
+        with suppress(OSError, UnicodeDecodeError):
+            if (place / OWNER).read_text(encoding="utf-8") == str(folder):
+                shutil.rmtree(place, ignore_errors=True)
 
 
 def wait_for_door(door: Path, host: Child, seconds: float = 120) -> None:

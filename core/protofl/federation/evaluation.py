@@ -9,15 +9,18 @@ import torch
 from torch import Tensor
 
 from protofl.errors import RunFailure, error_context
-from protofl.federation.jobs import Evaluate
+from protofl.federation.jobs import Evaluate, EvaluateReply
 from protofl.federation.plan import Plan
 from protofl.hooks.plugin.composition import Composition
 from protofl.hooks.plugin.members import Choice
+from protofl.hooks.transport.outliers import outliers
+from protofl.hooks.transport.rules import Fault
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.records import ClientRecord
 from protofl.hooks.wire.payload import Payload
 from protofl.system.device import autocast
 from protofl.system.files.tables import finite, rounded
+from protofl.system.files.tensors import shown_name
 from protofl.system.profile.host_profile import HostProfile
 from protofl.system.progress import Counter
 from protofl.system.randomness import random_stream
@@ -105,6 +108,113 @@ def figures_of(metrics: Sequence[Choice], clients: Mapping[int, Payload]) -> dic
         )
         for name in names
     }
+
+
+FAR = 100.0
+"""Largest ratio of a client's counts per sample to the median over clients, or to 1."""
+
+
+def counts_in(plan: Plan, job: Evaluate, reply: EvaluateReply) -> Payload:
+    """Read what a client's test samples count, with features where they are wanted.
+
+    Args:
+        plan: The run.
+        job: The evaluation.
+        reply: Its reply.
+
+    Raises:
+        Fault: It holds something else.
+    """
+    if len(reply.blob) > plan.settings.upload_limit * 2**20:
+        raise Fault("", "size", f"{len(reply.blob):,} bytes")
+    try:
+        found = Payload.from_bytes(reply.blob) if reply.blob else Payload()
+    except RunFailure as error:
+        words = f"{len(reply.blob)} bytes that are not a payload ({error.what})"
+        raise Fault("", "format", words) from None
+    metrics = {metric.name for metric in plan.metrics}
+    members = plan.composition.members.items()
+    scoring = {name for name, member in members if hasattr(member.plugin, "score_client")}
+    for name, tensor in found.items():
+        if name in (FEATURES, LABELS):
+            continue
+        if name not in metrics and name.partition(".")[0] not in scoring:
+            raise Fault(name, "names", "which the run does not count")
+        if tensor.dtype != torch.float64:
+            raise Fault(name, "dtype", f"as {tensor.dtype}, expected float64")
+    if reply.count and (missing := sorted(metrics - found.keys())):
+        raise Fault("", "missing", f"nothing under {shown_name(missing[0])}")
+    features = [key in found for key in (FEATURES, LABELS)]
+    if features != [bool(job.observe)] * 2:
+        words = "lacks features of test samples" if job.observe else "has features, not asked for"
+        raise Fault("", "names", f"counts whose payload {words}")
+    if job.observe:
+        _check_features(plan, found[FEATURES], found[LABELS], job.observe)
+    return found
+
+
+def _check_features(plan: Plan, features: Tensor, labels: Tensor, most: int) -> None:
+    """Check features [n, K] and labels [n] of at most so many test samples.
+
+    Raises:
+        Fault: They have another form.
+    """
+    fits = features.dim() == 2 and features.dtype == torch.float32 and len(features) <= most
+    if not fits:
+        words = f"as {features.dtype} {list(features.shape)}, expected float32 [n, K]"
+        raise Fault(FEATURES, "shape", words)
+    whole = labels.dtype == torch.int64 and labels.shape == features.shape[:1]
+    if not whole or not ((labels >= 0) & (labels < plan.info.num_classes)).all():
+        raise Fault(LABELS, "classes", f"as {labels.dtype} {list(labels.shape)}, or out of range")
+
+
+def odd_counts(
+    metrics: Sequence[Choice],
+    clients: Mapping[int, Payload],
+    samples: Mapping[int, int],
+    num_classes: int,
+) -> dict[int, Fault]:
+    """Return the faults of counts that have another shape, no value, or decide a sum over clients.
+
+    Counts of NaN or infinity, of a model that diverged, are removed in place: the figure is without
+    the client.
+
+    Args:
+        metrics: The run's metrics.
+        clients: {client: what it counts}.
+        samples: {client: its test samples}.
+        num_classes: C.
+    """
+    if not clients:
+        return {}
+    own = {metric.name: metric for metric in metrics}
+    # The shape of counts depends on C and on options alone, so one sample shows it.
+    usual_counts = counted(metrics, torch.zeros(1, num_classes), torch.zeros(1, dtype=torch.int64))
+    faults: dict[int, Fault] = {}
+    for name in dict.fromkeys(name for counts in clients.values() for name in counts):
+        counts = {c: found[name] for c, found in clients.items() if name in found}
+        shape = usual_counts[name].shape if name in own else torch.Size([2])
+        scales = {}
+        for client, tensor in counts.items():
+            if tensor.shape != shape:
+                words = f"of shape {list(tensor.shape)}, expected {list(shape)}"
+                faults.setdefault(client, Fault(name, "shape", words))
+                continue
+            if not tensor.isfinite().all():
+                del clients[client][name]
+                continue
+            try:
+                _value(name, own.get(name), tensor)
+            except RunFailure as error:
+                faults.setdefault(client, Fault(name, "figures", f"without a value: {error.what}"))
+                continue
+            largest = float(tensor.abs().max()) if tensor.numel() else 0.0
+            scales[client] = largest / max(samples[client], 1)
+        for client, (scale, usual) in outliers(scales, FAR).items():
+            if scale > FAR:  # a median may be tiny
+                words = f"with {scale:.3g} per sample, those of others have about {usual:.3g}"
+                faults.setdefault(client, Fault(name, "norm", words))
+    return faults
 
 
 def figures_of_server(

@@ -11,14 +11,15 @@ from typing import Any, TypeVar
 
 from protofl.data.split import client_domains
 from protofl.federation import events, jobs
-from protofl.federation.evaluation import NoObserver, figures_of
+from protofl.federation.evaluation import NoObserver, counts_in, figures_of, odd_counts
 from protofl.federation.participation import Participation
 from protofl.federation.plan import Plan
 from protofl.federation.pools import ClientFiles, Pool, Presence, keep_files
 from protofl.federation.round_totals import Totals
-from protofl.federation.server_side import ServerSide, admit_uploads
+from protofl.federation.server_side import ServerSide, admit_uploads, book_losses
 from protofl.federation.stages import Stages
 from protofl.hooks.models.flops import ClientFlops, flops_of_round
+from protofl.hooks.transport.rules import Fault
 from protofl.hooks.views.server_record import ServerRecord
 from protofl.hooks.views.snapshots import unpack_server
 from protofl.hooks.wire.payload import Payload
@@ -98,7 +99,7 @@ class Federation:
         self._domains = client_domains(self.plan.split(trial), domains)
         self._server_side = ServerSide(self.plan, trial, self._sums)
         self.server.learned = deepcopy({**self.learned})
-        self._server_side.open_gate()
+        self._open_gate()
         start = jobs.StartTrial(trial, parked=self._parked)
         if folder and folder.commit:
             keep_files(self.pool, folder.client_files)
@@ -110,8 +111,13 @@ class Federation:
         assert folder.commit
         self.start_trial(folder.commit.trial, folder)
         unpack_server(self.server, folder.committed_server())
-        self._server_side.open_gate()
+        self._open_gate()
         self.holders = set(folder.commit.holders)
+
+    def _open_gate(self) -> None:
+        """Check uploads and replies by what the server has learned."""
+        self._server_side.open_gate()
+        self._stages.sizes = self._server_side.sizes
 
     def participants(self, round: int) -> list[int]:
         """Return the clients that the server asks in a round, ascending."""
@@ -182,7 +188,7 @@ class Federation:
         with self._sums.span("uploads", "server"):
             found = {client: replies[client] for client in came}
             uploads = admit_uploads(
-                found, number, totals, self._server_side.gate, self.plan, self._stages
+                found, number, totals, self._server_side, self.plan, self._stages
             )
         lied = [client for client, reason in totals.absent.items() if reason == "skipped"]
         gone = sorted({*replies, *lied} - uploads.keys())
@@ -208,8 +214,8 @@ class Federation:
         self._who.followed(replies)
         totals.add_phases(later)
         self.holders = {client for client in there if client in replies}
-        for client in sorted(self.holders):
-            totals.add_losses(replies[client])
+        done = {client: replies[client] for client in sorted(self.holders)}
+        book_losses(done, number, totals, self.plan, self._stages)
 
     def _train(
         self, clients: list[int], number: int, when: str, totals: Totals
@@ -255,10 +261,22 @@ class Federation:
                 jobs.Evaluate(client, number, observe, epochs or 0, blob=blob, may_fail=skip)
                 for client, blob in portion.items()
             ]
+            asked = {job.client: job for job in work}
             replies = self._replies("evaluate", work, jobs.EvaluateReply, totals)
             for client, reply in replies.items():
-                totals.add_score(client, reply)
-                self.observer.take_features(client, totals.counts.get(client, Payload()))
+                try:
+                    counts = counts_in(self.plan, asked[client], reply)
+                except Fault as fault:
+                    self._stages.leave_unscored(asked[client], fault, totals)
+                    continue
+                self.observer.take_features(client, counts)
+                totals.add_score(client, reply, counts)
+        if skip:
+            tests = {client: count for client, (_, count) in totals.scores.items()}
+            given = self.plan.metrics, totals.counts, tests, self.plan.info.num_classes
+            for client, odd in odd_counts(*given).items():
+                lost = jobs.Evaluate(client, number, may_fail=True)
+                self._stages.leave_unscored(lost, odd, totals)
         self._who.scored(number, totals.scores, totals.unscored)
 
     def _evaluate_unseen(self, number: int, totals: Totals) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from pydantic import ValidationError
 
 from protofl.data.batches import Samples
 from protofl.data.cache import to_stderr
@@ -27,6 +28,7 @@ from protofl.data.split import (
     pooled_guess,
     samples_per_class,
 )
+from protofl.errors import UsageError
 from protofl.federation import inputs
 from protofl.federation.information import checked, run_info, settle
 from protofl.federation.resolution import Extra, Resolution, resolve, resolved
@@ -174,6 +176,35 @@ class Plan:
         allow(given["classes"].values())
         return cls.make(given, data=data, recorded=True)
 
+    @staticmethod
+    def options_of(given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options of a plan from elsewhere as JSON values, with defaults.
+
+        A rule about a plan must judge what the options become: a list that is given as one text
+        becomes a list, and a rule for lists may not see it.
+
+        Args:
+            given: Options as `to_json` writes them; some may be missing.
+
+        Raises:
+            UsageError: A value is out of range, or is not in the form in which `to_json` writes it.
+        """
+        try:
+            settings = Settings.model_validate(dict(given))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            name = str(first["loc"][0]) if first["loc"] else "an option"
+            raise UsageError(f"the plan has a wrong {name}: {first['msg']}") from None
+        found: dict[str, Any] = json.loads(settings.model_dump_json())
+        for name, value in given.items():
+            if not _same(found[name], value):
+                raise UsageError(
+                    f"the plan has {name} as {str(value)[:80]!r} ({type(value).__name__})",
+                    f"a plan has {found[name]!r} there",
+                    "install the same version of protofl on the server and on all nodes",
+                )
+        return found
+
     # --- what hosts and the loop read from it ---------------------------------------------------
 
     def is_due(self, round: int, every: int) -> bool:
@@ -307,3 +338,12 @@ def _count_clients(found: Resolution, data: Dataset, given: int | None) -> int:
     if data.split is None and clients != usual:
         found.set_by["clients"] = f"partition {partitioner.name}"
     return clients
+
+
+def _same(one: Any, other: Any) -> bool:  # noqa: ANN401 - JSON values
+    """Return True for equal JSON values; true and false are not numbers."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)

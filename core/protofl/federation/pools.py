@@ -72,6 +72,15 @@ class ClientFiles(Protocol):
         ...
 
 
+@runtime_checkable
+class NamedHosts(Protocol):
+    """A `Pool` whose hosts have names that the user knows, such as sites of a federation."""
+
+    def host_of(self, client: int) -> str:
+        """Return the name of the host of a client."""
+        ...
+
+
 def keep_files(pool: Pool, names: Collection[str]) -> None:
     """Tell a pool that keeps the clients' files which of them the run may need."""
     if isinstance(pool, ClientFiles):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from protofl import functional
-from protofl.errors import UsageError, error_context
+from protofl.errors import UsageError
 from protofl.federation.jobs import EvaluateReply, TrainReply
 from protofl.federation.plan import Plan
 from protofl.hooks.wire.payload import Payload
@@ -87,6 +87,10 @@ class Totals:
             self.failures[client] = error
         if stage == "evaluate":
             self.unscored[client] = reason
+            self.counts.pop(client, None)
+            scores = (self.scores, self.train_scores, self.balanced_scores)
+            for figure in (*scores, *self.apart.values()):
+                figure.pop(client, None)
             return
         self.absent[client] = reason
         self.traffic.pop(client, None)
@@ -103,13 +107,13 @@ class Totals:
             self.traffic[client].update(sent)
 
     def add_losses(self, reply: TrainReply) -> None:
-        """Add a client's local training."""
-        self.samples += reply.samples
+        """Add a client's local training; one that withholds its losses is not in the mean."""
+        self.samples += reply.samples if reply.sums else 0
         for label, value in reply.sums.items():
             self.sums[label] = self.sums.get(label, 0.0) + value
 
-    def add_score(self, client: int, reply: EvaluateReply) -> None:
-        """Add a client's evaluation."""
+    def add_score(self, client: int, reply: EvaluateReply, counts: Payload) -> None:
+        """Add a client's evaluation, with what its blob counts."""
         self.scores[client] = reply.correct, reply.count
         if reply.train is not None:
             self.train_scores[client] = reply.train
@@ -117,9 +121,8 @@ class Totals:
             self.balanced_scores[client] = reply.balanced
         if reply.validation is not None:
             self.apart[VALIDATION][client] = reply.validation
-        if reply.blob:
-            with error_context(f"metrics of client {client}"):
-                self.counts[client] = Payload.from_bytes(reply.blob)
+        if counts:
+            self.counts[client] = counts
 
     def add_metrics(self, figures: Mapping[str, dict[str, Any]]) -> None:
         """Add metrics of clients or of the server."""

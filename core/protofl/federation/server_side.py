@@ -17,11 +17,14 @@ from protofl.data.batches import Samples
 from protofl.errors import error_context
 from protofl.federation.evaluation import figures_of_server
 from protofl.federation.jobs import TrainReply
+from protofl.federation.known_sizes import KnownSizes
 from protofl.federation.plan import Plan
 from protofl.federation.round_totals import Totals, measured
 from protofl.federation.stages import Stages
 from protofl.hooks.transport.gates import UploadGate
+from protofl.hooks.transport.outliers import outliers, unusual_norms
 from protofl.hooks.transport.rules import (
+    Fault,
     diverged,
     expect_finite,
     refused_upload,
@@ -54,9 +57,11 @@ class ServerSide:
     Attributes:
         record: All that the server is.
         gate: What lets uploads in.
+        sizes: Checks the clients' numbers of samples.
     """
 
     gate: UploadGate
+    sizes: KnownSizes
 
     def __init__(self, plan: Plan, trial: int, sums: Sums) -> None:
         self._plan, self._sums, self._trial = plan, sums, trial
@@ -88,8 +93,19 @@ class ServerSide:
         limits = settings.upload_limit, settings.upload_bound
         codec, dry = self._plan.composition.upload, record.dry
         inspect = partial(self._plan.composition.lifecycle, "check_upload")
+        self.sizes = KnownSizes(self._plan, self._trial, record.learned)
         given = record.info, declared, record.learned, limits, codec, self.view
-        self.gate = UploadGate(*given, dry=dry, inspect=inspect)
+        self.gate = UploadGate(*given, dry=dry, inspect=inspect, together=self._faults)
+
+    def _faults(self, uploads: Mapping[int, Payload]) -> dict[int, Fault]:
+        """Return the faults of uploads beside what is known of their clients, and each other.
+
+        Norms are compared if bad uploads are left out. Simulated attacks are for the defences.
+        """
+        settings, found = self._plan.settings, self.sizes.faults(uploads)
+        if settings.on_bad_upload == "skip" and not settings.malicious and not self.record.dry:
+            found |= unusual_norms({c: u for c, u in uploads.items() if c not in found})
+        return found
 
     @property
     def view(self) -> Server:
@@ -231,17 +247,20 @@ def admit_uploads(
     replies: Mapping[int, TrainReply],
     number: int,
     totals: Totals,
-    gate: UploadGate,
+    side: ServerSide,
     plan: Plan,
     stages: Stages,
 ) -> dict[int, Payload]:
     """Return the accepted uploads; a bad upload makes its client absent or stops the run.
 
+    If bad uploads are left out, so are losses that nothing can be compared with: NaN, infinity, and
+    means far above those of the other clients.
+
     Args:
         replies: {client: what its training came to}.
         number: The round.
         totals: Takes traffic, losses and seconds, and who is absent.
-        gate: What lets uploads in.
+        side: The server; its gate lets uploads in.
         plan: The run.
         stages: Tells the user lines.
 
@@ -250,14 +269,14 @@ def admit_uploads(
     """
     start = time.perf_counter()
     blobs = {client: reply.blob for client, reply in replies.items()}
-    uploads, faults = gate.admit(blobs, plan.device)
+    uploads, faults = side.gate.admit(blobs, plan.device)
+    faults |= side.sizes.first_faults({client: replies[client] for client in uploads})
+    uploads = {client: upload for client, upload in uploads.items() if client not in faults}
     totals.spend({"payload": time.perf_counter() - start})
     for client in uploads:
         reply, sent = replies[client], totals.traffic[client]
         sent["upload_bytes"], sent["upload_floats"] = len(reply.blob), reply.floats
-        totals.add_losses(reply)
-        for term in diverged(reply.sums):
-            stages.note(f"client {client}: its {term} loss is NaN or infinite")
+    book_losses({client: replies[client] for client in uploads}, number, totals, plan, stages)
     for client, fault in faults.items():
         if plan.settings.on_bad_upload == "stop":
             raise refused_upload(client, number, fault)
@@ -265,6 +284,51 @@ def admit_uploads(
         totals.leave_out(client, "skipped")
     return uploads
 
+
+def book_losses(
+    replies: Mapping[int, TrainReply], number: int, totals: Totals, plan: Plan, stages: Stages
+) -> None:
+    """Add the losses of clients to the totals; if bad uploads are left out, without odd ones.
+
+    Args:
+        replies: {client: what its training came to}.
+        number: The round.
+        totals: Takes the losses.
+        plan: The run.
+        stages: Tells the user lines.
+    """
+    odd = odd_losses(replies) if plan.settings.on_bad_upload == "skip" else {}
+    for client, reply in replies.items():
+        for term in diverged(reply.sums):
+            stages.note(f"client {client}: its {term} loss is NaN or infinite")
+        if client in odd:
+            words = f"client {client} reports {odd[client]} in round {number}"
+            stages.note(f"{words}: train_loss is without it")
+        else:
+            totals.add_losses(reply)
+
+
+def odd_losses(replies: Mapping[int, TrainReply]) -> dict[int, str]:
+    """Return the losses that would decide the mean over clients: {client: in words}."""
+    found = {
+        client: f"a {terms[0]} loss of NaN or infinity"
+        for client, reply in replies.items()
+        if (terms := diverged(reply.sums))
+    }
+    each: dict[str, dict[int, float]] = {}
+    for client, reply in replies.items():
+        for term, total in reply.sums.items() if client not in found else ():
+            each.setdefault(term, {})[client] = abs(total) / max(reply.samples, 1)
+    for term, means in each.items():
+        for client, (mean, usual) in outliers(means, FAR_LOSS).items():
+            if mean > FAR_LOSS:  # a median may be tiny
+                words = f"a {term} loss of {mean:.3g} per sample, others of about {usual:.3g}"
+                found.setdefault(client, words)
+    return found
+
+
+FAR_LOSS = 1000.0
+"""Largest ratio of a client's mean loss to the median over clients."""
 
 CHUNK = 128
 """Samples that are scored together; rounding depends on it, so it is fixed."""

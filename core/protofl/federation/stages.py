@@ -9,9 +9,10 @@ from typing import TypeVar
 
 from protofl.data.batches import batch_bounds
 from protofl.federation import events
-from protofl.federation.jobs import Absent, ClientJob, Reply, Train
+from protofl.federation.jobs import Absent, ClientJob, Evaluate, Reply, RoundJob, Train
+from protofl.federation.known_sizes import KnownSizes
 from protofl.federation.plan import Plan
-from protofl.federation.pools import Pool
+from protofl.federation.pools import NamedHosts, Pool
 from protofl.federation.round_totals import STAGES, Totals
 from protofl.hooks.transport.rules import (
     Fault,
@@ -99,12 +100,16 @@ class Stages:
 
     Attributes:
         trial: The trial.
+        sizes: Checks the clients' numbers of samples.
     """
+
+    sizes: KnownSizes
 
     def __init__(
         self, plan: Plan, pool: Pool, progress: events.Progress, profile: RunProfile
     ) -> None:
         self._plan, self._progress, self._profile = plan, progress, profile
+        self._pool = pool
         self._labels = {term.label for term in plan.composition.terms}
         self._noted: set[str] = set()
         self._told = ""
@@ -176,13 +181,37 @@ class Stages:
         wanted: type[Reply] = Absent if gone else kind
         try:
             check_reply(reply.header(), wanted.__name__, STAGES, self._labels)
+            self.sizes.check(job, reply)
         except Fault as fault:
             if skip and isinstance(job, Train):
                 words = skipped_upload(job.client, job.round, fault)
                 return Absent(reason="skipped", notes=[words])
-            raise refused_reply(str(job), fault) from None
+            return self._gone(job, fault)
         assert isinstance(reply, (Absent, kind))
         return reply
+
+    def leave_unscored(self, job: Evaluate, fault: Fault, totals: Totals) -> None:
+        """Leave a client whose counts have a fault out of the scores.
+
+        Raises:
+            RunFailure: The run does not go on without clients.
+        """
+        gone = self._gone(job, fault)
+        for note in gone.notes:
+            self.note(printable(note))
+        totals.leave_out(job.client, gone.reason, stage="evaluate")
+
+    def _gone(self, job: ClientJob, fault: Fault) -> Absent:
+        """Return the reply of a client whose own reply has a fault.
+
+        Raises:
+            RunFailure: The run does not go on without the client.
+        """
+        host = self._pool.host_of(job.client) if isinstance(self._pool, NamedHosts) else "its host"
+        if not (isinstance(job, RoundJob) and job.may_fail):
+            raise refused_reply(str(job), fault, host)
+        words = f"{job}: {host} answered with {fault.words}; the round goes on without the client"
+        return Absent(reason="failed", notes=[words])
 
     def _done(self, stage: str, client: int, reply: Reply, totals: Totals) -> None:
         """Book the time of a client's job, and report it."""

@@ -33,6 +33,10 @@ class Versions:
         """Return the version that counts; empty for the initial state."""
         return self._now.get(client, "")
 
+    def begin(self, client: int) -> None:
+        """Note that a client is to train: an `Undo` takes no earlier training back."""
+        self._before.pop(client, None)
+
     def trained(self, client: int, version: str) -> None:
         """Note that a client has trained."""
         self._before[client] = self.now(client)

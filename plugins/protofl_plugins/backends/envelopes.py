@@ -4,21 +4,22 @@ A *request* names the run, the digest of its plan (and the plan, until a node kn
 the versions of clients that the node must keep, and the jobs of one stage for the node's clients.
 Each job names the version of its client on which it builds. A *response* has one reply per job, and
 for each client that trained the version that lies on the node's disk. A version is the length and
-the CRC-32 of a client's file, in hexadecimal digits, or empty for the state that the seed gives.
+the CRC-32 of a client's file, in hexadecimal digits, or empty for the state that the seed gives; a
+file has less than 2^40 bytes.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from hashlib import sha256
 from typing import Any
 
 import protofl as pf
 
-VERSION = re.compile(r"(?:[0-9a-f]{1,12}-[0-9a-f]{8})?\Z")
+VERSION = re.compile(r"(?:[1-9a-f][0-9a-f]{0,9}-[0-9a-f]{8})?\Z")
 FILE = re.compile(r"client-\d{5,9}-t\d{1,9}-r\d{1,9}\.safetensors\Z")
 RUN = re.compile(r"[0-9a-f]{16}\Z")
 
@@ -98,7 +99,7 @@ def matching(pattern: re.Pattern[str], value: Any) -> str:  # noqa: ANN401 - wha
     """
     if isinstance(value, str) and pattern.match(value):
         return value
-    raise BadEnvelope(f"{str(value)[:80]!r} is no version, run or file")
+    raise BadEnvelope(f"{str(value)[:80]!r} is not a version, run or file")
 
 
 def kept_in(asked: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
@@ -116,19 +117,50 @@ def kept_in(asked: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
 
 @dataclass(frozen=True)
 class Answer:
-    """The reply to a job, and the version of the client on the node's disk after it."""
+    """The reply to a job, and the version of the client on the node's disk after it.
 
-    header: dict[str, Any]
+    Attributes:
+        header: The values of the reply, or ``{"failure": …}``.
+        blob: Its bytes.
+        version: The version.
+        wrong: What is wrong with the answer, if it is none.
+    """
+
+    header: dict[str, Any] = field(default_factory=dict)
     blob: bytes = b""
     version: str = ""
+    wrong: str = ""
 
-    def reply(self) -> pf.backends.Reply:
+    def reply(self, kinds: Collection[str]) -> pf.backends.Reply:
         """Return the reply.
 
+        Args:
+            kinds: The kinds that answer the job.
+
         Raises:
-            RunFailure: The header describes no reply.
+            BadEnvelope: The header describes no such reply, or a reply that no node sends.
         """
-        return pf.backends.Reply.from_header(self.header, self.blob)
+        kind = self.header.get("kind")
+        if not isinstance(kind, str) or kind not in kinds:
+            raise BadEnvelope(f"kind is {shown(kind)}, expected {' or '.join(kinds)}")
+        known = {f.name for f in fields(pf.backends.Reply.kinds[kind])} - {"blob"}
+        if further := sorted(self.header.keys() - known - {"kind"}):
+            raise BadEnvelope(f"{shown(further[0])} is not a value of a {kind}")
+        if self.header.get("profile", "") != "":
+            raise BadEnvelope(f"profile is {shown(self.header['profile'])}, and a node sends none")
+        notes = self.header.get("notes", [])
+        if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
+            raise BadEnvelope(f"notes is {shown(notes)}, expected a list of texts")
+        try:
+            return pf.backends.Reply.from_header(self.header, self.blob)
+        except pf.RunFailure as error:
+            raise BadEnvelope(error.what) from None
+
+
+def shown(value: Any) -> str:  # noqa: ANN401 - whatever was sent
+    """Return a foreign value as a short text."""
+    text = str(value) if not isinstance(value, int) or abs(value) < 10**30 else "a huge number"
+    return repr(text[:40])
 
 
 def response(answers: Sequence[Answer]) -> tuple[str, list[bytes]]:
@@ -149,10 +181,21 @@ def answers_in(found: dict[str, Any], blobs: Sequence[bytes], count: int) -> lis
     replies = found.get("replies")
     if not isinstance(replies, list) or len(replies) != count:
         raise BadEnvelope(f"it doesn't answer its {count} jobs")
-    answers = []
-    for reply in replies:
+    if further := sorted(found.keys() - {"replies"}):
+        raise BadEnvelope(f"{shown(further[0])} is not a part of a response")
+    if len(blobs) > 2 * count:
+        raise BadEnvelope(f"it has {len(blobs)} blobs for {count} jobs")
+    return [_answer(reply, blobs) for reply in replies]
+
+
+def _answer(reply: Any, blobs: Sequence[bytes]) -> Answer:  # noqa: ANN401 - whatever was sent
+    """Return an answer; a wrong one names what is wrong, so that the others count."""
+    try:
         if not isinstance(reply, dict) or not isinstance(reply.get("header"), dict):
             raise BadEnvelope("a reply in it has no header")
+        if further := sorted(reply.keys() - {"header", "blob", "version"}):
+            raise BadEnvelope(f"{shown(further[0])} is not a part of a reply")
         version = matching(VERSION, reply.get("version"))
-        answers.append(Answer(reply["header"], blob_at(reply.get("blob"), blobs), version))
-    return answers
+        return Answer(reply["header"], blob_at(reply.get("blob"), blobs), version)
+    except BadEnvelope as error:
+        return Answer(wrong=str(error))

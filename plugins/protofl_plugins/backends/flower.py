@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import protofl as pf
 from protofl_plugins.backends.hellos import told_by_sites
-from protofl_plugins.backends.posts import Deployed, Post, Site
+from protofl_plugins.backends.posts import Deployed, Post, Site, write_end
 from protofl_plugins.backends.site_pool import SitePool
 
 DEPLOYED: ContextVar[Deployed | None] = ContextVar("deployed", default=None)
@@ -34,6 +34,12 @@ class Flower:
         )
         patience: float = pf.Field(
             60, ge=0, description="seconds within which the nodes must be online at the start"
+        )
+        start_deadline: float = pf.Field(
+            600,
+            ge=0,
+            description="seconds within which a node must answer the plan, and before it the "
+            "question for the sizes of its data; 0: no limit",
         )
         poll: float = pf.Field(0.2, gt=0, description="seconds between two looks for replies")
         on_stale: Literal["skip", "stop", "fresh"] = pf.Field(
@@ -75,7 +81,8 @@ def asked_of_sites(options: Mapping[str, Any]) -> dict[str, Any]:
     given = options.get("set", ())
     typed = given.items() if isinstance(given, Mapping) else (i.split("=", 1) for i in given)
     seconds = {str(key).removeprefix("backend."): value for key, value in typed}
-    config = Flower.Config(**{k: seconds[k] for k in ("patience", "poll") if k in seconds})
+    pace = ("patience", "poll", "start_deadline")
+    config = Flower.Config(**{key: seconds[key] for key in pace if key in seconds})
     skip = options.get("on_lost_client") == "skip"
     told = told_by_sites(deployed, of_data, config, skip=skip)
     own = {**options["options"], "dataset": {**of_data, "told": told}}
@@ -104,6 +111,4 @@ def serve(post: Post, request: str) -> None:
         end = {"failure": pf.ProtoflError.to_values(error)}
     finally:
         DEPLOYED.reset(token)
-    part = Path(asked["end"] + ".part")
-    part.write_text(json.dumps(end), encoding="utf-8")
-    part.replace(asked["end"])
+    write_end(asked["end"], end)

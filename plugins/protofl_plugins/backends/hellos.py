@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import protofl as pf
 from protofl_plugins.backends import envelopes
 from protofl_plugins.backends.envelopes import BadEnvelope
+from protofl_plugins.backends.node_words import failure_of, one_line
 from protofl_plugins.backends.own_data import FORM
-from protofl_plugins.backends.posts import Delivery, Deployed, Site
-from protofl_plugins.backends.site_pool import REASONS, Pace, failure_of, printed
+from protofl_plugins.backends.posts import Delivery, Deployed, Site, printed
+from protofl_plugins.backends.site_pool import Pace
+from protofl_plugins.backends.waiting import answers
 
 LARGEST = 10_000_000
 """Samples of a client, at most."""
 
 
 def told_by_sites(
-    deployed: Deployed, form: Mapping[str, Any], config: Pace, *, skip: bool
+    deployed: Deployed,
+    form: Mapping[str, Any],
+    config: Pace,
+    *,
+    skip: bool,
+    report: Callable[[str], None] | None = None,
 ) -> list[dict[str, Any]]:
     """Ask all nodes for the sizes of their data; return what each client's node tells.
 
@@ -28,11 +36,14 @@ def told_by_sites(
         deployed: The nodes.
         form: The options of the data set ``sites``.
         config: Options of the backend.
-        skip: Go on without nodes that do not answer; their sizes are not known then.
+        skip: Go on without nodes that do not answer, or wrongly; their sizes are not known then.
+        report: Takes a line for the user.
 
     Raises:
-        ProtoflError: A node's data do not fit, its hello is wrong, or it does not answer.
+        ProtoflError: A node's data do not fit, its hello is wrong, or it does not answer, and the
+            run needs it; or no node tells anything.
     """
+    report = report or to_stderr
     form = {key: form[key] for key in FORM if key in form}
     classes = len(pf.backends.load_dataset("sites", {**form, "told": [{}]}, Path(), print).classes)
     clients = sorted(client for site in deployed.sites for client in site.clients)
@@ -47,8 +58,9 @@ def told_by_sites(
     while missing:
         nodes = deployed.post.nodes()
         for site in [site for site in missing if site.key in nodes]:
-            missing.remove(site)
-            waiting[deployed.post.send(nodes[site.key], text, [], 0, "hello")] = site
+            if ticket := deployed.post.send(nodes[site.key], text, [], 0, "hello"):
+                missing.remove(site)
+                waiting[ticket] = site
         if time.monotonic() > end:
             break
         time.sleep(min(1.0, config.poll * 5) if missing else 0)
@@ -59,13 +71,56 @@ def told_by_sites(
             do="start the nodes, or go on without: --on-lost-client skip",
         )
     deployed.missing.update(site.name for site in missing)
-    while waiting:
-        for delivery in deployed.post.receive([*waiting]):
-            site = waiting.pop(delivery.ticket)
-            if not (delivery.code in REASONS and skip):
-                told |= checked(site, delivery, classes)
-        time.sleep(config.poll if waiting else 0)
+    wrong, pace = list[pf.ProtoflError](), (config.poll, config.start_deadline)
+    for site, delivery in answers(
+        deployed.post, waiting, "the question for its sizes", *pace, report
+    ):
+        try:
+            told |= checked(site, delivery, classes)
+        except pf.ProtoflError as error:
+            wrong.append(error)
+            if not skip:
+                raise
+            report(f"the sizes of {site.name} are not known: {one_line(error)}")
+    if waiting:
+        names = ", ".join(site.name for site in waiting.values())
+        words = f"no sizes after {config.start_deadline:g} s: {names}"
+        if not skip:
+            raise pf.RunFailure(
+                words,
+                do="look at the nodes' logs, raise --set backend.start_deadline=SECONDS, or go on "
+                "without: --on-lost-client skip",
+            )
+        report(words)
+    if wrong and not any(told.values()):
+        raise wrong[0]
+    for line in large(deployed, told):
+        report(line)
     return [told[client] for client in clients]
+
+
+def large(deployed: Deployed, told: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    """Return a line for a client that tells of more than 90 % of all samples of three or more.
+
+    Nobody can check the number, and means that are weighted by samples follow it.
+    """
+    sizes = {
+        client: sum(train) if isinstance(train, list) else train
+        for client, own in told.items()
+        if (train := own.get("train")) is not None
+    }
+    total, names = sum(sizes.values()), {c: s.name for s in deployed.sites for c in s.clients}
+    return [
+        f"{names[client]} tells of {size:,} training samples of client {client}, of {total:,} of "
+        "all clients: means that are weighted by samples follow this client"
+        for client, size in sizes.items()
+        if len(sizes) > 2 and size > 0.9 * total
+    ]
+
+
+def to_stderr(line: str) -> None:
+    """Print a line beside the lines of the run."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def checked(site: Site, delivery: Delivery, classes: int) -> dict[int, dict[str, Any]]:
@@ -80,8 +135,7 @@ def checked(site: Site, delivery: Delivery, classes: int) -> dict[int, dict[str,
         ProtoflError: The node or Flower reports an error, or the hello is not one.
     """
     if delivery.code:
-        words = f"{printed(delivery.reason)} (Flower's error {delivery.code})"
-        raise pf.RunFailure(f"{site.name}: {words}")
+        raise pf.RunFailure(f"{site.name}: {delivery.words}")
     try:
         found = envelopes.read(delivery.text)
         if "failure" in found:

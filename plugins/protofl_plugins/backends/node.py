@@ -16,7 +16,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -64,6 +64,7 @@ class Node:
         self._files: NodeFiles | None = None
         self._facts: dict[str, str] = {}
         self._changes: list[str] = []
+        self._private = False
 
     def respond(self, text: str, blobs: Sequence[bytes]) -> tuple[str, list[bytes]]:
         """Do what a request asks for; return the response."""
@@ -71,6 +72,7 @@ class Node:
             asked = envelopes.read(text)
             if "hello" in asked:
                 return json.dumps({"hello": self._hello(asked["hello"])}), []
+            check_request(asked)
             if asked.get("plan") != self._digest and "text" not in asked:
                 return json.dumps({"lacks": "plan"}), []
             return self._do_all(asked, blobs)
@@ -80,7 +82,7 @@ class Node:
     def _do_all(self, asked: Mapping[str, Any], blobs: Sequence[bytes]) -> tuple[str, list[bytes]]:
         run = envelopes.matching(envelopes.RUN, asked.get("run"))
         if asked["plan"] != self._digest:
-            self._take(str(asked["text"]))
+            self._take(asked["text"])
         if self._files is None or run != self._run:
             assert self._host is not None
             files = NodeFiles(self._runs, run, self._host)
@@ -90,7 +92,7 @@ class Node:
         if not asked["jobs"]:
             changes, self._changes = self._changes, []
             return json.dumps({"facts": self._facts, "changes": changes}), []
-        self._start(int(asked["trial"]))
+        self._start(asked["trial"])
         self._files.keep(*envelopes.kept_in(asked))
         fresh = asked.get("fresh") is True
         return envelopes.response([self._answer(job, blobs, fresh) for job in asked["jobs"]])
@@ -106,8 +108,10 @@ class Node:
                 "this node has no data of its own",
                 do='name them in node.toml: [data] and dataset = "npz:FILE"',
             )
+        if not isinstance(form, dict):
+            raise BadEnvelope(f"hello is {envelopes.shown(form)}, expected a table")
         with private_words():
-            return self._data.hello(form if isinstance(form, dict) else {})
+            return self._data.hello(form)
 
     def _take(self, text: str) -> None:
         """Build the host of a plan."""
@@ -115,16 +119,24 @@ class Node:
         here = plan_here(text, self._own, self._policy, self._data)
         with private_words():
             data = None if self._data is None else self._data.of_plan(here)
-        plan = pf.backends.Plan.from_json(here, data)
+        # A file that the plan names may be any file of the node, and errors may name its content.
+        self._private = data is None and ":" in str(json.loads(here)["dataset"])
+        with self._words():
+            plan = pf.backends.Plan.from_json(here, data)
         self._host, self._facts = pf.backends.Host(plan), facts_of(plan)
         self._host.warm_up()
         self._plan, self._digest = here, envelopes.digest_of(text)
+
+    def _words(self) -> AbstractContextManager[None]:
+        """Return the context of work whose errors may tell of data that the plan names."""
+        return private_words() if self._private else nullcontext()
 
     def _start(self, trial: int) -> None:
         assert self._host is not None and self._files is not None
         if trial != self._trial:
             job = {"kind": "StartTrial", "trial": trial}
-            self._host.handle(pf.backends.Job.from_header(job))
+            with self._words():
+                self._host.handle(pf.backends.Job.from_header(job))
             self._files.begin()
             self._trial = trial
 
@@ -148,7 +160,10 @@ class Node:
             elif not header["epochs"]:
                 about = {"version": asked.get("base"), "trial": self._trial}
                 self._files.evaluated(client, {**about, "round": header["round"]}, job.blob)
-            return Answer(public_header(reply.header()), reply.blob, version)
+            found = public_header(reply.header())
+            if not self._policy.losses and "sums" in found:
+                found["sums"] = {}
+            return Answer(found, reply.blob, version)
         except Stale as error:
             return Answer({"kind": "Absent", "reason": "stale", "notes": [str(error)]})
         except Exception as error:
@@ -186,6 +201,8 @@ class Node:
             raise BadEnvelope(f"client {str(client)[:40]!r} is not on this node")
         if header.get("observe", 0) and not self._policy.observe:
             raise BadEnvelope("it asks for features (rule: [policy] observe)")
+        if header["kind"] == "Evaluate":
+            self._count_evaluation(client, header.get("round"), tuned=bool(header.get("epochs")))
         known = ("client", *FIELDS[header["kind"]])
         values = {name: header[name] for name in known if name in header}
         usual = {"when": str, "round": int, "observe": int, "epochs": int}
@@ -194,6 +211,40 @@ class Node:
                 raise BadEnvelope(f"{name} is {str(value)[:40]!r}")
         blob = envelopes.blob_at(asked.get("blob"), blobs)
         return pf.backends.Job.from_header({"kind": header["kind"], **values}, blob)
+
+    def _count_evaluation(self, client: int, number: object, *, tuned: bool) -> None:
+        """Count the evaluations of a client in a round, as each tells something of its data.
+
+        Those of a client that is fine-tuned before are counted by themselves.
+
+        Raises:
+            BadEnvelope: There are more than the policy allows.
+        """
+        assert self._files is not None and self._host is not None
+        rounds, most = self._host.plan.settings.rounds, self._policy.most_evaluations
+        if type(number) is not int or not 0 <= number < rounds:
+            raise BadEnvelope(f"round is {str(number)[:40]!r}, of {rounds}")
+        if self._files.count_evaluation(client, self._trial, 2 * number + tuned) > most:
+            raise BadEnvelope(
+                f"more than {most} evaluations of client {client} after round {number} "
+                "(rule: [policy] most_evaluations)"
+            )
+
+
+def check_request(asked: Mapping[str, Any]) -> None:
+    """Check the types of a request's values.
+
+    Raises:
+        BadEnvelope: One has another type.
+    """
+    kinds: dict[str, type] = {"run": str, "plan": str, "text": str, "trial": int, "jobs": list}
+    for key, kind in kinds.items():
+        if key in asked and type(asked[key]) is not kind:
+            raise BadEnvelope(f"{key} is {envelopes.shown(asked[key])}, expected {kind.__name__}")
+    if not isinstance(asked.get("jobs"), list) or not all(
+        isinstance(j, dict) for j in asked["jobs"]
+    ):
+        raise BadEnvelope("jobs is not a list of tables")
 
 
 def read_settings(
@@ -229,7 +280,7 @@ def private_words() -> Iterator[None]:
     """
     try:
         yield
-    except pf.UsageError as error:
+    except pf.ProtoflError as error:
         raise pf.UsageError(
             "its own data do not fit the run",
             do="the node's operator finds the reason in logs/host.log and with: protofl node check",
@@ -273,12 +324,25 @@ def serve(node: Node, path: Path) -> None:
         print("ready", flush=True)
         while True:
             line, _ = door.accept()
-            line.settimeout(PATIENCE)
-            with line, line.makefile("rwb") as made, suppress(OSError, EOFError, ValueError):
-                stream = cast(BinaryIO, made)
-                text, blobs = wire.receive_parts(stream)
-                line.settimeout(None)
-                wire.send_parts(stream, *node.respond(text, blobs))
+            try:
+                _answer_one(node, line)
+            except (OSError, EOFError):
+                pass  # a ClientApp that was killed, or stopped
+            except Exception:  # no message may end the host
+                traceback.print_exc()
+
+
+def _answer_one(node: Node, line: socket.socket) -> None:
+    """Read a request and write the response.
+
+    Errors leave the stream's block, too: its end writes what is left to the other side. The limit
+    is for a pause of reading or writing.
+    """
+    line.settimeout(PATIENCE)
+    with line, line.makefile("rwb") as made:
+        stream = cast(BinaryIO, made)
+        text, blobs = wire.receive_parts(stream)
+        wire.send_parts(stream, *node.respond(text, blobs))
 
 
 def main() -> None:

@@ -26,6 +26,11 @@ RUNS = 5
 
 NAMES = "names.json"
 
+KEPT = 1000
+"""Evaluations that a node remembers; it does no earlier ones."""
+
+TOO_OLD = 1 << 40
+
 PLAN = "plan.json"
 """The plan as this node took it."""
 
@@ -64,6 +69,34 @@ class NodeFiles:
         part = self._folder / f"evaluation-{client:05d}.part"
         part.write_bytes(json.dumps(dict(about)).encode() + b"\n" + blob)
         part.replace(part.with_suffix(""))
+
+    def count_evaluation(self, client: int, trial: int, number: int) -> int:
+        """Count an evaluation of a client; a restart of the node keeps the numbers.
+
+        Args:
+            client: The client.
+            trial: The trial.
+            number: The number of the evaluation: later rounds have larger ones.
+
+        Returns:
+            How often the client did this evaluation; `TOO_OLD` if the node does not
+            know it any more.
+        """
+        file = self._folder / f"evaluations-{client:05d}.json"
+        counts = dict[str, int]()
+        with suppress(OSError, ValueError):
+            counts = dict(json.loads(file.read_text(encoding="utf-8")))
+        rounds = sorted([*map(int, key.split("-"))] for key in counts)
+        if len(rounds) >= KEPT and [trial, number] < rounds[0]:
+            return TOO_OLD
+        key = f"{trial}-{number}"
+        counts[key] = counts.get(key, 0) + 1
+        for old in rounds[: len(rounds) + 1 - KEPT]:
+            counts.pop(f"{old[0]}-{old[1]}", None)
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps(counts), encoding="utf-8")
+        part.replace(file)
+        return counts.get(key, TOO_OLD)
 
     def begin(self) -> None:
         """Note that the host has forgotten its clients."""

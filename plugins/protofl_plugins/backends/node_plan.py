@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 import protofl as pf
@@ -36,6 +35,9 @@ SERVERS = (
 ).split()
 """Options that only the server reads; a node leaves them at their defaults."""
 
+NO_FILES = ("column", "published")
+"""Plugins whose argument is not a file: the name of a column, of a setting."""
+
 COUNTING = ("confusion", "macro-f1", "balanced-accuracy", "recall-by-class")
 """Metrics whose counts tell how many test samples a client has of each class."""
 
@@ -56,6 +58,10 @@ class Policy:
         observe: Allow features and images of samples to leave the node.
         class_counts: Allow metrics that count test samples by class.
         paths: Allow plugins that read a file which the plan names.
+        most_clients: Largest number of clients in a run; a node builds the split of all of them.
+        most_evaluations: Evaluations of a client in a round, at most. Each one tells how many test
+            samples a model that the server chooses predicts rightly.
+        losses: Tell sums of loss terms. Without them ``train_loss`` leaves the client out.
     """
 
     methods: Collection[str] = ()
@@ -69,6 +75,9 @@ class Policy:
     observe: bool = False
     class_counts: bool = False
     paths: bool = False
+    most_clients: int = 100_000
+    most_evaluations: int = 3
+    losses: bool = True
 
     @classmethod
     def read(cls, table: Mapping[str, Any]) -> Policy:
@@ -84,8 +93,8 @@ class Policy:
                 raise pf.UsageError(f"node.toml: unknown rule [policy] {name}", f"rules: {known}")
             wanted = {"required": dict}.get(name, type(getattr(usual, name)))
             wanted = list if wanted is tuple else wanted
-            number = wanted is float and type(value) is int
-            if not (isinstance(value, wanted) or number):
+            fits = type(value) is wanted or (wanted is float and type(value) is int)
+            if not fits:
                 raise pf.UsageError(
                     f"node.toml: [policy] {name} is {value!r}", do=f"write a {wanted.__name__}"
                 )
@@ -130,10 +139,12 @@ def plan_here(
         raise pf.UsageError(
             "--init names a file of the server, and nodes have no copy of it", do="leave it out"
         )
-    taken = {name: given[name] for name in TAKEN if name in given}
+    # Rules judge the parsed options, which are what the host will have.
+    parsed = pf.backends.Plan.options_of({name: given[name] for name in TAKEN if name in given})
+    taken = {name: parsed[name] for name in TAKEN if name in given}
     if data is not None and data.public:
         taken["public"] = data.public
-    _check(taken, policy, data)
+    _check({name: parsed[name] for name in TAKEN} | taken, policy, data)
     taken["job_limit"] = min(taken.get("job_limit") or policy.longest_job, policy.longest_job)
     others = {
         owner: v for owner, v in taken["options"].items() if owner not in ("world", "backend")
@@ -161,6 +172,9 @@ def _check(plan: Mapping[str, Any], policy: Policy, data: OwnData | None) -> Non
         raise refused("malicious", f"--malicious {plan['malicious']:g} attacks from this node")
     if plan["observe"] and not policy.observe:
         raise refused("observe", f"--observe {','.join(plan['observe'])} sends what samples show")
+    if plan["clients"] > policy.most_clients:
+        many = f"it has {plan['clients']:,} clients, more than {policy.most_clients:,}"
+        raise refused("most_clients", many)
     counting = sorted({*plan["metrics"]}.intersection(COUNTING))
     if counting and not policy.class_counts:
         raise refused("class_counts", f"--metrics {','.join(counting)} counts samples by class")
@@ -174,7 +188,11 @@ def _check(plan: Mapping[str, Any], policy: Policy, data: OwnData | None) -> Non
     _among("wrappers", plan["wrappers"], policy.wrappers)
     for name, options in (policy.required or {}).items():
         found = plan["options"].get(name, {})
-        other = {key: value for key, value in options.items() if found.get(key) != value}
+        other = {
+            key: value
+            for key, value in options.items()
+            if found.get(key) != value or isinstance(found[key], bool) != isinstance(value, bool)
+        }
         if name not in plan["wrappers"] or other:
             more = "".join(f" with {key}={value}" for key, value in other.items())
             raise refused("required", f"it lacks the wrapper {name}{more}")
@@ -187,9 +205,9 @@ def _check(plan: Mapping[str, Any], policy: Policy, data: OwnData | None) -> Non
 
 
 def _names_a_file(text: str) -> bool:
-    """Return True for ``npz:PATH``; a column's name is not a file."""
-    kind, colon, rest = text.partition(":")
-    return bool(colon) and kind != "column" and bool(Path(rest).name)
+    """Return True for ``npz:PATH``, such as ``folder:.``, which is the node's working folder."""
+    kind, colon, _ = text.partition(":")
+    return bool(colon) and kind not in NO_FILES
 
 
 def _among(rule: str, names: Collection[str], allowed: Collection[str]) -> None:

@@ -3,6 +3,10 @@
 Nothing of them leaves the node but what ``tell`` allows: with ``counts`` the training and test
 samples of each class, with ``sizes`` their numbers, with ``nothing`` neither. With the last two the
 node tells how many of its test samples the most frequent training class guesses right.
+
+This hides counts from the reports of an honest server only. A server that sends crafted models
+learns the counts of all classes from sums of losses and a few evaluations; see ``losses`` and
+``most_evaluations`` of the policy.
 """
 
 from __future__ import annotations

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 import protofl as pf
 from protofl_plugins.backends import wire
+
+MALFORMED = -1
+"""The code of an answer that is not an envelope; codes of Flower are not negative."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +30,8 @@ class Delivery:
         ticket: The message's ticket.
         text: The envelope's text.
         blobs: The envelope's byte strings.
-        code: The code of Flower's error; 0 for none.
-        reason: The text of Flower's error.
+        code: The code of Flower's error, or `MALFORMED`; 0 for none.
+        reason: The text of the error.
     """
 
     ticket: str
@@ -33,6 +39,18 @@ class Delivery:
     blobs: Sequence[bytes] = ()
     code: int = 0
     reason: str = ""
+
+    @property
+    def words(self) -> str:
+        """The error in one line."""
+        code = f" (Flower's error {self.code})" if self.code != MALFORMED else ""
+        return f"{printed(self.reason)}{code}"
+
+
+def printed(text: object) -> str:
+    """Return a foreign text as one short printable line."""
+    line = " ".join(str(text).split())
+    return "".join(c if c.isprintable() else "?" for c in line[:300])
 
 
 class Post(Protocol):
@@ -105,6 +123,34 @@ def end_with_parent(process: subprocess.Popen[bytes]) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def write_end(path: str, values: dict[str, Any]) -> None:
+    """Write the file that a run writes at its end."""
+    part = Path(path + ".part")
+    part.write_text(json.dumps(values), encoding="utf-8")
+    part.replace(path)
+
+
+def tell_killed(request: str, code: int) -> None:
+    """Write the end of a run whose process ended without one, as after a signal.
+
+    Args:
+        request: The run's request, see `flower.serve`.
+        code: The exit code of the process; minus the number of the signal that ended it.
+    """
+    end = str(json.loads(Path(request).read_text(encoding="utf-8"))["end"])
+    if Path(end).exists():
+        return
+    how = f"ended with exit code {code}"
+    if code < 0:
+        with suppress(ValueError):
+            how = f"was killed by {signal.Signals(-code).name}"
+    error = pf.RunFailure(
+        f"the process of the run on the server {how}",
+        do="finished rounds are saved: continue with --resume",
+    )
+    write_end(end, {"failure": pf.ProtoflError.to_values(error)})
 
 
 def pass_on(post: Post, asked: BinaryIO, answered: BinaryIO) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -16,13 +17,24 @@ from typing import Any, Literal, Protocol
 import protofl as pf
 from protofl_plugins.backends import envelopes
 from protofl_plugins.backends.client_versions import Versions
-from protofl_plugins.backends.envelopes import Answer, BadEnvelope, without_told
-from protofl_plugins.backends.node_facts import facts_of
-from protofl_plugins.backends.posts import Delivery, Deployed, Site
+from protofl_plugins.backends.envelopes import Answer, BadEnvelope, shown, without_told
+from protofl_plugins.backends.node_words import (
+    absent,
+    differences,
+    failure_of,
+    one_line,
+    reason_of,
+)
+from protofl_plugins.backends.posts import Delivery, Deployed, Site, printed
+from protofl_plugins.backends.waiting import answers
 
 REASONS = {1: "failed", 2: "failed", 3: "deadline", 4: "deadline", 5: "left", 6: "failed"}
 REASONS |= {8: "failed"}
-"""{code of a Flower error: reason for which the node's clients are absent}; others end the run."""
+"""{code of a Flower error: reason for which the node's clients are absent}; ``failed`` for others,
+which a node may have invented."""
+
+MOST_NOTES = 200
+"""Lines of a node that are shown in a run, at most."""
 
 AWAY = ("Train", "Evaluate")
 """Kinds of jobs that are sent to nodes; the pool answers all others itself."""
@@ -33,6 +45,7 @@ class Pace(Protocol):
 
     deadline: float
     patience: float
+    start_deadline: float
     poll: float
     on_stale: Literal["skip", "stop", "fresh"]
 
@@ -57,6 +70,7 @@ class SitePool:
     deployed: Deployed
     config: Pace
     _known: set[str] = field(default_factory=set)
+    _notes: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.report: Callable[[str], None] = lambda line: None
@@ -90,6 +104,10 @@ class SitePool:
         nodes = self.deployed.post.nodes()
         return {c for site in self.deployed.sites if site.key in nodes for c in site.clients}
 
+    def host_of(self, client: int) -> str:
+        """Return the name of a client's site."""
+        return self._home[client].name
+
     def keep_files(self, names: Collection[str]) -> None:
         """Keep files of clients; nodes are told with their next jobs."""
         self._versions.keep(names)
@@ -106,6 +124,8 @@ class SitePool:
         for job in jobs:
             header = job.header()
             if header["kind"] in AWAY:
+                if header["kind"] == "Train":
+                    self._versions.begin(header["client"])
                 away.setdefault(self._home[header["client"]], []).append(job)
             else:
                 yield job, self._versions.answer(header)
@@ -120,16 +140,18 @@ class SitePool:
         """Send every node the plan, pause, then wait until each has built its host.
 
         Raises:
-            ProtoflError: A node refuses the plan, or is missing and the run needs it.
+            ProtoflError: A node is missing or refuses the plan, and the run needs it; or all nodes
+                refuse the plan.
         """
         skip = self.plan.settings.on_lost_client == "skip"
-        waiting, end = {}, time.monotonic() + self.config.patience
+        waiting, end = dict[str, Site](), time.monotonic() + self.config.patience
         missing = list(self.deployed.sites)
         while True:
             nodes = self.deployed.post.nodes()
             for site in [site for site in missing if site.key in nodes]:
-                missing.remove(site)
-                waiting[self._send(nodes[site.key], site, [])] = site
+                if ticket := self._send(nodes[site.key], site, []):
+                    missing.remove(site)
+                    waiting[ticket] = site
             awaited = {site.name for site in missing} - self.deployed.missing
             if not awaited or time.monotonic() > end:
                 break
@@ -143,25 +165,47 @@ class SitePool:
             )
         if missing:
             self.report(f"the run starts without {names}")
-        while waiting:
-            for delivery in self.deployed.post.receive([*waiting]):
-                self._greeted(waiting.pop(delivery.ticket), delivery, skip=skip)
-            time.sleep(self.config.poll if waiting else 0)
+        refusals, pace = list[pf.ProtoflError](), (self.config.poll, self.config.start_deadline)
+        for site, delivery in answers(self.deployed.post, waiting, "the plan", *pace, self.report):
+            try:
+                self._greeted(site, delivery)
+            except pf.ProtoflError as error:
+                refusals.append(error)
+                if not skip:
+                    raise
+                words = one_line(error).removeprefix(site.name).lstrip(": ")
+                self.report(f"{site.name} did not take the plan: {words}; the run starts without")
+        if waiting:
+            late = ", ".join(site.name for site in waiting.values())
+            words = f"no answer to the plan after {self.config.start_deadline:g} s: {late}"
+            if not skip:
+                raise pf.RunFailure(
+                    words,
+                    do="look at the nodes' logs, raise --set backend.start_deadline=SECONDS, or go "
+                    "on without: --on-lost-client skip",
+                )
+            self.report(f"the run starts without {late}: {words}")
+        if refusals and not self._known:
+            raise refusals[0]
 
-    def _greeted(self, site: Site, delivery: Delivery, *, skip: bool) -> None:
-        """Take a node's response to the plan."""
-        if delivery.code in REASONS and skip:
-            self.report(f"{site.name} did not take the plan: {printed(delivery.reason)}")
-            return
+    def _greeted(self, site: Site, delivery: Delivery) -> None:
+        """Take a node's response to the plan.
+
+        Raises:
+            ProtoflError: It did not take the plan.
+        """
         found = self._opened(site, delivery)
+        facts, changes = found.get("facts"), found.get("changes", [])
+        if not isinstance(facts, dict) or not isinstance(changes, list):
+            raise pf.RunFailure(f"{site.name} sent a wrong envelope: no facts of the plan")
         self._known.add(site.name)
-        for line in differences(site, self.plan, found.get("facts")):
+        for line in differences(site, self.plan, facts):
             self.report(line)
-        changes = found.get("changes")
-        for line in changes[:20] if isinstance(changes, list) else ():
+        for line in changes[:20]:
             self.report(f"{site.name} has changed since the last round: {printed(line)}")
 
     def _send(self, node: int, site: Site, jobs: Sequence[pf.backends.Job]) -> str:
+        """Send a node its jobs, or the plan alone; return the ticket, empty if Flower refused."""
         blobs = envelopes.Blobs()
         names, versions = self._versions.needed(site.clients)
         asked: dict[str, Any] = {
@@ -182,36 +226,36 @@ class SitePool:
         first = jobs[0].header() if jobs else {}
         group = f"round {first['round']}" if first else "plan"
         seconds = self.config.deadline if jobs else 0
-        ticket = self.deployed.post.send(node, json.dumps(asked), blobs.parts, seconds, group)
-        if not ticket:
-            raise pf.RunFailure(f"Flower refused the message for {site.name}; see the link's log")
-        return ticket
+        return self.deployed.post.send(node, json.dumps(asked), blobs.parts, seconds, group)
 
     def _exchange(
         self, away: Mapping[Site, list[pf.backends.Job]]
     ) -> Iterator[tuple[pf.backends.Job, pf.backends.Reply]]:
         nodes = self.deployed.post.nodes() if away else {}
-        waiting: dict[str, Site] = {}
+        waiting, again = dict[str, Site](), set[str]()
         for site, jobs in away.items():
-            if site.key in nodes:
-                waiting[self._send(nodes[site.key], site, jobs)] = site
+            ticket = self._send(nodes[site.key], site, jobs) if site.key in nodes else ""
+            if ticket:
+                waiting[ticket] = site
             else:
-                yield from self._lost(site, jobs, "left", "it is not online")
-        end = time.monotonic() + self.config.deadline if self.config.deadline else float("inf")
-        while waiting:
-            for delivery in self.deployed.post.receive([*waiting]):
-                site = waiting.pop(delivery.ticket)
-                if self._lacks_plan(delivery):
-                    self._known.discard(site.name)
-                    waiting[self._send(nodes[site.key], site, away[site])] = site
-                    continue
-                yield from self._taken(site, away[site], delivery)
-            if time.monotonic() > end:
-                for site in waiting.values():
-                    words = f"no reply within {self.config.deadline:g} s"
-                    yield from self._lost(site, away[site], "deadline", words)
-                waiting = {}
-            time.sleep(self.config.poll if waiting else 0)
+                words = "Flower refused its message" if site.key in nodes else "it is not online"
+                yield from self._lost(site, jobs, "left", words)
+        pace, post = (self.config.poll, self.config.deadline), self.deployed.post
+        for site, delivery in answers(post, waiting, "its jobs", *pace, self.report):
+            if self._lacks_plan(delivery):
+                self._known.discard(site.name)
+                # Once in a stage: a node that asks for ever would keep the run from going on.
+                ticket = "" if site.name in again else self._send(nodes[site.key], site, away[site])
+                if ticket:
+                    again.add(site.name)
+                    waiting[ticket] = site
+                else:
+                    yield from self._lost(site, away[site], "failed", "it asks for the plan again")
+                continue
+            yield from self._taken(site, away[site], delivery)
+        for site in waiting.values():
+            words = f"no reply within {self.config.deadline:g} s"
+            yield from self._lost(site, away[site], "deadline", words)
 
     @staticmethod
     def _lacks_plan(delivery: Delivery) -> bool:
@@ -227,9 +271,7 @@ class SitePool:
             ProtoflError: It is an error of the node or of Flower.
         """
         if delivery.code:
-            raise pf.RunFailure(
-                f"{site.name}: {printed(delivery.reason)} (Flower's error {delivery.code})"
-            )
+            raise pf.RunFailure(f"{site.name}: {delivery.words}")
         try:
             found = envelopes.read(delivery.text)
         except BadEnvelope as error:
@@ -242,11 +284,11 @@ class SitePool:
         self, site: Site, jobs: Sequence[pf.backends.Job], delivery: Delivery
     ) -> Iterator[tuple[pf.backends.Job, pf.backends.Reply]]:
         """Yield the replies of a delivery."""
-        if delivery.code in REASONS:
-            reason, words = REASONS[delivery.code], printed(delivery.reason)
+        if delivery.code:
+            reason, words = REASONS.get(delivery.code, "failed"), delivery.words
             if reason == "deadline" and self.config.deadline:  # Flower's speak of its database
                 words = f"no reply within {self.config.deadline:g} s"
-            words += f" (Flower's error {delivery.code})"
+                words += f" (Flower's error {delivery.code})"
             yield from self._lost(site, jobs, reason, words)
             return
         try:
@@ -260,37 +302,76 @@ class SitePool:
             return
         self._known.add(site.name)
         try:
-            answers = envelopes.answers_in(found, delivery.blobs, len(jobs))
+            given = envelopes.answers_in(found, delivery.blobs, len(jobs))
         except BadEnvelope as error:
             yield from self._lost(site, jobs, "failed", f"it sent a wrong envelope: {error}")
             return
-        for job, answer in zip(jobs, answers, strict=True):
+        for job, answer in zip(jobs, given, strict=True):
             yield job, self._reply(site, job, answer)
 
     def _reply(self, site: Site, job: pf.backends.Job, answer: Answer) -> pf.backends.Reply:
-        """Return the reply to a job, and note the new version of its client."""
-        asked, kind = job.header(), answer.header.get("kind")
+        """Return the reply to a job, and note the new version of its client.
+
+        Raises:
+            ProtoflError: The client is lost, and the run does not go on without it.
+        """
+        try:
+            return self._sound(site, job, answer)
+        except BadEnvelope as error:
+            words = f"it sent a wrong answer: {printed(error)}"
+            ((_, reply),) = self._lost(site, [job], "failed", words)
+            return reply
+
+    def _sound(self, site: Site, job: pf.backends.Job, answer: Answer) -> pf.backends.Reply:
+        """Return the reply of an answer, as `_reply` does.
+
+        Raises:
+            ProtoflError: The client is lost, and the run does not go on without it.
+            BadEnvelope: It is not an answer to this job.
+        """
+        asked = job.header()
+        train, client = asked["kind"] == "Train", asked["client"]
+        if answer.wrong:
+            raise BadEnvelope(answer.wrong)
         if "failure" in answer.header:
             error = failure_of(site, answer.header["failure"])
             if asked.get("may_fail"):
                 return absent(reason_of(error), error.what.removeprefix(f"{site.name}: "), site)
             raise error
-        stale = kind == "Absent" and answer.header.get("reason") == "stale"
-        if stale and (self.config.on_stale == "stop" or not asked.get("may_fail")):
-            raise pf.RunFailure(
-                f"{site.name} does not have the last state of client {asked['client']}",
-                do="restore the node's folder runs and resume, or go on with: --on-stale fresh "
-                "(it has its initial state again) or --on-stale skip (without it)",
-            )
-        if kind == "Absent" and not asked.get("may_fail"):
-            reason = printed(answer.header.get("reason"))
-            if reason != "skipped":
-                raise pf.RunFailure(f"{site.name}, {job}: the client is absent ({reason})")
-        if kind == "TrainReply":
+        reply = answer.reply(("TrainReply" if train else "EvaluateReply", "Absent"))
+        reply.notes = self._named(site, reply.notes)
+        if isinstance(reply, pf.backends.Absent):
+            left_out = train and self.plan.settings.on_bad_upload == "skip"
+            if reply.reason == "skipped" and left_out and asked["when"] == "before_upload":
+                return reply
+            if reply.reason not in ("failed", "stale"):
+                raise BadEnvelope(f"reason is {shown(reply.reason)}")
+            if not isinstance(reply.error, str):
+                raise BadEnvelope(f"error is {shown(reply.error)}, expected a text")
+            reply.error = printed(reply.error)
+            stale = reply.reason == "stale"
+            if stale and (self.config.on_stale == "stop" or not asked.get("may_fail")):
+                raise pf.RunFailure(
+                    f"{site.name} does not have the last state of client {client}",
+                    do="restore the node's folder runs and resume, or go on with: --on-stale fresh "
+                    "(it has its initial state again) or --on-stale skip (without it)",
+                )
+            if not asked.get("may_fail"):
+                raise pf.RunFailure(f"{site.name}, {job}: the client is absent ({reply.reason})")
+        elif train:
             if not answer.version:
-                return absent("failed", "the node named no version of the client", site)
-            self._versions.trained(asked["client"], answer.version)
-        return answer.reply()
+                raise BadEnvelope("version is empty, and the client has trained")
+            self._versions.trained(client, answer.version)
+        return reply
+
+    def _named(self, site: Site, notes: Sequence[str]) -> list[str]:
+        """Return a node's notes with its name: a few of each answer, not too many in all."""
+        left = MOST_NOTES - self._notes[site.name]
+        found = [f"{site.name} says: {printed(note)}" for note in notes[: min(left, 5)]]
+        self._notes[site.name] += len(found)
+        if found and len(found) == left:
+            found.append(f"{site.name}: its further notes are left out")
+        return found
 
     def _lost(
         self, site: Site, jobs: Sequence[pf.backends.Job], reason: str, words: str
@@ -307,43 +388,3 @@ class SitePool:
                     do="resume when it is back, or go on without it: --on-lost-client skip",
                 )
             yield job, absent(reason, words, site)
-
-
-def absent(reason: str, words: str, site: Site) -> pf.backends.Reply:
-    """Return the reply for a lost client."""
-    note = f"{site.name}: {words}; the round goes on without it"
-    return pf.backends.Reply.from_header({"kind": "Absent", "reason": reason, "notes": [note]})
-
-
-def reason_of(error: pf.ProtoflError) -> str:
-    """Return the reason for which a client is absent after a node's error."""
-    return "refused" if isinstance(error, pf.UsageError) else "failed"
-
-
-def printed(text: object) -> str:
-    """Return a foreign text as one short printable line."""
-    line = " ".join(str(text).split())
-    return "".join(c if c.isprintable() else "?" for c in line)[:300]
-
-
-def failure_of(site: Site, values: Any) -> pf.ProtoflError:  # noqa: ANN401 - as a node sent it
-    """Return the error that a node sent."""
-    if not isinstance(values, dict):
-        return pf.RunFailure(f"{site.name} sent an error without words")
-    words = {key: printed(values.get(key, "")) for key in ("error", "near", "do")}
-    words |= {"what": f"{site.name}: {printed(values.get('what'))}", "trace": "see the node's log"}
-    return pf.ProtoflError.from_values(words)
-
-
-def differences(site: Site, plan: pf.backends.Plan, facts: Any) -> list[str]:  # noqa: ANN401
-    """Return lines about what differs between a node and the run's machine."""
-    found = facts if isinstance(facts, dict) else {}
-    here = facts_of(plan)
-    if plan.data.elsewhere:
-        del here["data"]  # each node has its own
-    return [
-        f"{site.name} has {name} {printed(found[name])}, the run has {value}: "
-        "results differ from a simulation's"
-        for name, value in here.items()
-        if name in found and found[name] != value
-    ]

@@ -199,7 +199,7 @@ def job(kind="Train", client=0, **values):
         (job("Evaluate", observe=5), "it asks for features"),
         (job(round="0"), "round is '0'"),
         ({**job(), "blob": 3}, "it has no blob '3'"),
-        ({**job(), "base": "../x"}, "no version, run or file"),
+        ({**job(), "base": "../x"}, "not a version, run or file"),
     ],
 )
 def test_a_node_refuses_jobs_that_are_not_its_own(wrong, words, plan, nodes, tmp_path):
@@ -217,6 +217,16 @@ def test_a_node_refuses_jobs_that_are_not_its_own(wrong, words, plan, nodes, tmp
         ({"malicious": 0.5}, "attacks from this node"),
         ({"observe": ["features"]}, "sends what samples show"),
         ({"metrics": ["confusion"]}, "counts samples by class"),
+        ({"metrics": "confusion"}, "the plan has metrics as 'confusion' (str)"),
+        ({"observe": "features"}, "the plan has observe as 'features' (str)"),
+        ({"wrappers": "quantise"}, "the plan has a wrong wrappers"),
+        ({"clients": "4"}, "the plan has clients as '4' (str)"),
+        ({"rounds": True}, "the plan has a wrong "),
+        ({"options": {"quantise": [1]}}, "the plan has a wrong options"),
+        ({"clients": 10**7}, "it has 10,000,000 clients, more than 100,000"),
+        ({"dataset": "folder:."}, "names a file: folder:."),
+        ({"dataset": "pfllib:"}, "names a file: pfllib:"),
+        ({"selection": "lists:.."}, "names a file: lists:.."),
         ({"upload_limit": 9999}, "--upload-limit 9999 is above 4096 MiB"),
         ({"dataset": "npz:/etc/passwd"}, "names a file: npz:/etc/passwd"),
         ({"public": "npz:/x"}, "names a file"),
@@ -239,6 +249,58 @@ def test_a_plan_outside_the_policy_is_refused_before_training(changes, words, pl
     failure = json.loads(response)["failure"]
     assert words in failure["what"]
     assert failure["error"] == "UsageError"
+
+
+def test_errors_of_data_that_a_plan_names_stay_on_the_node(plan, tmp_path):
+    """`pfllib:DIR` told the server the names of files in a folder of the node."""
+    (tmp_path / "secret" / "train").mkdir(parents=True)
+    (tmp_path / "secret" / "train" / "patient-7.npz").touch()
+    folder = tmp_path / "a"
+    folder.mkdir()
+    own = {"data_dir": str(tmp_path / "data"), "policy": {"paths": True}}
+    open_node = Node(folder, {"clients": [0], **own})
+    for dataset in (f"pfllib:{tmp_path}/secret", f"folder:{tmp_path}/secret", "pfllib:."):
+        text = json.dumps(json.loads(plan.to_json()) | {"dataset": dataset, "partition": "iid"})
+        request = {"run": RUN, "plan": envelopes.digest_of(text), "text": text, "jobs": []}
+        response, _ = open_node.respond(json.dumps(request), [])
+        assert json.loads(response)["failure"]["what"] == "its own data do not fit the run"
+        assert "patient" not in response and "secret" not in response
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"trial": "0"}, "trial is '0', expected int"),
+        ({"trial": True}, "trial is 'True', expected int"),
+        ({"jobs": {}}, "jobs is '{}', expected list"),
+        ({"jobs": [3]}, "jobs is not a list of tables"),
+        ({"run": 3}, "run is '3', expected str"),
+        ({"hello": "x"}, "this node has no data of its own"),
+    ],
+)
+def test_a_node_refuses_requests_of_other_types(change, words, plan, nodes):
+    response, _ = nodes["a"].respond(json.dumps(json.loads(asked(plan)) | change), [])
+    assert words in json.loads(response)["failure"]["what"]
+
+
+def test_a_node_limits_evaluations_and_withholds_losses(plan, data_dir, tmp_path):
+    """Each evaluation tells how many test samples a model of the server predicts rightly."""
+    strict = node(tmp_path, "a", data_dir, losses=False, most_evaluations=2)
+    download = pf.Payload().to_bytes()
+
+    def answer(*jobs):
+        text, _ = strict.respond(asked(plan, jobs=[*jobs]), [download])
+        return [reply["header"] for reply in json.loads(text)["replies"]]
+
+    (trained,) = answer(job() | {"blob": 0})
+    assert trained["kind"] == "TrainReply" and trained["sums"] == {}
+    each = [answer(job("Evaluate") | {"blob": 0})[0] for _ in range(3)]
+    assert [found.get("kind") for found in each] == ["EvaluateReply", "EvaluateReply", None]
+    assert "more than 2 evaluations of client 0 after round 0" in each[2]["failure"]["what"]
+    strict = node(tmp_path, "a", data_dir, most_evaluations=2)  # a restart forgets nothing
+    assert "more than 2" in answer(job("Evaluate") | {"blob": 0})[0]["failure"]["what"]
+    assert answer(job("Evaluate", round=1) | {"blob": 0})[0]["kind"] == "EvaluateReply"
+    assert "round is '3', of 3" in answer(job("Evaluate", round=3))[0]["failure"]["what"]
 
 
 def test_options_of_the_machine_are_the_nodes_own(plan):

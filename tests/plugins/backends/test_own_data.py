@@ -12,9 +12,10 @@ from safetensors import safe_open
 from sklearn.datasets import load_digits
 
 import protofl as pf
+from protofl.hooks.wire.payload import Payload
 from protofl_cli.deploying.node_export import export_client
 from protofl_cli.deploying.node_process import settings_text
-from protofl_plugins.backends import flower, hellos, site_pool
+from protofl_plugins.backends import flower, hellos, site_pool, waiting
 from protofl_plugins.backends.hellos import LARGEST, told_by_sites
 from protofl_plugins.backends.node import Node
 from protofl_plugins.backends.node_plan import Policy, plan_here
@@ -190,6 +191,30 @@ def test_withheld_sizes_change_no_result(tmp_path, files):
         assert sizes == ([60, 200, 56] if tell == "sizes" else [0, 0, 0])
 
 
+def test_a_node_that_tells_nothing_can_claim_no_more_than_at_first(tmp_path, files, capsys):
+    """Its first number may not be far above the others', and later ones not above the first."""
+    there = nodes_of(tmp_path, files, tell="nothing")
+    honest, factors = there["b"], {0: 10**5, 2: 2}
+
+    def respond(text, blobs):
+        answer, found = honest.respond(text, blobs)
+        asked = json.loads(text).get("jobs")
+        header = asked[0]["header"] if asked else {"kind": ""}
+        if header["kind"] == "Train" and header["round"] in factors:
+            payload = pf.Payload(Payload.from_bytes(found[0]))
+            payload["counts"] = payload["counts"] * factors[header["round"]]
+            found = [payload.to_bytes()]
+        return answer, found
+
+    there["b"] = SimpleNamespace(respond=respond)
+    options = QUICK | {"on_bad_upload": "skip", "progress": True, "out": tmp_path / "run"}
+    run, _ = deployed(there, **options)
+    assert [row.absent for row in run.record] == [{"1": "skipped"}, {}, {"1": "skipped"}, {}]
+    said = capsys.readouterr().err
+    assert "client 1 sent 'counts' with 20000000 samples; the usual number is 58" in said
+    assert "client 1 sent 'counts' with 400 samples, it has at most 200 in round 2" in said
+
+
 def test_a_site_that_never_comes_and_one_that_is_lost_equal_their_simulation(tmp_path, files):
     sites = [*SITES, Site("island", "d", (3,))]
     fates = {("b", 1, "before_upload"): "lost after work", ("a", 2, "Evaluate"): 5}
@@ -217,7 +242,7 @@ def test_a_missing_site_costs_its_patience_once(tmp_path, files, monkeypatch):
     clock = SimpleNamespace(
         monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds)
     )
-    for module in (hellos, site_pool):
+    for module in (hellos, site_pool, waiting):
         monkeypatch.setattr(module, "time", clock)
     sites, pace = [*SITES, Site("island", "d", (3,))], {"backend.patience": 60, "backend.poll": 1}
     options = QUICK | {"architectures": "3,0,3,1", "rounds": 1, "set": pace}
@@ -341,12 +366,12 @@ def test_data_of_another_form_are_refused(files):
 
 
 def test_a_node_trains_on_its_own_data_alone(files):
-    text = json.dumps({"method": "fedproto", "dataset": "digits"})
+    text = json.dumps({"method": "fedproto", "models": "htcnn8", "dataset": "digits"})
     with pytest.raises(
         pf.UsageError, match="data of its own, and the run is on the data set digits"
     ):
         plan_here(text, {}, Policy(), own_data(files, "a"))
-    text = json.dumps({"method": "fedproto", "dataset": "sites"})
+    text = json.dumps({"method": "fedproto", "models": "htcnn8", "dataset": "sites"})
     with pytest.raises(pf.UsageError, match="has no data of its own"):
         plan_here(text, {}, Policy())
 

@@ -35,6 +35,9 @@ Uploads of the golden runs stay below 2.
 Inspect = Callable[..., Mapping[str, str | None]]
 """Calls ``check_upload`` of all methods."""
 
+Together = Callable[[Mapping[int, Payload]], Mapping[int, Fault]]
+"""Returns the faults of uploads that pass one by one, from what is known of their clients."""
+
 Read = Callable[[Payload], Payload]
 """Returns a download as hooks see it."""
 
@@ -97,6 +100,7 @@ class UploadGate:
         server: The server as hooks see it.
         dry: True in the dry step, from which the gate learns the specs.
         inspect: Returns the methods' own faults of an upload.
+        together: Returns the faults that the uploads of a round have beside each other.
 
     Attributes:
         replaced: Checks the uploads that ``receive_uploads`` returns.
@@ -113,8 +117,10 @@ class UploadGate:
         *,
         dry: bool = False,
         inspect: Inspect = lambda **_: {},
+        together: Together = lambda uploads: {},
     ) -> None:
         self._info, self._declared, self._dry, self._inspect = info, declared, dry, inspect
+        self._together = together
         self._known, self._limit = SpecTable(info, declared, state), limits[0] * 2**20
         bound = math.inf if dry else limits[1] or BOUND  # does not depend on the composition
         public = None if dry else info.public
@@ -152,6 +158,9 @@ class UploadGate:
                 uploads[client] = self._open(client, blobs[client], forms[client], device)
             except Fault as fault:
                 faults[client] = fault
+        beside = self._together(uploads)
+        faults |= beside
+        uploads = {client: upload for client, upload in uploads.items() if client not in beside}
         return uploads, dict(sorted(faults.items()))
 
     def _architecture(self, client: int) -> str:
@@ -180,7 +189,8 @@ class UploadGate:
         for client, header in headers.items():
             architecture = self._architecture(client)
             for name, entry in header.items():
-                if self._is_new(architecture, name):
+                new = self._is_new(architecture, name)
+                if new and not self._is_alone(client, name, headers):
                     asked.setdefault(name, {})[client] = self._known.spec(name, entry)
         seen = {a: bool(self._known.of(a)) for a in map(self._architecture, headers)}
         for name, sent in asked.items():
@@ -195,6 +205,26 @@ class UploadGate:
                     spec = built if built in own else most_common(own)[0]
                 late = self._known.tried or seen[architecture]
                 self._known.put(architecture, name, replace(spec, optional=late))
+
+    def _is_alone(self, client: int, name: str, headers: Mapping[int, Header]) -> bool:
+        """Return True if a client adds a tensor to a part that others send without it.
+
+        Layers of an own architecture, and parts that nobody else sends, may differ.
+        """
+        if "/" not in name:
+            return False
+        architecture, part = self._architecture(client), part_of(name)
+        if self._known.built(architecture, name):
+            return False
+        senders = {c: h for c, h in headers.items() if part in _parts(h)}
+        if 2 * sum(name in header for header in senders.values()) > len(senders):
+            return False
+        own = [h for c, h in senders.items() if self._architecture(c) == architecture]
+        if 2 * sum(name in header for header in own) <= len(own):
+            return True
+        others = (other for other in headers[client] if part_of(other) == part)
+        built = any(self._known.built(architecture, other) for other in others)
+        return built or self._known.holds_part(architecture, name)
 
     def _is_new(self, architecture: str, name: str) -> bool:
         """Return True if nothing is known about the key, so any type and shape is accepted."""

@@ -28,10 +28,12 @@ RULES = {
     "shape": "each key has one shape; the number of rows by class may differ",
     "classes": "classes are int64, each once, from 0 to C-1",
     "rows": "a tensor by class has a row for each of its classes, one of public samples for each",
-    "counts": "numbers of samples are from 1 to 2^40",
+    "counts": "numbers of samples are from 1 to 2^40, and at most those that the client has",
     "finite": "its training diverged",
-    "figures": "counts are 0 to 2^40, right ones at most all, seconds 0 to 1e9, sums by loss term",
+    "figures": "counts are 0 to 2^40, right ones at most all, all those that the client has, "
+    "seconds 0 to 1e9, sums by loss term",
     "bound": "no number is larger than --upload-bound allows",
+    "norm": "its numbers are not far larger than those of most clients (with --on-bad-upload skip)",
     "method": "the method's own check accepts it",
 }
 """{rule: its requirement in words}, for the line below an error."""
@@ -241,6 +243,7 @@ class ReplyValues(BaseModel):
     count: Count = 0
     train: Scores | None = None
     validation: Scores | None = None
+    balanced: Scores | None = None
     size: Count = 0
     crc: Annotated[int, Field(strict=True, ge=0, lt=1 << 32)] = 0
     notes: list[str] = []
@@ -277,20 +280,22 @@ def check_reply(
         for label in labels.keys() - known:
             raise Fault(key, "figures", f"of an unknown {shown_name(label)}")
     scores = {"test": (reply.correct, reply.count), "train": reply.train}
-    for samples, pair in (scores | {"validation": reply.validation}).items():
+    scores |= {"validation": reply.validation, "balanced": reply.balanced}
+    for samples, pair in scores.items():
         if pair and pair[0] > pair[1]:
             raise Fault("correct", "figures", f"as {pair[0]} of {pair[1]} {samples} samples")
 
 
-def refused_reply(doing: str, fault: Fault) -> RunFailure:
+def refused_reply(doing: str, fault: Fault, host: str = "its host") -> RunFailure:
     """Return the error for a reply that stops the run.
 
     Args:
         doing: The job in words; it names the client.
         fault: The fault of the reply.
+        host: The host in words.
     """
     return RunFailure(
-        f"{doing}: its host answered with {fault.words}",
+        f"{doing}: {host} answered with {fault.words}",
         fault.requirement,
         "check the backend, and the machine of this client",
     )

@@ -14,7 +14,13 @@ from typing import BinaryIO, cast
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from protofl_plugins.backends.posts import Delivery, end_with_parent, pass_on
+from protofl_plugins.backends.posts import (
+    MALFORMED,
+    Delivery,
+    end_with_parent,
+    pass_on,
+    tell_killed,
+)
 
 app = ServerApp()
 
@@ -43,17 +49,36 @@ class Post:
 
     def receive(self, tickets: Sequence[str]) -> list[Delivery]:
         """Return what has come for some of these tickets."""
-        found = []
-        for message in self._grid.pull_messages(tickets):
-            ticket = message.metadata.reply_to_message_id
-            if message.has_error():
-                reason = message.error.reason or ""
-                found.append(Delivery(ticket, code=message.error.code, reason=reason))
-                continue
-            arrays = message.content["blobs"]
-            blobs = [arrays[str(number)].data for number in range(len(arrays))]
-            found.append(Delivery(ticket, str(message.content["protofl"]["text"]), blobs))
-        return found
+        return [found for ticket in tickets for found in self._pulled(ticket)]
+
+    def _pulled(self, ticket: str) -> list[Delivery]:
+        """Return what has come for a ticket; a message that can't be read is `MALFORMED`.
+
+        Each ticket is asked for by itself: Flower confirms all messages of a call before it reads
+        them, so one that can't be read would take the others with it.
+        """
+        try:
+            return [_delivery(ticket, message) for message in self._grid.pull_messages([ticket])]
+        except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
+            words = f"a message that can't be read: {type(error).__name__}: {error}"
+            return [Delivery(ticket, code=MALFORMED, reason=words)]
+
+
+def _delivery(ticket: str, message: Message) -> Delivery:
+    if message.has_error():
+        return Delivery(
+            ticket, code=message.error.code or MALFORMED, reason=message.error.reason or ""
+        )
+    content = message.content
+    for name, kind in (("protofl", ConfigRecord), ("blobs", ArrayRecord)):
+        if not isinstance(content.get(name), kind):
+            reason = f"a message without {name}"
+            return Delivery(ticket, code=MALFORMED, reason=reason)
+    text, arrays = content["protofl"].get("text"), content["blobs"]
+    names = [str(number) for number in range(len(arrays))]
+    if not isinstance(text, str) or any(name not in arrays for name in names):
+        return Delivery(ticket, code=MALFORMED, reason="a message without a text, or blobs 0, 1, …")
+    return Delivery(ticket, text, [bytes(arrays[name].data) for name in names])
 
 
 def main(grid: Grid, context: Context) -> None:
@@ -64,6 +89,7 @@ def main(grid: Grid, context: Context) -> None:
         end_with_parent(process)
         asked, answered = cast(BinaryIO, process.stdout), cast(BinaryIO, process.stdin)
         pass_on(Post(grid), asked, answered)
+    tell_killed(str(context.run_config["request"]), process.returncode)
 
 
 app.main()(main)

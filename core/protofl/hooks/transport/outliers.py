@@ -1,0 +1,118 @@
+"""Comparison of clients' uploads with each other, before a mean is taken.
+
+One client with huge weights would make a mean from which all the others diverge, and then they
+would be left out in its place. The median of the clients' norms does not follow a few of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from protofl.hooks.transport.rules import Fault
+
+LEAST = 3
+"""Clients that are compared, at least: of two that differ nobody knows which one is right."""
+
+WEIGHTS = 10.0
+"""Largest ratio of the norm of a client's weights to the median over clients."""
+
+OTHERS = 100.0
+"""The same of other tensors, such as prototypes, whose norms differ more between clients."""
+
+
+def outliers(
+    values: Mapping[int, float], ratio: float, among: Collection[int] | None = None
+) -> dict[int, tuple[float, float]]:
+    """Return the clients whose value is far above the median of all.
+
+    Args:
+        values: {client: value}, not negative.
+        ratio: Largest ratio to the median.
+        among: The clients that are judged; all if None.
+
+    Returns:
+        {client: its value, and the median}; empty with fewer than `LEAST` clients.
+    """
+    if len(values) < LEAST:
+        return {}
+    usual = median(values.values())
+    judged = values if among is None else among
+    return {c: (values[c], usual) for c in judged if values[c] > ratio * usual}
+
+
+def unusual_norms(uploads: Mapping[int, Mapping[str, Tensor]]) -> dict[int, Fault]:
+    """Return the faults of uploads with far larger numbers than those of the other clients.
+
+    The norm of a tensor is the root of its mean square, so sizes do not matter. A tensor of a part
+    ``PART/NAME`` is compared with the same tensor of other clients, of any shape, and with the
+    whole part, whichever is larger: a bias that starts at zero has no norm of its own. Changes of
+    weights (``PART_update/NAME``), whole parts and other tensors may differ by `OTHERS`.
+
+    Args:
+        uploads: {client: upload}, checked one by one.
+    """
+    squares = {client: _squares(upload) for client, upload in uploads.items()}
+    parts = {client: _by_part(found) for client, found in squares.items()}
+    usual_parts = _medians(parts.values())
+    usual = _medians({k: _norm(*v) for k, v in found.items()} for found in squares.values())
+    found: dict[int, Fault] = {}
+    for client, tensors in squares.items():
+        pairs = [
+            (part, norm, usual_parts[part], OTHERS)
+            for part, norm in parts[client].items()
+            if part in usual_parts
+        ]
+        for name, (total, count) in tensors.items():
+            part = _part(name)
+            if name in usual and part.endswith("/"):
+                ratio = OTHERS if part.endswith("_update/") else WEIGHTS
+                base = max(usual[name], usual_parts.get(part, 0.0))
+                pairs.append((name, _norm(total, count), base, ratio))
+        for name, norm, base, ratio in pairs:
+            if base and norm > ratio * base:
+                shown = f"{name}*" if name.endswith("/") else name
+                words = f"of norm {norm:.3g} per number, {norm / base:.3g} times the usual one"
+                found.setdefault(client, Fault(shown, "norm", words))
+    return found
+
+
+def _squares(upload: Mapping[str, Tensor]) -> dict[str, tuple[float, int]]:
+    """Return the sum of squares and the size of each floating-point tensor."""
+    return {
+        name: (float(torch.linalg.vector_norm(t.double()).square()), t.numel())
+        for name, t in upload.items()
+        if t.is_floating_point() and t.numel()
+    }
+
+
+def _by_part(squares: Mapping[str, tuple[float, int]]) -> dict[str, float]:
+    """Return the norm of each part, without buffers, and of each tensor outside of a part."""
+    sums: dict[str, tuple[float, int]] = {}
+    for name, (total, count) in squares.items():
+        if "/buffer/" not in name:
+            before, size = sums.get(_part(name), (0.0, 0))
+            sums[_part(name)] = before + total, size + count
+    return {part: _norm(*pair) for part, pair in sums.items()}
+
+
+def _medians(each: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return the median of each name that `LEAST` or more clients have."""
+    values: dict[str, list[float]] = {}
+    for own in each:
+        for name, value in own.items():
+            values.setdefault(name, []).append(value)
+    return {name: median(found) for name, found in values.items() if len(found) >= LEAST}
+
+
+def _part(name: str) -> str:
+    part, slash, _ = name.partition("/")
+    return part + slash
+
+
+def _norm(total: float, count: int) -> float:
+    return math.sqrt(total / count)
