@@ -19,9 +19,6 @@ ALIASES = {
         "The version of the hooks, `MAJOR.MINOR`. A plugin states the version that it "
         "needs in `requires_hookspec` ([compatibility](compatibility.md))."
     ),
-    "datasets.IMAGE_DECODING": (
-        "The version of the decoding of image files. Data sets put it into their `cache_key`."
-    ),
     "Given": (
         "The type that `before_training` returns and `local_loss` receives: a mapping of "
         "names to tensors, numbers, strings, None, or mappings, lists and tuples of them."
