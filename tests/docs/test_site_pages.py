@@ -241,11 +241,11 @@ def test_every_function_is_on_its_page(module, page):
 
 
 THEIRS = set(
-    "Any Callable Collection Container DataFrame Exception Figure Hashable Iterable Iterator "
-    "Mapping NDArray NoReturn None Sequence "
+    "Any Callable Collection Container DataFrame Exception Figure Hashable IO Image Iterable "
+    "Iterator Mapping NDArray NoReturn None Sequence "
     "AbstractContextManager Unpack Path Module Optimizer Parameter Tensor Generator Literal".split()
 )
-"""Types of Python, torch, NumPy and pandas."""
+"""Types of Python, torch, NumPy, pandas and Pillow."""
 
 
 def types_in(page):

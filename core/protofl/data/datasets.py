@@ -10,7 +10,6 @@ from protofl.data.download import download, files_key
 from protofl.data.elsewhere import data_elsewhere
 from protofl.data.generators import Generator, Outline
 from protofl.data.image_files import (
-    IMAGE_DECODING,
     DecodedImages,
     ImageFiles,
     decode_images,
@@ -23,7 +22,6 @@ from protofl.data.spec import SampleSpec
 from protofl.data.text_encoders import TextEncoder, TextOutline, TextSource
 
 __all__ = [
-    "IMAGE_DECODING",
     "Dataset",
     "DecodedImages",
     "Generator",

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, get_args
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 
@@ -28,16 +28,12 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 __all__ = [
-    "IMAGE_DECODING",
     "DecodedImages",
     "ImageFiles",
     "decode_images",
     "open_image",
     "upright",
 ]
-
-IMAGE_DECODING = "2"
-"""The version of the decoding, a part of cache keys: raised whenever pixels change."""
 
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP")
 """Pillow's formats of images that are read. Others are not tried: EPS would start Ghostscript."""
@@ -67,8 +63,11 @@ class ImageFiles:
             there are no such images.
         white: The number that becomes 255.
         background: The colour on which images with transparency are laid.
+        decoding: The version of the decoding, which data sets put into their cache keys. It is
+            raised whenever pixels change.
     """
 
+    decoding: ClassVar[str] = "2"
     black: float | None = None
     white: float | None = None
     background: Background = "white"

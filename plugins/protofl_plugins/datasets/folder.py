@@ -152,7 +152,7 @@ def _key(prefix: str, root: Path, parts: list[Path], config: ImageConfig, layout
     files = [file for part in parts for file in _all_files(part)]
     depth = 2 if layout == "classes" else 3
     options = [layout, config.side, config.files, *_left_out(root, parts, depth)]
-    return pf.datasets.files_key(prefix, root, files, pf.datasets.IMAGE_DECODING, *options)
+    return pf.datasets.files_key(prefix, root, files, pf.datasets.ImageFiles.decoding, *options)
 
 
 def _data_set(

@@ -41,7 +41,7 @@ class TinyImageNet:
     def cache_key(self, config: Config, data_dir: Path) -> str:
         """The data never change, which part of them may."""
         part = "" if config.part == "all" else "-train"
-        return f"tiny-imagenet{part}-v{pf.datasets.IMAGE_DECODING}"
+        return f"tiny-imagenet{part}-v{pf.datasets.ImageFiles.decoding}"
 
     @pf.hookimpl
     def decode(self, config: Config, data_dir: Path) -> pf.datasets.Dataset:

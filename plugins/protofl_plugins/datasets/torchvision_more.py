@@ -148,7 +148,7 @@ class _Sized:
     def cache_key(self, config: SizedConfig, data_dir: Path) -> str:
         """The data never change, what is made of them may."""
         options = map(str, config.model_dump().values())
-        return "-".join([self.name, *options, f"v{pf.datasets.IMAGE_DECODING}"])
+        return "-".join([self.name, *options, f"v{pf.datasets.ImageFiles.decoding}"])
 
     @pf.hookimpl
     def decode(self, config: SizedConfig, data_dir: Path) -> pf.datasets.Dataset:

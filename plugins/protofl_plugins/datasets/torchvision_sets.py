@@ -139,7 +139,7 @@ class Flowers102:
         default = type(config).model_fields["side"].default
         key = "flowers102" if config.fit == "crop" else "flowers102-squash"
         key += "" if config.side == default else f"-{config.side}"
-        return f"{key}-v{pf.datasets.IMAGE_DECODING}"  # -v tells it from a side
+        return f"{key}-v{pf.datasets.ImageFiles.decoding}"  # -v tells it from a side
 
     @pf.hookimpl
     def decode(self, config: Config, data_dir: Path) -> pf.datasets.Dataset:
