@@ -134,3 +134,30 @@ def test_the_command_draws_it(swept, tmp_path):
     assert out.stat().st_size > 3000
     done = CliRunner().invoke(app, ["plot", "sweep", str(swept.folder), str(tmp_path)])
     assert done.exit_code == 2 and "one sweep" in done.output
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [
+        (("points", 0, "point"), {"lr": [1]}, "points.0.point.lr is"),
+        (("points", 0, "point"), {}, "the same options in all points"),
+        (("points", 0, "runs"), [], "points.0.runs is"),
+        (("points", 0, "runs", 0, "value"), "x", "points.0.runs.0.value is 'x'"),
+        (("points", 0, "runs", 0, "value"), None, "or none of them"),
+        (("points", 0, "runs", 0, "rounds"), -1, "points.0.runs.0.rounds is -1"),
+        (("points", 0, "runs", 0, "folder"), 7, "points.0.runs.0.folder is 7"),
+        (("points",), {}, "points is {}"),
+        (("figure",), [], "figure is []"),
+    ],
+)
+def test_results_with_odd_values_are_damaged(swept, tmp_path, place, value, words):
+    values = json.loads((swept.folder / "results.json").read_text())
+    *outer, last = place
+    inner = values
+    for key in outer:
+        inner = inner[key]
+    inner[last] = value
+    (tmp_path / "results.json").write_text(json.dumps(values))
+    with pytest.raises(pf.UsageError, match="is damaged") as caught:
+        load_results(tmp_path)
+    assert words in caught.value.what and "sweep --resume" in caught.value.do

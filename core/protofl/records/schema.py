@@ -1,4 +1,4 @@
-"""Forms of the JSON files in a run folder; an error names file, line, key and value.
+"""Forms of the JSON files of runs and sweeps; an error names file, line, key and value.
 
 Readers use values without further checks. Keys that are not declared here may have any value, as
 other versions of protofl and plugins record more.
@@ -194,6 +194,44 @@ class Partition(_Split):
     """The content of ``partition.json``: the split of the first trial, and of the others."""
 
     trials: list[_Split] = []
+
+
+class _PointRun(_Form):
+    seed: Annotated[int, Field(ge=0, lt=1 << 64)]
+    state: str
+    value: Number | None
+    test: Number | None
+    round: Count | None
+    chosen_on: str | None
+    rounds: Count
+    folder: str | None
+    error: str
+    samples: Count = 0
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> _PointRun:
+        figure = self.value, self.test, self.round, self.chosen_on
+        if len({part is None for part in figure}) > 1:
+            raise ValueError("expected value, test, round and chosen_on, or none of them")
+        return self
+
+
+class _Point(_Form):
+    point: dict[str, Scalar]
+    runs: Annotated[list[_PointRun], Field(min_length=1)]
+
+
+class SweepResults(_Form):
+    """The content of ``results.json`` of a sweep."""
+
+    figure: str
+    points: list[_Point]
+
+    @model_validator(mode="after")
+    def _has_the_same_options(self) -> SweepResults:
+        if any(one.point.keys() != self.points[0].point.keys() for one in self.points):
+            raise ValueError("expected the same options in all points")
+        return self
 
 
 def check(values: Any, form: type[BaseModel], place: str) -> Any:  # noqa: ANN401 - JSON

@@ -12,9 +12,10 @@ from typing import Any, TypeAlias
 from protofl.errors import UsageError, unknown
 from protofl.records.layout import runs_below
 from protofl.records.reading import FINISHED
+from protofl.records.record_files import table_of
 from protofl.records.result import Result
 from protofl.runs.recorded_run import Run, load_run
-from protofl.system.files.checksums import Damaged, read_json
+from protofl.system.files.checksums import Damaged
 from protofl.system.files.tables import flat
 from protofl.system.formatting import count
 from protofl.system.options.table import EXTENT
@@ -159,7 +160,7 @@ def _runs_of_sweep(folder: Path) -> list[Path]:
     file = folder / "results.json"
     if not ((folder / "sweep.toml").is_file() and file.is_file()):
         return []
-    points = read_json(file).get("points", ())
+    points = table_of(file, "SweepResults")["points"]
     found = [run.get("folder") for point in points for run in point.get("runs", ())]
     return [folder / place for place in dict.fromkeys(found) if place]
 

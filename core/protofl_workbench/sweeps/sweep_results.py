@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from protofl.errors import UsageError
+from protofl.records.record_files import table_of
 from protofl.records.row import Row, frame_of
 from protofl.system.files.atomic import write_file, write_json
-from protofl.system.files.checksums import read_json
+from protofl.system.files.checksums import Damaged
 from protofl.system.formatting import count
 from protofl_workbench.batch.batch_events import Outcome
 from protofl_workbench.comparing.figure_table import csv_text
@@ -345,18 +346,16 @@ def load_results(folder: str | Path) -> SweepResult:
             f"{folder} has no results of a sweep ({why})",
             do="give the --out folder of a sweep; resume it with protofl sweep --resume",
         )
-    values = read_json(path / JSON)
     try:
-        lines = [
-            PointResult(one["point"], [_run_of(run, path) for run in one["runs"]])
-            for one in values["points"]
-        ]
-        return SweepResult(values["figure"], lines, path)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UsageError(
-            f"{path / JSON} is damaged: {type(error).__name__}: {error}",
-            do=f"write it again: protofl sweep --resume {folder}",
-        ) from None
+        values = table_of(path / JSON, "SweepResults")
+    except Damaged as problem:
+        problem.do = f"write it again: protofl sweep --resume {folder}"
+        raise
+    lines = [
+        PointResult(one["point"], [_run_of(run, path) for run in one["runs"]])
+        for one in values["points"]
+    ]
+    return SweepResult(values["figure"], lines, path)
 
 
 def _run_of(values: Mapping[str, Any], folder: Path) -> PointRun:
