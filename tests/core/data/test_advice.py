@@ -295,7 +295,7 @@ def test_a_dataset_with_names_twice_does_not_fit_together():
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "Git LFS", "git lfs pull"),
         (b"../.git/annex/objects/aa/bb/SHA256E-s1--0.npz\n", "git-annex", "git annex get"),
         (b"\n<!doctype HTML>\n<html>", "web page", "browser"),
-        (gzip.compress(b"abc"), "gzip", "gunzip"),
+        (gzip.compress(b"abc", mtime=0), "gzip", "gunzip"),
         (b'{"x_train": [1]}', "JSON", "savez"),
         (b"\x80\x04\x95\x05\x00\x00\x00", "pickled objects", "plain arrays"),
         (b"\x89HDF\r\n\x1a\n", "HDF5", "savez"),
