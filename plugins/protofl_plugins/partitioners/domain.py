@@ -29,6 +29,12 @@ class Domain:
             None, gt=0, le=1e9,
             description="β of a Dirichlet distribution of labels inside a domain. None: iid",
         )  # fmt: skip
+        min_samples: int | None = pf.Field(
+            None,
+            ge=2,
+            description="samples that every client gets at least; none: 14, or half the mean where "
+            "the data are too few",
+        )
 
     @pf.hookimpl
     def count_clients(self, columns: Mapping[str, np.ndarray], config: Config) -> int:
@@ -58,7 +64,7 @@ class Domain:
         found: list[np.ndarray] = []
         for place, name in enumerate(values):
             rows = np.flatnonzero(owner == place)
-            check_samples(f"domain {name}", len(rows), each, min_samples, "fewer clients")
+            check_samples(f"domain {name}", len(rows), each, min_samples)
             if config.beta is None:
                 parts = np.array_split(generator.permutation(len(rows)), each)
             else:
@@ -68,7 +74,7 @@ class Domain:
                     num_clients=each,
                     min_samples=min_samples,
                     generator=generator,
-                    config=Dirichlet.Config(beta=config.beta),
+                    config=Dirichlet.Config(beta=config.beta, min_samples=config.min_samples),
                     notes=notes,
                 )
             found += [rows[part].astype(np.int64) for part in parts]
