@@ -9,7 +9,7 @@ import numpy as np
 
 from protofl.data.array_files import open_arrays
 from protofl.data.arrays import dataset_from_arrays
-from protofl.data.columns import from_arrays
+from protofl.data.columns import check_class_names, from_arrays
 from protofl.data.dataset import Dataset, class_names
 from protofl.data.file_kinds import FileKind, kind_of_file
 from protofl.data.spec import Kind
@@ -64,6 +64,7 @@ def read_npz(
     if "x_test" in arrays:
         parts.append((arrays["x_test"], arrays["y_test"], f"{path} (x_test, y_test)"))
     names = class_names(arrays["classes"], str(path)) if "classes" in arrays else None
+    check_class_names(names or [], f"{path}: classes")
     further = {key: array for key, array in arrays.items() if key not in (*_KEYS, "classes")}
     sizes = [len(x) for x, *_ in parts]
     columns = from_arrays(further, sizes[0], sum(sizes[1:]), str(path))

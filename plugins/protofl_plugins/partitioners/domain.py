@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 import protofl as pf
+from protofl_plugins.client_columns import check_gaps
 from protofl_plugins.partitioners.dirichlet import Dirichlet
 from protofl_plugins.partitioners.requirements import check_samples
 
@@ -87,7 +88,7 @@ def _domains(columns: Mapping[str, np.ndarray], config: Domain.Config) -> np.nda
     """Return the domain of each sample.
 
     Raises:
-        UsageError: The data have none.
+        UsageError: The data have none, or it has gaps.
     """
     if config.column not in columns:
         raise pf.UsageError(
@@ -96,4 +97,5 @@ def _domains(columns: Mapping[str, np.ndarray], config: Domain.Config) -> np.nda
             "choose --dataset digits-domains, domains:DIR, or another column: "
             "--set partition.column=NAME",
         )
+    check_gaps(columns[config.column], f"column {config.column!r}", "domain")
     return columns[config.column]
