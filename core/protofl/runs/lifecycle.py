@@ -49,8 +49,10 @@ from protofl.system.files.tables import rounded
 from protofl.system.machine import Idle
 from protofl.system.options.plugin_options import option_names
 from protofl.system.profile.run_profile import RunProfile
+from protofl.system.torch_state import standard_torch
 
 
+@standard_torch()
 def start(
     request: Request, progress: Progress, idle: Idle | None = None, plan: Plan | None = None
 ) -> Result:
@@ -127,6 +129,7 @@ def _start(
     return life.conclude()
 
 
+@standard_torch()
 def plan_run(request: Request, note: Callable[[str], None]) -> Plan:
     """Plan a new run and check it as `start` does, without a folder and without training.
 
