@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from protofl.system.files.home import expand_user
 from protofl.system.formatting import shortened
 from protofl_cli import render
 from protofl_cli.options import Block, DataDir, Debug, option, plugin_options
@@ -140,7 +141,7 @@ def _make(
     if not name:
         name, own = usual["partition"], usual.get("options", {}).get("partition", {}) | own
     partitioner = choose(registry, "partitioner", name, own)
-    folder = (data_dir or default_data_dir()).expanduser().absolute()
+    folder = expand_user(data_dir or default_data_dir()).absolute()
     data = load_data(dataset, folder, lambda line: render.line(line, "dim"))
     bound, counting = (
         functools.partial(partitioner.call, hook) for hook in ("partition", "count_clients")

@@ -15,6 +15,7 @@ from protofl.data.file_kinds import FileKind, kind_of_file
 from protofl.data.spec import Kind
 from protofl.errors import UsageError
 from protofl.system.files.atomic import LARGEST_DATA, regular_file
+from protofl.system.files.home import expand_user
 
 __all__ = ["read_npz"]
 
@@ -47,7 +48,7 @@ def read_npz(
         UsageError: The file is missing or damaged, an array is unknown, or shapes or values don't
             fit.
     """
-    path = Path(path).expanduser()
+    path = expand_user(path)
     arrays, held = read_arrays(path)
     missing = [key for key in _KEYS[:2] if key not in arrays]
     if ("x_test" in arrays) != ("y_test" in arrays):

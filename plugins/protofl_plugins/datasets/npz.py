@@ -55,7 +55,7 @@ class Npz:
     @pf.hookimpl
     def cache_key(self, config: Config, data_dir: Path) -> str:
         """The file's path, size and time."""
-        path = Path(config.path).expanduser()
+        path = pf.expand_user(config.path)
         if not path.exists():
             raise pf.UsageError(f"no file {path}", do="give it as --dataset npz:PATH")
         chosen = config.model_dump(exclude_defaults=True, exclude={"path"})

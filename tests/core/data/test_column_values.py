@@ -143,7 +143,7 @@ def test_an_unknown_column(name, words):
 def test_a_class_without_a_name(tmp_path, name):
     with pytest.raises(pf.UsageError, match="class 1 of 3 has no name"):
         check_class_names(["a", name, "c"], "source")
-    with pytest.raises(pf.UsageError, match="class 1 of 3 has no name|the class name None is"):
+    with pytest.raises(pf.UsageError, match=r"class 1 of 3 has no name|the class name None is"):
         ArrayData.of({"x_train": X, "y_train": Y, "classes": ["a", name, "c"]})
 
 
