@@ -24,6 +24,7 @@ from protofl.hooks.wire.payload import Payload
 from protofl.records.reading import Reading
 from protofl.runs.scorer import raw_samples, scorers_of
 from protofl.system.files.home import expand_user
+from protofl.system.torch_state import standard_torch
 
 PAIRS = (("x", "y"), ("x_test", "y_test"), ("x_train", "y_train"))
 """Names of samples and labels in an .npz file; the first that it has count."""
@@ -92,6 +93,7 @@ class Evaluation:
     notes: tuple[str, ...] = ()
 
 
+@standard_torch()
 def evaluate(
     run: OpenedRun, data: NewData, clients: Sequence[int], which: str, trial: int
 ) -> Evaluation:
