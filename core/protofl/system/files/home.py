@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from protofl.errors import UsageError
 
 
-def expand_user(path: str | os.PathLike[str]) -> Path:
+def expand_user(path: str | Path) -> Path:
     """Return a path with the home folder in place of a leading ``~`` or ``~USER``.
 
     A file or folder that exists under such a name (``~backup``) is taken as it is.
