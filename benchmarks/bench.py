@@ -31,6 +31,7 @@ from bench_cases import CASES, Case, choose, load, write_subset
 
 from protofl.errors import ProtoflError
 from protofl.system.files.atomic import default_data_dir
+from protofl.system.files.home import expand_user
 from protofl.system.options.parsing import assignments, merge_options, parse_options
 
 STAGES = ("setup", "train", "prototypes", "payload", "server", "evaluate", "total")
@@ -101,7 +102,7 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="protofl-bench-") as name:
         folder = Path(name)
         file = folder / f"{case.data}.npz"
-        images = load(case.data, data, default_data_dir().expanduser())
+        images = load(case.data, data, expand_user(default_data_dir()))
         write_subset(images, case.clients, case.samples, file)
         own = {
             "method": case.method,

@@ -32,6 +32,7 @@ from bench_cases import choose, load, write_subset
 
 from protofl.federation.plan import Plan
 from protofl.system.files.atomic import default_data_dir
+from protofl.system.files.home import expand_user
 
 HERE = Path(__file__).parent
 NEEDS = {"pfl": "pfl==0.6.0", "flower": "flwr[simulation]>=1.41,<1.42"}
@@ -97,7 +98,7 @@ def installed(folder: Path, package: str) -> Path | None:
 
 def write_task(given: argparse.Namespace, folder: Path) -> Path:
     """Write the images of protofl's case as normalised floats, client by client."""
-    images = load("mnist", given.data, default_data_dir().expanduser())
+    images = load("mnist", given.data, expand_user(default_data_dir()))
     write_subset(images, given.clients, given.samples, folder / "mnist.npz")
     plan = Plan.make(
         {

@@ -12,6 +12,7 @@ from protofl.hooks.discovery.registry import Registry
 from protofl.runs.plugin_names import kind_of
 from protofl.runs.recipes import Recipe, recipe_of
 from protofl.system.files.atomic import regular_file
+from protofl.system.files.home import expand_user
 from protofl.system.sources import load
 from protofl.testing import CONTRACTS as OF_ONE_RUN
 from protofl.testing.contract import Contract
@@ -43,7 +44,7 @@ def contract_for(
     left, colon, right = rest.partition(":")
     values: dict[str, Any] = {}
     if left.endswith(".toml"):
-        kind, path = "recipe", Path(left).expanduser()
+        kind, path = "recipe", expand_user(left)
         if not path.is_file():
             raise UsageError(f"there is no file {left}", do="give the path of a recipe or a study")
         if holds_study(path):

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from protofl.system.files.home import expand_user
+
 Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
 
 
@@ -19,7 +21,7 @@ def checked(flag: str, path: Path, *, force: bool) -> Path:
     from protofl.errors import UsageError
     from protofl.system.files.atomic import check_target
 
-    path = path.expanduser()
+    path = expand_user(path)
     try:
         there, is_dir, parent = path.exists(), path.is_dir(), path.absolute().parent.is_dir()
     except (OSError, ValueError) as error:

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from protofl.system.files.home import expand_user
 from protofl.system.formatting import count
 from protofl_cli.options import value_text
 
@@ -214,6 +215,6 @@ def clock(seconds: float, *, exact: bool = False) -> str:
 
 def shown_path(path: Path) -> str:
     """Return a path relative to the current folder if it is below, quoted for a shell."""
-    whole = path.expanduser().absolute()
+    whole = expand_user(path).absolute()
     relative = os.path.relpath(whole)
     return shlex.quote(relative if not relative.startswith("..") else str(whole))

@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib.metadata
 import re
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
+from protofl.errors import UsageError
+from protofl.system.files.home import expand_user
 from protofl_cli import render
 
 ENABLES = {
@@ -40,9 +43,10 @@ def machine() -> None:
     facts = machine_facts()
     gpus = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
     gpus += ["mps"] if torch.backends.mps.is_available() else []
-    folder = default_data_dir().expanduser()
-    home = Path.home()
-    shown = Path("~") / folder.relative_to(home) if folder.is_relative_to(home) else folder
+    shown = folder = default_data_dir()
+    with suppress(UsageError):  # a user without a home folder
+        shown, home = (folder := expand_user(folder)), expand_user("~")
+        shown = Path("~") / folder.relative_to(home) if folder.is_relative_to(home) else folder
     packages = Counter(f"{p.distribution} {p.version}" for p in Registry().plugins())
     installed, missing = _extras()
     render.heading("machine", "for a bug report")

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from protofl.runs.python_api import Session, run
     from protofl.runs.recorded_run import Run, load_run
     from protofl.system.consent import trust_code
+    from protofl.system.files.home import expand_user
     from protofl.system.options.plugin_options import Config, Deviation, Field, VariantConfig
     from protofl.system.randomness import numpy_stream, random_stream
     from protofl_workbench import plots
@@ -82,6 +83,7 @@ _NAMES = {
     "protofl.records.result": "Result",
     "protofl.records.weights": "read_weights",
     "protofl.system.consent": "trust_code",
+    "protofl.system.files.home": "expand_user",
     "protofl.errors": "ProtoflError UsageError RunFailure",
     # many runs
     "protofl_workbench.comparing.compare": "compare",
@@ -139,6 +141,7 @@ __all__ = [
     "compare",
     "datasets",
     "events",
+    "expand_user",
     "functional",
     "hookimpl",
     "load_run",

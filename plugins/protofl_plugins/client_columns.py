@@ -19,7 +19,7 @@ def check_clients(columns: Mapping[str, np.ndarray], name: str, source: str) -> 
         source: Where it is named, for errors.
 
     Raises:
-        UsageError: The column is missing, has gaps (NaN or empty strings), or a client has one
+        UsageError: The column is missing, has gaps (see `check_gaps`), or a client has one
             sample.
     """
     values = client_column(columns, name, source)
@@ -41,24 +41,51 @@ def client_column(columns: Mapping[str, np.ndarray], name: str, source: str = ""
         source: Where it is named, for errors; empty for the data set.
 
     Raises:
-        UsageError: The column is missing, or has gaps (NaN or empty strings).
+        UsageError: The column is missing, or has gaps, see `check_gaps`.
     """
     if name not in columns:
-        near = difflib.get_close_matches(name, columns, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(name, columns, n=1)
+        asked = f"; did you mean {near[0]}?" if near else ""
         raise pf.UsageError(
             f"{source or 'the data set'} has no column {name!r}",
-            f"columns: {', '.join(columns) or 'none'}" + (f"; did you mean {near[0]}?" * len(near)),
+            f"columns: {', '.join(columns) or 'none'}{asked}",
             "add an array with one value per sample to the npz file, or choose another partitioner",
         )
-    values = columns[name]
-    gaps = values == "" if values.dtype.kind == "U" else np.isnan(values)
+    check_gaps(columns[name], source or f"column {name!r}", "client")
+    return columns[name]
+
+
+_GAPS = ("", "nan", "none", "nat", "<na>", "n/a", "#n/a", "null", "-nan")
+"""Words, in small letters, that pandas, NumPy and databases write where a value is missing."""
+
+
+def check_gaps(values: np.ndarray, source: str, noun: str) -> None:
+    """Check that a column names something in every sample.
+
+    Args:
+        values: The column [N].
+        source: Where it is named, for errors.
+        noun: The thing that it names: client, domain.
+
+    Raises:
+        UsageError: It has gaps: NaN, empty strings, or words for missing values, such as ``nan``,
+            ``None``, ``NaT``, ``<NA>``, ``null`` and ``NA``.
+    """
+    words: list[str] = []
+    if values.dtype.kind == "U":
+        words = [w for w in np.unique(values) if w == "NA" or w.strip().lower() in _GAPS]
+        gaps = np.isin(values, words)
+    else:
+        gaps = np.isnan(values)
     if gaps.any():
+        shown = ", ".join(repr(str(w)) for w in words if w.strip())
         raise pf.UsageError(
-            f"{source or f'column {name!r}'}: no client in {gaps.sum()} of {len(values)} samples, "
-            f"the first in row {gaps.argmax()}",
-            do="give every sample a number or a name, or leave these samples out",
+            f"{source}: no {noun} in {gaps.sum()} of {len(values)} samples, "
+            f"the first in row {gaps.argmax()}"
+            + (f" ({shown}: words for a missing value)" if shown else ""),
+            do=f"give every sample a number or a name, or leave these samples out; a {noun} with "
+            "such a name needs another one",
         )
-    return values
 
 
 def listed(values: np.ndarray | Sequence[str]) -> str:

@@ -26,6 +26,7 @@ PACKAGES = {
 FILES = {
     path: package for package, folder in PACKAGES.items() for path in sorted(folder.rglob("*.py"))
 }
+WORKBENCH = sorted((ROOT / "core/protofl_workbench").rglob("*.py"))
 
 
 @cache
@@ -120,6 +121,15 @@ def test_plugin_managers_live_in_one_file():
         "core/protofl/hooks/plugin/composition.py",
         "core/protofl/hooks/hookspecs/__init__.py",
     }
+
+
+def test_home_folders_are_asked_for_in_one_file():
+    """`protofl.expand_user` says what is wrong where pathlib raises a RuntimeError."""
+    for path in [*sorted((ROOT / "benchmarks").rglob("*.py")), *WORKBENCH, *FILES]:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Attribute) and path.name != "home.py":
+                asks = node.attr == "expanduser" or ast.unparse(node) == "Path.home"
+                assert not asks, f"{text_of(path)}:{node.lineno}: use protofl.expand_user"
 
 
 def test_rich_is_imported_by_one_file():

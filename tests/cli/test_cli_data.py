@@ -10,7 +10,7 @@ import pytest
 
 def test_partition_show(cli, data_dir, tmp_path, digits):
     out = tmp_path / "split.png"
-    words = ("--dataset", "digits", "--clients", 3, "--seed", 4, "--batch-size", 64)
+    words = ("--dataset", "digits", "--clients", 3, "--seed", 4)
     result = cli("partition", "show", *words, "--out", out, "--data-dir", data_dir)
     assert result.exit_code == 0, result.output
     assert out.read_bytes().startswith(b"\x89PNG")

@@ -459,6 +459,8 @@ def test_a_wrapper_that_spoils_an_upload_is_named():
 def test_what_a_hook_changes_for_all_is_restored_and_named(skips, tmp_path, capfd):
     changes = {
         "torch's default dtype to float64": lambda: torch.set_default_dtype(torch.float64),
+        "torch's default device to meta": lambda: torch.set_default_device("meta"),
+        "torch.autocast": lambda: torch.autocast("cpu").__enter__(),
         "the recursion limit to 3333": lambda: sys.setrecursionlimit(3333),
         "the current folder": lambda: os.chdir("/"),
         "closed the standard output": lambda: os.close(1),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from protofl.system.files.home import expand_user
 from protofl_cli import render
 from protofl_cli.options import DataDir, Debug, option
 
@@ -86,7 +87,7 @@ def _load(
     from protofl.system.files.atomic import default_data_dir
     from protofl_cli.check_target import contract_for
 
-    folder = (data_dir or default_data_dir()).expanduser().absolute()
+    folder = expand_user(data_dir or default_data_dir()).absolute()
     with render.waiting(f"loading {name}"):
         contract = contract_for(name, given, folder)
     found = contract()

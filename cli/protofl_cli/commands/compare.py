@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from protofl.system.files.home import expand_user
 from protofl_cli import render
 from protofl_cli.options import DataDir, Debug, Label, TrustCode, option
 from protofl_cli.overwriting import Force, checked
@@ -179,7 +180,7 @@ def _study(runs: list[str]) -> Study | None:
     """
     from protofl.errors import UsageError
 
-    named = [n for n in runs if n.endswith(".toml") or not Path(n).expanduser().exists()]
+    named = [n for n in runs if n.endswith(".toml") or not expand_user(n).exists()]
     if not named:
         return None
     from protofl_workbench.studies.finding import find_study

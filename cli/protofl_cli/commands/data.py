@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from protofl.system.files.home import expand_user
 from protofl.system.formatting import shape_text, size_text
 from protofl_cli import render
 from protofl_cli.options import Block, DataDir, Debug
@@ -103,7 +104,7 @@ def import_data(
 def _folder(given: Path | None) -> Path:
     from protofl.system.files.atomic import default_data_dir
 
-    return (given or default_data_dir()).expanduser().absolute()
+    return expand_user(given or default_data_dir()).absolute()
 
 
 def _known(registry: Registry) -> list[tuple[str, type | None, str]]:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from protofl.errors import ProtoflError, UsageError
+from protofl.system.files.home import expand_user
 from protofl_cli import render
 from protofl_cli.interrupts import interrupted
 from protofl_cli.options import Debug, option
@@ -266,7 +267,7 @@ def new_folder(folder: Path, flag: str) -> Path:
     Raises:
         UsageError: It has files.
     """
-    place = folder.expanduser().absolute()
+    place = expand_user(folder).absolute()
     if place.exists() and any(place.iterdir()):
         raise UsageError(f"{flag} {folder} is not empty", do="give a new folder")
     place.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from protofl.system.files.home import expand_user
 from protofl_cli import render
 from protofl_cli.options import Block, DataDir, Debug, option, plugin_options
 from protofl_cli.overwriting import Force, checked
@@ -52,7 +53,7 @@ def train(
     data = choose(registry, "dataset", dataset, options["dataset"])
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{generator}-{Path(data.text).stem}")
     target = checked("--out", out or Path(f"{stem}.safetensors"), force=force)
-    folder = (data_dir or default_data_dir()).expanduser().absolute()
+    folder = expand_user(data_dir or default_data_dir()).absolute()
     images = load_data(data, folder, lambda text: render.line(text, "dim"))
     if images.sample.kind != "image":
         raise UsageError(

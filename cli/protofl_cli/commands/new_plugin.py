@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from protofl.system.files.home import expand_user
 from protofl_cli import render
 from protofl_cli.options import Debug, option
 
@@ -91,7 +92,7 @@ def new_plugin(
         raise unknown("kind", kind, KINDS, "write --kind KIND")
     _check_samples(kind, samples)
     _check_name(Registry(), kind, name)
-    folder = (out or Path(f"protofl-{name}")).expanduser()
+    folder = expand_user(out or Path(f"protofl-{name}"))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(
             f"{folder} exists already",

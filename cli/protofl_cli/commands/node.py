@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from protofl.errors import UsageError
+from protofl.system.files.home import expand_user
 from protofl_cli import render
 from protofl_cli.interrupts import interrupted
 from protofl_cli.options import Debug, option
@@ -38,7 +39,7 @@ def init(
     from protofl_cli.deploying.service_files import unit_text
 
     check_address("--link", link)
-    place = folder.expanduser().absolute()
+    place = expand_user(folder).absolute()
     public = make_node(place, settings_text(link, client, data))
     unit = unit_text("node", f"node start {place}")
     (place / "protofl-node.service").write_text(unit, encoding="utf-8")
@@ -61,7 +62,7 @@ def start(folder: Folder, debug: Debug = False) -> None:
     from protofl_cli.deploying.node_process import keep_running
 
     try:
-        keep_running(folder.expanduser().absolute(), render.line)
+        keep_running(expand_user(folder).absolute(), render.line)
     except KeyboardInterrupt as stop:
         raise typer.Exit(interrupted(stop, "the node has ended")) from None
 
@@ -73,7 +74,7 @@ def check(folder: Folder, debug: Debug = False) -> None:
     """
     from protofl_cli.deploying.node_check import checks
 
-    rows = checks(folder.expanduser().absolute())
+    rows = checks(expand_user(folder).absolute())
     for name, found, good in rows:
         render.line(f"{name}: {found}", "" if good else "red")
     wrong = [name for name, _, good in rows if not good]
@@ -99,5 +100,5 @@ def export(
     with render.waiting("exporting"):
         from protofl_cli.deploying.node_export import export_client
 
-        rows = export_client(folder.expanduser().absolute(), run, client, target)
+        rows = export_client(expand_user(folder).absolute(), run, client, target)
     render.pairs(rows)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from protofl.system.files.home import expand_user
 from protofl.system.formatting import shortened
 from protofl_cli import render
 from protofl_cli.options import Block, DataDir, Debug, option, plugin_options
@@ -41,16 +42,6 @@ def show(
         ),
     ] = None,
     seed: Annotated[int, option("--seed", "N", "Seed s.", min=0)] = 0,
-    batch_size: Annotated[
-        int | None,
-        option(
-            "--batch-size",
-            "N",
-            "Samples of a mini-batch; clients get at least this many (≥ 1; default: of the "
-            "data set, otherwise 10)",
-            min=1,
-        ),
-    ] = None,
     public: Annotated[
         int, option("--public", "N", "Number of public samples to hold out first.", min=0)
     ] = 0,
@@ -101,7 +92,7 @@ def show(
             {"dataset": dataset, "partition": partition, "block": block or []},
             options,
             data_dir,
-            (clients, batch_size, seed, public, share),
+            (clients, seed, public, share),
         )
     from protofl.data.split import client_names
 
@@ -130,10 +121,10 @@ def _make(
     chosen: dict[str, Any],
     options: dict[str, dict[str, Any]],
     data_dir: Path | None,
-    numbers: tuple[int | None, int | None, int, int, float],
+    numbers: tuple[int | None, int, int, float],
 ) -> tuple[Dataset, Split]:
     """Return the data and their split, as a run makes them."""
-    from protofl.data.partition import kept_split, make_split, number_of_clients
+    from protofl.data.partition import kept_split, make_split, minimum_for, number_of_clients
     from protofl.federation.inputs import load_data
     from protofl.hooks.discovery.registry import Registry
     from protofl.hooks.plugin.members import choose
@@ -141,7 +132,7 @@ def _make(
     from protofl.system.files.atomic import default_data_dir
     from protofl.system.options.table import default_values
 
-    clients, batch_size, seed, public, subset = numbers
+    clients, seed, public, subset = numbers
     named = name_plugins(chosen).typed
     registry = Registry.of(named)
     dataset = choose(registry, "dataset", named["dataset"], options["dataset"])
@@ -150,7 +141,7 @@ def _make(
     if not name:
         name, own = usual["partition"], usual.get("options", {}).get("partition", {}) | own
     partitioner = choose(registry, "partitioner", name, own)
-    folder = (data_dir or default_data_dir()).expanduser().absolute()
+    folder = expand_user(data_dir or default_data_dir()).absolute()
     data = load_data(dataset, folder, lambda line: render.line(line, "dim"))
     bound, counting = (
         functools.partial(partitioner.call, hook) for hook in ("partition", "count_clients")
@@ -160,9 +151,9 @@ def _make(
         data,
         bound,
         count,
-        batch_size or usual["batch_size"],
-        seed,
-        public,
+        **minimum_for(partitioner.config, split_batch=None),
+        seed=seed,
+        public=public,
         partitioner=partitioner.name,
         subset=subset,
     )

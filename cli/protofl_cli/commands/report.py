@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from protofl.system.files.home import expand_user
 from protofl_cli import render
 from protofl_cli.options import Debug, Label, TrustCode, option
 from protofl_cli.overwriting import Force, checked
@@ -87,7 +88,7 @@ def _study_in(given: list[Path]) -> str | None:
     """Return the name of the study; None if folders are given."""
     (name, *others) = map(str, given)
     known = name.endswith(".toml") or "/" in name
-    return name if known and not others and not Path(name).expanduser().is_dir() else None
+    return name if known and not others and not expand_user(name).is_dir() else None
 
 
 def _result_of(name: str, scale: str, runs: Path | None) -> StudyResult:

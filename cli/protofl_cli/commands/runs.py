@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from protofl.system.files.home import expand_user
 from protofl.system.formatting import count, size_text
 from protofl_cli import render
 from protofl_cli.options import Debug, option
@@ -51,10 +52,10 @@ def list_runs(
     from protofl.records.run_index import runs_in
 
     folder = folder or runs
-    if not folder.expanduser().is_dir():
+    if not expand_user(folder).is_dir():
         raise UsageError(f"there is no folder {folder}", do="give the folder of your runs")
     found = []
-    for path, told in runs_in(folder.expanduser()).items():
+    for path, told in runs_in(expand_user(folder)).items():
         asked = {"models": models, "seed": seed}
         is_asked = all(want in (None, getattr(told, key)) for key, want in asked.items())
         is_asked &= method in (None, told.method, told.name)
@@ -73,7 +74,7 @@ def list_runs(
     if not found:
         render.text(f"No such runs in {folder}.")
         return
-    rows = [_row(path.relative_to(folder.expanduser()), told, state) for path, told, state in found]
+    rows = [_row(path.relative_to(expand_user(folder)), told, state) for path, told, state in found]
     common = {key: rows[0][key] for key in SHARED if len({row[key] for row in rows}) == 1}
     columns, dropped = _fitting(rows, [key for key in rows[0] if key not in common])
     render.table(

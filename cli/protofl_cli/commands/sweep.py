@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from protofl.errors import Diverged
+from protofl.system.files.home import expand_user
 from protofl_cli import render
 from protofl_cli.interrupts import interrupted, put_off
 from protofl_cli.options import Debug, TrustCode, option
@@ -180,7 +181,7 @@ def sweep(
                 if plan:
                     _plan(asked, at_once, screen)
                 else:
-                    folder = (out if out is not None else new_folder(asked)).expanduser()
+                    folder = expand_user(out if out is not None else new_folder(asked))
                     places.append(folder)
                     screen.total = asked.points * asked.trials
                     _execute(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from protofl.system.files.home import expand_user
 from protofl_cli import render
 from protofl_cli.options import Debug, option
 
@@ -38,7 +39,7 @@ def watch(
     from protofl.records.monitor import Monitor
     from protofl_cli.run_lines import RIGHT, Lines, board
 
-    path = folder.expanduser()
+    path = expand_user(folder)
     if not path.is_dir():
         raise UsageError(f"there is no folder {folder}", do="give a run folder or a folder of runs")
     following = Monitor(path)

@@ -10,6 +10,7 @@ from typing import Any
 
 from protofl.errors import UsageError
 from protofl.system.files.atomic import write_json
+from protofl.system.files.home import expand_user
 from protofl_cli.deploying.federation_file import FILE, Federation, read_federation
 from protofl_cli.deploying.link import submit
 
@@ -34,7 +35,7 @@ def start(
     Raises:
         ProtoflError: The request is wrong, or the run failed.
     """
-    federation, place = read_federation(folder), out.expanduser().absolute()
+    federation, place = read_federation(folder), expand_user(out).absolute()
     if not federation.sites:
         raise UsageError("the federation has no site", do="add one: protofl deploy add-site")
     run = _name(federation, place, resume=resume)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
+from protofl.system.files.home import expand_user
 
 FILE = "federation.toml"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}\Z")
@@ -83,7 +84,7 @@ def read_federation(folder: Path) -> Federation:
     """
     from protofl.system.files.tables import read_table
 
-    path = folder.expanduser().absolute() / FILE
+    path = expand_user(folder).absolute() / FILE
     if not path.is_file():
         raise UsageError(f"{path} is missing", do="make a federation with: protofl deploy init")
     table = read_table(path, "federation", "options")

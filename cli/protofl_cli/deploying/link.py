@@ -13,6 +13,7 @@ from typing import Any
 
 from protofl.errors import RunFailure, UsageError
 from protofl.system.files.atomic import write_json
+from protofl.system.files.home import expand_user
 from protofl.system.files.lock import folder_lock
 from protofl_cli.deploying import programs
 from protofl_cli.deploying.federation_file import Federation
@@ -37,7 +38,7 @@ def make_federation(
     Raises:
         UsageError: The folder has files.
     """
-    folder = folder.expanduser().absolute()
+    folder = expand_user(folder).absolute()
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder} is not empty", do="give a new folder")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

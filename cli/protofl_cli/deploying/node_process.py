@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import RunFailure, UsageError
+from protofl.system.files.home import expand_user
 from protofl.system.files.lock import folder_lock
 from protofl.system.machine import fresh_interpreter
 from protofl_cli.deploying import programs
@@ -35,7 +36,7 @@ def make_node(folder: Path, settings: str) -> str:
     Raises:
         UsageError: The folder has a key.
     """
-    folder = folder.expanduser().absolute()
+    folder = expand_user(folder).absolute()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     public = make_node_key(folder / "key")
     (folder / "node.toml").write_text(settings, encoding="utf-8")

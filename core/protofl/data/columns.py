@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import datetime
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,21 +17,73 @@ Columns = dict[str, np.ndarray]
 
 
 def as_column(values: Any) -> np.ndarray:  # noqa: ANN401 - whatever NumPy makes an array of
-    """Return values as int64, float64 or strings; other types stay unchanged."""
+    """Return values as int64, float64 or strings; what is none of these stays unchanged.
+
+    Objects, which pandas has for strings, are read if all are strings, numbers or dates. A gap
+    (None, NaN, NaT, pandas' NA, a masked value) becomes NaN or the empty string.
+    """
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        mask, values = np.ma.getmaskarray(values), np.array(values.data, object)
+        values[mask] = None
     found = values.numpy() if isinstance(values, Tensor) else np.asarray(values)
     kind = found.dtype.kind
-    if kind in "biu":
+    if kind in "bi" or (kind == "u" and (not found.size or found.max() <= _LARGEST)):
         return found.astype(np.int64)
-    if kind == "S":
-        try:
-            return np.char.decode(found, "utf-8")
-        except UnicodeDecodeError as error:
-            raise UsageError(
-                f"a column holds bytes that are not UTF-8: {error.object!r}",
-                "names that can't be read would become one client",
-                'decode the column: values = numpy.char.decode(values, "latin-1")',
-            ) from None
-    return found.astype(np.float64) if kind == "f" else found.astype(str) if kind == "M" else found
+    if kind == "f":
+        return found.astype(np.float64)
+    if kind == "u":  # numbers of 64 bits, such as hashes, would become negative
+        return found.astype(str)
+    if kind == "M":
+        return np.where(np.isnat(found), "", found.astype(str))
+    return _of_objects(found.astype(object)) if kind in "OST" else found
+
+
+_LARGEST = np.iinfo(np.int64).max
+
+
+def _of_objects(found: np.ndarray) -> np.ndarray:
+    """Return objects of one kind as a column; others, and bytes that are not UTF-8, unchanged."""
+    if found.ndim != 1:
+        return found
+    items, kinds = list[Any](), set[str]()
+    for value in found.tolist():
+        if isinstance(value, bytes):
+            try:
+                value = value.decode()
+            except UnicodeDecodeError:
+                return found
+        gap = is_gap(value)
+        items.append(None if gap else value)
+        kinds |= set() if gap else {_kind_of(value)}
+    if kinds <= {"text"} or kinds == {"date"}:
+        return np.array(["" if item is None else str(item) for item in items], dtype=str)
+    if kinds == {"integer"} and None not in items:
+        inside = all(-_LARGEST <= int(item) <= _LARGEST for item in items)
+        return np.array(items, np.int64) if inside else np.array([*map(str, items)])
+    if kinds <= {"integer", "float"}:
+        return np.array([np.nan if item is None else float(item) for item in items], np.float64)
+    return found
+
+
+def is_gap(value: object) -> bool:
+    """Return True for None, NaN, NaT, pandas' NA and a masked value."""
+    if value is None or value is np.ma.masked or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    if isinstance(value, np.datetime64):
+        return bool(np.isnat(value))
+    return isinstance(value, (float, np.floating)) and bool(np.isnan(value))
+
+
+def _kind_of(value: object) -> str:
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, (int, np.integer, np.bool_)):
+        return "integer"
+    if isinstance(value, (float, np.floating)):
+        return "float"
+    if isinstance(value, (datetime.date, np.datetime64)):
+        return "date"
+    return type(value).__name__
 
 
 def column_faults(columns: Mapping[str, np.ndarray], count: int) -> list[str]:
@@ -40,8 +93,40 @@ def column_faults(columns: Mapping[str, np.ndarray], count: int) -> list[str]:
         if values.shape != (count,):
             faults.append(f"column {name!r} has the shape {values.shape}, expected ({count},)")
         elif values.dtype.kind not in "ifU":
-            faults.append(f"column {name!r} is {values.dtype}, expected numbers or strings")
+            faults.append(f"column {name!r} {_odd(values)}, expected numbers, strings or dates")
     return faults
+
+
+def _odd(values: np.ndarray) -> str:
+    """Return what a column holds that is none."""
+    if values.dtype.kind != "O":
+        return f"is {values.dtype}"
+    for row, value in enumerate(values):
+        if isinstance(value, bytes):
+            try:
+                value.decode()
+            except UnicodeDecodeError:
+                return f"holds bytes that are not UTF-8 ({value!r} in row {row})"
+    kinds = sorted({_kind_of(value) for value in values if not is_gap(value)})
+    return f"holds objects of the kind {' and '.join(kinds)}"
+
+
+def check_class_names(names: Sequence[Any], source: str) -> None:
+    """Check that every class has a name.
+
+    Args:
+        names: The names, before they become strings.
+        source: The file or array, for the error.
+
+    Raises:
+        UsageError: A name is a gap: None, NaN, NaT, or a word that programs write for one.
+    """
+    for number, name in enumerate(names):
+        if is_gap(name) or str(name) in ("", "nan", "NaN", "NaT", "<NA>", "None"):
+            raise UsageError(
+                f"{source}: class {number} of {len(names)} has no name, but {str(name)!r}",
+                do="give each class a name, or leave `classes` out to name classes by their labels",
+            )
 
 
 def from_arrays(arrays: Mapping[str, np.ndarray], train: int, test: int, source: str) -> Columns:
@@ -67,9 +152,16 @@ def from_arrays(arrays: Mapping[str, np.ndarray], train: int, test: int, source:
         parts = [first[0], f"{name}_test"] if first and f"{name}_test" in rest else first[:1]
         lengths = [train, test] if len(parts) == 2 else [train + test]
         if parts and [rest[k].shape for k in parts] == [(n,) for n in lengths]:
-            whole = np.concatenate([as_column(rest.pop(k)) for k in parts])
-            if not column_faults({name: whole}, train + test):
-                found[name] = whole
+            own = [as_column(rest.pop(k)) for k in parts]
+            if faults := [f for part in own for f in column_faults({name: part}, len(part))]:
+                raise UsageError(
+                    f"{source}: {'; '.join(faults)}",
+                    "a column holds numbers or strings, for example the user of each sample; names "
+                    "that can't be read would become one client",
+                    f"convert {name!r}, or leave it out; bytes of another encoding: "
+                    'values = numpy.char.decode(values, "latin-1")',
+                )
+            found[name] = np.concatenate(own)
     if rest:
         shapes = ", ".join(f"{k} {list(v.shape)}" for k, v in rest.items())
         both = f", or NAME_train [{train}] and NAME_test [{test}]" if test else ""

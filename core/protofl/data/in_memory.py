@@ -20,7 +20,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset, TensorDataset
 
 from protofl.data.arrays import dataset_from_arrays
-from protofl.data.columns import Columns, from_arrays
+from protofl.data.columns import Columns, check_class_names, from_arrays
 from protofl.data.dataset import Dataset, class_names
 from protofl.data.preparation import Preparation
 from protofl.errors import UsageError
@@ -93,6 +93,7 @@ class ArrayData:
         given, further = _without_columns(given)
         parts, classes = _parts_of(given)
         names = None if classes is None else class_names(classes, "dataset")
+        check_class_names(names or [], "dataset")
         content = [piece for part in parts for piece in _pieces(part)]
         sizes = [len(x) if x.ndim else 0 for x, *_ in parts]
         columns = from_arrays(further, sizes[0], sum(sizes[1:]), "dataset") if further else {}
@@ -134,7 +135,11 @@ def _without_columns(given: Any) -> tuple[Any, dict[str, np.ndarray]]:  # noqa: 
     if not isinstance(given, Mapping) or not {*_KEYS[:2]} <= {*given}:
         return given, {}
     known = {key: given[key] for key in (*_KEYS, "classes") if key in given}
-    return known, {str(k): _array(v, str(k)) for k, v in given.items() if k not in known}
+    return known, {
+        str(k): v if isinstance(v, np.ma.MaskedArray) else _array(v, str(k))
+        for k, v in given.items()
+        if k not in known
+    }
 
 
 def _parts_of(given: Any) -> tuple[list[_Part], Any]:  # noqa: ANN401 - anything

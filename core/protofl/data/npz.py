@@ -9,12 +9,13 @@ import numpy as np
 
 from protofl.data.array_files import open_arrays
 from protofl.data.arrays import dataset_from_arrays
-from protofl.data.columns import from_arrays
+from protofl.data.columns import check_class_names, from_arrays
 from protofl.data.dataset import Dataset, class_names
 from protofl.data.file_kinds import FileKind, kind_of_file
 from protofl.data.spec import Kind
 from protofl.errors import UsageError
 from protofl.system.files.atomic import LARGEST_DATA, regular_file
+from protofl.system.files.home import expand_user
 
 __all__ = ["read_npz"]
 
@@ -47,7 +48,7 @@ def read_npz(
         UsageError: The file is missing or damaged, an array is unknown, or shapes or values don't
             fit.
     """
-    path = Path(path).expanduser()
+    path = expand_user(path)
     arrays, held = read_arrays(path)
     missing = [key for key in _KEYS[:2] if key not in arrays]
     if ("x_test" in arrays) != ("y_test" in arrays):
@@ -64,6 +65,7 @@ def read_npz(
     if "x_test" in arrays:
         parts.append((arrays["x_test"], arrays["y_test"], f"{path} (x_test, y_test)"))
     names = class_names(arrays["classes"], str(path)) if "classes" in arrays else None
+    check_class_names(names or [], f"{path}: classes")
     further = {key: array for key, array in arrays.items() if key not in (*_KEYS, "classes")}
     sizes = [len(x) for x, *_ in parts]
     columns = from_arrays(further, sizes[0], sum(sizes[1:]), str(path))

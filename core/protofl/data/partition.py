@@ -23,6 +23,9 @@ from protofl.data.subset import class_balanced, subset_note
 from protofl.errors import UsageError
 from protofl.system.randomness import numpy_stream
 
+MIN_SAMPLES = 14
+"""Usual minimum of samples of a client: 10 to train on, a usual batch, and 4 to test on."""
+
 Partition = Callable[..., list[Any]]
 """A partitioner with its options bound: by name all but ``config`` of its hook's arguments."""
 
@@ -54,6 +57,21 @@ def number_of_clients(
     return counted
 
 
+def minimum_for(config: object, split_batch: int | None) -> dict[str, Any]:
+    """Return the minimum of samples of a client, as arguments of `make_split`.
+
+    It is a number of the partitioner: options of training, such as the batch size, change no split.
+
+    Args:
+        config: The partitioner's options; ``min_samples`` is the minimum if the user gave one.
+        split_batch: Samples of a batch that every client fills after the 75/25 split, as in runs
+            recorded before the minimum was the partitioner's; None for `MIN_SAMPLES`.
+    """
+    given = getattr(config, "min_samples", None)
+    usual = MIN_SAMPLES if split_batch is None else math.ceil(split_batch / 0.75)
+    return {"minimum": usual if given is None else given, "exact": given is not None}
+
+
 def kept_split(data: Dataset) -> list[str]:
     """Return a note for a user who names a partitioner for data that are already split."""
     if data.split is None:
@@ -65,29 +83,31 @@ def make_split(
     data: Dataset,
     partition: Partition,
     num_clients: int | None,
-    batch_size: int,
+    minimum: int,
     seed: int,
     public: int = 0,
     train_share: float = 0.75,
     partitioner: str = "",
     subset: float = 1,
+    *,
+    exact: bool = False,
 ) -> Split:
     """Split a data set over clients.
 
-    The partitioner is asked for enough samples per client to fill one training batch after the
-    split, ⌈batch_size / train_share⌉. If the data are too few, it is asked for half the mean share,
-    and at least 2; a note says so.
+    The partitioner is asked for a minimum of samples per client. If the data are too few for a
+    usual minimum, it is asked for half the mean share, and at least 2; a note says so.
 
     Args:
         data: The data; a split of their own is used.
         partition: The partitioner with its options bound; returns positions among the labels.
         num_clients: M; None for data that come already split.
-        batch_size: B.
+        minimum: Samples of a client at least, see `minimum_for`.
         seed: The effective seed; the split depends on no other randomness.
         public: Samples of the training part to hold out as unlabelled public data.
         train_share: Share of a client's samples that it trains on.
         partitioner: The partitioner's name, for the record.
         subset: Class-balanced part of the clients' samples: a share, or above 1 their number.
+        exact: True if a user gave the minimum, so that it is not lowered.
 
     Raises:
         UsageError: The data can't be split this way.
@@ -104,7 +124,7 @@ def make_split(
         labels=data.y.numpy()[base],
         num_classes=data.num_classes,
         num_clients=num_clients,
-        min_samples=_least_samples(len(base), num_clients, batch_size, train_share, notes),
+        min_samples=minimum if exact else _lowered(minimum, len(base), num_clients, notes),
         generator=numpy_stream(seed, "split", "partition"),
         notes=notes,
         num_train=int(np.searchsorted(base, data.num_train)),
@@ -136,18 +156,15 @@ def _subset(
     return part
 
 
-def _least_samples(
-    samples: int, num_clients: int, batch_size: int, train_share: float, notes: list[str]
-) -> int:
+def _lowered(minimum: int, samples: int, num_clients: int, notes: list[str]) -> int:
     """Return the samples to ask for per client; see `make_split`."""
-    least = math.ceil(batch_size / train_share)
-    if num_clients * least <= samples:
-        return least
+    if num_clients * minimum <= samples:
+        return minimum
     lowered = max(2, samples // num_clients // 2)
     if num_clients * lowered <= samples:
         notes.append(
-            f"{samples} samples are too few to fill a batch of {batch_size} for each of "
-            f"{num_clients} clients; asked for at least {lowered} samples each, not {least}"
+            f"{samples} samples are too few for {num_clients} clients with at least {minimum} "
+            f"each; asked for at least {lowered} samples each"
         )
     return lowered
 

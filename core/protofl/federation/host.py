@@ -30,8 +30,10 @@ from protofl.system.profile.host_profile import HostProfile
 from protofl.system.profile.run_profile import Clock
 from protofl.system.progress import Counter, OnSteps
 from protofl.system.randomness import global_stream
+from protofl.system.torch_state import standard_torch
 
 
+@standard_torch()
 def build_client(
     plan: Plan, trial: int, client: int, model: SplitModel | None = None, secret: bytes = b""
 ) -> ClientRecord:
@@ -229,9 +231,9 @@ class Host:
 
     @contextmanager
     def _computing(self, doing: str) -> Iterator[None]:
-        """Compute with one thread, because rounding depends on the number of threads."""
+        """Compute in the state of a run, with one thread: rounding depends on their number."""
         deterministic = deterministic_kernels(self.plan.settings.deterministic)
-        with compute_threads(1), deterministic, disk_errors():
+        with standard_torch(), compute_threads(1), deterministic, disk_errors():
             try:
                 yield
             except (MemoryError, RuntimeError) as error:

@@ -13,7 +13,7 @@ import torch
 from protofl.data import cache
 from protofl.data.dataset import Dataset
 from protofl.data.generators import ImageSource
-from protofl.data.partition import kept_split, make_split
+from protofl.data.partition import kept_split, make_split, minimum_for
 from protofl.data.spec import PLURAL, AsStored, Kind, ModelInput, SampleSpec, in_words, pixels_for
 from protofl.data.split import Split
 from protofl.data.subset import with_validation
@@ -119,13 +119,13 @@ def splitter(settings: Settings, data: Dataset, partitioner: Choice) -> Callable
         data,
         partial(partitioner.call, "partition"),
         settings.clients,
-        settings.batch_size,
+        **minimum_for(partitioner.config, settings.split_batch),
         public=settings.held_out,
         partitioner=partitioner.name,
         subset=settings.subset,
     )
     held = partial(with_validation, labels=data.y, share=settings.validation)
-    return lru_cache(maxsize=2)(lambda seed: held(split(seed), seed=seed))
+    return lru_cache(maxsize=2)(lambda seed: held(split(seed=seed), seed=seed))
 
 
 def public_data(

@@ -43,6 +43,7 @@ from protofl.system.consent import allow
 from protofl.system.options.settings import Settings
 from protofl.system.options.table import untracked
 from protofl.system.randomness import global_stream
+from protofl.system.torch_state import standard_torch
 
 if TYPE_CHECKING:
     from protofl.federation.initial_weights import InitialWeights
@@ -91,6 +92,7 @@ class Plan:
     # --- making one ---------------------------------------------------------------------------
 
     @classmethod
+    @standard_torch()
     def make(
         cls,
         given: Mapping[str, Any],

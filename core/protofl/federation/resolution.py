@@ -16,6 +16,7 @@ from protofl.hooks.models.optimisers import training_options
 from protofl.hooks.plugin.composition import Composition
 from protofl.hooks.plugin.members import Choice, choose, choose_several, donation, plugins_of_kinds
 from protofl.system.device import device_of
+from protofl.system.files.home import expand_user
 from protofl.system.machine import usable_cores
 from protofl.system.options.plugin_options import check_consent, from_data
 from protofl.system.options.settings import Settings
@@ -274,7 +275,7 @@ def _placed(
             "other processes find what is installed, and classes of modules and files",
             "write it into a file of its own, or use --backend local",
         )
-    folder = settings.data_dir.expanduser().absolute()
+    folder = expand_user(settings.data_dir).absolute()
     update = {"backend": backend, "device": str(device), "data_dir": folder}
     return settings.model_copy(update=update)
 
@@ -293,5 +294,5 @@ def resolved(
     update |= {o: choices[kind].text for o, kind in placed.items() if kind in choices}
     for name in ("participants_from", "init"):
         if (path := getattr(settings, name)) is not None:
-            update[name] = path.expanduser().absolute()
+            update[name] = expand_user(path).absolute()
     return settings.model_copy(update=update)

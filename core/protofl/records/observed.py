@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from protofl.errors import UsageError
+from protofl.system.files.home import expand_user
 from protofl.system.files.series import Series
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class Observed:
     """
 
     def __init__(self, run: str | Path) -> None:
-        self.run = Path(run).expanduser()
+        self.run = expand_user(run)
         self._series = Series(self.run / OBSERVED)
         self._last: tuple[tuple[int, int], tuple[dict[str, Tensor], Any]] | None = None
 

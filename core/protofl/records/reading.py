@@ -29,6 +29,7 @@ from protofl.records.row import Row, round_after
 from protofl.records.weights import Weights, read_weights
 from protofl.system.files.checksums import Check, Damaged, read_json
 from protofl.system.files.commit import manifest_values
+from protofl.system.files.home import expand_user
 from protofl.system.files.lock import LOCK, is_held
 
 FINISHED, UNFINISHED, GOING_ON, DAMAGED = "finished", "unfinished", "going on", "damaged"
@@ -61,7 +62,7 @@ class Reading:
         Raises:
             UsageError: The folder is not a run folder.
         """
-        path = Path(folder).expanduser()
+        path = expand_user(folder)
         if not is_run(path):
             raise no_run(folder, path)
         return cls(path)

@@ -26,6 +26,7 @@ from protofl.records.row import Row
 from protofl.system.files.atomic import write_json
 from protofl.system.files.checksums import Check, Damaged, Record, check_plain
 from protofl.system.files.commit import ELSEWHERE
+from protofl.system.files.home import expand_user
 from protofl.system.files.manifest import Manifest
 from protofl.system.files.tables import unchanged_table
 from protofl.system.files.tensors import Packed, read_tensors, write_tensors
@@ -68,7 +69,7 @@ class RunFolder:
     @property
     def parked(self) -> Path:
         """A folder for files of clients between rounds; it does not outlive the process."""
-        return self.path.expanduser().absolute() / "parked"
+        return expand_user(self.path).absolute() / "parked"
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
@@ -81,7 +82,7 @@ class RunFolder:
         Raises:
             UsageError: The folder can't be written, or is in use.
         """
-        path = path.expanduser().absolute()
+        path = expand_user(path).absolute()
         check_free(path)
         folder = cls(path)
         try:
@@ -115,7 +116,7 @@ class RunFolder:
         Raises:
             Damaged: Files that are needed to continue are damaged.
         """
-        folder = cls(path.expanduser().absolute())
+        folder = cls(expand_user(path).absolute())
 
         def read_record(values: Mapping[str, Any]) -> None:
             folder._record.read(values.get("record"))

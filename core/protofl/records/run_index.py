@@ -21,6 +21,7 @@ from protofl.errors import UsageError, unknown
 from protofl.records.layout import CONFIG, MANIFEST, METRICS, SUMMARY, is_run, runs_below
 from protofl.records.reading import Reading
 from protofl.system.files.atomic import parse_json, regular_file
+from protofl.system.files.home import expand_user
 
 INDEX = ".protofl-runs.json"
 _FORMAT = 2
@@ -224,9 +225,9 @@ def find_runs(word: str, runs: Path) -> list[Path]:
     Raises:
         UsageError: There is no such run, or runs with different identities match.
     """
-    if is_run(Path(word).expanduser()):
-        return [Path(word).expanduser()]
-    there = runs_in(runs.expanduser())
+    if is_run(expand_user(word)):
+        return [expand_user(word)]
+    there = runs_in(expand_user(runs))
     if found := [path for path in there if path.name == word]:
         return found
     if asked := _IDENTITY.fullmatch(word):
@@ -241,7 +242,7 @@ def find_runs(word: str, runs: Path) -> list[Path]:
                     "write more of the digits",
                 )
             return found
-    if Path(word).expanduser().exists():
+    if expand_user(word).exists():
         Reading.of(word)  # says what it is in place of a run
     names = [path.name for path in there] + [told.identity[:8] for told in there.values()]
     raise unknown(f"run (in {runs})", word, filter(None, names), "see: protofl runs list")

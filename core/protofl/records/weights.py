@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from protofl.errors import UsageError
 from protofl.system.files.commit import ELSEWHERE, KEPT, Generation
+from protofl.system.files.home import expand_user
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -93,7 +94,7 @@ def require_here(run: str | Path, found: Generation) -> None:
 
 def kept_generation(run: str | Path, which: str, trial: int) -> tuple[Path, Generation]:
     """Return the folder and the files of a kept round, before their checks; see `read_weights`."""
-    folder = Path(run).expanduser() / "checkpoint"
+    folder = expand_user(run) / "checkpoint"
     now = Generation.read(folder / "manifest.json")
     values, title = now.values, f"{KEPT}{which}-t{trial}"
     if which == "last" and values.get("trial") == trial:

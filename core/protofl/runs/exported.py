@@ -22,6 +22,7 @@ from protofl.data.spec import SampleSpec
 from protofl.errors import UsageError
 from protofl.runs.scorer import raw_samples
 from protofl.system.files.atomic import regular_file
+from protofl.system.torch_state import standard_torch
 
 BATCH = 256
 """Samples that are scored at once."""
@@ -59,6 +60,7 @@ class Exported:
             "set stored them (standardised, if it was)"
         )
 
+    @standard_torch()
     @torch.no_grad()
     def scores(self, x: Tensor) -> Tensor:
         """Return class scores [N, C] of samples [N, …] from `samples_in`."""
@@ -119,6 +121,7 @@ class Exported:
         return np.moveaxis(pixels, 3, 1)
 
 
+@standard_torch()
 def read_exported(path: Path, *, trust_pickle: bool = False) -> Exported:
     """Read an exported client.
 

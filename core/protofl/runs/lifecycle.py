@@ -44,13 +44,16 @@ from protofl.runs.tracking import TrackedProgress, check_trackers
 from protofl.system.consent import check_recorded
 from protofl.system.device import deterministic_kernels
 from protofl.system.files.atomic import disk_errors, temporary_folder, write_json
+from protofl.system.files.home import expand_user
 from protofl.system.files.lock import folder_lock
 from protofl.system.files.tables import rounded
 from protofl.system.machine import Idle
 from protofl.system.options.plugin_options import option_names
 from protofl.system.profile.run_profile import RunProfile
+from protofl.system.torch_state import standard_torch
 
 
+@standard_torch()
 def start(
     request: Request, progress: Progress, idle: Idle | None = None, plan: Plan | None = None
 ) -> Result:
@@ -80,8 +83,8 @@ def _start(
     if request.resume and out:
         from protofl.runs import resumption
 
-        check_resumable(out.expanduser())
-        until.enter_context(folder_lock(out.expanduser().absolute(), "--resume --out"))
+        check_resumable(expand_user(out))
+        until.enter_context(folder_lock(expand_user(out).absolute(), "--resume --out"))
         folder = RunFolder.reopen(out)
         recorded = folder.config()
         folder.count_all(recorded)
@@ -91,7 +94,7 @@ def _start(
         given = recorded_backend(folder.path, given, note) | folder.engine | given
         given = resumption.resumed_options(recorded, given, note)
     elif out is not None:
-        check_free(out.expanduser().absolute())
+        check_free(expand_user(out).absolute())
     home = folder.path if recorded else request.home
     plan = plan or Plan.make(
         given,
@@ -121,12 +124,13 @@ def _start(
     if folder.finished:
         life.write_data_facts()
     else:
-        kept = record_divergence(folder.path.expanduser(), plan.device.type)
+        kept = record_divergence(expand_user(folder.path), plan.device.type)
         with deterministic_kernels(plan.settings.deterministic), kept, _large_samples_named(plan):
             life.train()
     return life.conclude()
 
 
+@standard_torch()
 def plan_run(request: Request, note: Callable[[str], None]) -> Plan:
     """Plan a new run and check it as `start` does, without a folder and without training.
 
@@ -309,7 +313,7 @@ class _Lifecycle:
             for architecture in plan.info.architectures:
                 plan.cost(architecture)  # kept for the rounds
         if not self.request.resume:
-            path = self.folder.path.expanduser().absolute()
+            path = expand_user(self.folder.path).absolute()
             check_free(path)
             self.until.enter_context(folder_lock(path, "--out"))
             self.folder = RunFolder.create(path, self._config())

@@ -23,6 +23,8 @@ from protofl.hooks.plugin.members import Choice, choose
 from protofl.hooks.wire.payload import Payload
 from protofl.records.reading import Reading
 from protofl.runs.scorer import raw_samples, scorers_of
+from protofl.system.files.home import expand_user
+from protofl.system.torch_state import standard_torch
 
 PAIRS = (("x", "y"), ("x_test", "y_test"), ("x_train", "y_train"))
 """Names of samples and labels in an .npz file; the first that it has count."""
@@ -91,6 +93,7 @@ class Evaluation:
     notes: tuple[str, ...] = ()
 
 
+@standard_torch()
 def evaluate(
     run: OpenedRun, data: NewData, clients: Sequence[int], which: str, trial: int
 ) -> Evaluation:
@@ -149,10 +152,10 @@ def new_data(run: OpenedRun, text: str) -> NewData:
     Raises:
         UsageError: The data cannot be read, or their samples or classes are not the run's.
     """
-    path = Path(text).expanduser()
+    path = expand_user(text)
     name = text.partition(":")[0]
     if name == "npz" and ":" in text:
-        path = Path(text.partition(":")[2]).expanduser()
+        path = expand_user(text.partition(":")[2])
     if path.suffix == ".npz" and (name == "npz" or path.is_file()):
         return _of_npz(run, path)
     if path.is_dir():

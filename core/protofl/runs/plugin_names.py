@@ -6,7 +6,6 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from protofl.errors import Clash, UsageError
@@ -14,6 +13,7 @@ from protofl.hooks.discovery.kinds import KINDS, spec_hooks
 from protofl.hooks.discovery.registry import ARRAYS_PLACE, Registry
 from protofl.runs.request import Request, read_request
 from protofl.system.consent import allow, check_code
+from protofl.system.files.home import expand_user
 from protofl.system.options.parsing import assignments
 from protofl.system.options.table import CHOOSING, SEVERAL
 from protofl.system.sources import load, place_of_class
@@ -96,7 +96,7 @@ def _place(kind: str, text: str) -> tuple[str, str]:
         return "", ""
     place, name, argument = found.groups()
     if place.endswith(".py") and found.re is _FILE:
-        return f"{Path(place).expanduser().resolve()}:{name}", argument
+        return f"{expand_user(place).resolve()}:{name}", argument
     if "." not in place and kind not in ("method", "wrapper"):
         return "", ""  # NAME:ARGUMENT
     return f"{place}:{name}", argument

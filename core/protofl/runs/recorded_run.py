@@ -13,6 +13,7 @@ from protofl.records.reading import Reading
 from protofl.records.record_files import table_or_none
 from protofl.records.result import Result, recorded_accuracies
 from protofl.records.row import Row, columns_of, frame_of
+from protofl.system.files.home import expand_user
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -368,7 +369,7 @@ class Run(Reading):
         """
         from protofl.runs.scorer import export
 
-        return export(self.scorer(client, which, trial), self.plan, Path(path).expanduser())
+        return export(self.scorer(client, which, trial), self.plan, expand_user(path))
 
     def _check_client(self, client: int) -> None:
         clients = self.config["clients"]

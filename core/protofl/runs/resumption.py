@@ -14,6 +14,7 @@ from protofl.records.run_folder import RunFolder
 from protofl.runs.configuration import describe_changes
 from protofl.system.consent import is_data_folder
 from protofl.system.files.atomic import default_data_dir
+from protofl.system.files.home import expand_user
 from protofl.system.options.parsing import (
     check_unchanged,
     merge_nested,
@@ -89,11 +90,11 @@ def _as_recorded(key: str, value: Any) -> str:  # noqa: ANN401 - options are of 
     """Return a value as config.json has it."""
     name, colon, path = str(value).partition(":")
     if OPTIONS[key].chooses and colon:
-        return f"{name}:{Path(path).expanduser().resolve()}"
+        return f"{name}:{expand_user(path).resolve()}"
     if key == "public" and value == "none":
         return "0"
     found = validated(key, value)
-    return str(found.expanduser().absolute() if isinstance(found, Path) else found)
+    return str(expand_user(found).absolute() if isinstance(found, Path) else found)
 
 
 _ANEW = "begin another run: --config RUN/config.json with the number wanted"

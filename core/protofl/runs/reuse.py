@@ -22,6 +22,7 @@ from protofl.runs.recorded_run import Run
 from protofl.runs.request import Request
 from protofl.runs.requested_run import RequestedRun
 from protofl.system.files.atomic import disk_errors
+from protofl.system.files.home import expand_user
 from protofl.system.files.lock import waiting_lock
 from protofl.system.machine import Idle
 
@@ -69,7 +70,7 @@ def run_or_reuse(
         RunFailure: The run failed; finished rounds are in its folder, and count the next time.
         DivergedBefore: The run diverged before, and `repeat_diverged` is False.
     """
-    wanted, folder = RequestedRun.of(request, progress), Path(runs).expanduser()
+    wanted, folder = RequestedRun.of(request, progress), expand_user(runs)
     waits = f"waiting for another process that makes the same run in {folder}"
     with disk_errors(), ExitStack() as until:
         for lock in wanted.locks(folder):
@@ -111,5 +112,5 @@ def find(
         UsageError: Something asked for can't be done.
     """
     wanted = RequestedRun.of(request, progress)
-    parts = map(wanted.part_of, wanted.candidates(Path(runs).expanduser()))
+    parts = map(wanted.part_of, wanted.candidates(expand_user(runs)))
     return next((wanted.told_of(part) for part in parts if part), None)

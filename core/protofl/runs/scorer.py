@@ -37,6 +37,7 @@ from protofl.system.files.atomic import write_file
 from protofl.system.files.tensors import read_tensors, tensor_bytes
 from protofl.system.formatting import shape_text
 from protofl.system.profile.run_profile import Sums
+from protofl.system.torch_state import standard_torch
 
 
 class Scorer(nn.Module):
@@ -71,6 +72,13 @@ class Scorer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return class scores [B, C] of raw samples [B, …] (`raw_samples`)."""
+        if torch.compiler.is_compiling():
+            return self._scored(x)
+        grad = torch.is_grad_enabled()
+        with standard_torch(), torch.set_grad_enabled(grad):
+            return self._scored(x)
+
+    def _scored(self, x: Tensor) -> Tensor:
         plan, view = self._plan, Client(self._record, self._plan.composition.main)
         stored = x if self.preparation is None else self.preparation(x)
         seen = plan.model_input(stored, self._record.architecture.channels_last)
@@ -78,6 +86,7 @@ class Scorer(nn.Module):
             scores: Tensor = plan.composition.call("inference", client=view, x=seen)
         return scores
 
+    @standard_torch()
     @torch.no_grad()
     def scores(self, x: Tensor) -> Tensor:
         """Return class scores [N, C], computed in the batches of an evaluation."""
@@ -126,7 +135,7 @@ def scorers_of(
     own = reading.weights(which, trial, []).trial  # of a part of a run, the trial of the whole
     folder, found = kept_round(reading.folder, which, own, [*clients])
     number = found.values["round"]
-    with compute_threads(plan.settings.server_threads):
+    with standard_torch(), compute_threads(plan.settings.server_threads):
         side = ServerSide(plan, trial, Sums())
         unpack_server(side.record, read_tensors(folder / found.values["server"]))
         side.begin(number)
@@ -136,6 +145,7 @@ def scorers_of(
         yield client, scorer_with(plan, trial, client, file, number, blob, preparation)
 
 
+@standard_torch()
 def scorer_with(
     plan: Plan,
     trial: int,
@@ -241,6 +251,7 @@ def _torch_export(program: torch.export.ExportedProgram, about: dict[str, str]) 
     return file.getvalue()
 
 
+@standard_torch()
 def export(scorer: Scorer, plan: Plan, path: Path) -> Path:
     """Write a client to ``path``; its ending chooses the format.
 

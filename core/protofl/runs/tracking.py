@@ -22,6 +22,7 @@ from protofl.records.layout import TRACKING
 from protofl.records.run_folder import RunFolder
 from protofl.system.files.atomic import write_json
 from protofl.system.files.checksums import read_json
+from protofl.system.files.home import expand_user
 
 RESUME_TRACKING = "--resume --track on the finished run writes them down"
 
@@ -209,7 +210,7 @@ class TrackedProgress:
             self._lines.put(f"the run is not tracked: {error_text(error)}")
 
     def _start(self, plan: Plan, home: RunFolder) -> None:
-        settings, folder = plan.settings, home.path.expanduser().absolute()
+        settings, folder = plan.settings, expand_user(home.path).absolute()
         rows = [*home.rows]
         self._count = len(rows)
         run = TrackedRun(

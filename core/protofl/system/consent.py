@@ -18,6 +18,7 @@ from typing import Any
 
 from protofl.errors import UsageError
 from protofl.system.files.atomic import default_data_dir, regular_file
+from protofl.system.files.home import expand_user
 
 INHERITED = "PROTOFL_INTERNAL_TRUSTED"
 """The environment variable by which worker processes inherit the consents."""
@@ -36,7 +37,7 @@ def trust_code(*paths: str | Path) -> None:
         UsageError: The file or folder does not exist.
     """
     for path in paths:
-        found = Path(path).expanduser()
+        found = expand_user(path)
         if found.exists():
             _files.add(found.resolve())
         elif isinstance(path, str) and all(part.isidentifier() for part in path.split(".")):
@@ -50,7 +51,7 @@ def allow(places: Iterable[str]) -> None:
     for place in filter(None, places):
         target = place.rpartition(":")[0]
         if target.endswith(".py"):
-            _files.add(Path(target).expanduser().resolve())
+            _files.add(expand_user(target).resolve())
         else:
             _modules.add(target)
 
@@ -58,20 +59,20 @@ def allow(places: Iterable[str]) -> None:
 def allow_folder(folder: object) -> None:
     """Allow a data folder, as this command line or program names it."""
     if folder is not None:
-        _folders.add(Path(str(folder)).expanduser().resolve())
+        _folders.add(expand_user(str(folder)).resolve())
 
 
 def is_data_folder(folder: object) -> bool:
     """Return True if the user named a data folder in this process, or it is the usual one."""
-    found = Path(str(folder)).expanduser().resolve()
-    return found in _folders or found == default_data_dir().expanduser().resolve()
+    found = expand_user(str(folder)).resolve()
+    return found in _folders or found == expand_user(default_data_dir()).resolve()
 
 
 def is_allowed(place: str) -> bool:
     """Return True if a class may be imported; an empty place names none."""
     target = place.rpartition(":")[0]
     if target.endswith(".py"):
-        path = Path(target).expanduser().resolve()
+        path = expand_user(target).resolve()
         return not _files.isdisjoint((path, *path.parents))
     parents = target.split(".")
     known = {".".join(parents[: n + 1]) for n in range(len(parents))}
@@ -145,7 +146,7 @@ def is_inside(path: object, home: Path) -> bool:
     An invalid path, with a zero byte, counts as inside: reading it raises an error with its name.
     """
     try:
-        return Path(str(path)).expanduser().resolve().is_relative_to(home.expanduser().resolve())
+        return expand_user(str(path)).resolve().is_relative_to(expand_user(home).resolve())
     except ValueError:
         return True
 
@@ -156,7 +157,7 @@ def digest_of(place: str) -> str:
     if not target.endswith(".py"):
         return "a module outside the installed plugins"
     try:
-        content = regular_file(Path(target).expanduser()).read_bytes()
+        content = regular_file(expand_user(target)).read_bytes()
     except OSError as error:
         return error.strerror or str(error)
     return f"SHA-256 {hashlib.sha256(content).hexdigest()[:16]}…"

@@ -7,14 +7,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-import torch
+from protofl.system.torch_state import TorchState
 
 
 class InterpreterState:
-    """Default dtype, recursion limit, current folder and standard output at one moment."""
+    """State of torch, recursion limit, current folder and standard output at one moment."""
 
     def __init__(self) -> None:
-        self._dtype, self._limit = torch.get_default_dtype(), sys.getrecursionlimit()
+        self._torch, self._limit = TorchState(), sys.getrecursionlimit()
         self._folder, self._stdout, self._copy = "", sys.stdout, -1
         self._number = -1
         with suppress(OSError, AttributeError):
@@ -25,10 +25,7 @@ class InterpreterState:
 
     def restore(self) -> list[str]:
         """Restore the state; return the changes, such as "changed the recursion limit to 50"."""
-        found = []
-        if (dtype := torch.get_default_dtype()) != self._dtype:
-            torch.set_default_dtype(self._dtype)
-            found.append(f"changed torch's default dtype to {str(dtype).removeprefix('torch.')}")
+        found = self._torch.restore()
         if (limit := sys.getrecursionlimit()) != self._limit:
             sys.setrecursionlimit(self._limit)
             found.append(f"changed the recursion limit to {limit}")

@@ -18,6 +18,7 @@ from typing import Any
 
 from protofl.errors import ProtoflError, UsageError, ends_hook, error_text, unknown
 from protofl.system.files.atomic import regular_file
+from protofl.system.files.home import expand_user
 
 _loaded: dict[str, tuple[Path, str, bytes]] = {}
 """{module: its file, the digest of its code, and its content when it was loaded from the file}."""
@@ -109,7 +110,7 @@ def _module(name: str) -> ModuleType:
 
 def _module_of_file(name: str) -> ModuleType:
     """Import a file as a module, in its package if it lies in one."""
-    path = Path(name).expanduser().resolve()
+    path = expand_user(name).resolve()
     if not path.is_file():
         raise UsageError(f"there is no file {name}", do="give the path of a Python file")
     folder, names = path.parent, [path.stem]

@@ -20,6 +20,7 @@ from protofl.federation.events import Event, Note
 from protofl.federation.federation import Federation
 from protofl.federation.plan import Plan
 from protofl.hooks.plugin.members import choose
+from protofl.system.torch_state import computing_in
 from protofl.testing import toy
 
 RAGGED = [[6, 5, 4, 0], [0, 7, 0, 6], [9, 0, 3, 2], [4, 4, 4, 4], [1, 0, 2, 0], [5, 6, 0, 6]]
@@ -75,14 +76,13 @@ def ragged_images() -> Any:  # noqa: ANN401 - protofl.datasets.Dataset
 @contextmanager
 def double_precision() -> Iterator[None]:
     """All models, samples and draws in float64 inside the block."""
-    narrow, default = torch.Tensor.float, torch.get_default_dtype()
-    try:
-        torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign]
-        torch.set_default_dtype(torch.float64)
-        yield
-    finally:
-        torch.Tensor.float = narrow  # type: ignore[method-assign]
-        torch.set_default_dtype(default)
+    narrow = torch.Tensor.float
+    with computing_in(torch.float64):
+        try:
+            torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign]
+            yield
+        finally:
+            torch.Tensor.float = narrow  # type: ignore[method-assign]
 
 
 class Run:

@@ -30,6 +30,7 @@ from typing import Any
 
 from protofl.errors import UsageError
 from protofl.runs.request import Request
+from protofl.system.files.home import expand_user
 from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.batch_events import BatchRun, CheckedRun, Outcome
 from protofl_workbench.batch.batch_tasks import (
@@ -65,7 +66,7 @@ class Batch:
         repeat_diverged: bool = True,
     ) -> None:
         self._group, self._repeat_diverged = group, repeat_diverged
-        self.runs, self._at_once, self._follow = runs.expanduser().absolute(), at_once, follow
+        self.runs, self._at_once, self._follow = expand_user(runs).absolute(), at_once, follow
         self._inbox: queue.Queue[tuple[ProcessWorker, WorkerMessage]] = queue.Queue()
         self._workers: list[ProcessWorker | LocalWorker] = []
         self._free: list[ProcessWorker | LocalWorker] = []

@@ -16,6 +16,7 @@ import numpy as np
 
 from protofl.errors import UsageError
 from protofl.system.files.atomic import write_file
+from protofl.system.files.home import expand_user
 
 NONE = "–"
 
@@ -200,7 +201,7 @@ def write_output(path: str | Path, content: str | bytes) -> None:
     Raises:
         UsageError: The file cannot be written, or is not a regular file.
     """
-    path = Path(path).expanduser()
+    path = expand_user(path)
     try:
         write_file(path, content)
     except OSError as error:

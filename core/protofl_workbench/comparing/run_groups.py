@@ -16,6 +16,7 @@ from protofl.records.record_files import table_of
 from protofl.records.result import Result
 from protofl.runs.recorded_run import Run, load_run
 from protofl.system.files.checksums import Damaged
+from protofl.system.files.home import expand_user
 from protofl.system.files.tables import flat
 from protofl.system.formatting import count
 from protofl.system.options.table import EXTENT
@@ -112,7 +113,7 @@ def runs_in(given: RunLike) -> list[Run]:
     if isinstance(given, Run):
         return [given]
     folder = given.folder if isinstance(given, Result) else given
-    path = Path(folder).expanduser()
+    path = expand_user(folder)
     below = list(runs_below(path)) or _runs_of_sweep(path)
     return [Run.of(path) for path in below] or [load_run(folder)]
 

@@ -19,6 +19,7 @@ from protofl.records.weights import read_weights
 from protofl.runs.configuration import check_same_data
 from protofl.system.files.series import Series
 from protofl.system.machine import machine_facts, recorded_facts
+from protofl.system.torch_state import standard_torch
 from protofl.system.version import versions
 from protofl_workbench.replaying.replayed_server import (
     ReplayedRound,
@@ -138,6 +139,7 @@ class Replay:
         return {**about, "notes": self.notes, "replays": every}
 
 
+@standard_torch()
 def replay(
     run: str | Path,
     *,

@@ -12,6 +12,7 @@ from typing import Any
 from protofl.errors import ProtoflError
 from protofl.hooks.discovery.registry import Registry
 from protofl.runs.recorded_run import Run
+from protofl.system.files.home import expand_user
 from protofl.system.options.parsing import as_typed, options_in
 from protofl.system.options.plugin_options import Config, VariantConfig, option_names
 from protofl.system.options.table import (
@@ -263,6 +264,6 @@ def _exact(value: Any) -> str:  # noqa: ANN401 - options are of many types
 
 def shell_path(path: Path) -> str:
     """Return a path for a shell in the current folder."""
-    full = path.expanduser().absolute()
+    full = expand_user(path).absolute()
     relative = os.path.relpath(full)
     return shlex.quote(relative if not relative.startswith("..") else str(full))

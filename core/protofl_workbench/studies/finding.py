@@ -20,6 +20,7 @@ from protofl.errors import ProtoflError, UsageError, unknown
 from protofl.hooks.discovery.kinds import Plugin
 from protofl.hooks.discovery.registry import Registry
 from protofl.system.files.atomic import regular_file
+from protofl.system.files.home import expand_user
 from protofl.system.files.tables import parse_toml
 from protofl_workbench.studies.study import Study
 from protofl_workbench.studies.study_files import ExtendedFile
@@ -128,7 +129,7 @@ def find_study(name: str) -> Study:
         UsageError: There is no such study, or the file is not a study.
     """
     if name.endswith(".toml"):
-        return study_of_file(Path(name).expanduser())
+        return study_of_file(expand_user(name))
     collection, _, own = name.partition("/")
     registry = Registry()
     if own and collection in {plugin.name for plugin in registry.plugins("study")}:

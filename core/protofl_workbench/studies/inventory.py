@@ -19,6 +19,7 @@ from protofl.runs.request import Request
 from protofl.runs.requested_run import RequestedRun
 from protofl.runs.reuse import find
 from protofl.system.files.atomic import default_data_dir
+from protofl.system.files.home import expand_user
 from protofl.system.options.plugin_options import Config, consents
 from protofl_workbench.studies.account import data_choice, outline_of
 from protofl_workbench.studies.cell_options import files_in, generator_class, needs_generator
@@ -95,7 +96,7 @@ def finished_run(cell: Cell, runs: Path) -> Run | None:
         replace(request, options={**request.options, "rounds": cell.begun}), ignore
     )
     seed, trials = requested.plan.settings.seed, range(requested.plan.settings.trials)
-    for run in requested.candidates(runs.expanduser()):
+    for run in requested.candidates(expand_user(runs)):
         enough = all(len(run.rows_of(trial)) >= cell.rounds for trial in trials)
         if run.config["seed"] == seed and enough:
             try:
@@ -108,7 +109,7 @@ def finished_run(cell: Cell, runs: Path) -> Run | None:
 def unfinished_run(request: Request, runs: Path) -> Run | None:
     """Return the longest unfinished run that can be resumed for a request."""
     requested = RequestedRun.of(request, ignore)
-    return next(filter(requested.can_extend, requested.candidates(runs.expanduser())), None)
+    return next(filter(requested.can_extend, requested.candidates(expand_user(runs))), None)
 
 
 def reuse_notes(request: Request, runs: Path) -> str:
@@ -119,7 +120,7 @@ def reuse_notes(request: Request, runs: Path) -> str:
         if isinstance(event, Note) and event.text.startswith(str(folder)):
             said.append(event.text)
 
-    folder = runs.expanduser()
+    folder = expand_user(runs)
     RequestedRun.of(request, listen).candidates(folder)
     return "; ".join(said)
 

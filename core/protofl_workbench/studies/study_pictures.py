@@ -11,6 +11,7 @@ import numpy as np
 
 from protofl.errors import UsageError
 from protofl.runs.recorded_run import load_run
+from protofl.system.files.home import expand_user
 from protofl_workbench import plots
 from protofl_workbench.plots.bar_charts import bar_chart
 from protofl_workbench.plots.client_charts import split_figure
@@ -47,7 +48,7 @@ def draw(result: StudyResult, out: Path) -> list[Path]:
         )
     written = []
     for name, figure in found.items():
-        path = out.expanduser()
+        path = expand_user(out)
         if len(found) > 1:
             path = path.with_stem(f"{path.stem}-{name}")
         save(figure, path)

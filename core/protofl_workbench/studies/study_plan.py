@@ -11,6 +11,7 @@ from protofl.errors import UsageError
 from protofl.federation.plan import Plan
 from protofl.records.failure import repeated_failure
 from protofl.system.consent import digest_of
+from protofl.system.files.home import expand_user
 from protofl_workbench.batch.estimate import pace, seconds_of, steps_in, workload
 from protofl_workbench.studies.account import plan_of
 from protofl_workbench.studies.cells import Cell, Change
@@ -107,7 +108,7 @@ def plan_study(
     Raises:
         UsageError: A cell cannot be run.
     """
-    state, folder = StudyProgress.of(study, change), Path(runs).expanduser()
+    state, folder = StudyProgress.of(study, change), expand_user(runs)
     cells = state.to_run() if study.kind != "account" else []
     made = Counter(cell.key for cell in state.cells if cell.options)
     missing = missing_inputs(cells, lambda line: None, fetch=False)

@@ -13,6 +13,7 @@ from protofl.runs.plugin_names import name_plugins, places_in
 from protofl.runs.request import Request, read_request
 from protofl.system.consent import check_code
 from protofl.system.files.atomic import write_file
+from protofl.system.files.home import expand_user
 from protofl.system.files.lock import LOCK
 from protofl.system.files.tables import read_table, to_toml
 from protofl.system.options.parsing import as_typed
@@ -284,5 +285,5 @@ def _texts(value: Any) -> Iterator[str]:  # noqa: ANN401 - options are of many t
 def _is_below(where: Path, text: str) -> bool:
     """Return True if a text is ``PATH`` or ``NAME:PATH`` with a relative path in a folder."""
     paths = [*[text][: os.sep in text], text.partition(":")[2]]
-    relative = [path for path in paths if path and not Path(path).expanduser().is_absolute()]
+    relative = [path for path in paths if path and not expand_user(path).is_absolute()]
     return any(os.path.exists(where / path) for path in relative)

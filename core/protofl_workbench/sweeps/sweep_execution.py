@@ -9,6 +9,7 @@ from pathlib import Path
 from protofl.errors import UsageError
 from protofl.records.layout import fresh_folder
 from protofl.system.files.atomic import disk_errors
+from protofl.system.files.home import expand_user
 from protofl.system.files.lock import folder_lock
 from protofl.system.options.parsing import check_unchanged, parse_options
 from protofl_workbench.batch import batch_events as events
@@ -88,7 +89,7 @@ def start_sweep(
     with ExitStack() as until, disk_errors():
         batch = until.enter_context(_batch(sweep, folder, at_once=at_once, follow=follow))
         checked = _checked(sweep, batch)
-        until.enter_context(folder_lock(folder.expanduser().absolute(), "--out"))
+        until.enter_context(folder_lock(expand_user(folder).absolute(), "--out"))
         check_new_folder(folder, sweep)
         write_sweep(folder, sweep)
         return _execute(sweep, folder, batch, checked)
@@ -117,13 +118,13 @@ def resume_sweep(
     sweep = load_sweep(folder)
     check_same_place(sweep)
     for name in (CSV, JSON):
-        if (folder.expanduser() / name).is_dir():
+        if (expand_user(folder) / name).is_dir():
             raise UsageError(f"--resume {folder}: {name} is a folder, expected a file")
     again = parse_options({"set": [*said]}).get("options", {})
     check_unchanged(sweep.base.options.get("options", {}), again, ())
     sweep.base.said = again
     with ExitStack() as until, disk_errors():
-        until.enter_context(folder_lock(folder.expanduser().absolute(), "--resume"))
+        until.enter_context(folder_lock(expand_user(folder).absolute(), "--resume"))
         if budget is not None and budget != sweep.budget:
             sweep = sweep.with_budget(budget)
             write_sweep(folder, sweep)

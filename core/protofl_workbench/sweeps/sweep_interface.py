@@ -9,6 +9,7 @@ from typing import Any
 
 from protofl.errors import UsageError
 from protofl.runs.plugin_names import NamedOptions, named_request
+from protofl.system.files.home import expand_user
 from protofl.system.options.table import validated
 from protofl_workbench.batch import batch_events as events
 from protofl_workbench.sweeps import sweep_execution
@@ -92,7 +93,7 @@ def _resumed(
 ) -> SweepResult:
     said = [f"{key}={value}" for key, value in consent.items()]
     return sweep_execution.resume_sweep(
-        Path(folder).expanduser(), said=said, budget=budget, at_once=at_once, follow=follow
+        expand_user(folder), said=said, budget=budget, at_once=at_once, follow=follow
     )[1]
 
 
@@ -111,7 +112,7 @@ def _started(
             until.enter_context(offer.open())
         folder = Path(out) if out is not None else sweep_execution.new_folder(sweep)
         return sweep_execution.start_sweep(
-            sweep, folder.expanduser(), at_once=at_once, follow=follow
+            sweep, expand_user(folder), at_once=at_once, follow=follow
         )
 
 
@@ -160,7 +161,7 @@ def requested_sweep(
     sweep = Sweep(
         request,
         resolved_axes(axes, request),
-        runs=Path(runs or "runs").expanduser().absolute(),
+        runs=expand_user(runs or "runs").absolute(),
         **{key: value for key, value in own.items() if value is not None},
     )
     notes = check_sweep(sweep, MOST if most is None else most)

@@ -16,6 +16,7 @@ from protofl.records.record_files import table_of
 from protofl.records.row import Row, frame_of
 from protofl.system.files.atomic import write_file, write_json
 from protofl.system.files.checksums import Damaged
+from protofl.system.files.home import expand_user
 from protofl.system.formatting import count
 from protofl_workbench.batch.batch_events import Outcome
 from protofl_workbench.comparing.figure_table import csv_text
@@ -339,7 +340,7 @@ def load_results(folder: str | Path) -> SweepResult:
         UsageError: It is not the folder of a sweep, the sweep has no results yet, or the file is
             damaged.
     """
-    path = Path(folder).expanduser()
+    path = expand_user(folder)
     if not (path / JSON).is_file():
         why = "it has no results yet" if (path / "sweep.toml").exists() else f"it has no {JSON}"
         raise UsageError(

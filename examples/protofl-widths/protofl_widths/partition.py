@@ -35,7 +35,7 @@ class Quantity:
             raise pf.UsageError(
                 f"quantity: {len(labels)} samples are too few for {num_clients} clients with at "
                 f"least {min_samples} each",
-                do=f"use at most {len(labels) // min_samples} clients, or a smaller batch size",
+                do=f"use at most {len(labels) // min_samples} clients, or more samples",
             )
         shares = generator.dirichlet(np.full(num_clients, config.beta))
         ends = np.floor(np.cumsum(shares) * spare).astype(np.int64)[:-1]

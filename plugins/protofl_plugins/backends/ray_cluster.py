@@ -100,7 +100,7 @@ def connect(config: Config, workers: int) -> tuple[Any, Leave]:
         The module, and a function that ends what was begun here.
 
     Raises:
-        UsageError: Ray is not installed, or nothing answers at the address.
+        UsageError: Ray is not installed or does not start, or nothing answers at the address.
     """
     ray = _import()
     if ray.is_initialized():  # by the program that called; it stays
@@ -118,19 +118,22 @@ def connect(config: Config, workers: int) -> tuple[Any, Leave]:
     with _own_sigterm(), _loopback(ray, only=config.address is None):
         try:
             ray.init(**options)
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        except Exception as error:  # a start that takes too long is a plain Exception
             with suppress(Exception):
                 ray.shutdown()
-            where = (
-                "Ray could not be started here"
-                if config.address is None
-                else (f"backend.address={config.address}: no Ray cluster could be joined")
-            )
-            line = str(error).strip().splitlines()
-            raise pf.UsageError(where, line[0] if line else "", _HOW) from error
+            where, do = "Ray could not be started here", _RETRY
+            if config.address is not None:
+                where = f"backend.address={config.address}: no Ray cluster could be joined"
+                do = _HOW
+            line = str(error).strip().splitlines() or [type(error).__name__]
+            raise pf.UsageError(where, line[0], do) from error
     return ray, lambda: ray.shutdown()
 
 
+_RETRY = (
+    "the machine may be busy or lack memory or disk: try again, use fewer --workers, or choose "
+    "--backend process"
+)
 _HOW = "start a cluster with: ray start --head, or leave backend.address out"
 
 

@@ -32,7 +32,7 @@ class Digits:
         "feature_dim": 128,
         "partition": "pathological",
         "options": {
-            "partition": {"classes_per_client": 4},
+            "partition": {"classes_per_client": 4, "min_samples": 22},
             "schedule": {"over": 2, "floor": 0.33},
         },
         # Large nets take half the time on 16 pixels instead of 32. Their last stages then see 1×1

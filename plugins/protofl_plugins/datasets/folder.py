@@ -88,13 +88,13 @@ class Folder:
     @pf.hookimpl
     def cache_key(self, config: Config, data_dir: Path) -> str:
         """The paths, sizes and times of all files."""
-        root = Path(config.path).expanduser()
+        root = pf.expand_user(config.path)
         return _key("folder", root, _parts(root, layout=config.layout), config, config.layout)
 
     @pf.hookimpl
     def decode(self, config: Config, data_dir: Path) -> pf.datasets.Dataset:
         """Decode all images to RGB of one size."""
-        root = Path(config.path).expanduser()
+        root = pf.expand_user(config.path)
         parts = _parts(root, layout=config.layout)
         if config.layout == "classes":
             classes = _folders(parts[0])
@@ -120,7 +120,7 @@ class Domains:
     @pf.hookimpl
     def cache_key(self, config: Config, data_dir: Path) -> str:
         """The paths, sizes and times of all files."""
-        root = Path(config.path).expanduser()
+        root = pf.expand_user(config.path)
         parts = _parts(root, "domains")
         if files := _npz_files(root):
             return pf.datasets.files_key("domains-npz", root, files)
@@ -133,7 +133,7 @@ class Domains:
         Raises:
             UsageError: A domain lacks a class that another has.
         """
-        root = Path(config.path).expanduser()
+        root = pf.expand_user(config.path)
         parts = _parts(root, "domains")
         if files := _npz_files(root):
             return read_domains(files)

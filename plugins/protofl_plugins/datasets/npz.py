@@ -55,11 +55,11 @@ class Npz:
     @pf.hookimpl
     def cache_key(self, config: Config, data_dir: Path) -> str:
         """The file's path, size and time."""
-        path = Path(config.path).expanduser()
+        path = pf.expand_user(config.path)
         if not path.exists():
             raise pf.UsageError(f"no file {path}", do="give it as --dataset npz:PATH")
         chosen = config.model_dump(exclude_defaults=True, exclude={"path"})
-        return pf.datasets.files_key("npz", path, [path], "columns", *chosen.items())
+        return pf.datasets.files_key("npz", path, [path], "columns 2", *chosen.items())
 
     @pf.hookimpl
     def decode(self, config: Config, data_dir: Path) -> pf.datasets.Dataset:

@@ -64,7 +64,7 @@ class PFLlib:
     @pf.hookimpl
     def cache_key(self, config: Config, data_dir: Path) -> str:
         """The paths, sizes and times of all files."""
-        root = Path(config.path).expanduser()
+        root = pf.expand_user(config.path)
         files = [root / part / f"{i}.npz" for i in range(_clients(root)) for part in _PARTS]
         about = root / "config.json"
         chosen = config.model_dump(exclude_defaults=True, exclude={"path", "trust_pickle"})
@@ -76,7 +76,7 @@ class PFLlib:
     @pf.hookimpl
     def decode(self, config: Config, data_dir: Path) -> pf.datasets.Dataset:
         """Pool all clients' samples and note which rows are whose."""
-        root = Path(config.path).expanduser()
+        root = pf.expand_user(config.path)
         clients = _clients(root)
         files = [root / part / f"{i}.npz" for i in range(clients) for part in _PARTS]
         parts = [_read(file, config.trust_pickle) for file in files]

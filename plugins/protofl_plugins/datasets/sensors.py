@@ -179,7 +179,7 @@ def _windows(readings: np.ndarray, window: int, step: int) -> tuple[np.ndarray, 
 
 def _folder(path: str, name: str) -> Path:
     """Return the data set's folder; the folder around it serves too."""
-    root = Path(path).expanduser()
+    root = pf.expand_user(path)
     if not root.is_dir():
         raise pf.UsageError(f"no folder {root}", do=f"give it as --dataset {name}:DIR")
     for inner in ("UCI HAR Dataset", "PAMAP2_Dataset"):

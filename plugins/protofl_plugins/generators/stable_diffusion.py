@@ -37,7 +37,7 @@ class StableDiffusion:
     def outline(self, config: Config, data_dir: Path) -> pf.datasets.Outline:
         """The sizes from the folder's JSON files; those of Stable Diffusion v1.5 for a hub name."""
         _diffusers()
-        folder = Path(config.model).expanduser()
+        folder = pf.expand_user(config.model)
         for part in ("unet", "transformer"):
             file = folder / part / "config.json"
             if file.is_file():
@@ -57,7 +57,7 @@ class StableDiffusion:
         self, config: Config, device: torch.device, data_dir: Path
     ) -> DiffusionGenerator:
         """Load the pipeline; safetensors only, so that no pickle is opened."""
-        folder = Path(config.model).expanduser()
+        folder = pf.expand_user(config.model)
         source = str(folder) if folder.is_dir() else config.model
         try:
             pipeline = _diffusers().DiffusionPipeline.from_pretrained(

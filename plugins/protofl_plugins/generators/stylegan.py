@@ -25,7 +25,7 @@ import protofl as pf
 
 
 def _absolute(path: Path | None) -> Path | None:
-    return path.expanduser().absolute() if path else None
+    return pf.expand_user(path).absolute() if path else None
 
 
 _Path = Annotated[Path | None, AfterValidator(_absolute)]

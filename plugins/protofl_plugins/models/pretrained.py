@@ -22,7 +22,7 @@ from protofl_plugins.models.parts import Extractor
 
 
 def _absolute(value: Path | str | None) -> Path | str | None:
-    return value.expanduser().absolute() if isinstance(value, Path) else value
+    return pf.expand_user(value).absolute() if isinstance(value, Path) else value
 
 
 class PretrainedConfig(pf.Config):

@@ -79,7 +79,7 @@ class Dirichlet:
             None,
             ge=2,
             description="samples that every client gets at least; none: with cap min(40, N/M/2) as "
-            "published, and one training batch in any case",
+            "published, and 14 in any case, or half the mean where the data are too few",
         )
         redraws: int = pf.Field(
             20,
@@ -101,8 +101,7 @@ class Dirichlet:
     ) -> list[np.ndarray]:
         """Draw q; redraw, then move samples, where a client has too few."""
         least = min_samples if config.min_samples is None else config.min_samples
-        other = "a smaller batch size" if config.min_samples is None else "a lower min_samples"
-        check_samples("dirichlet", len(labels), num_clients, least, other)
+        check_samples("dirichlet", len(labels), num_clients, least)
         if config.min_samples is None and config.cap:
             least = max(least, min(40, len(labels) // num_clients // 2))
         class_sizes = np.bincount(labels, minlength=num_classes)

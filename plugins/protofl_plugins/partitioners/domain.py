@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 import protofl as pf
+from protofl_plugins.client_columns import check_gaps
 from protofl_plugins.partitioners.dirichlet import Dirichlet
 from protofl_plugins.partitioners.requirements import check_samples
 
@@ -29,6 +30,12 @@ class Domain:
             None, gt=0, le=1e9,
             description="β of a Dirichlet distribution of labels inside a domain. None: iid",
         )  # fmt: skip
+        min_samples: int | None = pf.Field(
+            None,
+            ge=2,
+            description="samples that every client gets at least; none: 14, or half the mean where "
+            "the data are too few",
+        )
 
     @pf.hookimpl
     def count_clients(self, columns: Mapping[str, np.ndarray], config: Config) -> int:
@@ -58,7 +65,7 @@ class Domain:
         found: list[np.ndarray] = []
         for place, name in enumerate(values):
             rows = np.flatnonzero(owner == place)
-            check_samples(f"domain {name}", len(rows), each, min_samples, "fewer clients")
+            check_samples(f"domain {name}", len(rows), each, min_samples)
             if config.beta is None:
                 parts = np.array_split(generator.permutation(len(rows)), each)
             else:
@@ -68,7 +75,7 @@ class Domain:
                     num_clients=each,
                     min_samples=min_samples,
                     generator=generator,
-                    config=Dirichlet.Config(beta=config.beta),
+                    config=Dirichlet.Config(beta=config.beta, min_samples=config.min_samples),
                     notes=notes,
                 )
             found += [rows[part].astype(np.int64) for part in parts]
@@ -81,7 +88,7 @@ def _domains(columns: Mapping[str, np.ndarray], config: Domain.Config) -> np.nda
     """Return the domain of each sample.
 
     Raises:
-        UsageError: The data have none.
+        UsageError: The data have none, or it has gaps.
     """
     if config.column not in columns:
         raise pf.UsageError(
@@ -90,4 +97,5 @@ def _domains(columns: Mapping[str, np.ndarray], config: Domain.Config) -> np.nda
             "choose --dataset digits-domains, domains:DIR, or another column: "
             "--set partition.column=NAME",
         )
+    check_gaps(columns[config.column], f"column {config.column!r}", "domain")
     return columns[config.column]

@@ -26,6 +26,6 @@ class IID:
         notes: list[str],
     ) -> list[np.ndarray]:
         """Cut one random permutation of all rows into equal pieces."""
-        check_samples("iid", len(labels), num_clients, min_samples)
+        check_samples("iid", len(labels), num_clients, min_samples, "more samples")
         rows = generator.permutation(len(labels)).astype(np.int64)
         return np.array_split(rows, num_clients)

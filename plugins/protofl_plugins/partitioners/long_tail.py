@@ -40,6 +40,12 @@ class LongTail:
             le=1e9,
             description="β of the Dirichlet distribution over clients. None: equal random parts",
         )
+        min_samples: int | None = pf.Field(
+            None,
+            ge=2,
+            description="samples that every client gets at least; none: 14, or half the mean where "
+            "the data are too few",
+        )
 
     @pf.hookimpl
     def partition(
@@ -77,5 +83,6 @@ class LongTail:
         if config.beta is None:
             parts = IID().partition(config=IID.Config(), **given)
         else:
-            parts = Dirichlet().partition(config=Dirichlet.Config(beta=config.beta), **given)
+            inner = Dirichlet.Config(beta=config.beta, min_samples=config.min_samples)
+            parts = Dirichlet().partition(config=inner, **given)
         return [rows[part].astype(np.int64) for part in parts]

@@ -57,8 +57,8 @@ class Published:
             description="k of pathological; none: a tenth of the classes, at least 2 "
             "(2/10/10/20 of 10/100/102/200)",
         )
-        least: int = pf.Field(
-            40, ge=1, description="samples of the smallest client of practical, at least"
+        min_samples: int = pf.Field(
+            40, ge=1, alias="least", description="samples of the smallest client of practical"
         )
         seed: int = pf.Field(
             1, ge=0, lt=2**32, description="of the split, whatever the run's; published: 1"
@@ -81,7 +81,7 @@ class Published:
                 f"published: {len(labels)} samples are too few for {num_clients} clients",
                 do=f"use at most {len(labels) // 2} clients",
             )
-        least = min(config.least, len(labels) // num_clients // 2)
+        least = min(config.min_samples, len(labels) // num_clients // 2)
         stream = np.random.RandomState(config.seed)
         rows = [np.flatnonzero(labels == c) for c in range(num_classes)]
         if config.setting == "practical":

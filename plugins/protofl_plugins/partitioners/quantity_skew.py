@@ -27,6 +27,12 @@ class QuantitySkew:
             le=1e9,
             description="β, concentration: towards 0 one client has nearly all, large is equal",
         )
+        min_samples: int | None = pf.Field(
+            None,
+            ge=2,
+            description="samples that every client gets at least; none: 14, or half the mean where "
+            "the data are too few",
+        )
 
     @pf.hookimpl
     def partition(

@@ -6,7 +6,7 @@ import protofl as pf
 
 
 def check_samples(
-    name: str, samples: int, clients: int, least: int, other: str = "a smaller batch size"
+    name: str, samples: int, clients: int, least: int, other: str = "a lower partition.min_samples"
 ) -> None:
     """Check that each client can get a minimum number of samples.
 

@@ -55,7 +55,7 @@ class Shards:
     ) -> list[np.ndarray]:
         """Cut every class into shards and deal each client its number from k classes."""
         samples, size, per_client = len(labels), config.shard_size, config.shards_per_client
-        check_samples("shards", samples, num_clients, min_samples)
+        check_samples("shards", samples, num_clients, min_samples, "more samples")
         class_sizes = np.bincount(labels, minlength=num_classes)
         available = class_sizes // size
         classes = int(np.count_nonzero(class_sizes))

@@ -89,7 +89,7 @@ class TensorBoard:
 
             folder = run.folder / "tensorboard"
             if config.folder is not None:
-                folder = config.folder.expanduser() / run.group / run.name
+                folder = pf.expand_user(config.folder) / run.group / run.name
             opened[trial] = SummaryWriter(
                 str(folder / trial), purge_step=0, flush_secs=config.flush
             )

@@ -80,7 +80,7 @@ class WandB:
             x_disable_machine_info=True,
             x_save_requirements=False,
         )
-        folder = config.folder.expanduser() if config.folder else run.folder
+        folder = pf.expand_user(config.folder) if config.folder else run.folder
         folder.mkdir(parents=True, exist_ok=True)
         opened = wandb.init(
             id=run.key,

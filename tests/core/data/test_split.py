@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from protofl.data.dataset import Dataset
-from protofl.data.partition import make_split
+from protofl.data.partition import make_split, minimum_for
 from protofl.data.split import Split, majority_correct, partition_record
 from protofl.errors import UsageError
 
@@ -130,22 +131,39 @@ def test_clients_out_of_range():
 
 
 @pytest.mark.parametrize(
-    ("num_clients", "batch_size", "asked"),
-    [(8, 10, 14), (8, 1, 2), (8, 64, 86), (71, 10, 14), (72, 10, 6), (200, 10, 2), (500, 10, 2)],
+    ("num_clients", "minimum", "asked"),
+    [(8, 14, 14), (8, 2, 2), (8, 86, 86), (71, 14, 14), (72, 14, 6), (200, 14, 2), (500, 14, 2)],
 )
-def test_least_samples_asked_for(num_clients, batch_size, asked):
+def test_least_samples_asked_for(num_clients, minimum, asked):
     seen = []
 
     def spy(labels, num_classes, num_clients, min_samples, generator, notes, **_):
         seen.append(min_samples)
         return even(labels, num_classes, num_clients, min_samples, generator, notes)
 
-    split = make_split(images(), spy, num_clients, batch_size, 0)
+    split = make_split(images(), spy, num_clients, minimum, 0)
     assert seen == [asked]
-    lowered = asked < -(-batch_size * 4 // 3)
+    lowered = asked < minimum
     assert len(split.notes) == lowered
     if lowered:
-        assert f"at least {asked} samples each, not 14" in split.notes[0]
+        assert f"at least 14 each; asked for at least {asked} samples each" in split.notes[0]
+    make_split(images(), spy, num_clients, minimum, 0, exact=True)  # a user's is not lowered
+    assert seen == [asked, minimum]
+
+
+@pytest.mark.parametrize(
+    ("given", "split_batch", "found"),
+    [
+        (None, None, (14, False)),
+        (22, None, (22, True)),
+        (None, 16, (22, False)),
+        (5, 64, (5, True)),
+    ],
+)
+def test_the_minimum_is_the_partitioners(given, split_batch, found):
+    minimum = minimum_for(SimpleNamespace(min_samples=given), split_batch)
+    assert (minimum["minimum"], minimum["exact"]) == found
+    assert minimum_for(SimpleNamespace(), 10) == minimum_for(SimpleNamespace(), None)
 
 
 def test_partitioners_notes_are_kept():

@@ -31,10 +31,10 @@ def test_digits_are_scikit_learns_in_256_shades(tmp_path):
 @pytest.mark.parametrize(
     ("given", "partitioner", "over"),
     [
-        ({}, {"classes_per_client": 4}, 2),
+        ({}, {"classes_per_client": 4, "min_samples": 22}, 2),
         (
             {"options": {"partition": {"classes_per_client": 3}, "schedule": {"over": 9}}},
-            {"classes_per_client": 3},
+            {"classes_per_client": 3, "min_samples": 22},
             9,
         ),
         ({"partition": "pathological", "lr_schedule": "cosine"}, {}, None),

@@ -310,7 +310,7 @@ def test_dirichlet_own_minimum_overrides():
     parts = split(Dirichlet, labels, 10, 20, min_samples=60)
     assert min(map(len, parts)) >= 60
     message = refusal(Dirichlet, labels, 10, 20, min_samples=101)
-    assert "at least 101 each" in message and "a lower min_samples" in message
+    assert "at least 101 each" in message and "a lower partition.min_samples" in message
 
 
 @pytest.mark.parametrize("beta", [0, -1, "nan", "inf"])

@@ -91,7 +91,9 @@ class PartitionerSpec:
             labels: Labels [N] in 0…C-1.
             num_classes: C.
             num_clients: M.
-            min_samples: Minimum number of samples per client.
+            min_samples: Minimum number of samples per client: the option ``min_samples`` of the
+                partitioner if it declares one and a user gave it; otherwise 14, or half the mean
+                share if the data are too few. No option of training changes it.
             num_train: The first ``num_train`` samples are the data set's own training part, the
                 rest its own test part.
             columns: {name: values [N]}, further facts about each sample (see

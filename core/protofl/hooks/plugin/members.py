@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from protofl.errors import Overtime, RunFailure, UsageError, ends_hook, error_text, unknown
@@ -17,6 +16,7 @@ from protofl.hooks.plugin.providers import Baseline
 from protofl.hooks.transport.return_values import expect_returned
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.run_info import Phase, RunInfo
+from protofl.system.files.home import expand_user
 from protofl.system.options.plugin_options import Config, parse_config
 from protofl.system.options.table import SEVERAL
 
@@ -103,7 +103,7 @@ def choose(
     values = dict(options or {})
     if wanted:
         if wanted == "path":
-            argument = str(Path(argument).expanduser().resolve())
+            argument = str(expand_user(argument).resolve())
         values[wanted] = argument
     config = parse_config(getattr(plugin, "Config", Config), values, f"{kind}/{name}")
     return Choice(kind, name, plugin, config, argument)

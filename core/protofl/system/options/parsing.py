@@ -236,13 +236,30 @@ REMOVED = {"engine": {"fused"}}
 """{owner: options that protofl 0.1.0 recorded and this version lacks}."""
 
 
+_BATCH_OF_MINIMUM = 10
+"""Batch size with which the former minimum of samples is today's."""
+
+
 def options_in(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options in a recipe or a ``config.json``, without those of older versions."""
+    """Return the options in a recipe or a ``config.json``, without those of older versions.
+
+    Runs recorded before ``split_batch`` was an option took the minimum of samples of a client from
+    their batch size. They keep that minimum, and so their split.
+    """
     values = {key.replace("-", "_"): value for key, value in values.items()}
     found = {key: value for key, value in values.items() if key not in RECORD_ONLY}
     if isinstance(found.get("options"), Mapping):
         found["options"] = without_removed(found["options"])
+    if _is_run(values) and "split_batch" not in values:
+        batch = values.get("batch_size", _BATCH_OF_MINIMUM)
+        found |= {} if batch == _BATCH_OF_MINIMUM else {"split_batch": batch}
     return found
+
+
+def _is_run(values: Mapping[str, Any]) -> bool:
+    """Return True if values are a ``config.json``, which records the data; a recipe has none."""
+    data = values.get("data")
+    return isinstance(data, Mapping) and "digest" in data
 
 
 def without_removed(options: Mapping[str, Any]) -> dict[str, Any]:

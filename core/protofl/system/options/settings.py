@@ -63,6 +63,11 @@ class Settings(Strict):
         "dirichlet", "The partitioner", affects="data", metavar="NAME", chooses="partitioner",
         step_time=False, common=True
     )
+    split_batch: int | None = federation(
+        None, "Split as before the minimum of samples was the partitioner's: every client fills a "
+        "batch of N; repeats runs recorded then", affects="data", metavar="N",
+        usual="the partitioner's min_samples", sweep=False, step_time=False, ge=1
+    )
     clients: int = federation(
         20, "Clients M", affects="data", usual="the data set's, otherwise 20", step_time=False,
         common=True, ge=1, le=10_000_000

@@ -26,7 +26,7 @@ SHIPPED = Path(__file__).parent.parent / "weights" / "tiny-style-cifar10.safeten
 
 
 def _absolute(path: Path | None) -> Path | None:
-    return path.expanduser().absolute() if path else None
+    return pf.expand_user(path).absolute() if path else None
 
 
 class TinyStyle:
