@@ -28,6 +28,9 @@ class NAType:
 
     __hash__ = None
 
+    def __repr__(self):  # without it the id of a test would have an address
+        return "<NA>"
+
 
 def read(values):
     return ArrayData.of({"x_train": X, "y_train": Y, "site": values}).decoded({})
