@@ -23,6 +23,7 @@ from protofl.federation.round_totals import Totals
 from protofl.hooks.wire.payload import Payload
 from protofl.system.device import compute_threads
 from protofl.system.files.tensors import read_tensors, separate_tensors
+from protofl.system.torch_state import computing_in
 
 TOLERANCE = 1e-9
 """Largest relative difference of two equal loops after two rounds in float64."""
@@ -167,12 +168,8 @@ def double_precision() -> Iterator[None]:
 
     In float32, rounding alone makes two programs with the same arithmetic diverge.
     """
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
+    with computing_in(torch.float64):
         yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 # --- in the process of a loop -------------------------------------------------------------------

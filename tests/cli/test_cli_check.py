@@ -216,7 +216,7 @@ def test_one_cause_is_one_row(cli, tmp_path):
     assert "'prototypes' as a numpy.ndarray" in failed["why"]
     assert "torch.as_tensor" in failed["why"]
     result = cli("check", "rows.py:Rows")
-    assert "1 failed, 17 not reached" in result.stdout
+    assert "1 failed, 18 not reached" in result.stdout
     assert result.stdout.count("not reached") == 2  # one row, and the count at the end
 
 

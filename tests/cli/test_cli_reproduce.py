@@ -329,7 +329,7 @@ def test_list(cli):
     assert shown.exit_code == 0
     for name in collections()["fedtgp"].names():
         assert (name in shown.output) == ("table" in name)
-    assert "scales: paper, fast, smoke" in shown.output
+    assert "scales: paper, fast, hour, smoke" in shown.output
     assert max(map(len, shown.output.splitlines())) <= 100
     assert len(shown.output.splitlines()) < 3 * len(collections()["fedtgp"].names())
 

@@ -195,7 +195,7 @@ class Odd(Prototypes):
         (Alone, "a_tenth_of_ten_clients", "one client is not enough"),
         (Untold, "words", "option x has no description"),
         (Misspelt, "name_and_hooks", "did you mean upload_payload?"),
-        (Contrary, "it_learns", "a guess gets 0.25"),
+        (Contrary, "it_learns", "guessing one of four classes has 0.25"),
         (Odd, "every_engine_equals_eager", "vmapped: "),
     ],
 )

@@ -95,6 +95,8 @@ def test_a_guide_can_be_followed(kind, package, type_in, tmp_path):
     assert hooks_of(kind, loaded) and loaded.__doc__
     commands = list(commands_of(blocks_of(f"docs/how-to/plugins/{kind}.md", "bash")))
     assert any(words[0] == "run" for words in commands)
+    # The page of methods also has a class in a file, which no entry point names.
+    commands = [words for words in commands if not any("shrink.py" in word for word in words)]
     for number, words in enumerate(commands):
         assert plugin.name in re.split(r"[\s=,]", " ".join(words)), words
         again = ["--no-dry-step"] if words[0] == "run" and number else []

@@ -21,6 +21,7 @@ from protofl.system.options.table import (
     default_values,
     flag_of,
     is_repeatable,
+    reads_text,
 )
 from protofl_workbench.reporting.number_formats import NONE, count, listed, option_value
 from protofl_workbench.reporting.page_parts import Command, Section, Table
@@ -232,7 +233,9 @@ def _words(values: Mapping[str, Any]) -> Iterator[str]:
         if name in ("method", "options", *UNSHOWN) or name not in OPTIONS:
             continue
         flag = flag_of(name)
-        if isinstance(value, bool):
+        if isinstance(value, bool) and reads_text(name):
+            yield f"{flag} {str(value).lower()}"
+        elif isinstance(value, bool):
             yield flag if value else flag.replace("--", "--no-", 1)
         elif isinstance(value, Mapping):
             for key, one in value.items():

@@ -14,6 +14,7 @@ from written_records import write_rows
 
 import protofl as pf
 from protofl_workbench.reporting.page import report
+from protofl_workbench.sweeps.sweep_results import PointResult, PointRun, SweepResult
 
 
 def plain(text):
@@ -290,9 +291,11 @@ def test_of_one_pair_there_is_no_interval(runs, tmp_path, undrawn):
 def test_a_sweeps_folder_stands_for_its_runs(runs, tmp_path, undrawn):
     (tmp_path / "sweep.toml").write_text('method = "fedproto"\n')
     names = ("proto", "proto-7", "proto")
-    places = [{"folder": os.path.relpath(runs / name, tmp_path)} for name in names]
-    points = [{"runs": places[:1]}, {"runs": places[1:]}, {"runs": [{"folder": None}]}]
-    (tmp_path / "results.json").write_text(json.dumps({"points": points}))
+    places = [os.path.relpath(runs / name, tmp_path) for name in names]
+    each = [PointRun(0, "finished", 1, tmp_path / place) for place in places]
+    lines = [PointResult({"lr": n}, own) for n, own in enumerate((each[:1], each[1:]))]
+    lines.append(PointResult({"lr": 2}, [PointRun(0, "failed")]))
+    SweepResult("best", lines).write(tmp_path)
     rows = results(report(tmp_path))
     assert [(row["group"], row["trials"]) for row in rows] == [("fedproto", "3")]
 

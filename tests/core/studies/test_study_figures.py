@@ -231,7 +231,7 @@ def test_markdown(result):
     lines = as_text(result, "md").splitlines()
     assert lines[4] == "|  | Group 10 % | Group τ = 1 |"
     assert lines[6:8] == [
-        "| A_1 | 51.0±1.0 / 50.5±0.2 / +0.5 | – |",
+        "| A\\_1 | 51.0±1.0 / 50.5±0.2 / +0.5 | – |",
         "| B | 50.0 / 50.0 / 0.0 | no data / 40 |",
     ]
 
