@@ -1,4 +1,4 @@
-"""What a file is, by its first bytes: for errors about files of another kind than expected."""
+"""Recognise the kind of a file by its first bytes, for errors about unexpected files."""
 
 from __future__ import annotations
 

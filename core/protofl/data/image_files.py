@@ -128,7 +128,7 @@ def open_image(source: Path | IO[bytes], name: str = "") -> Image:
         name: What it is called in errors; the path if empty.
 
     Raises:
-        UsageError: It is no image of a known format, or is damaged.
+        UsageError: The file is not an image of a known format, or it is damaged.
     """
     import PIL.Image
 

@@ -118,7 +118,7 @@ class Words:
 
 @dataclass(frozen=True)
 class Preparation:
-    """What a data set does to raw samples; without parts, raw samples are stored as they are.
+    """Preparation of raw samples by a data set; without parts, samples are stored raw.
 
     Attributes:
         scaling: The scaling of numbers, for tables and series.

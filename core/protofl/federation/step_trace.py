@@ -26,7 +26,7 @@ ADVICE = (
     "return it from before_training, as {'name': value}, and read given['name']; in a module, "
     "register_buffer('name', tensor); or run with --engine eager"
 )
-"""What to do about a value that a recorded step cannot follow."""
+"""Advice about a value that a recorded step cannot follow."""
 
 _KEPT = "an engine that replays a step (CUDA graph) keeps the value of the first call"
 

@@ -204,7 +204,7 @@ class Run(Reading):
 
     @cached_property
     def preparation(self) -> Preparation | None:
-        """What the data set did to raw samples, such as a standardisation.
+        """Preparation of raw samples by the data set, such as a standardisation.
 
         Runs of older versions did not record it. The data set still says it if it can be decoded
         again and gives the run's data; otherwise this is None, and `lacks_preparation` says so.

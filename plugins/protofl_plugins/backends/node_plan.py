@@ -20,8 +20,8 @@ TAKEN = (
     "fine_tune generator rounds patience local_epochs batch_size optimizer lr lr_schedule momentum "
     "weight_decay clip feature_dim drop_last shuffle augment precision public options use add drop "
     "wrappers seed trials hold_split same_init deterministic engine job_limit validation "
-    "split_batch eval_every eval_clients on_bad_upload upload_limit upload_bound on_lost_client measure "
-    "metrics observe observe_samples malicious classes"
+    "split_batch eval_every eval_clients on_bad_upload upload_limit upload_bound on_lost_client "
+    "measure metrics observe observe_samples malicious classes"
 ).split()
 """Options that a node takes as they are, if no rule refuses them."""
 

@@ -1,4 +1,4 @@
-"""What a run says of nodes: absent clients, errors that nodes sent, differences of machines."""
+"""Messages about nodes: absent clients, errors that nodes sent, differences of machines."""
 
 from __future__ import annotations
 
