@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -192,9 +193,13 @@ class ModelGroupContract(Contract):
     # --- training -------------------------------------------------------------------------------
 
     def test_gradients(self) -> None:
-        """A gradient reaches every parameter, and is finite."""
+        """A gradient reaches every parameter but those that the group declares, and is finite."""
+        declared: dict[str, Sequence[str]] = getattr(self.cls, "untrained", {})
         for member in self.members():
+            idle = {*declared.get(member.name, ())}
             model = self._drawn(member, 0).train()
+            unknown = idle - {name for name, _ in model.named_parameters()}
+            expect(not unknown, f"{member.name}: untrained names no parameter: {unknown}")
             x, target = toy.random_batch(self.usual, 4), torch.arange(4) % CLASSES
             gradients = _step(model, x, target)
             for (name, parameter), gradient in zip(
@@ -203,6 +208,12 @@ class ModelGroupContract(Contract):
                 expect(gradient is not None, f"{member.name}: no gradient reaches {name}")
                 assert gradient is not None
                 expect(bool(gradient.isfinite().all()), f"{member.name}: gradient of {name} is NaN")
+                if name in idle:
+                    expect(
+                        not gradient.any(),
+                        f"{member.name}: {name} is declared untrained, and has a gradient",
+                    )
+                    continue
                 expect(  # a bias before BatchNorm gets none, nor a unit that ReLU has shut
                     bool(gradient.any()) or parameter.dim() <= 1,
                     f"{member.name}: the gradient of {name} is zero",

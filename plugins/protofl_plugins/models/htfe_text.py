@@ -210,6 +210,7 @@ class HtFETxt2(SelectableGroup):
     kinds = ("tokens",)
     server_architecture = "fasttext"
     auxiliary_architecture = "logistic"
+    untrained = {"bilstm": ("extractor.back.weight_hh_l0",)}  # as published, see above
 
     def members(self, config: pf.Config) -> tuple[Extractor, ...]:
         """Return the extractors with or without dropout."""
