@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from protofl.hooks.views.client import Client, Learner
     from protofl.hooks.views.run_info import Phase, RunInfo, TrackedRun
     from protofl.hooks.views.server import Server
+    from protofl.hooks.wire.keys import Key
     from protofl.hooks.wire.payload import Payload, Uploads, class_rows, stack_rows
     from protofl.records.result import Result
     from protofl.records.weights import read_weights
@@ -75,6 +76,7 @@ _NAMES = {
     "protofl.hooks.views.server": "Server",
     "protofl.hooks.views.batch": "Batch Output Given Terms per_step",
     "protofl.hooks.views.run_info": "Phase RunInfo TrackedRun",
+    "protofl.hooks.wire.keys": "Key",
     "protofl.hooks.wire.payload": "Payload Uploads class_rows stack_rows",
     "protofl.system.randomness": "random_stream numpy_stream",
     # runs
@@ -119,6 +121,7 @@ __all__ = [
     "Deviation",
     "Field",
     "Given",
+    "Key",
     "Learner",
     "Output",
     "Payload",

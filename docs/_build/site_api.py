@@ -77,7 +77,7 @@ ALIASES = {
         "A backend's reference to a host: `do(job)` returns the reply, `close()` ends the host."
     ),
     "Read": "A function that turns received bytes into a download for hooks.",
-    "Key": "A number or a word of the name of a random stream ([seeds](seeds.md)).",
+    "StreamKey": "A number or a word of the name of a random stream ([seeds](seeds.md)).",
     "Field": """\
 `pf.Field(default, *, ge, gt, le, lt, alias, description, consent, from_data)` declares an option of a
 [`Config`](#protofl.Config); it is [pydantic's `Field`](https://docs.pydantic.dev/latest/api/fields/).

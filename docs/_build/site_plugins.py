@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from protofl.data.spec import in_words
@@ -11,6 +12,7 @@ from protofl.federation.inputs import kinds_of
 from protofl.system.options.table import CHOOSING
 from protofl.hooks.plugin.providers import Baseline
 from protofl.hooks.plugin.members import choose
+from protofl.hooks.wire.keys import Key
 from protofl.hooks.wire.vocabulary import VOCABULARY, find_key
 from protofl_cli.options import value_range, value_text
 from site_text import code, first_line, table
@@ -47,7 +49,7 @@ def method_table() -> str:
     return table(("name", "what it does", "up", "down", "loss terms"), rows)
 
 
-def _keys(declared: dict[str, str]) -> str:
+def _keys(declared: Mapping[str, str | Key]) -> str:
     return ", ".join(map(code, declared)) or "–"
 
 

@@ -34,8 +34,12 @@ class FedRep:
 
     check_options = {"tau": 2}
     terms = {"ce": "cross-entropy"}
-    uploads = {"body/*": "the weights of φ_i; gradients can be inverted from them"}
-    downloads = {"body/*": "the weights of φ"}
+    uploads = {
+        "body/*": pf.Key(
+            "as the parameter", "the weights of φ_i; gradients can be inverted from them"
+        )
+    }
+    downloads = {"body/*": pf.Key("as the parameter", "the weights of φ")}
 
     @pf.hookimpl
     def requires(self, run: pf.RunInfo) -> list[str]:

@@ -131,6 +131,7 @@ class OwnGroup:
         return [pf.models.Architecture("only", build)]
 class Ours:
     'What this one does.'
+    uploads = {"spread": pf.Key("[n]", "deviation in each class", by_class=True), "samples": "n_i"}
     class Config(pf.Config):
         power: int = pf.Field(2, description="of the force")
     @pf.hookimpl
@@ -144,6 +145,9 @@ def test_a_class_by_its_place(cli, tmp_path):
     output = cli("show", "placed.py:Ours").output
     assert output.startswith("method/ours") and "What this one does." in output
     assert "power" in output and "of the force" in output
+    cells = [[cell for cell in line.split("  ") if cell.strip()] for line in output.splitlines()]
+    rows = [[cell.strip() for cell in row] for row in cells]
+    assert ["spread", "[n]", "deviation in each class"] in rows and ["samples", "n_i"] in rows
     assert "only" in cli("show", "placed.py:OwnGroup").output
     missing = cli("show", "placed.py:Other")
     assert missing.exit_code == 2 and "known: Ours, OwnGroup" in missing.stderr

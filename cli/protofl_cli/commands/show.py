@@ -197,6 +197,7 @@ def _method(registry: Registry, plugin: Plugin, found: Any) -> None:  # noqa: AN
     from protofl.hooks.discovery.kinds import hooks_of
     from protofl.hooks.plugin.members import donation
     from protofl.hooks.plugin.providers import Baseline
+    from protofl.hooks.wire.keys import meaning_of, shape_of
     from protofl.system.options.plugin_options import VariantConfig
 
     for hook in getattr(found, "donates", ()):
@@ -219,7 +220,8 @@ def _method(registry: Registry, plugin: Plugin, found: Any) -> None:  # noqa: AN
     for title, attribute in (("Uploads", "uploads"), ("Downloads", "downloads")):
         travels = getattr(found, attribute, None)
         if travels:
-            render.table(("key", "meaning"), travels.items(), title=title)
+            keys = [(name, shape_of(key), meaning_of(key)) for name, key in travels.items()]
+            render.table(("key", "shape", "meaning"), keys, title=title)
         else:
             render.text(f"{title}: {'nothing' if travels == {} else 'not declared'}\n")
     defaults = run_defaults(plugin, found)

@@ -10,26 +10,26 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-Key = str | int
+StreamKey = str | int
 
 
-def _digest(seed: int, keys: tuple[Key, ...]) -> int:
+def _digest(seed: int, keys: tuple[StreamKey, ...]) -> int:
     text = "/".join(str(part) for part in (seed, *keys))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
-def random_stream(seed: int, *keys: Key) -> torch.Generator:
+def random_stream(seed: int, *keys: StreamKey) -> torch.Generator:
     """Return the CPU generator of a seed and keys; every call returns the same stream."""
     return torch.Generator().manual_seed(_digest(seed, keys))
 
 
-def numpy_stream(seed: int, *keys: Key) -> np.random.Generator:
+def numpy_stream(seed: int, *keys: StreamKey) -> np.random.Generator:
     """Return the NumPy generator of a seed and keys."""
     return np.random.default_rng(_digest(seed, keys))
 
 
 @contextmanager
-def global_stream(seed: int, *keys: Key) -> Iterator[None]:
+def global_stream(seed: int, *keys: StreamKey) -> Iterator[None]:
     """Seed torch's global generators for a block (initial weights, dropout) and restore them."""
     value = _digest(seed, keys)
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):

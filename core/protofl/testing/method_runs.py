@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from protofl.federation.jobs import Evaluate
-from protofl.hooks.transport.rules import declared_names
+from protofl.hooks.transport.rules import declared_keys
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.server import Server
+from protofl.hooks.wire.keys import Key, meaning_of
 from protofl.hooks.wire.payload import Payload
 from protofl.system.options.plugin_options import Config, VariantConfig
 from protofl.testing import toy
@@ -42,10 +43,8 @@ class RunChecks(MethodFederations):
                 f"{attribute} is not a mapping from names to descriptions",
             )
             for name, words in found.items():
-                expect(
-                    isinstance(words, str) and bool(words.strip()),
-                    f"{attribute} does not say what {name!r} is",
-                )
+                text = meaning_of(words) if isinstance(words, str | Key) else ""
+                expect(bool(text.strip()), f"{attribute} does not say what {name!r} is")
         if "local_loss" in vars(self.cls):
             expect(bool(getattr(self.cls, "terms", {})), "local_loss is written, terms is not")
 
@@ -63,7 +62,7 @@ class RunChecks(MethodFederations):
                 for blob in found.pool.downloads(number).values():
                     sent["downloads"] |= {*toy.header(blob)}
         for direction, keys in sent.items():
-            declared = {*declared_names(self.sender, direction)}
+            declared = {*declared_keys(self.sender, direction)}
             names = as_declared(keys, declared)
             if direction == "downloads":  # whose the rows are goes without saying
                 names -= {"classes", *(f"{name}.classes" for name in declared)} - declared

@@ -21,6 +21,7 @@ from protofl.hooks.hookspecs import (
     rounds,
     serves,
 )
+from protofl.hooks.wire.keys import fault_of
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,8 @@ def check_declared(label: str, plugin: type) -> None:
         plugin: The class.
 
     Raises:
-        UsageError: ``terms``, ``uploads`` or ``downloads`` is not a mapping of names to words, or
-            the constructor has a required argument.
+        UsageError: ``terms``, ``uploads`` or ``downloads`` is not a mapping of names to texts (for
+            a key of payloads, to a text or a `Key`), or the constructor has a required argument.
     """
     for attribute in ("terms", "uploads", "downloads"):
         found = getattr(plugin, attribute, None)
@@ -114,6 +115,13 @@ def check_declared(label: str, plugin: type) -> None:
                 "expected a mapping of names to descriptions",
                 f"write {attribute} = {{'NAME': 'what it is'}}",
             )
+        for name, words in (found or {}).items() if attribute != "terms" else ():
+            if fault := fault_of(name, words):
+                raise UsageError(
+                    f"{label}: {attribute} declares {name!r} as {fault}",
+                    "a key of payloads is declared with a text or with pf.Key",
+                    f"write {name!r}: pf.Key('[n, K]', 'what it is and reveals', by_class=True)",
+                )
     for name, parameter in inspect.signature(plugin).parameters.items():
         several = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         if parameter.default is parameter.empty and not several:

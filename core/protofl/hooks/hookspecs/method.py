@@ -1,13 +1,14 @@
 """Hooks of a method, in the order in which a round calls them.
 
 A method is a class with a docstring, an optional nested ``Config``, the declarations ``terms``
-(its loss terms), ``downloads`` and ``uploads`` (the keys that are sent, and what they reveal; a run
-refuses other keys, and ``upload_rules`` and ``download_rules`` list exemptions from the gate's
-rules), and the hooks that its paper adds; `protofl.hooks.plugin.providers` has the defaults. State
-lives in ``client.state``, ``client.modules``, ``server.state`` and ``server.modules``, never on
-``self``. A method that only provides hooks for others, such as a defence, lists them:
-``donates = ("server_aggregate",)``. ``native_widths = True`` declares that it takes features of
-several widths (``--feature-dim native``).
+(its loss terms), ``downloads`` and ``uploads`` (the keys that are sent: texts that say what they
+reveal, or `Key` with the shape too; a run refuses other keys, and ``upload_rules`` and
+``download_rules`` list exemptions from the gate's rules), and the hooks that its paper adds;
+`protofl.hooks.plugin.providers` has the defaults. State lives in ``client.state``,
+``client.modules``, ``server.state`` and ``server.modules``, never on ``self``. A method that only
+provides hooks for others, such as a defence, lists them: ``donates = ("server_aggregate",)``.
+``native_widths = True`` declares that it takes features of several widths
+(``--feature-dim native``).
 
 The six hooks of a round have one provider each; `MERGED_HOOKS` may have further ones. The lifecycle
 hooks are optional, and every method of a run may implement them.

@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field, ValidationError
 from torch import Tensor
 
 from protofl.errors import Diverged, RunFailure, UsageError, unknown
+from protofl.hooks.wire.keys import Key
 from protofl.hooks.wire.payload import BadUpload, Payload
 from protofl.system.files.tensors import shown, shown_name
 
@@ -159,10 +160,10 @@ class Declarations:
         rules = f"{attribute.removesuffix('s')}_rules"
         for name, plugin in (*providers, *others):
             exempt |= _exemptions(name, rules, getattr(plugin, rules, {}))
-        names = {*exempt}.union(*(declared_names(plugin, attribute) for _, plugin in others))
+        names = {*exempt}.union(*(declared_keys(plugin, attribute) for _, plugin in others))
         known = None
         if all(getattr(plugin, attribute, None) is not None for _, plugin in providers):
-            known = names.union(*(declared_names(plugin, attribute) for _, plugin in providers))
+            known = names.union(*(declared_keys(plugin, attribute) for _, plugin in providers))
         return cls(known, exempt, f"{hook} of {' and '.join(name for name, _ in providers)}")
 
     def covers(self, name: str) -> bool:
@@ -182,14 +183,14 @@ class Declarations:
         return next((words[word] for words in found if word in words), None)
 
 
-def declared_names(plugin: object, attribute: str) -> dict[str, str]:
-    """Return the names that a plugin declares in ``uploads`` or ``downloads``, with their texts.
+def declared_keys(plugin: object, attribute: str) -> dict[str, str | Key]:
+    """Return the keys that a plugin declares in ``uploads`` or ``downloads``.
 
     Names under a prefix are ``PREFIX/*``. ``PREFIX/…`` (version 0.1.0) and ``PREFIX/...`` mean the
     same.
     """
     found = getattr(plugin, attribute, None) or {}
-    return {_starred(name): text for name, text in dict(found).items()}
+    return {_starred(name): key for name, key in dict(found).items()}
 
 
 def _starred(name: str) -> str:
