@@ -137,7 +137,7 @@ NAMESPACES = ("protofl.functional.", "protofl.plots.", *(f"protofl.{space}." for
 
 
 def api(*names: str) -> str:
-    """Return the sections of several names: public names, or paths ``protofl.ROOM.MODULE.NAME``."""
+    """Return the sections of several names: public names, or paths ``protofl.FOLDER.MODULE.NAME``."""
     return "\n\n".join(section(n if n.startswith(("protofl.", "protofl_workbench.")) else f"protofl.{n}") for n in names)
 
 

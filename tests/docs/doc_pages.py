@@ -1,10 +1,15 @@
-"""Find the code blocks of pages, and the commands in them."""
+"""Find the code blocks of pages and the commands in them, and parse commands."""
 
 from __future__ import annotations
 
 import re
 import shlex
+from functools import cache
 from pathlib import Path
+
+import typer
+
+from protofl_cli.app import app
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -23,3 +28,31 @@ def commands_of(blocks):
         start = line.find("protofl ")
         if start == 0 or line[:start].endswith("/"):
             yield shlex.split(line[start:], comments=True)[1:]
+
+
+OPEN = ("…", "[", "NAME", "COMMAND", "KIND", "YOURS", "GROUP")
+"""Strings that mark a placeholder in a command."""
+
+
+def is_placeholder(words):
+    """Return True if a command line has a placeholder, as ``NAME``."""
+    return any(mark in word for word in words for mark in OPEN)
+
+
+@cache
+def whole():
+    return typer.main.get_command(app)
+
+
+def parse(words):
+    """Parse a command line without running it."""
+    words = [word for word in words if not word.startswith("--help")]
+    command = whole()
+    context = command.make_context("protofl", [], resilient_parsing=True)
+    while hasattr(command, "list_commands"):
+        if not words or words[0] == "--version":
+            return
+        typed, (name, command, words) = words[0], command.resolve_command(context, words)
+        assert command is not None, f"there is no command {typed!r}"
+        named = not words or hasattr(command, "list_commands")  # a command that is only mentioned
+        context = command.make_context(name, list(words), parent=context, resilient_parsing=named)

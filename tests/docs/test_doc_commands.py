@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 
 import pytest
 import typer
-from doc_pages import DOCS, FENCE, ROOT, commands_of
-
-from protofl_cli.app import app
+from doc_pages import DOCS, FENCE, ROOT, commands_of, is_placeholder, parse
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 SPAN = re.compile(r"(?<!`)`(protofl [^`]+)`(?!`)")
-OPEN = ("…", "[", "NAME", "COMMAND", "KIND", "YOURS", "GROUP")
-"""Strings that mark a placeholder in a command."""
 
 
 def typed(path):
@@ -23,26 +18,8 @@ def typed(path):
     blocks = [code for language, code in FENCE.findall(text) if language in ("", "bash")]
     spans = [" ".join(span.split()) for span in SPAN.findall(FENCE.sub("", text))]
     for words in commands_of(blocks + spans):
-        if not any(mark in word for word in words for mark in OPEN):
+        if not is_placeholder(words):
             yield words
-
-
-@cache
-def whole():
-    return typer.main.get_command(app)
-
-
-def parse(words):
-    """Parse a command line without running it."""
-    command = whole()
-    context = command.make_context("protofl", [], resilient_parsing=True)
-    while hasattr(command, "list_commands"):
-        if words[0] in ("--help", "--version"):
-            return
-        typed, (name, command, words) = words[0], command.resolve_command(context, words)
-        assert command is not None, f"there is no command {typed!r}"
-        named = not words or hasattr(command, "list_commands")  # a command that is only mentioned
-        context = command.make_context(name, list(words), parent=context, resilient_parsing=named)
 
 
 def test_every_command_can_be_typed():

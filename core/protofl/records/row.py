@@ -47,7 +47,7 @@ class Figure(Generic[T]):
 
 @dataclass(frozen=True, eq=False)
 class Row(Mapping[str, Any]):
-    """The figures of a round, as docs/results.md describes them.
+    """The figures of a round, as docs/reference/record.md describes them.
 
     A figure has the same name here and in the file, so that it is also found by its name:
     ``row["test_accuracy"]``. The mapping has only the figures of this line; an attribute is None or

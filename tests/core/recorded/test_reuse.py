@@ -577,7 +577,7 @@ def test_two_that_want_the_same_run_at_once_train_it_once(runs):
 
 
 def test_one_waits_for_a_run_that_goes_on_without_it(runs, monkeypatch):
-    """The lock of a run that `protofl run --out` started is noticed."""
+    """The lock of a run that `protofl run --out DIR` started is noticed."""
     monkeypatch.setattr("protofl.runs.reuse.SECONDS", 0.01)
     with pytest.raises(Killed):
         run_or_reuse(ask(rounds=3), runs, kill(2))

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class RecipeSpec:
-    """A recipe has no hooks: it is a file of options, see docs/recipes.md."""
+    """Recipes have no hooks: they are files of options (docs/how-to/write-a-recipe.md)."""
 
 
 class StudySpec:

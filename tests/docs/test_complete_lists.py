@@ -1,0 +1,33 @@
+"""Test that lists on pages name everything that they claim to list."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from doc_pages import DOCS
+
+from protofl.hooks.discovery.kinds import KINDS
+from protofl.hooks.discovery.registry import Registry
+
+
+def ours(kind):
+    """Return the names of protofl's plugins of a kind."""
+    return {p.name for p in Registry().plugins(kind) if p.distribution == "protofl"}
+
+
+LISTS = {
+    "tutorials/first-plugin.md": {*KINDS} - {"recipe", "study"},
+    "background/architecture.md": ours("backend"),
+    "background/performance.md": {
+        n for n in ours("method") if hasattr(Registry().load("method", n), "terms")
+    },
+}
+"""{page: the names that it lists}. Defences are methods without loss terms."""
+
+
+@pytest.mark.parametrize("page", LISTS)
+def test_the_page_names_all(page):
+    text = (DOCS / page).read_text(encoding="utf-8")
+    spans = {span for span in re.findall(r"`([^`\n]+)`", text)}
+    assert LISTS[page] and LISTS[page] <= spans, sorted(LISTS[page] - spans)
