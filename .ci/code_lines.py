@@ -47,7 +47,7 @@ def code_lines(text: str) -> int:
 
 
 def package_of(path: str) -> str:
-    """Return the package of a file: ``core/protofl/runs/x.py`` is of ``core/protofl``."""
+    """Return the package of a file: ``core/protofl/errors.py`` is of ``core/protofl``."""
     top, *rest = path.split("/")
     if top not in TOPS:
         return top
