@@ -21,7 +21,7 @@ from protofl.hooks.wire.payload import Payload
 from protofl.system.device import autocast
 from protofl.system.files.tables import finite, rounded
 from protofl.system.files.tensors import shown_name
-from protofl.system.profile.host_profile import HostProfile
+from protofl.system.profile.clock import UnprofiledHost
 from protofl.system.progress import Counter
 from protofl.system.randomness import random_stream
 
@@ -285,7 +285,7 @@ def score(
     record: ClientRecord,
     download: Payload,
     job: Evaluate,
-    profile: HostProfile,
+    profile: UnprofiledHost,
     counter: Counter,
 ) -> tuple[dict[str, tuple[int, int]], Payload]:
     """Count the correct predictions of a client; the client is not changed.

@@ -27,7 +27,7 @@ from protofl.records.row import Row
 from protofl.records.run_folder import RunFolder
 from protofl.system.device import compute_threads
 from protofl.system.files.checksums import Check
-from protofl.system.profile.run_profile import NOT_PROFILED, RunProfile
+from protofl.system.profile.clock import Unprofiled
 
 R = TypeVar("R", bound=jobs.Reply)
 
@@ -39,7 +39,7 @@ class Federation:
         plan: The run.
         pool: The hosts.
         progress: Told of every stage and every client that is done.
-        profile: Takes where the time goes.
+        profile: Takes where the time goes; None for a run that is not profiled.
         parked: A folder in which hosts may keep clients on disk; None for one of their own.
         participation: Who takes part in rounds; what the plan says where not given.
 
@@ -59,13 +59,14 @@ class Federation:
         pool: Pool,
         progress: events.Progress = events.ignore,
         *,
-        profile: RunProfile = NOT_PROFILED,
+        profile: Unprofiled | None = None,
         parked: Path | None = None,
         participation: Participation | None = None,
     ) -> None:
         self.plan, self.pool = plan, pool
         self.elsewhere = isinstance(pool, ClientFiles)
         self._parked = None if parked is None or self.elsewhere else str(parked)
+        profile = profile or Unprofiled()
         self._sums = profile.sums
         self._who = participation or Participation(plan)
         self._stages = Stages(plan, pool, progress, profile)

@@ -26,8 +26,7 @@ from protofl.system.device import compute_threads, deterministic_kernels
 from protofl.system.files.atomic import disk_errors
 from protofl.system.interpreter import unchanged_interpreter
 from protofl.system.machine import time_limit
-from protofl.system.profile.host_profile import HostProfile
-from protofl.system.profile.run_profile import Clock
+from protofl.system.profile.clock import Clock, host_profile
 from protofl.system.progress import Counter, OnSteps
 from protofl.system.randomness import global_stream
 from protofl.system.torch_state import standard_torch
@@ -109,7 +108,7 @@ class Host:
         self.plan, self._read = plan, DownloadGate(plan.info, declared, codec, read, dry=plan.dry)
         self.report: Callable[[str], None] = lambda line: None
         self.on_steps: OnSteps | None = None
-        self._profile = HostProfile(plan.settings.profile and not plan.dry, plan.device)
+        self._profile = host_profile(plan.settings.profile and not plan.dry, plan.device)
         self._trainer = Trainer(plan, self._profile, self._read)
         self._trial = 0
         self._store = ClientStore(

@@ -28,8 +28,7 @@ from protofl.hooks.views.client import Client
 from protofl.hooks.views.records import ClientRecord
 from protofl.hooks.views.run_info import Phase
 from protofl.hooks.wire.payload import Payload
-from protofl.system.profile.host_profile import HostProfile
-from protofl.system.profile.run_profile import Clock
+from protofl.system.profile.clock import Clock, UnprofiledHost
 from protofl.system.progress import Counter
 from protofl.system.randomness import global_stream
 
@@ -87,7 +86,7 @@ class Trainer:
         read: Makes a client's download of its bytes.
     """
 
-    def __init__(self, plan: Plan, profile: HostProfile, read: DownloadGate) -> None:
+    def __init__(self, plan: Plan, profile: UnprofiledHost, read: DownloadGate) -> None:
         self._plan, self._profile, self._read = plan, profile, read
         self._phases = plan.composition.phases(plan.info)
         self._keeps_download = plan.composition.has_follow_up(plan.info)

@@ -36,7 +36,7 @@ from protofl.hooks.wire.payload import Payload
 from protofl.system.device import compute_threads
 from protofl.system.files.tables import finite
 from protofl.system.machine import time_limit
-from protofl.system.profile.run_profile import Sums
+from protofl.system.profile.clock import Sums
 from protofl.system.randomness import global_stream
 
 if TYPE_CHECKING:

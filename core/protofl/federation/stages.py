@@ -21,7 +21,7 @@ from protofl.hooks.transport.rules import (
     refused_reply,
     skipped_upload,
 )
-from protofl.system.profile.run_profile import RunProfile
+from protofl.system.profile.clock import Unprofiled
 from protofl.system.progress import Stage
 
 
@@ -106,7 +106,7 @@ class Stages:
     sizes: KnownSizes
 
     def __init__(
-        self, plan: Plan, pool: Pool, progress: events.Progress, profile: RunProfile
+        self, plan: Plan, pool: Pool, progress: events.Progress, profile: Unprofiled
     ) -> None:
         self._plan, self._progress, self._profile = plan, progress, profile
         self._pool = pool

@@ -49,7 +49,7 @@ from protofl.system.files.lock import folder_lock
 from protofl.system.files.tables import rounded
 from protofl.system.machine import Idle
 from protofl.system.options.plugin_options import option_names
-from protofl.system.profile.run_profile import RunProfile
+from protofl.system.profile.clock import Unprofiled, run_profile
 from protofl.system.torch_state import standard_torch
 
 
@@ -114,9 +114,9 @@ def _start(
     else:
         folder = RunFolder(out or fresh_folder(*folder_words(plan)))
     progress(events.Planned(plan, folder))
-    profile = RunProfile(
+    profile = run_profile(
+        plan.settings.profile and not folder.finished,
         lambda client: plan.info.architecture_of(client).name,
-        on=plan.settings.profile and not folder.finished,
     )
     if profile.on:
         profile.sums.seconds["start"]["plan"] = time.perf_counter() - began
@@ -200,7 +200,7 @@ class _Lifecycle:
     plan: Plan
     folder: RunFolder
     progress: Progress
-    profile: RunProfile
+    profile: Unprofiled
     request: Request
     idle: Idle | None
     until: ExitStack
@@ -396,7 +396,7 @@ class _Lifecycle:
         summary = summarise(self.folder.rows, plan.majority_accuracy, about)
         self.folder.finish(summary)
         (self.folder.path / SESSION).unlink(missing_ok=True)  # where it ran is not its result
-        found = self.profile.summary() if self.profile.on else None
+        found = self.profile.summary()
         accuracies = recorded_accuracies(self.folder.rows) | self.accuracies
         result = Result(self.folder.rows, summary, accuracies, self.folder.path, found)
         self.progress(events.Finished(result, self.plan))

@@ -11,7 +11,7 @@ from protofl.data.batches import Samples
 from protofl.data.generators import ImageSource
 from protofl.hooks.views.records import Record
 from protofl.hooks.wire.payload import Knowledge
-from protofl.system.profile.run_profile import Sums
+from protofl.system.profile.clock import Sums
 
 if TYPE_CHECKING:
     from protofl.data.text_encoders import TextSource

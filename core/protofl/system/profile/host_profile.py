@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch.autograd.profiler import profile
 
+from protofl.system.profile.clock import UnprofiledHost
+
 
 class Operators:
     """Records operators from its creation until `stop`.
@@ -65,18 +67,17 @@ SAMPLED = 2
 """Steps of a client whose operators are recorded."""
 
 
-class HostProfile:
+class HostProfile(UnprofiledHost):
     """Records the profile of each job of a host; the reply carries it.
 
     Args:
-        on: True if the run is profiled.
         device: The clients' device.
     """
 
-    def __init__(self, on: bool, device: torch.device) -> None:
-        self.on, self.device = on, device
-        self.sample = False
-        """True if operators of this job are recorded."""
+    on = True
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
         self._start_anew()
 
     def _start_anew(self) -> None:
@@ -105,9 +106,6 @@ class HostProfile:
     @contextmanager
     def steps(self, count: int) -> Iterator[Callable[[str], None]]:
         """Yield the function that an engine calls in its ``count`` steps; see `Phases`."""
-        if not self.on:
-            yield lambda phase: None
-            return
         laps = Phases(self, count)
         yield laps
         laps.finish()

@@ -12,46 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from protofl.system.files.atomic import write_file, write_json
-
-
-class Clock:
-    """Seconds of a job by stage."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def lap(self, stage: str, *, less: float = 0.0, took: float | None = None) -> None:
-        """Add the time since the last lap to a stage.
-
-        Args:
-            stage: The stage.
-            less: Seconds that count elsewhere.
-            took: Seconds to count instead.
-        """
-        now = time.perf_counter()
-        spent = now - self._last - less if took is None else took
-        self.seconds[stage] = self.seconds.get(stage, 0.0) + spent
-        self._last = now
-
-
-class Sums:
-    """Seconds of a run's own work by category and name."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-
-    @contextmanager
-    def span(self, name: str, category: str) -> Iterator[None]:
-        """Count the seconds of a block, without those of blocks inside it."""
-        found = self.seconds[category]
-        start, before = time.perf_counter(), sum(found.values())
-        try:
-            yield
-        finally:
-            inside = sum(found.values()) - before
-            found[name] += time.perf_counter() - start - inside
-
+from protofl.system.profile.clock import Unprofiled
 
 TRAINING = ("data", "forward", "loss", "backward", "update")
 
@@ -72,17 +33,17 @@ class _Worker:
     last: float = 0.0
 
 
-class RunProfile:
+class RunProfile(Unprofiled):
     """Sums the seconds and samples that the run and its hosts record.
 
     Args:
         architecture_of: Returns the name of a client's architecture.
-        on: False to record nothing.
     """
 
-    def __init__(self, architecture_of: Callable[[int], str], *, on: bool = True) -> None:
-        self.on = on
-        self.sums = Sums()
+    on = True
+
+    def __init__(self, architecture_of: Callable[[int], str]) -> None:
+        super().__init__()
         self._architecture_of = architecture_of
         self._workers: dict[tuple[str, int], _Worker] = {}
         self._rounds = 0
@@ -102,9 +63,6 @@ class RunProfile:
     @contextmanager
     def round(self, number: int, *, last: bool) -> Iterator[None]:
         """Time a round; operators are sampled once per architecture, after the first round."""
-        if not self.on:
-            yield
-            return
         self._asked, self._may_sample = {}, number > 0 or last
         start = time.perf_counter()
         yield
@@ -114,9 +72,6 @@ class RunProfile:
     @contextmanager
     def stage(self, name: str, clients: Sequence[int]) -> Iterator[set[int]]:
         """Time a stage with jobs for workers; yield the clients whose operators are sampled."""
-        if not self.on:
-            yield set()
-            return
         start = time.perf_counter()
         for worker in self._workers.values():
             worker.busy, worker.last = 0.0, start
@@ -224,13 +179,7 @@ class RunProfile:
 
     def write(self, folder: Path) -> None:
         """Write ``summary.json``, and torch's trace of all samples as ``trace.json``."""
-        if not self.on:
-            return
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "summary.json", self.summary())
         events = [event for sample in self._operators.values() for event in sample["trace"]]
         write_file(folder / "trace.json", json.dumps({"traceEvents": events}))
-
-
-NOT_PROFILED = RunProfile(str, on=False)
-"""The profile of a run that is not profiled."""
