@@ -16,6 +16,11 @@ UNLIKE = ("fedavg", "fedkd", "fedproto", "fedgen", "fedsa")
 """Methods with different losses: no own terms, a second model, tables of some classes, random
 draws and frozen modules, terms over pairs of samples."""
 
+ENGINES = {
+    "vmapped": {"engine": "vmapped"},
+    "captured": {"engine": "captured"},
+}
+
 
 def with_engines(first, engines):
     """Return pairs (engine, method). By default, `first` gets all of `UNLIKE`, the others two."""

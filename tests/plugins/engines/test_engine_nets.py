@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from engine_toys import ENGINES
 from slowness import quick
 
 from protofl.testing import toy as toyfed
@@ -14,10 +15,6 @@ from protofl_plugins.models.cnn import CNN4, HTCNN8
 from protofl_plugins.models.group import ModelGroup
 from protofl_plugins.models.imagenet import MOBILENET_V2, RESNET4
 
-ENGINES = {
-    "vmapped": {"engine": "vmapped"},
-    "captured": {"engine": "captured"},
-}
 NETS = {"cnn4": CNN4, "htcnn8": HTCNN8[4], "resnet4": RESNET4, "mobilenet": MOBILENET_V2}
 # On 1×1 maps, BatchNorm amplifies rounding in every step: one step there, three elsewhere.
 BATCH = {"mobilenet": 16}

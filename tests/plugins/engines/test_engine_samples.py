@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from engine_toys import ENGINES
 from slowness import quick
-from test_engine_nets import ENGINES
 
 import protofl as pf
 from protofl.testing import toy as toyfed

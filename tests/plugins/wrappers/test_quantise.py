@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_top_k import Scripted, rows_of, send
+from coded_payloads import Scripted, rows_of, send
 
 import protofl as pf
 from protofl import functional as F

@@ -99,7 +99,7 @@ def test_hosts_that_end_change_nothing(tmp_path, case, every):
         assert without_times(found) == without_times(rows)
         assert saved(federation, folder / "end") == weights
         # With few participants, the slow host may have none. If a phase follows the server's step,
-        # its real seconds count too. test_dispatch.py tests each kind of move separately.
+        # its real seconds count too. test_dispatcher.py tests each kind of move separately.
         assert "load" in log or case.startswith(("few", "after the server"))
         assert len(notes) >= 2 if life else not notes
         pool.close()

@@ -177,6 +177,6 @@ def test_the_page_of_the_wire(cli):
 
 def test_the_page_about_data_has_the_run_options_of_digits(cli, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
-    page = (Path(__file__).parents[2] / "docs/how-to/choose-data.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/how-to/choose-data.md").read_text()
     quoted = page.split("for `digits`\n`")[1].split("`")[0]
     assert " ".join(quoted.split()) in cli("show", "digits").output

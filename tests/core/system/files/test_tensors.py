@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 SOURCES = [
     p
     for f in ("core", "plugins", "cli")
-    for p in Path(__file__).parents[2].joinpath(f).rglob("*.py")
+    for p in Path(__file__).parents[4].joinpath(f).rglob("*.py")
 ]
 
 

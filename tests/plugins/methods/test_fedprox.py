@@ -1,4 +1,4 @@
-"""Tests of FedProx's proximal term (Eq. 2). Tests of its averaging: test_method_sharing.py."""
+"""Tests of FedProx's proximal term (Eq. 2). Tests of its averaging: test_weight_sharing.py."""
 
 from __future__ import annotations
 

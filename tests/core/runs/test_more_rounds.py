@@ -6,8 +6,8 @@ import json
 import shutil
 
 import pytest
+from interrupted_runs import Killed, Remembering, interrupted
 from runtime_toys import DATA, install, train, without_times
-from test_resume import Killed, Remembering, interrupted
 
 import protofl as pf
 from protofl.records.run_folder import RunFolder
