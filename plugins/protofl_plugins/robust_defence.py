@@ -17,7 +17,7 @@ from __future__ import annotations
 from torch import Tensor
 
 import protofl as pf
-from protofl_plugins.prototype_methods import Absent, mean_prototypes, with_absent
+from protofl_plugins.shared.prototypes import Absent, mean_prototypes, with_absent
 
 _ROWS = ("prototypes", "counts")
 

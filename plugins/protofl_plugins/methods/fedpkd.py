@@ -31,7 +31,7 @@ from torch.nn.functional import cross_entropy
 import protofl as pf
 from protofl import functional as F
 from protofl_plugins import public_distillation as D
-from protofl_plugins.prototype_methods import (
+from protofl_plugins.shared.prototypes import (
     Absent,
     Average,
     class_prototypes,

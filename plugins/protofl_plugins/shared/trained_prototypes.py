@@ -1,16 +1,21 @@
-"""Trained prototypes P̂^c = F(e^c; θ_F): the server fits them to the clients' (FedTGP, FedORGP)."""
+"""Trained prototypes P̂^c = F(e^c; θ_F): the server fits them to the clients' (FedTGP, FedORGP).
+
+e^c   a trainable vector of class c, from N(0, 1)
+F     FC–ReLU–FC on K numbers
+"""
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 import protofl as pf
+from protofl_plugins.shared.prototypes import of_all_classes
 
 
-class Config(pf.VariantConfig):
+class TrainedConfig(pf.VariantConfig):
     """Options of the server's training."""
 
     deviations = {
@@ -28,39 +33,34 @@ class Config(pf.VariantConfig):
     send_initial: bool = pf.Field(None, description="send P̂ down in round 0 already")
 
 
-class Trained:
-    """A method with `Config`."""
-
-    @pf.hookimpl
-    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
-        """Trainable vectors from N(0, 1) and F, and their first prototypes."""
-        K = server.feature_dim
-        vectors = nn.Embedding(server.num_classes, K).to(server.device)
-        server.modules["vectors"] = vectors
-        if server.config.processor:
-            processor = nn.Sequential(nn.Linear(K, K), nn.ReLU(), nn.Linear(K, K))
-            server.modules["F"] = processor.to(server.device)
-        return payload(server) if server.config.send_initial else pf.Payload()
+def set_up(server: pf.Server[Any]) -> pf.Payload:
+    """Draw the vectors e and F; return P̂, or nothing where it is not sent in round 0."""
+    K = server.feature_dim
+    vectors = nn.Embedding(server.num_classes, K).to(server.device)
+    server.modules["vectors"] = vectors
+    if server.config.processor:
+        processor = nn.Sequential(nn.Linear(K, K), nn.ReLU(), nn.Linear(K, K))
+        server.modules["F"] = processor.to(server.device)
+    return payload(server) if server.config.send_initial else pf.Payload()
 
 
-def weights(server: pf.Server) -> tuple[Tensor, nn.Module | None]:
+def weights(server: pf.Server[Any]) -> tuple[Tensor, nn.Module | None]:
     """Return e, C×K, and F."""
     return cast(Tensor, server.modules["vectors"].weight), server.modules.get("F")
 
 
-def prototypes(server: pf.Server) -> Tensor:
+def prototypes(server: pf.Server[Any]) -> Tensor:
     """Return P̂ = F(e; θ_F), C×K, with its gradient."""
     vectors, processor = weights(server)
     return vectors if processor is None else cast(Tensor, processor(vectors))
 
 
-def payload(server: pf.Server) -> pf.Payload:
+def payload(server: pf.Server[Any]) -> pf.Payload:
     """Return P̂ of all classes as a payload."""
-    every = torch.ones(server.num_classes, dtype=torch.bool, device=server.device)
-    return pf.class_rows(every, prototypes=prototypes(server).detach())
+    return of_all_classes(prototypes(server).detach())
 
 
-def batches(server: pf.Server[Config], rows: int, epochs: int) -> list[Tensor]:
+def batches(server: pf.Server[Any], rows: int, epochs: int) -> list[Tensor]:
     """Return the rows of each of the server's mini-batches, over all epochs."""
     size = server.config.server_batch_size or server.batch_size
     generator, found = server.generator("shuffle"), list[Tensor]()
