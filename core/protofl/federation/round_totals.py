@@ -14,6 +14,7 @@ from protofl import functional
 from protofl.errors import UsageError
 from protofl.federation.jobs import EvaluateReply, TrainReply
 from protofl.federation.plan import Plan
+from protofl.functional.margins import largest_margins
 from protofl.hooks.wire.payload import Payload
 from protofl.system.files.tables import finite, rounded
 
@@ -219,7 +220,7 @@ def margins(knowledge: Payload, uploads: Mapping[int, Payload], classes: int) ->
     width = max(rows.shape[1] for rows, _ in tables)
     # Native widths differ; further zeros change no distance within a client.
     rows = [torch.nn.functional.pad(own, (0, width - own.shape[1])) for own, _ in tables]
-    largest = functional.largest_margins(torch.stack(rows), torch.stack([k for _, k in tables]))
+    largest = largest_margins(torch.stack(rows), torch.stack([k for _, k in tables]))
     return {"global": own, "clients": _numbers(largest)}
 
 

@@ -21,17 +21,16 @@ the own part in (``exclude_own``). Since April 2024 it has the cross-entropy wit
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
-from protofl_plugins.variants import DropsLastBatch
 
 
-class FedDistill(DropsLastBatch):
+class FedDistill:
     """Clients distil the mean outputs that others have for each class (Jeong et al., 2018)."""
 
     class Config(pf.VariantConfig):
@@ -85,6 +84,11 @@ class FedDistill(DropsLastBatch):
         "client alone reveals that client's F^c",
         "classes": "which classes others have",
     }
+
+    @pf.hookimpl
+    def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
+        """The published code leaves the last, smaller batch out."""
+        return {"drop_last": True} if config.variant == "official" else {}
 
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:

@@ -28,7 +28,7 @@ from torch.nn.functional import cosine_similarity, cross_entropy, normalize
 import protofl as pf
 from protofl import functional as F
 from protofl_plugins.shared import trained_prototypes as trained
-from protofl_plugins.shared.prototypes import received_prototypes, sent_rows
+from protofl_plugins.shared.prototypes import guides, sent_rows
 
 THRESHOLD, TEMPERATURE = 0.3, 0.5
 """Constants of the adaptive weights in the published code."""
@@ -90,10 +90,7 @@ class FedORGP:
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.Given:
         """P̂ as a table C×K, and the classes that have one."""
-        if "prototypes" not in client.received:
-            return {}
-        P, known = received_prototypes(client)
-        return {"P": P, "known": known}
+        return guides(client)
 
     @pf.hookimpl
     def local_loss(

@@ -27,9 +27,9 @@ from protofl_plugins.shared.prototypes import (
     class_prototypes,
     guide,
     guide_weight,
+    guides,
     mean_prototypes,
     nearest_prototype,
-    received_prototypes,
     with_absent,
 )
 
@@ -91,21 +91,16 @@ class FedProto:
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.Given:
         """P̄ as a table C×K, and the classes that have one."""
-        if "prototypes" not in client.received:
-            return {}
-        P, known = received_prototypes(client)
-        return {"P": P, "known": known}
+        return guides(client)
 
     @pf.hookimpl
     def local_loss(
         self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
     ) -> pf.Terms:
         """Eq. 4."""
-        terms, config = {"ce": cross_entropy(output.logits, batch.y)}, client.config
-        if given:
-            P, known, z = given["P"], given["known"], output.features
-            align = guide(config.lambda_, z, batch.y, P, known, config.distance, config.align)
-            terms["align"] = align  # λ·E_c φ(P_i^c, P̄^c)
+        terms = {"ce": cross_entropy(output.logits, batch.y)}
+        if given:  # λ·E_c φ(P_i^c, P̄^c)
+            terms["align"] = guide(client.config, output.features, batch.y, **given)
         return terms
 
     @pf.hookimpl

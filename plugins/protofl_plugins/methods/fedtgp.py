@@ -32,8 +32,8 @@ from protofl_plugins.shared import trained_prototypes as trained
 from protofl_plugins.shared.prototypes import (
     guide,
     guide_weight,
+    guides,
     nearest_prototype,
-    received_prototypes,
     sent_rows,
 )
 
@@ -125,21 +125,16 @@ class FedTGP:
         """P̂ as a table C×K; P_i^c of the model before training, where asked for."""
         if client.config.collect == "before":
             client.scratch["prototypes"] = client.class_prototypes().select("prototypes")
-        if "prototypes" not in client.received:
-            return {}
-        P, known = received_prototypes(client)
-        return {"P": P, "known": known}
+        return guides(client)
 
     @pf.hookimpl
     def local_loss(
         self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
     ) -> pf.Terms:
         """Eq. 11."""
-        terms, config = {"ce": cross_entropy(output.logits, batch.y)}, client.config
-        if given:
-            P, known, z = given["P"], given["known"], output.features
-            align = guide(config.lambda_, z, batch.y, P, known, config.distance, config.align)
-            terms["align"] = align  # λ·E_c φ(P_i^c, P̂^c)
+        terms = {"ce": cross_entropy(output.logits, batch.y)}
+        if given:  # λ·E_c φ(P_i^c, P̂^c)
+            terms["align"] = guide(client.config, output.features, batch.y, **given)
         return terms
 
     @pf.hookimpl
@@ -223,8 +218,8 @@ def minimise_L_P(
     index, sizes = torch.cat(list(batches)), [len(rows) for rows in batches]
     parts = [torch.split(t[index], sizes) for t in (wide, norms, own, own * delta)]
     layers = [] if processor is None else [m for m in processor if isinstance(m, nn.Linear)]  # type: ignore[attr-defined]
-    for one in zip(*parts, strict=True):
-        _step(e, layers, *one, lr=lr)
+    for q, squares, mine, shift in zip(*parts, strict=True):
+        _step(e, layers, q, squares, mine, shift, lr)
 
 
 def _step(

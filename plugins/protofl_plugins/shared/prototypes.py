@@ -10,7 +10,7 @@ is the number of classes, K that of features.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -39,42 +39,42 @@ def received_prototypes(client: pf.Client[Any], name: str = "prototypes") -> tup
     return client.received.table(name, client.num_classes, client.feature_dim)
 
 
+def guides(client: pf.Client[Any]) -> pf.Given:
+    """Return what a loss needs of `received_prototypes`, ``P`` and ``known``; {} without any."""
+    if "prototypes" not in client.received:
+        return {}
+    P, known = received_prototypes(client)
+    return {"P": P, "known": known}
+
+
 def guide_weight(given: float | None, distance: str) -> float:
     """Return the weight of a guiding term: 0.1 with Euclidean, 10 with mean squared distances."""
     return given if given is not None else (10.0 if distance == "mse" else 0.1)
 
 
-def guide(
-    weight: float,
-    features: Tensor,
-    labels: Tensor,
-    prototypes: Tensor,
-    known: Tensor,
-    distance: Literal["l2", "mse"],
-    align: Literal["class", "sample"],
-) -> Tensor:
+def guide(config: Any, features: Tensor, labels: Tensor, P: Tensor, known: Tensor) -> Tensor:  # noqa: ANN401 - options of several methods
     """Return λ·E_{c ~ C_i} φ(P_i^c, P̄^c): FedTGP Eq. 4 and 11.
 
     A class's mean over the whole client has no gradient within a step. P_i^c is therefore the mean
     of the batch's samples of class c, of the classes that are present in the batch.
 
     Args:
-        weight: λ.
+        config: ``lambda_`` (λ), ``distance`` (φ: Euclidean or, with ``mse``, squared and divided by
+            K) and ``align``: ``class`` for the equation, ``sample`` for the mean over the batch's
+            samples in place of class means, as published code has it.
         features: f(x) of the batch, B×K.
         labels: y of the batch, [B].
-        prototypes: The global prototypes, C×K.
+        P: P̄, the global prototypes, C×K.
         known: [C] bool, the classes that have a global prototype; the others add 0.
-        distance: φ: Euclidean (``l2``), or squared and divided by K (``mse``).
-        align: ``class`` for the equation; ``sample`` for the mean over the batch's samples in
-            place of class means, as published code has it.
     """
-    if align == "sample":
-        return weight * F.prototype_alignment(features, labels, prototypes, known, distance)
-    means, counts = F.class_means(features, labels, len(prototypes))
+    weight, distance = config.lambda_, config.distance
+    if config.align == "sample":
+        return cast(Tensor, weight * F.prototype_alignment(features, labels, P, known, distance))
+    means, counts = F.class_means(features, labels, len(P))
     present = counts > 0
-    term = F.prototype_alignment(means, None, prototypes, known & present, distance)
+    term = F.prototype_alignment(means, None, P, known & present, distance)
     # Of all C rows the mean was taken; one factor in place of three steps for autograd.
-    return weight * len(means) / present.sum(dtype=term.dtype) * term
+    return cast(Tensor, weight * len(means) / present.sum(dtype=term.dtype) * term)
 
 
 def nearest_prototype(client: pf.Client[Any], x: Tensor, name: str = "prototypes") -> Tensor:

@@ -1,22 +1,16 @@
-"""Distances and similarity of features and prototypes."""
+"""Spreads of prototypes: distances within and between classes, and similarity of clients."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from protofl.functional._checks import (
-    check_classes,
-    check_floating,
-    check_labels,
-    check_mask,
-    check_shape,
-    result_dtype,
-)
+from protofl.functional import class_means
 from protofl.functional.distances import euclidean_distances
-from protofl.functional.prototypes import class_means
+
+Similarity = Literal["pearson", "spearman", "cka"]
 
 
 def intra_class_distances(features: Tensor, labels: Tensor, num_classes: int) -> Tensor:
@@ -29,15 +23,8 @@ def intra_class_distances(features: Tensor, labels: Tensor, num_classes: int) ->
 
     Returns:
         [C], in the unit of the features; NaN for a class without rows.
-
-    Raises:
-        ValueError: A shape or dtype is wrong.
     """
-    check_shape("features", features, "N K")
-    check_floating(features=features)
-    check_labels("labels", labels, features.shape[0])
-    labels = labels.long()
-    rows = features.to(result_dtype(features))
+    rows, labels = features, labels.long()
     means, counts = class_means(rows, labels, num_classes)
     distances = torch.linalg.vector_norm(rows - means[labels], dim=1)
     sums = distances.new_zeros(num_classes).index_add(0, labels, distances)
@@ -53,19 +40,13 @@ def inter_class_distances(prototypes: Tensor, known: Tensor) -> Tensor:
 
     Returns:
         [C], in the unit of the prototypes; NaN for an unknown class, or the only known one.
-
-    Raises:
-        ValueError: A shape or dtype is wrong.
     """
-    check_shape("prototypes", prototypes, "C K")
-    check_floating(prototypes=prototypes)
-    check_mask("known", known, prototypes.shape[0])
     rows = prototypes.masked_fill(~known.unsqueeze(1), 0.0)
     other = ~torch.eye(known.shape[0], dtype=torch.bool, device=known.device)
     pairs = known.unsqueeze(0) & known.unsqueeze(1) & other
     sums = euclidean_distances(rows, rows).masked_fill(~pairs, 0.0).sum(1)
     found = torch.where(pairs.any(1), sums / pairs.sum(1).clamp_min(1), torch.nan)
-    return found.to(result_dtype(prototypes))
+    return found.to(torch.promote_types(prototypes.dtype, torch.float32))
 
 
 def distances_by_client(
@@ -83,27 +64,14 @@ def distances_by_client(
 
     Returns:
         [M], in the unit of the prototypes; NaN for a client without such a class.
-
-    Raises:
-        ValueError: A shape or dtype is wrong.
     """
-    check_shape("prototypes", prototypes, "M C K")
-    check_classes(prototypes.flatten(0, 1), centres, "prototypes")
-    check_mask("centres_known", centres_known, prototypes.shape[1])
-    check_shape("known", known, "M C", M=prototypes.shape[0], C=prototypes.shape[1])
     both = known & centres_known
-    dtype = result_dtype(prototypes, centres)
-    apart = (prototypes.to(dtype) - centres.to(dtype)).masked_fill(~both.unsqueeze(2), 0.0)
+    apart = (prototypes - centres).masked_fill(~both.unsqueeze(2), 0.0)
     sums = torch.linalg.vector_norm(apart, dim=2).sum(1)
     return torch.where(both.any(1), sums / both.sum(1).clamp_min(1), torch.nan)
 
 
-Similarity = Literal["pearson", "spearman", "cka"]
-
-
-def client_similarity(
-    prototypes: Tensor, known: Tensor, kind: Literal["pearson", "spearman", "cka"] = "pearson"
-) -> Tensor:
+def client_similarity(prototypes: Tensor, known: Tensor, kind: Similarity = "pearson") -> Tensor:
     """Return the similarity of each pair of clients' prototypes, over their common classes.
 
     ``pearson`` and ``spearman`` correlate all numbers of the shared rows, as they are or their
@@ -124,12 +92,9 @@ def client_similarity(
         the same.
 
     Raises:
-        ValueError: A shape, dtype or ``kind`` is wrong.
+        ValueError: ``kind`` is none of the three.
     """
-    check_shape("prototypes", prototypes, "M C K")
-    check_floating(prototypes=prototypes)
-    check_shape("known", known, "M C", M=prototypes.shape[0], C=prototypes.shape[1])
-    if kind not in ("pearson", "spearman", "cka"):
+    if kind not in get_args(Similarity):
         raise ValueError(f"kind must be 'pearson', 'spearman' or 'cka': got {kind!r}")
     count = prototypes.shape[0]
     found = torch.full((count, count), torch.nan, dtype=torch.float64)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from protofl.functional import diversity_loss, ensemble_loss
+from protofl_plugins.methods.fedgen import diversity_loss, ensemble_loss
 
 
 def randn(*shape, seed=0):
@@ -85,28 +85,3 @@ def test_gradients():
     for of in ("logits", "losses"):
         logits = randn(2, 2, 3).requires_grad_()
         assert gradcheck(lambda z, of=of: ensemble_loss(z, labels, shares, of), logits)
-
-
-def test_half_precision_is_computed_in_single():
-    noise, features = randn(3, 2).half(), randn(3, 4, seed=1).half()
-    assert diversity_loss(noise, features).dtype == torch.float32
-    logits, shares = randn(2, 3, 4).bfloat16(), torch.ones(2, 3).bfloat16()
-    assert ensemble_loss(logits, torch.zeros(3, dtype=torch.int32), shares).dtype == torch.float32
-
-
-def test_errors_name_the_value():
-    logits, labels, shares = randn(2, 3, 4), torch.tensor([0, 1, 2]), randn(2, 3)
-    with pytest.raises(ValueError, match=r"logits must be \[M, N, C\]: got shape \[3, 4\]"):
-        ensemble_loss(logits[0], labels, shares)
-    with pytest.raises(ValueError, match=r"labels must be \[N=3\]: got shape \[2\]"):
-        ensemble_loss(logits, labels[:2], shares)
-    with pytest.raises(ValueError, match=r"shares must be \[M=2, N=3\]: got shape \[3\]"):
-        ensemble_loss(logits, labels, shares[0])
-    with pytest.raises(ValueError, match="of must be 'logits' or 'losses': got 'scores'"):
-        ensemble_loss(logits, labels, shares, "scores")
-    with pytest.raises(ValueError, match=r"features must be \[N=3, K\]: got shape \[2, 4\]"):
-        diversity_loss(randn(3, 2), randn(2, 4))
-    with pytest.raises(ValueError, match=r"a row and a column: got shapes \[0, 2\] and \[0, 4\]"):
-        diversity_loss(randn(0, 2), randn(0, 4))
-    with pytest.raises(ValueError, match=r"noise must be floating point: got torch\.int64"):
-        diversity_loss(labels[:, None], randn(3, 4))

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from protofl import functional as F
+from protofl_plugins.methods import fedplvm
 
 
 def cosine(a, b):
@@ -54,7 +54,7 @@ def test_the_last_partition(n, K, groups, seed):
     centres = 3 * torch.randn(groups, K, generator=generator, dtype=torch.float64)
     rows = centres[torch.arange(n) % groups]
     rows = rows + torch.randn(n, K, generator=generator, dtype=torch.float64)
-    means, clusters = F.finch(rows)
+    means, clusters = fedplvm.finch(rows)
     slow_means, slow = slow_finch(rows.tolist())
     assert clusters.tolist() == slow
     assert torch.allclose(means, torch.tensor(slow_means, dtype=torch.float64), rtol=1e-9)
@@ -62,9 +62,9 @@ def test_the_last_partition(n, K, groups, seed):
 
 def test_blocks_of_rows_change_nothing(monkeypatch):
     rows = torch.randn(50, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    whole = F.finch(rows)
-    monkeypatch.setattr("protofl.functional.clusters.BLOCK", 7)
-    for a, b in zip(F.finch(rows), whole, strict=True):
+    whole = fedplvm.finch(rows)
+    monkeypatch.setattr(fedplvm, "BLOCK", 7)
+    for a, b in zip(fedplvm.finch(rows), whole, strict=True):
         assert torch.allclose(a, b)
 
 
@@ -81,15 +81,8 @@ def test_blocks_of_rows_change_nothing(monkeypatch):
 )
 def test_few_equal_and_zero_rows(rows, clusters):
     table = torch.tensor(rows).reshape(len(rows), 2)
-    means, found = F.finch(table)
+    means, found = fedplvm.finch(table)
     assert found.tolist() == clusters
     assert len(means) == len({*clusters}) and means.dtype == torch.float32
     for c in {*clusters}:
         assert torch.allclose(means[c], table[found == c].mean(0))
-
-
-def test_rows_are_checked():
-    with pytest.raises(ValueError, match="rows"):
-        F.finch(torch.ones(3))
-    with pytest.raises(ValueError, match="rows"):
-        F.finch(torch.ones(3, 2, dtype=torch.int64))
