@@ -75,13 +75,21 @@ class FedDistill:
         "distill": "γ·ℓ(s(h(f(x))), F̂^y), difference from the others' mean output",
     }
     uploads = {
-        "class_logits": "F_i^c of the client's classes: mean outputs, which reveal what its model "
-        "confuses, and no sample",
+        "class_logits": pf.Key(
+            "[n, C]",
+            "F_i^c of the client's classes: mean outputs, which reveal what its model confuses, "
+            "and no sample",
+            by_class=True,
+        ),
         "classes": "which classes the client has",
     }
     downloads = {
-        "class_logits": "F̂_i^c of the classes that others have sent; a class sent by one other "
-        "client alone reveals that client's F^c",
+        "class_logits": pf.Key(
+            "[n, C]",
+            "F̂_i^c of the classes that others have sent; a class sent by one other client alone "
+            "reveals that client's F^c",
+            by_class=True,
+        ),
         "classes": "which classes others have",
     }
 

@@ -116,7 +116,10 @@ class FedGen:
     }
     downloads = {
         "head/*": "h, one head for all; the average of the clients' heads from the second round on",
-        "generator/*": "G, which maps a class to features that the clients' heads recognise",
+        "generator/*": pf.Key(
+            "as the parameter",
+            "G, which maps a class to features that the clients' heads recognise",
+        ),
         "counts": "the label counts of the last round's clients together; in round 0 one each",
         "classes": "the classes of these counts",
     }

@@ -55,7 +55,11 @@ class FedGH:
 
     terms = {"ce": "cross-entropy"}
     uploads = {
-        "prototypes": "P_i^c of the client's classes: mean features",
+        "prototypes": pf.Key(
+            "[n, K]",
+            "P_i^c of the client's classes: mean features",
+            by_class=True,
+        ),
         "classes": "which classes the client has",
     }
     downloads = {"head/*": "h, trained on the prototypes of the last round's clients"}

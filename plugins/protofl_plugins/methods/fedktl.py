@@ -111,12 +111,20 @@ class FedKTL:
         "guide": "μ·L_M, Eq. 4",
     }
     uploads = {
-        "prototypes": "P_i^c of the client's classes in the ETF space: K numbers a class",
+        "prototypes": pf.Key(
+            "[n, K]", "P_i^c of the client's classes in the ETF space", by_class=True
+        ),
         "classes": "which classes the client has",
     }
     downloads = {
-        "images": "I^c, one generated image per class, in the data's size",
-        "latents": "Q̄^c, the vector of which the image was generated",
+        "images": pf.Key(
+            "[n, channels, H, W]",
+            "I^c, one generated image per class, in the data's size",
+            by_class=True,
+        ),
+        "latents": pf.Key(
+            "[n, H]", "Q̄^c, the vector of which the image was generated", by_class=True
+        ),
     }
     ablations = {
         # A dropped term is computed still, through BatchNorm.

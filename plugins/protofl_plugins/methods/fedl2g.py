@@ -73,13 +73,15 @@ class FedL2G:
 
     terms = {"ce": "cross-entropy", "guide": "MSE(g(x), v^y)"}
     uploads = {
-        "guide_gradients": "∂Q_i/∂v^c of the classes of one study batch",
+        "guide_gradients": pf.Key(
+            "[n, K] or [n, C]", "∂Q_i/∂v^c of the classes of one study batch", by_class=True
+        ),
         "classes": "the classes of that batch",
     }
     downloads = {
-        "guides": "v of all classes",
+        "guides": pf.Key("[C, K] or [C, C]", "v of all classes", by_class=True),
         "classes": "all classes",
-        "warmed_up": "that clients train in this round",
+        "warmed_up": pf.Key("[] bool", "that clients train in this round"),
     }
     ablations = {"without guiding": "--set weight=0"}
 

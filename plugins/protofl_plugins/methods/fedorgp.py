@@ -63,10 +63,18 @@ class FedORGP:
         "align": "λ_c·E L_R(f(x), P̂^y), the second part of Eq. 8",
     }
     uploads = {
-        "prototypes": "P_k^c of the client's classes: mean features",
+        "prototypes": pf.Key(
+            "[n, K]",
+            "P_k^c of the client's classes: mean features",
+            by_class=True,
+        ),
         "classes": "which classes the client has",
     }
-    downloads = {"prototypes": "P̂^c of all classes, also of those that the client lacks"}
+    downloads = {
+        "prototypes": pf.Key(
+            "[n, K]", "P̂^c of all classes, also of those that the client lacks", by_class=True
+        )
+    }
     ablations = {
         "w/o OR (Table 5)": "--set send_initial=false --use server_train=local "
         "--use server_aggregate=fedproto --set fedproto.aggregate=uniform"

@@ -76,12 +76,16 @@ class FedPLVM:
     uploads = {
         "model/*": "the whole model after local training; gradients can be inverted from it",
         "samples": "n_i, the number of training samples",
-        "prototypes": "P_i^c, several of each class: means of clusters of features",
+        "prototypes": pf.Key(
+            "[n, K]",
+            "P_i^c, several of each class: means of clusters of features",
+            by_class=True,
+        ),
         "classes": "the class of each; how often it occurs tells the number of clusters",
     }
     downloads = {
         "model/*": "the average of the clients' models",
-        "prototypes": "𝒫^c of the classes that anybody has sent",
+        "prototypes": pf.Key("[n, K]", "𝒫^c of the classes that anybody has sent", by_class=True),
     }
     native_widths = False
     upload_rules = {"classes": f"several {MOST}"}

@@ -67,11 +67,17 @@ class FedProto:
         "align": "λ·E_c φ(P_i^c, P̄^c), the second part of Eq. 4",
     }
     uploads = {
-        "prototypes": "P_i^c of the client's classes: mean features (the paper: irreversible)",
+        "prototypes": pf.Key(
+            "[n, K]",
+            "P_i^c of the client's classes: mean features (the paper: irreversible)",
+            by_class=True,
+        ),
         "classes": "which classes the client has",
         "counts": "|D_i,c|, the class distribution (not with aggregate=uniform)",
     }
-    downloads = {"prototypes": "P̄^c of the classes that anybody has sent"}
+    downloads = {
+        "prototypes": pf.Key("[n, K]", "P̄^c of the classes that anybody has sent", by_class=True)
+    }
 
     @pf.hookimpl
     def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:

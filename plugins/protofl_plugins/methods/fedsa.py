@@ -129,13 +129,19 @@ class FedSA:
         "calibration": "λ₃·L_CC, Eq. 8",
     }
     uploads = {
-        "prototypes": "P_i^c of the client's classes: mean features (the paper: irreversible)",
+        "prototypes": pf.Key(
+            "[n, K]",
+            "P_i^c of the client's classes: mean features (the paper: irreversible)",
+            by_class=True,
+        ),
         "classes": "which classes the client has",
         "counts": "|D_i,c|, the class distribution (not with aggregate=uniform)",
     }
     downloads = {
-        "prototypes": "Ā of all classes",
-        "global_prototypes": "P̄ of this round, with inference=prototype only",
+        "prototypes": pf.Key("[n, K]", "Ā of all classes", by_class=True),
+        "global_prototypes": pf.Key(
+            "[n, K]", "P̄ of this round, with inference=prototype only", by_class=True
+        ),
     }
     ablations = {
         "EMA, L_R (Table 4)": (

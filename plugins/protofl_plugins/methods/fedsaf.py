@@ -60,13 +60,19 @@ class FedSAF:
         "structure": "λ·S(X, Y), of the batch's classes; with native widths the mean over them",
     }
     uploads = {
-        "prototypes": "P_i^c of the client's classes: mean features (the paper: irreversible)",
+        "prototypes": pf.Key(
+            "[n, K]",
+            "P_i^c of the client's classes: mean features (the paper: irreversible)",
+            by_class=True,
+        ),
         "classes": "which classes the client has",
         "counts": "|D_i,c|, the class distribution (not with aggregate=uniform)",
     }
     downloads = {
-        "prototypes": "P̄^c of the classes that anybody has sent",
-        "prototypes/*": "with native widths in its place: P̄_K^c of each width K",
+        "prototypes": pf.Key("[n, K]", "P̄^c of the classes that anybody has sent", by_class=True),
+        "prototypes/*": pf.Key(
+            "[n, WIDTH]", "with native widths in its place: P̄_K^c of each width K"
+        ),
     }
     ablations = {
         "without structural alignment": "--set lambda=0",

@@ -93,7 +93,19 @@ class FedTGP:
         "ce": "cross-entropy, the first part of Eq. 11",
         "align": "λ·E_c φ(P_i^c, P̂^c), the second part of Eq. 11",
     }
-    downloads = {"prototypes": "P̂^c of all classes, also of those that the client lacks"}
+    uploads = {
+        "prototypes": pf.Key(
+            "[n, K]",
+            "P_i^c of the client's classes: mean features (the paper: irreversible)",
+            by_class=True,
+        ),
+        "classes": "which classes the client has",
+    }
+    downloads = {
+        "prototypes": pf.Key(
+            "[n, K]", "P̂^c of all classes, also of those that the client lacks", by_class=True
+        )
+    }
     ablations = {
         "SCL (Table 6)": "--set margin=none",
         "FM (Table 6)": "--set margin=fixed --set delta=1",

@@ -71,13 +71,17 @@ class FedTSP:
 
     terms = {"ce": "cross-entropy", "align": "λ·E ℓ(e^s·cos(f(x), T^·), y)"}
     uploads = {
-        "prototypes": "P_i^c of the client's classes: mean features",
+        "prototypes": pf.Key(
+            "[n, K]",
+            "P_i^c of the client's classes: mean features",
+            by_class=True,
+        ),
         "classes": "which classes the client has",
     }
     downloads = {
-        "prototypes": "T of all classes",
+        "prototypes": pf.Key("[n, K]", "T of all classes", by_class=True),
         "classes": "all classes",
-        "logit_scale": "s",
+        "logit_scale": pf.Key("[]", "s"),
     }
     ablations = {"without prompts": "--set trains=nothing"}
 

@@ -83,10 +83,18 @@ class ProtoNorm:
         "align": "λ·E ‖f(x) − s·P^y‖²/K, of the samples whose class has a prototype",
     }
     uploads = {
-        "prototypes": "P_i^c of the client's classes: mean features",
+        "prototypes": pf.Key(
+            "[n, K]",
+            "P_i^c of the client's classes: mean features",
+            by_class=True,
+        ),
         "classes": "which classes the client has",
     }
-    downloads = {"prototypes": "P^c, unit vectors, of the classes that anybody has sent"}
+    downloads = {
+        "prototypes": pf.Key(
+            "[n, K]", "P^c, unit vectors, of the classes that anybody has sent", by_class=True
+        )
+    }
     ablations = {
         "without prototype alignment": "--set alignment=false",
         "without prototype upscaling": "--set scale=1",
