@@ -15,13 +15,10 @@ The code finds v by 100,000 steps that minimise Σ_i log Σ_j exp(v_i·v_j/τ). 
 minimum is a simplex equiangular tight frame. It has a closed form (FedKTL's, for K ≥ C), which we
 take: every client draws the same one from the seed, and no points are sent.
 
-``over=classes`` takes the usual softmax over the C points in place of the one over the batch. The
-server builds h and sends it from round 0, as in `lg-fedavg`. Inference: the head.
+The server builds h and sends it from round 0, as in `lg-fedavg`. Inference: the head.
 """
 
 from __future__ import annotations
-
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -42,9 +39,6 @@ class AlignFed:
             20.0, gt=0, description="λ_0, weight of align in the first round"
         )
         lambda_T: float = pf.Field(2.0, gt=0, description="λ_T, which the weight tends to")
-        over: Literal["batch", "classes"] = pf.Field(
-            "batch", description="softmax over the samples of the batch, or over the points"
-        )
 
     terms = {"ce": "cross-entropy", "align": "λ_t·ℓ_v, to the fixed points"}
     uploads = {
@@ -97,7 +91,7 @@ class AlignFed:
         self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
     ) -> pf.Terms:
         """L_i."""
-        l_v = fixed_point_loss(output.features, batch.y, given["v"], client.config.over)
+        l_v = fixed_point_loss(output.features, batch.y, given["v"])
         return {
             "ce": cross_entropy(output.logits, batch.y),
             "align": given["weight"] * l_v,  # λ_t·ℓ_v
@@ -114,18 +108,15 @@ class AlignFed:
         return weights.mean_weights(server, uploads, "head")
 
 
-def fixed_point_loss(
-    features: Tensor, labels: Tensor, v: Tensor, over: Literal["batch", "classes"] = "batch"
-) -> Tensor:
+def fixed_point_loss(features: Tensor, labels: Tensor, v: Tensor) -> Tensor:
     """Return ℓ_v, a scalar; a class without samples adds 0.
 
     Args:
         features: f(x), B×K.
         labels: y, [B].
         v: C×K.
-        over: The softmax's other terms: the samples of the batch, or the points of all classes.
     """
     cosines = normalize(features.to(v.dtype), dim=1) @ normalize(v, dim=1).T
-    likely = log_softmax(cosines, 0 if over == "batch" else 1)
-    means, _ = F.class_means(likely.gather(1, labels.unsqueeze(1)), labels, len(v))  # of log p^c
+    log_p = log_softmax(cosines, 0).gather(1, labels.unsqueeze(1))  # over the batch
+    means, _ = F.class_means(log_p, labels, len(v))
     return -means.mean()

@@ -87,9 +87,6 @@ class FedGen:
         send_initial: bool = pf.Field(
             True, description="send G in round 0 already; false begins to generate in the second"
         )
-        aggregate: Literal["weighted", "uniform"] = pf.Field(
-            "weighted", description="weights n_i/n of the heads' average, or 1/M"
-        )
         a: float = pf.Field(
             1.0, ge=0, description="a of the generated features; 0 regresses to LG-FedAvg"
         )
@@ -210,8 +207,7 @@ class FedGen:
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """The average of the heads, and the sum of the label counts."""
         counts, _ = pf.stack_rows(uploads, "counts", server.num_classes)
-        sizes = None if server.config.aggregate == "uniform" else counts.sum(1)
-        head = pf.models.average_weights(list(uploads.values()), "head", sizes)
+        head = pf.models.average_weights(list(uploads.values()), "head", counts.sum(1))
         total = counts.sum(0)
         return pf.Payload(head | pf.class_rows(total > 0, counts=total))
 

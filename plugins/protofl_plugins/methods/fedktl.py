@@ -82,9 +82,6 @@ class FedKTL:
         absent: Literal["keep", "forget"] = pf.Field(
             "keep", description="Q̄^c of a class that no client of the round has: the last, or none"
         )
-        h_prime: Literal["same", "anew"] = pf.Field(
-            "same", description="the start of h': one for the run, or another one each round"
-        )
         guide_batch: int = pf.Field(
             None, ge=0, description="pairs of a step; 0 for all. None: the batch size"
         )
@@ -343,8 +340,6 @@ def _h_prime(client: pf.Client[FedKTL.Config], out: int) -> nn.Linear:
     """h': a linear layer with PyTorch's usual start, drawn alike on all clients."""
     layer: nn.Linear = nn.utils.skip_init(nn.Linear, client.feature_dim, out)  # type: ignore[no-untyped-call]
     generator = torch.Generator().manual_seed(client.state["h'"])
-    if client.config.h_prime == "anew":
-        generator = client.shared_generator("h'")
     bound = client.feature_dim**-0.5
     with torch.no_grad():
         for parameter in layer.parameters():
