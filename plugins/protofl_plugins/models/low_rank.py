@@ -22,7 +22,7 @@ class Factors(NamedTuple):
 
     @property
     def rank(self) -> int:
-        """R."""
+        """The rank r."""
         return len(self.a)
 
     def cut(self, rank: int) -> Factors:
