@@ -1,4 +1,4 @@
-"""Distillation on public data: scores, epochs, and training on the server.
+"""Public data: options, scores of public samples, and training of a model on the server.
 
 Every client and the server hold the same public samples in the same order: row n of
 ``public_logits`` or ``public_probabilities`` belongs to public sample n, or to the one that
@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 import protofl as pf
 
@@ -70,28 +70,25 @@ class ServerTrainingConfig(EpochsConfig):
     )
 
 
-class OnPublicData:
-    """A method with `EpochsConfig`, which distils on public data."""
+# --- before the run -------------------------------------------------------------------------------
 
-    needs_public = True
 
-    @pf.hookimpl
-    def run_defaults(self, config: EpochsConfig) -> dict[str, Any]:
-        """The private epochs, optimiser and batches of the paper, with ``epochs=paper``."""
-        if config.epochs != "paper":
-            return {}
-        return {**PAPER_RUN, "local_epochs": config.paper_epochs["local_epochs"]}
+def paper_defaults(config: EpochsConfig) -> dict[str, Any]:
+    """Return the paper's private epochs, optimiser and batches with ``epochs=paper``."""
+    if config.epochs != "paper":
+        return {}
+    return {**PAPER_RUN, "local_epochs": config.paper_epochs["local_epochs"]}
 
 
 def without_public(run: pf.RunInfo) -> list[str]:
-    """The reason why there is nothing to distil on, where the run has no public samples."""
+    """Return the reason why there is nothing to distil on: the run has no public samples."""
     if run.public:
         return []
     return ["it needs public samples; give --public N or --public npz:PATH"]
 
 
 def without_server_model(run: pf.RunInfo, name: str | None) -> list[str]:
-    """The reason why the server can't build its model; None is the group's for servers."""
+    """Return the reason why the server can't build its model; None is the group's for servers."""
     known = {a.name for a in (*run.server_architectures, *run.architectures)}
     wanted = name or run.server_architecture
     if wanted in known:
@@ -110,7 +107,7 @@ def public_phase(
     needs: str = "public_logits",
     when: str = "after_server",
 ) -> pf.Phase:
-    """A phase on those public samples of which the server sent scores."""
+    """Return a phase on those public samples of which the server sent scores."""
     return pf.Phase(
         name, "public", config.public_epochs, when, needs=needs, rows="public_index", terms=terms
     )
@@ -121,7 +118,7 @@ def public_phase(
 
 @torch.no_grad()
 def public_logits(client: pf.Client) -> Tensor:
-    """The client's scores of all public samples, [N, C], in one evaluation pass."""
+    """Return the client's scores of all public samples, [N, C], in one evaluation pass."""
     model, public = client.module("model"), client.public
     assert public is not None
     was = model.training
@@ -131,29 +128,19 @@ def public_logits(client: pf.Client) -> Tensor:
     return torch.cat(logits)
 
 
-class ScoresDown(OnPublicData):
-    """Clients learn from scores of public samples that come down.
+def received_scores(client: pf.Client, name: str) -> pf.Given:
+    """Return ``{"scores": …}``, [N, C], once the server has sent any; empty before.
 
-    ``scores`` is ``public_logits`` or ``public_probabilities``. A loss finds them in
-    ``given["scores"]``, where row n belongs to public sample n.
+    Args:
+        client: The client.
+        name: The key of the download. Row n of ``given["scores"]`` belongs to public sample n of
+            the phase, see `public_phase`.
     """
-
-    scores: ClassVar[str] = "public_logits"
-
-    @pf.hookimpl
-    def download_payload(self, server: pf.Server, client_id: int) -> pf.Payload:
-        """The scores, and of which public samples; empty before there are any."""
-        return server.knowledge.select(self.scores, "public_index")
-
-    @pf.hookimpl
-    def before_training(self, client: pf.Client) -> pf.Given:
-        """The scores, once there are any."""
-        received = client.received
-        return {"scores": received[self.scores]} if self.scores in received.keys() else {}
+    return {"scores": client.received[name]} if name in client.received.keys() else {}
 
 
 def stacked(uploads: pf.Uploads, name: str) -> Tensor:
-    """Stack the scores of all uploads, [M, N, C]."""
+    """Return the scores of all uploads, [M, N, C]."""
     return torch.stack([upload[name] for upload in uploads.values()])
 
 
@@ -163,7 +150,7 @@ def evaluated(
     samples: Any,  # noqa: ANN401 - the server's public or test samples
     rows: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Features [N, K] and scores [N, C] of samples by a model of the server, in eval mode."""
+    """Return features [N, K] and scores [N, C] of samples by a server's model, in eval mode."""
     if rows is not None:
         samples = samples.at(rows)
     model.eval()
@@ -175,19 +162,10 @@ def evaluated(
 
 
 def server_model(server: pf.Server) -> pf.models.SplitModel:
-    """The model that the method keeps on the server."""
+    """Return the model that the method keeps on the server, ``server.modules["model"]``."""
     model = server.modules["model"]
     assert isinstance(model, pf.models.SplitModel)
     return model
-
-
-class TrainsServerModel:
-    """A method that trains a model on the server, ``server.modules["model"]``."""
-
-    @pf.hookimpl
-    def global_models(self, server: pf.Server) -> dict[str, nn.Module]:
-        """Return the models of the server, if the method's options ask for one."""
-        return dict(server.modules)
 
 
 @torch.enable_grad()
