@@ -200,9 +200,40 @@ def by_client(values: Mapping[int, Any]) -> dict[str, Any]:
     return {str(client): value for client, value in sorted(values.items())}
 
 
+def accuracy_over_clients(scores: Sequence[tuple[int, int]]) -> tuple[float, float, float] | None:
+    """Return the accuracy over the samples of all clients, and its mean and spread over clients.
+
+    Args:
+        scores: Of each client the test samples that it predicts correctly, and all.
+
+    Returns:
+        The accuracy over all samples; the mean of the clients' accuracies; and their population
+        standard deviation. Clients without samples don't count; None if no client has any.
+    """
+    shares = [correct / count for correct, count in scores if count]
+    if not shares:
+        return None
+    correct, count = (sum(each) for each in zip(*scores, strict=True))
+    mean = sum(shares) / len(shares)
+    deviation = (sum((share - mean) ** 2 for share in shares) / len(shares)) ** 0.5
+    return correct / count, mean, deviation
+
+
+def accuracy_by_class(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return the share of each class's samples that is predicted correctly, [C] float64.
+
+    Args:
+        scores: [N, C], logits or probabilities.
+        labels: [N] integers in 0…C−1. The share of a class without samples is NaN.
+    """
+    hits = labels[scores.argmax(1) == labels]
+    correct, count = (torch.bincount(y, minlength=scores.shape[1]) for y in (hits, labels))
+    return correct.double() / count  # 0/0 is NaN
+
+
 def _accuracy(scores: Mapping[int, tuple[int, int]], name: str) -> dict[str, Any]:
     """Return the accuracy over all samples, its mean over clients and its deviation."""
-    found = functional.accuracy_over_clients([scores[client] for client in sorted(scores)])
+    found = accuracy_over_clients([scores[client] for client in sorted(scores)])
     names = (name, f"client_{name}", f"{name}_std")
     return dict(zip(names, found or (None, None, None), strict=True))
 
@@ -230,7 +261,7 @@ def public_logits(uploads: Mapping[int, Payload], labels: Tensor) -> dict[str, A
     scores = torch.stack([upload[key] for upload in uploads.values()])
 
     def accuracy(scores: Tensor) -> list[float | None]:
-        return _numbers(functional.accuracy_by_class(scores, labels))
+        return _numbers(accuracy_by_class(scores, labels))
 
     return {
         "clients": {

@@ -19,28 +19,12 @@ in 0…C−1; ``known`` says which rows of ``prototypes`` are there, and the oth
 `simplex_etf`            fixed points of the classes: V of FedKTL section 3.3.2, AlignFed
 `variance_weights`       β of an ensemble: FedPKD Eq. 7
 `ensemble_logits`        the ensemble S: FedPKD Eq. 6 and 3
-`filter_by_prototype`    samples near their pseudo-class: FedPKD Alg. 1, Eq. 10
 `kl_divergence`          of student and teacher: FedPKD Eq. 11 and 15, FedDF, FML, FedKD
-`entropy_reduction`      sharpened mean of probabilities: DS-FL
 `truncated_svd`          compressed updates: FedKD
-`largest_entries`        Top_k of Stich et al.; `with_entries` makes rows of them again
-`quantise_int8`          8 bits a number and a scale a row; `dequantise_int8` the way back
-`round_to_half`          16 bits a number; both also with stochastic rounding
-`index_type`             the smallest integer type for places
-`coordinate_median`      of a class over clients; `trimmed_mean`, `geometric_median`
-`multi_krum`             the clients' rows that a filter keeps; `cosine_filter`
-`minority`               how many of a class's clients a rule expects to be malicious
-`alie_rows`              what colluding clients send: ALIE; `alie_z` by how much
-`accuracy_by_class`      of scores whose labels are known: FedPKD Fig. 2
-`accuracy_over_clients`  over all test samples, the clients' mean, and their deviation
-`macro_f1`               `balanced_accuracy`, `recall_by_class`: of `confusion_counts`
-`calibration_error`      expected, of `calibration_counts`: Guo et al. 2017
-`area_under_curve`       one class against the others, of `ranked_pairs`
 =======================  =====================================================================
 
-All but `simplex_etf`, `filter_by_prototype`, `truncated_svd`, `with_entries`, `dequantise_int8` and
-`geometric_median` may be part of a client's loss: they don't look at a tensor's value from Python,
-so a step can be compiled, captured or mapped over clients.
+All but `simplex_etf` and `truncated_svd` may be part of a client's loss: they don't look at a
+tensor's value from Python, so a step can be compiled, captured or mapped over clients.
 Arguments are checked by shape and dtype, with a ``ValueError``; labels outside 0…C−1 are not looked
 for. Results have the arguments' promoted dtype; half precision is computed and returned in float32,
 except by `ema`, which keeps the dtype, and `truncated_svd`, which torch refuses it.
@@ -55,15 +39,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from protofl.functional.compression import (
-        dequantise_int8,
-        index_type,
-        largest_entries,
-        quantise_int8,
-        round_to_half,
-        truncated_svd,
-        with_entries,
-    )
+    from protofl.functional.compression import truncated_svd
     from protofl.functional.distances import (
         cosine_alignment,
         prototype_alignment,
@@ -72,8 +48,6 @@ if TYPE_CHECKING:
     )
     from protofl.functional.distillation import (
         ensemble_logits,
-        entropy_reduction,
-        filter_by_prototype,
         kl_divergence,
         variance_weights,
     )
@@ -86,90 +60,36 @@ if TYPE_CHECKING:
         pair_margin,
     )
     from protofl.functional.prototypes import aggregate_prototypes, class_means, ema
-    from protofl.functional.robust import (
-        alie_rows,
-        alie_z,
-        coordinate_median,
-        cosine_filter,
-        geometric_median,
-        minority,
-        multi_krum,
-        trimmed_mean,
-    )
-    from protofl.functional.scores import (
-        accuracy_by_class,
-        accuracy_over_clients,
-        area_under_curve,
-        balanced_accuracy,
-        calibration_counts,
-        calibration_error,
-        confusion_counts,
-        macro_f1,
-        ranked_pairs,
-        recall_by_class,
-    )
 
 _NAMES = {
-    "compression": "dequantise_int8 index_type largest_entries quantise_int8 round_to_half"
-    " truncated_svd with_entries",
+    "compression": "truncated_svd",
     "distances": "cosine_alignment prototype_alignment prototype_distance squared_distances",
-    "distillation": "ensemble_logits entropy_reduction filter_by_prototype kl_divergence"
-    " variance_weights",
+    "distillation": "ensemble_logits kl_divergence variance_weights",
     "etf": "simplex_etf",
     "margins": "class_margins margin_contrastive_loss mean_margin nearest_margin pair_margin",
     "prototypes": "aggregate_prototypes class_means ema",
-    "robust": "alie_rows alie_z coordinate_median cosine_filter geometric_median minority"
-    " multi_krum trimmed_mean",
-    "scores": "accuracy_by_class accuracy_over_clients area_under_curve balanced_accuracy"
-    " calibration_counts calibration_error confusion_counts macro_f1 ranked_pairs recall_by_class",
 }
 """{file: its public names}; a file is loaded when a name of it is first used."""
 _HOME = {name: file for file, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
-    "accuracy_by_class",
-    "accuracy_over_clients",
     "aggregate_prototypes",
-    "alie_rows",
-    "alie_z",
-    "area_under_curve",
-    "balanced_accuracy",
-    "calibration_counts",
-    "calibration_error",
     "class_margins",
     "class_means",
-    "confusion_counts",
-    "coordinate_median",
     "cosine_alignment",
-    "cosine_filter",
-    "dequantise_int8",
     "ema",
     "ensemble_logits",
-    "entropy_reduction",
-    "filter_by_prototype",
-    "geometric_median",
-    "index_type",
     "kl_divergence",
-    "largest_entries",
-    "macro_f1",
     "margin_contrastive_loss",
     "mean_margin",
-    "minority",
-    "multi_krum",
     "nearest_margin",
     "pair_margin",
     "prototype_alignment",
     "prototype_distance",
-    "quantise_int8",
-    "ranked_pairs",
-    "recall_by_class",
-    "round_to_half",
     "simplex_etf",
     "squared_distances",
-    "trimmed_mean",
     "truncated_svd",
     "variance_weights",
-    "with_entries",
 ]
 
 

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 import protofl as pf
-from protofl_plugins.textfiles import read_lines
+from protofl_plugins.shared.text_files import read_lines
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -1,7 +1,6 @@
-"""Tests of ensembles, the prototype filter and divergences against loops."""
+"""Tests of ensembles and divergences against loops."""
 
 import math
-from fractions import Fraction
 
 import pytest
 import torch
@@ -9,8 +8,6 @@ from torch.autograd import gradcheck
 
 from protofl.functional import (
     ensemble_logits,
-    entropy_reduction,
-    filter_by_prototype,
     kl_divergence,
     variance_weights,
 )
@@ -71,46 +68,6 @@ def test_weights_keep_nan_visible():
     assert variance_weights(logits).isnan().any(0).tolist() == [False, True]
 
 
-def naive_filter(features, labels, prototypes, known, keep):
-    mask = [False] * len(labels)
-    for c in range(len(prototypes)):
-        members = [i for i, y in enumerate(labels.tolist()) if y == c]
-        if known[c]:
-            distance = {i: math.dist(features[i].tolist(), prototypes[c].tolist()) for i in members}
-            number = math.ceil(Fraction(str(keep)) * len(members))
-            members = sorted(members, key=lambda i: (distance[i], i))[:number]
-        for i in members:
-            mask[i] = True
-    return mask
-
-
-@pytest.mark.parametrize("keep", [0.7, 0.01, 0.5, 1.0, 0.34])
-@pytest.mark.parametrize("n", [0, 1, 40])
-def test_filter_is_the_loop(n, keep):
-    features, prototypes = randn(n, 3, seed=n), randn(6, 3, seed=7)
-    labels = (torch.arange(n) * torch.arange(n)) % 5  # no sample of class 5
-    known = torch.tensor([True, False, True, True, True, True])
-    prototypes[1] = math.nan
-    got = filter_by_prototype(features, labels, prototypes, known, keep)
-    assert got.dtype == torch.bool
-    assert got.tolist() == naive_filter(features, labels, prototypes, known, keep)
-
-
-def test_filter_breaks_ties_by_index():
-    features = torch.tensor([[1.0], [-1.0], [0.0], [1.0], [-1.0]])
-    labels, prototypes = torch.zeros(5, dtype=torch.long), torch.zeros(1, 1)
-    got = filter_by_prototype(features, labels, prototypes, torch.tensor([True]), 0.6)
-    assert got.tolist() == [True, True, True, False, False]
-
-
-@pytest.mark.parametrize(("keep", "n", "number"), [(0.07, 100, 7), (0.7, 10, 7), (0.29, 100, 29)])
-def test_filter_takes_the_ceiling_of_the_decimal(keep, n, number):
-    features, labels = randn(n, 2), torch.zeros(n, dtype=torch.long)
-    known = torch.tensor([True])
-    got = filter_by_prototype(features, labels, torch.zeros(1, 2).double(), known, keep)
-    assert got.sum().item() == number
-
-
 def naive_kl(student, teacher, temperature):
     total = 0.0
     for s, t in zip(student.tolist(), teacher.tolist(), strict=True):
@@ -165,21 +122,6 @@ def test_kl_of_a_class_that_the_teacher_rules_out():
     assert torch.autograd.grad(loss, student)[0].isfinite().all()
 
 
-@pytest.mark.parametrize("temperature", [0.1, 1.0])
-def test_entropy_reduction_is_the_loop(temperature):
-    probabilities = randn(3, 4, 5).softmax(2)
-    got = entropy_reduction(probabilities, temperature)
-    for x in range(4):
-        mean = [sum(probabilities[:, x, c].tolist()) / 3 for c in range(5)]
-        expected = softmax([value / temperature for value in mean])
-        assert got[x].tolist() == pytest.approx(expected, rel=1e-9)
-
-
-def test_entropy_reduction_sharpens_at_its_default():
-    mean = torch.tensor([[[0.6, 0.4]], [[0.6, 0.4]]])
-    torch.testing.assert_close(entropy_reduction(mean)[0, 0], torch.tensor(2.0).sigmoid())
-
-
 def test_errors_name_the_value():
     logits = randn(2, 3, 4)
     for function in (variance_weights, ensemble_logits):
@@ -189,17 +131,7 @@ def test_errors_name_the_value():
             function(logits[:0])
     with pytest.raises(ValueError, match="weights must be 'variance' or 'uniform': got 'equal'"):
         ensemble_logits(logits, "equal")
-    features, labels, known = randn(4, 3), torch.tensor([0, 1, 1, 0]), torch.tensor([True, True])
-    for keep in (0.0, 1.2, math.nan):
-        with pytest.raises(ValueError, match=f"keep must be above 0 and at most 1: got {keep}"):
-            filter_by_prototype(features, labels, randn(2, 3), known, keep)
-    with pytest.raises(ValueError, match=r"pseudo_labels must be \[N=4\]: got shape \[3\]"):
-        filter_by_prototype(features, labels[:3], randn(2, 3), known, 0.7)
     with pytest.raises(ValueError, match=r"teacher_logits must be \[N=3, C=4\]: got shape \[3, 2"):
         kl_divergence(logits[0], logits[1, :, :2])
     with pytest.raises(ValueError, match=r"temperature must be positive: got 0\.0"):
         kl_divergence(logits[0], logits[1], 0.0)
-    with pytest.raises(ValueError, match="temperature must be positive: got -1"):
-        entropy_reduction(logits.softmax(2), -1)
-    with pytest.raises(ValueError, match=r"probabilities needs a client: got \[0, 3, 4\]"):
-        entropy_reduction(logits[:0])

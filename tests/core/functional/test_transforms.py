@@ -69,7 +69,6 @@ FUNCTIONS = {
         torch.stack([f, f.sin()]), y, torch.stack([f[:, 0], f[:, 1]])
     ),
     "diversity": lambda f, y, p, k, m: fedgen.diversity_loss(p, p.sin()) + f.sum(),
-    "entropy": lambda f, y, p, k, m: F.entropy_reduction(torch.stack([f, f.cos()]).softmax(2)),
 }
 each = pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
 

@@ -11,6 +11,12 @@ import torch
 from scipy import optimize, stats
 
 from protofl import functional as F
+from protofl_plugins.defences.coordinate_median import coordinate_median
+from protofl_plugins.defences.cosine_filter import cosine_filter
+from protofl_plugins.defences.geometric_median import geometric_median
+from protofl_plugins.defences.multi_krum import multi_krum
+from protofl_plugins.defences.prototype_uploads import minority
+from protofl_plugins.defences.trimmed_mean import trimmed_mean
 
 
 def ragged(seed, M=9, C=6, K=4, dtype=torch.float64):
@@ -56,16 +62,14 @@ def per_class(P, present):
 
 
 def check_means(found, P, present, oracle, atol=1e-12):
-    table, known = found
-    assert torch.equal(known, present.any(0))
-    assert bool((table[~known] == 0).all())
+    assert bool((found[~present.any(0)] == 0).all())
     for c, rows in per_class(P, present):
-        np.testing.assert_allclose(table[c].numpy(), oracle(rows), atol=atol, rtol=0)
+        np.testing.assert_allclose(found[c].numpy(), oracle(rows), atol=atol, rtol=0)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_coordinate_median(case):
-    check_means(F.coordinate_median(*case), *case, lambda rows: np.median(rows, axis=0))
+    check_means(coordinate_median(*case), *case, lambda rows: np.median(rows, axis=0))
 
 
 def slow_minority(n, share):
@@ -75,16 +79,14 @@ def slow_minority(n, share):
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.2, 1 / 3, 0.5, 1.0])
 def test_minority(share):
     counts = torch.arange(0, 40)
-    found = F.minority(counts, share).tolist()
+    found = minority(counts, share).tolist()
     assert found == [slow_minority(n, share) for n in counts.tolist()]
 
 
 def test_minority_by_hand():
-    assert F.minority(torch.tensor([0, 1, 2, 3, 4, 5, 10, 30]), 0.1).tolist() == [
+    assert minority(torch.tensor([0, 1, 2, 3, 4, 5, 10, 30]), 0.1).tolist() == [
         *(0, 0, 0, 1, 1, 1, 1, 3),
     ]
-    with pytest.raises(ValueError, match="share must be between 0 and 1"):
-        F.minority(torch.tensor([3]), 1.5)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.15, 0.3, 0.5])
@@ -94,13 +96,13 @@ def test_trimmed_mean(case, share):
         cut = slow_minority(len(rows), share)
         return stats.trim_mean(rows, (cut + 0.5) / len(rows) if cut else 0.0, axis=0)
 
-    check_means(F.trimmed_mean(*case, share), *case, oracle)
+    check_means(trimmed_mean(*case, share), *case, oracle)
 
 
 def test_a_trimmed_mean_that_trims_nothing_is_the_mean():
     P, present = CASES[0]
     mean, _ = F.aggregate_prototypes(P.nan_to_num(), present, "uniform")
-    torch.testing.assert_close(F.trimmed_mean(P, present, 0.0)[0], mean)
+    torch.testing.assert_close(trimmed_mean(P, present, 0.0), mean)
 
 
 def sum_of_distances(rows, point):
@@ -111,8 +113,8 @@ def sum_of_distances(rows, point):
 def test_geometric_median(case):
     """An optimiser finds no point with a smaller sum of distances to a class's rows."""
     P, present = case
-    table, known = F.geometric_median(P, present)
-    assert bool((table[~known] == 0).all())
+    table = geometric_median(P, present)
+    assert bool((table[~present.any(0)] == 0).all())
     for c, rows in per_class(P, present):
         own = sum_of_distances(rows, table[c].numpy())
         starts = [rows.mean(0), np.median(rows, axis=0)]
@@ -131,14 +133,14 @@ def test_geometric_median(case):
 def test_the_geometric_median_on_a_row():
     """If most rows are equal, they are the median, even if the iteration starts elsewhere."""
     P = torch.tensor([[0.0, 0], [0, 0], [0, 0], [9, 1], [-2, 7]]).unsqueeze(1)
-    found, _ = F.geometric_median(P, torch.ones(5, 1, dtype=torch.bool))
+    found = geometric_median(P, torch.ones(5, 1, dtype=torch.bool))
     torch.testing.assert_close(found, torch.zeros(1, 2), atol=1e-5, rtol=0)
     # The start, the mean, may be a row that is not the median: here, the third row.
     P = torch.tensor([[0.0, 0], [4, 0], [2, 2], [2, 6.0]]).unsqueeze(1)
     assert P.mean(0).tolist() == [[2, 2]]
     P = torch.tensor([[-3.0, 0], [-3, 0.1], [-3, -0.1], [0, 0], [9, 0]]).unsqueeze(1)
     assert P.mean(0).tolist() == [[0, 0]]
-    found, _ = F.geometric_median(P, torch.ones(5, 1, dtype=torch.bool))
+    found = geometric_median(P, torch.ones(5, 1, dtype=torch.bool))
     best = optimize.minimize(lambda y: sum_of_distances(P[:, 0].numpy(), y), [-3, 0.01]).fun
     assert sum_of_distances(P[:, 0].numpy(), found[0].numpy()) <= best + 1e-4
 
@@ -158,7 +160,7 @@ def slow_krum(rows, share):
 @pytest.mark.parametrize("case", CASES)
 def test_multi_krum(case, share):
     P, present = case
-    kept = F.multi_krum(P, present, share)
+    kept = multi_krum(P, present, share)
     assert not bool((kept & ~present).any())
     for c, rows in per_class(P, present):
         clients = present[:, c].nonzero().squeeze(1).tolist()
@@ -170,7 +172,7 @@ def test_multi_krum_as_a_library_has_it():
     """ByzFL's scores use one neighbour more than the paper's, but keep the same rows here."""
     rows = torch.tensor(BYZFL_ROWS, dtype=torch.float64)
     P, present = rows.unsqueeze(1), torch.ones(9, 1, dtype=torch.bool)
-    kept = F.multi_krum(P, present, 2 / 9)[:, 0]
+    kept = multi_krum(P, present, 2 / 9)[:, 0]
     assert int(kept.sum()) == 7
     mean = rows[kept].mean(0)
     np.testing.assert_allclose(mean.numpy(), BYZFL["MultiKrum(f=2)"], atol=1e-6)
@@ -180,9 +182,9 @@ def test_the_others_as_a_library_has_them():
     rows = torch.tensor(BYZFL_ROWS, dtype=torch.float64)
     P, present = rows.unsqueeze(1), torch.ones(9, 1, dtype=torch.bool)
     found = {
-        "Median()": F.coordinate_median(P, present)[0],
-        "TrMean(f=2)": F.trimmed_mean(P, present, 2 / 9)[0],
-        "GeometricMedian(nu=1e-9, T=2000)": F.geometric_median(P, present)[0],
+        "Median()": coordinate_median(P, present),
+        "TrMean(f=2)": trimmed_mean(P, present, 2 / 9),
+        "GeometricMedian(nu=1e-9, T=2000)": geometric_median(P, present),
     }
     for name, value in found.items():
         np.testing.assert_allclose(value[0].numpy(), BYZFL[name], atol=1e-5, err_msg=name)
@@ -192,7 +194,7 @@ def test_the_others_as_a_library_has_them():
 @pytest.mark.parametrize("case", CASES)
 def test_cosine_filter(case, least):
     P, present = case
-    kept = F.cosine_filter(P, present, least)
+    kept = cosine_filter(P, present, least)
     assert not bool((kept & ~present).any())
     for c, rows in per_class(P, present):
         median = np.array([statistics.median(column) for column in rows.T.tolist()])
@@ -200,12 +202,6 @@ def test_cosine_filter(case, least):
         wanted = [bool(x >= least - 1e-12 or x == cosines.max()) for x in cosines]
         assert kept[present[:, c], c].tolist() == wanted or least == 1.0
         assert bool(kept[:, c].any())
-
-
-def test_half_precision_is_computed_in_float32():
-    P, present = ragged(7, dtype=torch.float32)
-    for rule in (F.coordinate_median, F.geometric_median):
-        assert rule(P.half(), present)[0].dtype == torch.float32
 
 
 @pytest.mark.parametrize("away", [1e6, 1e30])
@@ -216,60 +212,13 @@ def test_a_far_row_moves_none_of_them_far(away):
     far = P.clone()
     far[4] = away
     means = {
-        "median": lambda P: F.coordinate_median(P, present)[0],
-        "trimmed": lambda P: F.trimmed_mean(P, present, 0.2)[0],
-        "geometric": lambda P: F.geometric_median(P, present)[0],
-        "krum": lambda P: P[F.multi_krum(P, present, 0.2)[:, 0]].mean(0),
+        "median": lambda P: coordinate_median(P, present),
+        "trimmed": lambda P: trimmed_mean(P, present, 0.2),
+        "geometric": lambda P: geometric_median(P, present),
+        "krum": lambda P: P[multi_krum(P, present, 0.2)[:, 0]].mean(0),
     }
     for name, rule in means.items():
         assert float(rule(far).abs().max()) < float(P.abs().max()), name
     flipped = P + 10
     flipped[4] *= -1
-    assert F.cosine_filter(flipped, present, 0.5)[:, 0].tolist() == [i != 4 for i in range(9)]
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"prototypes": torch.zeros(3, 2)}, "prototypes must be"),
-        ({"prototypes": torch.zeros(3, 2, 4, dtype=torch.int64)}, "floating point"),
-        ({"present": torch.zeros(2, 2, dtype=torch.bool)}, "present must be"),
-        ({"present": torch.zeros(3, 2)}, "present must be bool"),
-    ],
-)
-def test_wrong_arguments(change, words):
-    given = {"prototypes": torch.zeros(3, 2, 4), "present": torch.ones(3, 2, dtype=torch.bool)}
-    for rule in (F.coordinate_median, F.geometric_median):
-        with pytest.raises(ValueError, match=words):
-            rule(**{**given, **change})
-    for rule, value in ((F.trimmed_mean, 0.2), (F.multi_krum, 0.2), (F.cosine_filter, 0.5)):
-        with pytest.raises(ValueError, match=words):
-            rule(**{**given, **change}, **{rule.__code__.co_varnames[2]: value})
-
-
-# --- ALIE ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("n", "m"), [(10, 2), (20, 4), (50, 12), (51, 12), (9, 3), (100, 20)])
-def test_alie_z(n, m):
-    s = n // 2 + 1 - m
-    assert F.alie_z(n, m) == pytest.approx(max(0.0, stats.norm.ppf((n - m - s) / (n - m))))
-
-
-def test_alie_z_at_the_ends():
-    assert F.alie_z(10, 2) == 0.0
-    assert F.alie_z(10, 10) == 0.0
-    assert F.alie_z(10, 8) == pytest.approx(stats.norm.ppf(1 / 2))
-    with pytest.raises(ValueError, match="malicious must be between 0 and 3: got 4"):
-        F.alie_z(3, 4)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_alie_rows(case):
-    P, present = case
-    table = F.alie_rows(P, present, 1.3)
-    for c, rows in per_class(P, present):
-        columns = rows.T.tolist()
-        wanted = [statistics.fmean(v) - 1.3 * statistics.pstdev(v) for v in columns]
-        np.testing.assert_allclose(table[c].numpy(), wanted, atol=1e-12)
-    assert bool((table[~present.any(0)] == 0).all())
+    assert cosine_filter(flipped, present, 0.5)[:, 0].tolist() == [i != 4 for i in range(9)]

@@ -7,14 +7,8 @@ import struct
 import pytest
 import torch
 
-from protofl.functional import (
-    dequantise_int8,
-    index_type,
-    largest_entries,
-    quantise_int8,
-    round_to_half,
-    with_entries,
-)
+from protofl_plugins.wrappers.quantise import dequantise_int8, quantise_int8, round_to_half
+from protofl_plugins.wrappers.top_k import index_type, largest_entries, with_entries
 
 
 def rows_of(n, d, seed=0, dtype=torch.float32):
@@ -105,14 +99,6 @@ def test_places_outside_a_long_row():
     for places in ([[-1, 2]], [[0, 300]], [[-32768, 32767]]):
         with pytest.raises(ValueError, match="from 0 to 299"):
             with_entries(torch.ones(1, 2), torch.tensor(places, dtype=torch.int16), 300)
-
-
-def test_arguments_of_largest_entries():
-    for rows, k in ((torch.ones(3), 1), (torch.ones(2, 3), 0), (torch.ones(2, 3), 4)):
-        with pytest.raises(ValueError):
-            largest_entries(rows, k)
-    with pytest.raises(ValueError, match="floating"):
-        largest_entries(torch.ones(2, 3, dtype=torch.int64), 1)
 
 
 # --- 8 bits ---------------------------------------------------------------------------------------
@@ -242,17 +228,3 @@ def test_the_mean_of_many_16_bit_draws_is_the_number():
         found = round_to_half(v, dtype, uniform_of(v)).double()
         spread = found.std(0).clamp(min=1e-12)
         assert ((found.mean(0) - v[0].double()).abs() < 5 * spread / 20_000**0.5).all()
-
-
-def test_arguments_of_16_bits():
-    for arguments in (
-        (torch.ones(2), torch.float32),
-        (torch.ones(2, dtype=torch.int8), torch.float16),
-        (torch.ones(2), torch.float16, torch.ones(3)),
-    ):
-        with pytest.raises(ValueError):
-            round_to_half(*arguments)
-    with pytest.raises(ValueError):
-        quantise_int8(torch.ones(2, 3), torch.ones(3, 2))
-    with pytest.raises(ValueError):
-        quantise_int8(torch.ones(3))

@@ -10,13 +10,18 @@ import protofl as pf
 from protofl import functional as F
 from protofl.errors import Refused
 from protofl.testing import toy as toyfed
+from protofl_plugins.defences.coordinate_median import coordinate_median
+from protofl_plugins.defences.cosine_filter import cosine_filter
+from protofl_plugins.defences.geometric_median import geometric_median
+from protofl_plugins.defences.multi_krum import multi_krum
+from protofl_plugins.defences.trimmed_mean import trimmed_mean
 
 DEFENCES = {
-    "coordinate-median": lambda P, present: F.coordinate_median(P, present)[0],
-    "trimmed-mean": lambda P, present: F.trimmed_mean(P, present, 0.2)[0],
-    "geometric-median": lambda P, present: F.geometric_median(P, present)[0],
-    "multi-krum": lambda P, present: kept_mean(P, F.multi_krum(P, present, 0.2)),
-    "cosine-filter": lambda P, present: kept_mean(P, F.cosine_filter(P, present, 0.0)),
+    "coordinate-median": coordinate_median,
+    "trimmed-mean": lambda P, present: trimmed_mean(P, present, 0.2),
+    "geometric-median": geometric_median,
+    "multi-krum": lambda P, present: kept_mean(P, multi_krum(P, present, 0.2)),
+    "cosine-filter": lambda P, present: kept_mean(P, cosine_filter(P, present, 0.0)),
 }
 TAKERS = ("fedtgp", "fedgh", "fedsa", "fedktl", "fedpkd")
 each = pytest.mark.parametrize("defence", DEFENCES)
