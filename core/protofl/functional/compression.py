@@ -9,7 +9,7 @@ from protofl.functional._checks import check_floating, check_shape
 
 
 def truncated_svd(matrix: Tensor, energy: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the leading singular triplets that hold a share of the energy (FedKD, Wu et al., 2022).
+    """Return the leading singular triplets that hold a share of the energy (FedKD).
 
     The rank is the smallest r ≥ 1 with Σ_{i≤r} σ_i² / Σ σ_i² above ``energy``. Waits for the
     device, as the shapes depend on the values.
