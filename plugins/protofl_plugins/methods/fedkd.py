@@ -92,8 +92,11 @@ class FedKD:
     }
     downloads = {
         "auxiliary_update/*": "U, Σ, V of the mean update, for who holds the model before it",
-        "auxiliary/*": "the whole auxiliary model, for all others; BatchNorm statistics for all",
-        "auxiliary_version": "the number of broadcasts so far",
+        "auxiliary/*": pf.Key(
+            "as the parameter",
+            "the whole auxiliary model, for all others; BatchNorm statistics for all",
+        ),
+        "auxiliary_version": pf.Key("[] int", "the number of broadcasts so far"),
     }
 
     @pf.hookimpl

@@ -46,10 +46,15 @@ class FedMRL:
     check_options = {"auxiliary_dim": 4}
     terms = {"coarse": "m_G·ℓ(G^hd(R̃_lc), y)", "fine": "m_F·ℓ(F_i^hd(R̃_hf), y)"}
     uploads = {
-        "auxiliary/*": "the shared model after local training; gradients can be inverted from it",
+        "auxiliary/*": pf.Key(
+            "as the parameter",
+            "the shared model after local training; gradients can be inverted from it",
+        ),
         "samples": "n_i, the number of training samples",
     }
-    downloads = {"auxiliary/*": "the average of the clients' shared models"}
+    downloads = {
+        "auxiliary/*": pf.Key("as the parameter", "the average of the clients' shared models")
+    }
 
     @pf.hookimpl
     def requires(self, run: pf.RunInfo, config: Config) -> list[str]:

@@ -70,7 +70,10 @@ class FIARSE:
     native_widths = True
     terms = {"ce": "cross-entropy"}
     uploads = {
-        "model_update/*": "Δ_i, 0 outside of the client's part; gradients can be inverted from it",
+        "model_update/*": pf.Key(
+            "as the parameter",
+            "Δ_i, 0 outside of the client's part; gradients can be inverted from it",
+        ),
         "samples": "n_i, the number of training samples",
     }
     downloads = {"model/*": "W, whole"}

@@ -44,7 +44,7 @@ class FLoRA:
     }
     downloads = {
         "adapter/*": "the stacked B and A of all clients, or the sum of all merges",
-        "adapter_version": "the number of merges so far",
+        "adapter_version": pf.Key("[] int", "the number of merges so far"),
         "head/*": "the average of the heads, with head=average",
     }
 

@@ -53,10 +53,15 @@ class FML:
         "aux_kl": "(1−β)·KL(p ‖ p_aux)",
     }
     uploads = {
-        "auxiliary/*": "the auxiliary model after local training; gradients can be inverted from "
-        "it. The client's own model stays private",
+        "auxiliary/*": pf.Key(
+            "as the parameter",
+            "the auxiliary model after local training; gradients can be inverted from it. The "
+            "client's own model stays private",
+        ),
     }
-    downloads = {"auxiliary/*": "the average of the clients' auxiliary models"}
+    downloads = {
+        "auxiliary/*": pf.Key("as the parameter", "the average of the clients' auxiliary models")
+    }
 
     @pf.hookimpl
     def run_defaults(self, config: Config) -> dict[str, Any]:
