@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 import protofl as pf
-from protofl_plugins.prototype_methods import Absent, mean_prototypes, with_absent
+from protofl_plugins.shared.prototypes import Absent, mean_prototypes, with_absent
 
 
 class DefenceConfig(pf.Config):
