@@ -21,7 +21,7 @@ import torch
 import protofl as pf
 from protofl import functional as F
 from protofl_plugins.generators.tiny_style.plugin import TinyStyle
-from protofl_plugins.methods.fedktl import FedKTL
+from protofl_plugins.methods.fedktl import FedKTL, mmd_rbf
 
 CLIENTS, CLASSES, OWN = 8, 10, 5
 
@@ -50,7 +50,7 @@ def main() -> None:
                 pairs = method.server_train(server, uploads)
                 P = torch.cat([upload["prototypes"] for upload in uploads.values()])
                 with torch.no_grad():
-                    far.append(float(F.mmd_rbf(server.modules["F"](P), w)))
+                    far.append(float(mmd_rbf(server.modules["F"](P), w)))
             lengths = pairs["latents"].square().sum(1).sort().values.tolist()
             print(
                 f"width {width}, seed {seed}: L_MMD {' '.join(f'{x:.2f}' for x in far)}, "

@@ -14,6 +14,7 @@ from protofl import functional
 from protofl.errors import UsageError
 from protofl.federation.jobs import EvaluateReply, TrainReply
 from protofl.federation.plan import Plan
+from protofl.functional.margins import largest_margins
 from protofl.hooks.wire.payload import Payload
 from protofl.system.files.tables import finite, rounded
 
@@ -199,9 +200,40 @@ def by_client(values: Mapping[int, Any]) -> dict[str, Any]:
     return {str(client): value for client, value in sorted(values.items())}
 
 
+def accuracy_over_clients(scores: Sequence[tuple[int, int]]) -> tuple[float, float, float] | None:
+    """Return the accuracy over the samples of all clients, and its mean and spread over clients.
+
+    Args:
+        scores: Of each client the test samples that it predicts correctly, and all.
+
+    Returns:
+        The accuracy over all samples; the mean of the clients' accuracies; and their population
+        standard deviation. Clients without samples don't count; None if no client has any.
+    """
+    shares = [correct / count for correct, count in scores if count]
+    if not shares:
+        return None
+    correct, count = (sum(each) for each in zip(*scores, strict=True))
+    mean = sum(shares) / len(shares)
+    deviation = (sum((share - mean) ** 2 for share in shares) / len(shares)) ** 0.5
+    return correct / count, mean, deviation
+
+
+def accuracy_by_class(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return the share of each class's samples that is predicted correctly, [C] float64.
+
+    Args:
+        scores: [N, C], logits or probabilities.
+        labels: [N] integers in 0…C−1. The share of a class without samples is NaN.
+    """
+    hits = labels[scores.argmax(1) == labels]
+    correct, count = (torch.bincount(y, minlength=scores.shape[1]) for y in (hits, labels))
+    return correct.double() / count  # 0/0 is NaN
+
+
 def _accuracy(scores: Mapping[int, tuple[int, int]], name: str) -> dict[str, Any]:
     """Return the accuracy over all samples, its mean over clients and its deviation."""
-    found = functional.accuracy_over_clients([scores[client] for client in sorted(scores)])
+    found = accuracy_over_clients([scores[client] for client in sorted(scores)])
     names = (name, f"client_{name}", f"{name}_std")
     return dict(zip(names, found or (None, None, None), strict=True))
 
@@ -219,7 +251,7 @@ def margins(knowledge: Payload, uploads: Mapping[int, Payload], classes: int) ->
     width = max(rows.shape[1] for rows, _ in tables)
     # Native widths differ; further zeros change no distance within a client.
     rows = [torch.nn.functional.pad(own, (0, width - own.shape[1])) for own, _ in tables]
-    largest = functional.largest_margins(torch.stack(rows), torch.stack([k for _, k in tables]))
+    largest = largest_margins(torch.stack(rows), torch.stack([k for _, k in tables]))
     return {"global": own, "clients": _numbers(largest)}
 
 
@@ -229,7 +261,7 @@ def public_logits(uploads: Mapping[int, Payload], labels: Tensor) -> dict[str, A
     scores = torch.stack([upload[key] for upload in uploads.values()])
 
     def accuracy(scores: Tensor) -> list[float | None]:
-        return _numbers(functional.accuracy_by_class(scores, labels))
+        return _numbers(accuracy_by_class(scores, labels))
 
     return {
         "clients": {

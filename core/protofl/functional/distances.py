@@ -6,9 +6,11 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from protofl.functional._checks import (
     check_classes,
+    check_floating,
     check_labels,
     check_mask,
     check_shape,
@@ -48,7 +50,23 @@ def _expand(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def squared_distances(x: Tensor, y: Tensor) -> Tensor:
-    """‖x_n − y_m‖² [N, M] in float64, 0 with gradient 0 where the two coincide."""
+    """Return ‖x_n − y_m‖² of all pairs, in float64, for kernels and other functions of distances.
+
+    In float32 the distances of near points would be wrong by a third or more.
+
+    Args:
+        x: [N, K].
+        y: [M, K].
+
+    Returns:
+        [N, M], 0 with gradient 0 where the two coincide, in the squared unit of the rows.
+
+    Raises:
+        ValueError: A shape or dtype is wrong.
+    """
+    check_shape("x", x, "N K")
+    check_shape("y", y, "M K", K=x.shape[1])
+    check_floating(x=x, y=y)
     squared, coincide = _expand(x, y)
     return squared.masked_fill(coincide, 0.0)
 
@@ -142,3 +160,28 @@ def prototype_alignment(
     # torch's norm has the gradient 0 at 0.
     rows: Tensor = torch.linalg.vector_norm(difference, dim=1)
     return rows.sum() / max(features.shape[0], 1)
+
+
+def cosine_alignment(features: Tensor, labels: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
+    """The mean of 1 − cos(f, P^y) over samples: L_R of FedORGP Eq. 8.
+
+    Args:
+        features: f [N, K].
+        labels: y [N], integers in 0…C−1.
+        prototypes: P [C, K]; the rows of unknown classes are not looked at.
+        known: [C] bool, the classes that have a prototype.
+
+    Returns:
+        Scalar, without unit: the sum over the samples of a known class, divided by all N; 0 where
+        N = 0.
+
+    Raises:
+        ValueError: A shape or dtype is wrong.
+    """
+    check_classes(features, prototypes)
+    check_mask("known", known, prototypes.shape[0])
+    check_labels("labels", labels, features.shape[0])
+    dtype, labels = result_dtype(features, prototypes), labels.long()
+    targets = F.normalize(prototypes.to(dtype)[labels], dim=1)
+    cosines = (F.normalize(features.to(dtype), dim=1) * targets).sum(1)
+    return (1 - cosines).masked_fill(~known[labels], 0.0).sum() / max(len(features), 1)

@@ -1,22 +1,14 @@
-"""Knowledge on public samples: ensembles of logits, the filter, distillation."""
+"""Distillation: ensembles of logits, and the divergence of student and teacher."""
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from protofl.functional._checks import (
-    check_classes,
-    check_floating,
-    check_labels,
-    check_mask,
-    check_shape,
-    result_dtype,
-)
+from protofl.functional._checks import check_floating, check_shape, result_dtype
 
 
 def variance_weights(logits: Tensor) -> Tensor:
@@ -65,52 +57,6 @@ def ensemble_logits(logits: Tensor, weights: Literal["variance", "uniform"] = "v
     return (beta.unsqueeze(2) * logits).sum(0)
 
 
-def filter_by_prototype(
-    features: Tensor, pseudo_labels: Tensor, prototypes: Tensor, known: Tensor, keep: float
-) -> Tensor:
-    """Keep, of every pseudo-class, the samples nearest to its prototype: FedPKD Alg. 1, Eq. 10.
-
-    ⌈keep·n⌉ of a class's n samples are kept; of equally near ones those with the lower index. All
-    are kept where the class has no prototype to measure by.
-
-    Args:
-        features: [N, K], of the server's model.
-        pseudo_labels: [N] integers in 0…C−1.
-        prototypes: [C, K]; the rows of unknown classes are not looked at.
-        known: [C] bool.
-        keep: The fraction θ to keep, above 0 and at most 1.
-
-    Returns:
-        [N] bool, in the samples' order.
-
-    Raises:
-        ValueError: A shape or dtype is wrong, or ``keep`` is out of range.
-    """
-    check_classes(features, prototypes)
-    check_labels("pseudo_labels", pseudo_labels, features.shape[0])
-    check_mask("known", known, prototypes.shape[0])
-    if not 0.0 < keep <= 1.0:
-        raise ValueError(f"keep must be above 0 and at most 1: got {keep}")
-    labels = pseudo_labels.long()
-    dtype = result_dtype(features, prototypes)
-    # The square orders the samples as the distance does.
-    distances = (features.to(dtype) - prototypes.to(dtype)[labels]).square().sum(1)
-
-    # Two stable sorts line the samples up by class, then distance, then index.
-    order = distances.argsort(stable=True)
-    order = order[labels[order].argsort(stable=True)]
-    sizes = labels.new_zeros(known.shape[0]).index_add(0, labels, torch.ones_like(labels))
-    starts = sizes.cumsum(0) - sizes
-    ranks = torch.arange(labels.shape[0], device=labels.device) - starts[labels[order]]
-
-    # 0.07 · 100 is 7.000000000000001 in floating point; its ceiling has to be 7.
-    numbers = [max(1, math.ceil(keep * n - 1e-9)) for n in sizes.tolist()]
-    quotas = torch.where(known, labels.new_tensor(numbers), sizes)
-    mask = torch.empty_like(labels, dtype=torch.bool)
-    mask[order] = ranks < quotas[labels[order]]
-    return mask
-
-
 def kl_divergence(
     student_logits: Tensor,
     teacher_logits: Tensor,
@@ -156,26 +102,3 @@ def kl_divergence(
     divergence = own - teacher * student
     terms = rows * classes if mean == "elements" else rows
     return divergence.sum() * (temperature**2 / max(terms, 1))
-
-
-def entropy_reduction(probabilities: Tensor, temperature: float = 0.1) -> Tensor:
-    """softmax(mean over clients / T), DS-FL's entropy reduction aggregation (Itahara et al.).
-
-    Args:
-        probabilities: [M, N, C], of M clients on N samples.
-        temperature: T, without unit: below 1 it sharpens what the mean has blurred.
-
-    Returns:
-        [N, C] probabilities.
-
-    Raises:
-        ValueError: A shape or dtype is wrong, M is 0, or ``temperature`` is not positive.
-    """
-    check_shape("probabilities", probabilities, "M N C")
-    check_floating(probabilities=probabilities)
-    if probabilities.shape[0] == 0:
-        raise ValueError(f"probabilities needs a client: got {list(probabilities.shape)}")
-    if not temperature > 0:
-        raise ValueError(f"temperature must be positive: got {temperature}")
-    mean = probabilities.to(result_dtype(probabilities)).mean(0)
-    return F.softmax(mean / temperature, dim=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -88,24 +90,24 @@ def class_margins(prototypes: Tensor, known: Tensor) -> Tensor:
 def largest_margins(prototypes: Tensor, known: Tensor) -> Tensor:
     """Return the largest of the clients' `class_margins` by class: "maximum" in FedTGP's Fig. 1.
 
+    For the records and plots of core; not among the public names.
+
     Args:
         prototypes: [M, C, K] of M ≥ 1 clients.
         known: [M, C] bool, the classes that each has.
 
     Returns:
         [C]; NaN for a class that no client has beside another one.
-
-    Raises:
-        ValueError: A shape or dtype is wrong.
     """
-    check_shape("prototypes", prototypes, "M C K")
     pairs = zip(prototypes, known, strict=True)
     margins = torch.stack([class_margins(*each) for each in pairs])
     largest = margins.masked_fill(margins.isnan(), -torch.inf).amax(0)
     return largest.masked_fill(largest == -torch.inf, torch.nan)
 
 
-def mean_margin(prototypes: Tensor, known: Tensor) -> Tensor:
+def mean_margin(
+    prototypes: Tensor, known: Tensor, of: Literal["pairs", "nearest"] = "pairs"
+) -> Tensor:
     """The "average margin" of FedSA Eq. 6 as printed: Σ_a Σ_{b≠a} d(P^a, P^b) / (N − 1)².
 
     N is the number of known classes. There are N(N − 1) ordered pairs, so this is N/(N − 1) times
@@ -114,93 +116,25 @@ def mean_margin(prototypes: Tensor, known: Tensor) -> Tensor:
     Args:
         prototypes: [C, K]; the rows of unknown classes are not looked at.
         known: [C] bool.
+        of: ``pairs`` for Eq. 6; ``nearest`` for the mean, over classes, of the distance to the
+            nearest other class, which FedSA's published code takes in its place.
 
     Returns:
         Scalar, in the unit of the prototypes; 0 where fewer than two classes are known.
 
     Raises:
-        ValueError: A shape or dtype is wrong, or C = 0.
+        ValueError: A shape, dtype or ``of`` is wrong, or C = 0.
     """
+    if of not in ("pairs", "nearest"):
+        raise ValueError(f"of must be 'pairs' or 'nearest': got {of!r}")
     distances, pairs = _pairs(prototypes, known)
-    total = distances.masked_fill(~pairs, 0.0).sum()
-    return (total / (known.sum() - 1).clamp_min(1).square()).to(result_dtype(prototypes))
-
-
-def margin_penalty(
-    labels: Tensor,
-    num_classes: int,
-    margin: float | Tensor,
-    known: Tensor | None = None,
-    dtype: torch.dtype = torch.float32,
-) -> Tensor:
-    """Return the margin that FedTGP Eq. 10 and FedSA Eq. 7 add to distances of rows to classes.
-
-    The cross-entropy of −(d + penalty) is their loss, see `margin_contrastive_rows`. Where labels
-    and margin stay, as for class means within a round, the penalty can be kept.
-
-    Args:
-        labels: [N] integers in 0…C−1.
-        num_classes: C.
-        margin: δ or d*, a number or a 0-d tensor, in the unit of the distances.
-        known: [C] bool, the classes in the denominator; all of them where ``None``.
-        dtype: Of the result, where ``margin`` is a number.
-
-    Returns:
-        [N, C]: the margin at a row's own class, even where that is unknown; elsewhere 0, or
-        infinity for unknown classes.
-
-    Raises:
-        ValueError: A shape or dtype is wrong.
-    """
-    check_shape("labels", labels, "N")
-    check_labels("labels", labels, labels.shape[0])
-    if isinstance(margin, Tensor) and margin.ndim != 0:
-        raise ValueError(f"margin must be a number or a 0-d tensor: got shape {[*margin.shape]}")
-    own = labels.unsqueeze(1) == torch.arange(num_classes, device=labels.device)
-    # The cast first: a bool times a Python number would be rounded to float32.
-    penalty = own.to(dtype) * margin
-    if known is None:
-        return penalty
-    check_mask("known", known, num_classes)
-    # The row's own class stays in even where it is unknown: a softmax over no class at all has
-    # the gradient NaN, which no mask after it takes away.
-    return penalty.masked_fill(~(known | own), torch.inf)
-
-
-def margin_contrastive_rows(
-    anchored: Tensor,
-    labels: Tensor,
-    prototypes: Tensor,
-    margin: float | Tensor,
-    known: Tensor | None = None,
-) -> Tensor:
-    """The margin-enhanced contrastive loss of each row: FedTGP Eq. 10, FedSA Eq. 7.
-
-    Row n of class c, with the margin δ (FedTGP) or d* (FedSA) and Euclidean distances d, costs
-    −log( e^−(d_c + δ) / (e^−(d_c + δ) + Σ_{c'≠c} e^−d_c') ). Margin 0 gives FedTGP Eq. 6.
-
-    Args:
-        anchored: [N, K], the class prototypes or features that are pulled to their anchors.
-        labels: [N] integers in 0…C−1.
-        prototypes: [C, K], the trainable prototypes (FedTGP) or anchors (FedSA).
-        margin: A number or a 0-d tensor, in the unit of the prototypes.
-        known: [C] bool, the classes in the denominator; all of them where ``None``.
-
-    Returns:
-        [N], without unit; 0 for the rows of an unknown class.
-
-    Raises:
-        ValueError: A shape or dtype is wrong.
-    """
-    check_classes(anchored, prototypes, "anchored")
-    check_labels("labels", labels, anchored.shape[0])
-    labels, dtype = labels.long(), result_dtype(anchored, prototypes)
-    penalty = margin_penalty(labels, prototypes.shape[0], margin, known, dtype)
-    if known is not None:
-        prototypes = prototypes.masked_fill(~known.unsqueeze(1), 0.0)
-    scores = -(prototype_distance(anchored, prototypes) + penalty)
-    rows = F.cross_entropy(scores, labels, reduction="none")
-    return rows if known is None else rows.masked_fill(~known[labels], 0.0)
+    if of == "pairs":
+        total, number = distances.masked_fill(~pairs, 0.0).sum(), (known.sum() - 1).square()
+    else:
+        paired = pairs.any(1)
+        nearest = distances.masked_fill(~pairs, torch.inf).amin(1).masked_fill(~paired, 0.0)
+        total, number = nearest.sum(), paired.sum()
+    return (total / number.clamp_min(1)).to(result_dtype(prototypes))
 
 
 def margin_contrastive_loss(
@@ -210,7 +144,10 @@ def margin_contrastive_loss(
     margin: float | Tensor,
     known: Tensor | None = None,
 ) -> Tensor:
-    """The mean of `margin_contrastive_rows` over all N rows: FedTGP Eq. 10, FedSA Eq. 7.
+    """The margin-enhanced contrastive loss, a mean over rows: FedTGP Eq. 10, FedSA Eq. 7.
+
+    Row n of class c, with the margin δ (FedTGP) or d* (FedSA) and Euclidean distances d, costs
+    −log( e^−(d_c + δ) / (e^−(d_c + δ) + Σ_{c'≠c} e^−d_c') ). Margin 0 gives FedTGP Eq. 6.
 
     Args:
         anchored: [N, K], the class prototypes or features that are pulled to their anchors.
@@ -226,26 +163,22 @@ def margin_contrastive_loss(
     Raises:
         ValueError: A shape or dtype is wrong.
     """
-    rows = margin_contrastive_rows(anchored, labels, prototypes, margin, known)
-    return rows.sum() / max(rows.shape[0], 1)
-
-
-def mean_nearest_margin(prototypes: Tensor, known: Tensor) -> Tensor:
-    """The mean, over classes, of the distance to the nearest other class.
-
-    What FedSA's published code takes in the place of Eq. 6.
-
-    Args:
-        prototypes: [C, K]; the rows of unknown classes are not looked at.
-        known: [C] bool.
-
-    Returns:
-        Scalar, in the unit of the prototypes; 0 where fewer than two classes are known.
-
-    Raises:
-        ValueError: A shape or dtype is wrong, or C = 0.
-    """
-    distances, pairs = _pairs(prototypes, known)
-    paired = pairs.any(1)
-    nearest = distances.masked_fill(~pairs, torch.inf).amin(1).masked_fill(~paired, 0.0)
-    return (nearest.sum() / paired.sum().clamp_min(1)).to(result_dtype(prototypes))
+    check_classes(anchored, prototypes, "anchored")
+    check_labels("labels", labels, anchored.shape[0])
+    if isinstance(margin, Tensor) and margin.ndim != 0:
+        raise ValueError(f"margin must be a number or a 0-d tensor: got shape {[*margin.shape]}")
+    labels, dtype = labels.long(), result_dtype(anchored, prototypes)
+    own = labels.unsqueeze(1) == torch.arange(len(prototypes), device=labels.device)
+    # The cast first: a bool times a Python number would be rounded to float32.
+    penalty = own.to(dtype) * margin
+    if known is not None:
+        check_mask("known", known, len(prototypes))
+        # The row's own class stays in even where it is unknown: a softmax over no class at all has
+        # the gradient NaN, which no mask after it takes away.
+        penalty = penalty.masked_fill(~(known | own), torch.inf)
+        prototypes = prototypes.masked_fill(~known.unsqueeze(1), 0.0)
+    scores = -(prototype_distance(anchored, prototypes) + penalty)
+    rows = F.cross_entropy(scores, labels, reduction="none")
+    if known is not None:
+        rows = rows.masked_fill(~known[labels], 0.0)
+    return rows.sum() / max(len(rows), 1)

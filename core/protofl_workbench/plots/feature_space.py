@@ -13,8 +13,15 @@ import torch
 
 from protofl import functional
 from protofl.errors import TooLittle
-from protofl.functional.spreads import Similarity
+from protofl.functional.margins import largest_margins
 from protofl.records.observed import Observed, Prototypes
+from protofl_workbench.prototype_spreads import (
+    Similarity,
+    client_similarity,
+    distances_by_client,
+    inter_class_distances,
+    intra_class_distances,
+)
 
 FEWEST = 4
 """Smallest number of points for a t-SNE."""
@@ -43,7 +50,7 @@ def margins(observed: Observed, trial: int = 0, round: int | None = None) -> ByC
         trial: The trial.
         round: One round, or -1 for the last observed round; None for all.
     """
-    own, largest = functional.class_margins, functional.largest_margins
+    own, largest = functional.class_margins, largest_margins
     return _by_class(_each(observed, trial, round), own, largest)
 
 
@@ -56,10 +63,10 @@ def inter_class(observed: Observed, trial: int = 0) -> ByClass:
     """
 
     def of_clients(P: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
-        each = [functional.inter_class_distances(*own) for own in zip(P, known, strict=True)]
+        each = [inter_class_distances(*own) for own in zip(P, known, strict=True)]
         return torch.stack(each).nanmean(0)
 
-    return _by_class(_each(observed, trial), functional.inter_class_distances, of_clients)
+    return _by_class(_each(observed, trial), inter_class_distances, of_clients)
 
 
 def intra_class(observed: Observed, trial: int = 0) -> tuple[list[int], np.ndarray]:
@@ -76,7 +83,7 @@ def intra_class(observed: Observed, trial: int = 0) -> tuple[list[int], np.ndarr
     for seen in _each(observed, trial):
         rounds.append(seen.round)
         rows, classes = torch.from_numpy(seen.rows), torch.from_numpy(seen.classes)
-        found.append(functional.intra_class_distances(rows, classes, seen.num_classes).numpy())
+        found.append(intra_class_distances(rows, classes, seen.num_classes).numpy())
     return rounds, np.stack(found)
 
 
@@ -137,7 +144,7 @@ def distances_to_server(seen: Prototypes) -> np.ndarray:
     centres, there = map(torch.from_numpy, seen.server_table())
     if centres.shape[1:] != P.shape[2:]:
         return np.full(len(P), np.nan)
-    return functional.distances_by_client(P, known, centres, there).numpy()
+    return distances_by_client(P, known, centres, there).numpy()
 
 
 def similarity(seen: Prototypes, kind: Similarity = "pearson") -> tuple[list[int], np.ndarray]:
@@ -145,13 +152,13 @@ def similarity(seen: Prototypes, kind: Similarity = "pearson") -> tuple[list[int
 
     Args:
         seen: Prototypes of a round.
-        kind: ``pearson``, ``spearman`` or ``cka``, see `functional.client_similarity`.
+        kind: ``pearson``, ``spearman`` or ``cka``, see `client_similarity`.
 
     Returns:
         The clients, sorted by architecture, and the matrix, [M, M].
     """
     P, known = map(torch.from_numpy, seen.table())
-    found = functional.client_similarity(P, known, kind).numpy()
+    found = client_similarity(P, known, kind).numpy()
     names = [*dict.fromkeys(seen.architectures)]
     group = [names.index(seen.architecture_of(client)) for client in seen.who]
     order = sorted(range(len(P)), key=lambda place: (group[place], seen.who[place]))

@@ -22,6 +22,7 @@ from protofl.system.files.tables import finite
 from protofl.system.options.parsing import merge_options, options_in, parse_options
 from protofl.system.options.table import portable
 from protofl.system.profile.clock import Sums
+from protofl_workbench.prototype_spreads import distances_by_client
 
 
 @dataclass
@@ -114,7 +115,7 @@ class ReplayedServer:
         if uploads and all("prototypes" in upload.keys() for upload in uploads.values()):
             sent, there = stack_rows(uploads, "prototypes", classes)
             if sent.shape[2:] == P.shape[1:]:
-                each = functional.distances_by_client(sent, there, P, known)
+                each = distances_by_client(sent, there, P, known)
                 found["distance_to_clients"] = finite(float(each.nanmean()))
         if features is not None and features.rows.shape[1:] == P.shape[1:] and known.any():
             found["nearest_prototype_accuracy"] = _nearest(features, P.cpu(), known.cpu())

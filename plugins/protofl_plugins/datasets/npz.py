@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import protofl as pf
-from protofl_plugins.client_columns import check_clients
+from protofl_plugins.datasets.client_columns import check_clients
 
 
 class Npz:

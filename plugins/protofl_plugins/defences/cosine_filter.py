@@ -12,15 +12,23 @@ is.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 import protofl as pf
-from protofl import functional as F
-from protofl_plugins.robust_defence import DefenceConfig, Filter
+from protofl_plugins.defences.coordinate_median import coordinate_median
+from protofl_plugins.defences.prototype_uploads import (
+    DefenceConfig,
+    mean_of_rows,
+    stacked,
+    without_rows,
+)
 
 
-class CosineFilter(Filter):
+class CosineFilter:
     """Defence: leaves out prototypes that point away from the median (after Cao et al., 2021)."""
+
+    donates = ("server_aggregate",)
 
     class Config(DefenceConfig):
         """Options."""
@@ -29,6 +37,28 @@ class CosineFilter(Filter):
             0.0, ge=-1, le=1, description="the smallest cosine that is kept; −1 keeps all, 1 one"
         )
 
-    def rule(self, server: pf.Server[Config], rows: Tensor, present: Tensor) -> Tensor:
-        """Rows near the median's direction."""
-        return F.cosine_filter(rows, present, server.config.least)
+    @pf.hookimpl
+    def receive_uploads(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Uploads:
+        """Remove the prototypes that point away from the median."""
+        rows, present = stacked(server, uploads)
+        return without_rows(uploads, cosine_filter(rows, present, server.config.least))
+
+    @pf.hookimpl
+    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
+        """Average the rows that are left."""
+        return mean_of_rows(server, uploads)
+
+
+def cosine_filter(prototypes: Tensor, present: Tensor, least: float) -> Tensor:
+    """Return the rows of every class whose angle to the class's median is small, [M, C] bool.
+
+    Args:
+        prototypes: [M, C, K].
+        present: [M, C] bool.
+        least: The smallest cosine, −1…1; −1 keeps all.
+    """
+    median = coordinate_median(prototypes, present)
+    rows = prototypes.masked_fill(~present.unsqueeze(2), 0.0)
+    cosine = torch.cosine_similarity(rows, median.unsqueeze(0), dim=2)
+    cosine = cosine.masked_fill(~present, -torch.inf)
+    return ((cosine >= least) | (cosine == cosine.amax(0))) & present

@@ -10,15 +10,23 @@ counts.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 import protofl as pf
-from protofl import functional as F
-from protofl_plugins.robust_defence import DefenceConfig, Filter
+from protofl_plugins.defences.prototype_uploads import (
+    DefenceConfig,
+    mean_of_rows,
+    minority,
+    stacked,
+    without_rows,
+)
 
 
-class MultiKrum(Filter):
+class MultiKrum:
     """Defence: leaves out prototypes that are far from most others (Blanchard et al., 2017)."""
+
+    donates = ("server_aggregate",)
 
     class Config(DefenceConfig):
         """Options."""
@@ -31,6 +39,40 @@ class MultiKrum(Filter):
             "0 keeps all",
         )
 
-    def rule(self, server: pf.Server[Config], rows: Tensor, present: Tensor) -> Tensor:
-        """The smallest scores."""
-        return F.multi_krum(rows, present, server.config.share)
+    @pf.hookimpl
+    def receive_uploads(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Uploads:
+        """Remove the prototypes with the largest scores."""
+        rows, present = stacked(server, uploads)
+        return without_rows(uploads, multi_krum(rows, present, server.config.share))
+
+    @pf.hookimpl
+    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
+        """Average the rows that are left."""
+        return mean_of_rows(server, uploads)
+
+
+def multi_krum(prototypes: Tensor, present: Tensor, share: float) -> Tensor:
+    """Return the rows of every class that Multi-Krum keeps, [M, C] bool.
+
+    Of equal scores those of earlier clients are kept.
+
+    Args:
+        prototypes: [M, C, K].
+        present: [M, C] bool.
+        share: Share of clients that is expected to be malicious; 0 keeps all.
+    """
+    counts = present.sum(0)
+    hostile = minority(counts, share)
+    rows = prototypes.double().masked_fill(~present.unsqueeze(2), 0.0).transpose(0, 1)
+    squared = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").square()
+    there = present.T
+    pairs = there.unsqueeze(1) & there.unsqueeze(2)
+    itself = torch.eye(len(prototypes), dtype=torch.bool, device=rows.device)
+    nearest = squared.masked_fill(~pairs | itself, torch.inf).sort(dim=2).values  # [C, M, M]
+    neighbours = (counts - hostile - 2).clamp(min=1).minimum(counts - 1)
+    place = torch.arange(len(prototypes), device=rows.device)
+    taken = (place < neighbours.unsqueeze(1)).unsqueeze(1)
+    scores = nearest.masked_fill(~taken, 0.0).sum(2).clamp(max=torch.finfo(nearest.dtype).max)
+    scores = scores.masked_fill(~there, torch.inf)
+    rank = scores.argsort(dim=1, stable=True).argsort(dim=1)
+    return ((rank < (counts - hostile).unsqueeze(1)) & there).T

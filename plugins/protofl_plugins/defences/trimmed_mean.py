@@ -8,15 +8,25 @@ that have the class: with one or two nothing can be cut off.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 import protofl as pf
-from protofl import functional as F
-from protofl_plugins.robust_defence import DefenceConfig, RobustMean
+from protofl_plugins.defences.prototype_uploads import (
+    DefenceConfig,
+    ascending,
+    mean_of_rows,
+    minority,
+    of_known_classes,
+    stacked,
+    with_means,
+)
 
 
-class TrimmedMean(RobustMean):
+class TrimmedMean:
     """Defence: a class's mean without the largest and smallest values (Yin et al., 2018)."""
+
+    donates = ("server_aggregate",)
 
     class Config(DefenceConfig):
         """Options."""
@@ -29,8 +39,32 @@ class TrimmedMean(RobustMean):
             "nearly the median",
         )
 
-    def rule(
-        self, server: pf.Server[Config], rows: Tensor, present: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Definition 2."""
-        return F.trimmed_mean(rows, present, server.config.share)
+    @pf.hookimpl
+    def receive_uploads(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Uploads:
+        """Replace each prototype by the trimmed mean of its class."""
+        rows, present = stacked(server, uploads)
+        return with_means(uploads, trimmed_mean(rows, present, server.config.share))
+
+    @pf.hookimpl
+    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
+        """Average the rows that are left."""
+        return mean_of_rows(server, uploads)
+
+
+def trimmed_mean(prototypes: Tensor, present: Tensor, share: float) -> Tensor:
+    """Return the mean of every coordinate without its f_c smallest and f_c largest values.
+
+    Args:
+        prototypes: [M, C, K].
+        present: [M, C] bool.
+        share: Share of clients that is expected to be malicious; 0 is the mean.
+
+    Returns:
+        [C, K], 0 for classes that no client has.
+    """
+    values, counts = ascending(prototypes, present)
+    cut = minority(counts, share)
+    place = torch.arange(len(values), device=values.device).unsqueeze(1)
+    inside = ((place >= cut) & (place < counts - cut)).unsqueeze(2)
+    sums = values.masked_fill(~inside, 0.0).sum(0)
+    return of_known_classes(sums / (counts - 2 * cut).clamp(min=1).unsqueeze(1), counts)

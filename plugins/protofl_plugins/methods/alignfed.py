@@ -15,38 +15,31 @@ The code finds v by 100,000 steps that minimise Σ_i log Σ_j exp(v_i·v_j/τ). 
 minimum is a simplex equiangular tight frame. It has a closed form (FedKTL's, for K ≥ C), which we
 take: every client draws the same one from the seed, and no points are sent.
 
-``over=classes`` takes the usual softmax over the C points in place of the one over the batch. The
-server builds h and sends it from round 0, as in `lg-fedavg`. Inference: the head.
+The server builds h and sends it from round 0, as in `lg-fedavg`. Inference: the head.
 """
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
-from torch.nn.functional import cross_entropy
+from torch import Tensor
+from torch.nn.functional import cross_entropy, log_softmax, normalize
 
 import protofl as pf
 from protofl import functional as F
-from protofl_plugins.shared_head import SharedHead
-from protofl_plugins.weight_sharing import SharedWeights, SharingConfig
+from protofl_plugins.shared import weights
 
 
-class AlignFed(SharedHead, SharedWeights):
+class AlignFed:
     """Features are drawn to fixed points on the unit sphere; clients share the head (Zhu, 2024)."""
 
-    class Config(SharingConfig):
+    class Config(weights.SharingConfig):
         """Options, with the paper's symbols."""
 
         lambda_0: float = pf.Field(
             20.0, gt=0, description="λ_0, weight of align in the first round"
         )
         lambda_T: float = pf.Field(2.0, gt=0, description="λ_T, which the weight tends to")
-        over: Literal["batch", "classes"] = pf.Field(
-            "batch", description="softmax over the samples of the batch, or over the points"
-        )
 
-    does = "averages heads"
     terms = {"ce": "cross-entropy", "align": "λ_t·ℓ_v, to the fixed points"}
     uploads = {
         "head/*": "the classifier after local training; its bias hints at the class shares",
@@ -60,16 +53,31 @@ class AlignFed(SharedHead, SharedWeights):
         """Require heads of one shape, and room for the points."""
         C, K = run.num_classes, run.feature_dim
         if 2 <= C <= K:
-            return super().requires(run)
+            return weights.unequal_heads(run, "averages heads")
         if C < 2:
             return ["it spreads the points of at least 2 classes, and the data have 1"]
         return [f"its {C} points need K ≥ {C}, and K is {K}; --feature-dim {C} or more works"]
+
+    @pf.hookimpl
+    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
+        """h, as the server builds it."""
+        return pf.models.pack_weights(weights.built_model(server).head, "head")
 
     @pf.hookimpl
     def setup_client(self, client: pf.Client[Config]) -> None:
         """v, the same on all clients."""
         C, K = client.num_classes, client.feature_dim
         client.state["v"] = F.simplex_etf(C, K, client.shared_generator("v")).T.contiguous()
+
+    @pf.hookimpl
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
+        """H."""
+        return server.knowledge.select("head/*")
+
+    @pf.hookimpl
+    def receive(self, client: pf.Client[Config]) -> None:
+        """h_i ← h."""
+        weights.install(client, "head")
 
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.Given:
@@ -83,8 +91,32 @@ class AlignFed(SharedHead, SharedWeights):
         self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
     ) -> pf.Terms:
         """L_i."""
-        align = F.fixed_point_loss(output.features, batch.y, given["v"], client.config.over)
+        l_v = fixed_point_loss(output.features, batch.y, given["v"])
         return {
             "ce": cross_entropy(output.logits, batch.y),
-            "align": given["weight"] * align,  # λ_t·ℓ_v
+            "align": given["weight"] * l_v,  # λ_t·ℓ_v
         }
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
+        """h_i after local training, and n_i."""
+        return weights.trained_weights(client, "head")
+
+    @pf.hookimpl
+    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
+        """H ← Σ_i (n_i/n) · h_i."""
+        return weights.mean_weights(server, uploads, "head")
+
+
+def fixed_point_loss(features: Tensor, labels: Tensor, v: Tensor) -> Tensor:
+    """Return ℓ_v, a scalar; a class without samples adds 0.
+
+    Args:
+        features: f(x), B×K.
+        labels: y, [B].
+        v: C×K.
+    """
+    cosines = normalize(features.to(v.dtype), dim=1) @ normalize(v, dim=1).T
+    log_p = log_softmax(cosines, 0).gather(1, labels.unsqueeze(1))  # over the batch
+    means, _ = F.class_means(log_p, labels, len(v))
+    return -means.mean()

@@ -14,20 +14,19 @@ of its own on the same p̂ (``server_model``). Inference is by the head.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
-from protofl import functional as F
-from protofl_plugins import public_distillation as D
+from protofl_plugins.shared import public_data
 
 
-class DSFL(D.ScoresDown, D.TrainsServerModel):
+class DSFL:
     """Clients exchange probabilities of public samples, sharpened (Itahara et al., 2021)."""
 
-    class Config(D.PublicPhaseConfig):
+    class Config(public_data.PublicPhaseConfig):
         """Options, with the paper's symbols."""
 
         paper_epochs = {"local_epochs": 10, "public_epochs": 20}
@@ -46,6 +45,7 @@ class DSFL(D.ScoresDown, D.TrainsServerModel):
         server_lr: float = pf.Field(1e-3, gt=0, description="learning rate of its Adam; ours")
 
     native_widths = True
+    needs_public = True
     terms = {
         "ce": "cross-entropy on private samples",
         "distil": "cross-entropy to the aggregated probabilities of public samples",
@@ -54,27 +54,46 @@ class DSFL(D.ScoresDown, D.TrainsServerModel):
         "public_probabilities": "probabilities of all public samples: what the model takes them for"
     }
     downloads = {"public_probabilities": "the clients' mean probabilities, sharpened"}
-    scores = "public_probabilities"
     ablations = {"SA": "--set aggregate=mean"}
 
     @pf.hookimpl
+    def run_defaults(self, config: Config) -> dict[str, Any]:
+        """Take the paper's private epochs, optimiser and batches with ``epochs=paper``."""
+        return public_data.paper_defaults(config)
+
+    @pf.hookimpl
     def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
-        """Public samples, and a server model that the group can build."""
-        wanted = config.server_model
-        return D.without_public(run) + (D.without_server_model(run, wanted) if wanted else [])
+        """Require public samples, and a server model that the group can build."""
+        reasons = public_data.without_public(run)
+        if config.server_model:
+            reasons += public_data.without_server_model(run, config.server_model)
+        return reasons
 
     @pf.hookimpl
     def phases(self, config: Config) -> list[pf.Phase]:
         """Update and, after the server's step, distil."""
-        distil = D.public_phase("distil", config, needs="public_probabilities", terms=("distil",))
+        terms = ("distil",)
+        distil = public_data.public_phase(
+            "distil", config, needs="public_probabilities", terms=terms
+        )
         return [pf.Phase(terms=("ce",)), distil]
 
     @pf.hookimpl
     def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
-        """The server's own model, where one is asked for."""
+        """Build the server's own model, if the options ask for one."""
         if server.config.server_model:
             server.modules["model"] = server.build(server.config.server_model)
         return pf.Payload()
+
+    @pf.hookimpl
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
+        """Send the p̂; nothing before there are any."""
+        return server.knowledge.select("public_probabilities", "public_index")
+
+    @pf.hookimpl
+    def before_training(self, client: pf.Client[Config]) -> pf.Given:
+        """Give the loss the p̂, once there are any."""
+        return public_data.received_scores(client, "public_probabilities")
 
     @pf.hookimpl
     def local_loss(self, batch: pf.Batch, output: pf.Output, given: pf.Given) -> pf.Terms:
@@ -86,34 +105,40 @@ class DSFL(D.ScoresDown, D.TrainsServerModel):
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """p_i."""
-        return pf.Payload(public_probabilities=D.public_logits(client).softmax(1))
+        """Predict: send p_i = softmax(z_i)."""
+        return pf.Payload(public_probabilities=public_data.public_logits(client).softmax(1))
 
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
-        """p̂."""
-        return pf.Payload(public_probabilities=self._aggregated(server, uploads))
+        """Aggregate: p̂ by ERA or SA."""
+        return pf.Payload(public_probabilities=_aggregated(uploads, server.config))
 
     @pf.hookimpl
     def server_train(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
-        """The server's model distils p̂ as clients do."""
+        """Distil p̂ into the server's model, as clients do."""
         if "model" not in server.modules:
             return pf.Payload()
-        config, model = server.config, D.server_model(server)
-        p_hat = self._aggregated(server, uploads)
+        config, p_hat = server.config, _aggregated(uploads, server.config)
 
         def loss(features: Tensor, logits: Tensor, index: Tensor) -> Tensor:
             return cross_entropy(logits, p_hat[index])
 
-        epochs = config.server_epochs or config.public_epochs
-        D.train_on_public(server, model, loss, epochs=epochs, lr=config.server_lr)
+        public_data.train_on_public(
+            server,
+            public_data.server_model(server),
+            loss,
+            epochs=config.server_epochs or config.public_epochs,
+            lr=config.server_lr,
+        )
         return pf.Payload()
 
-    @staticmethod
-    def _aggregated(server: pf.Server, uploads: pf.Uploads) -> Tensor:
-        p = D.stacked(uploads, "public_probabilities")
-        return (
-            F.entropy_reduction(p, server.config.T)
-            if server.config.aggregate == "era"
-            else p.mean(0)
-        )
+    @pf.hookimpl
+    def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
+        """Evaluate the server's own model, if there is one."""
+        return dict(server.modules)
+
+
+def _aggregated(uploads: pf.Uploads, config: DSFL.Config) -> Tensor:
+    """Return p̂, [N, C]: ERA = softmax( (1/M · Σ_i p_i) / T ), or SA, the mean itself."""
+    mean = public_data.stacked(uploads, "public_probabilities").mean(0)
+    return (mean / config.T).softmax(1) if config.aggregate == "era" else mean

@@ -18,18 +18,17 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import protofl as pf
 from protofl import functional as F
-from protofl_plugins import per_architecture as A
-from protofl_plugins import public_distillation as D
+from protofl_plugins.shared import architecture_models, public_data, weights
 
 
-class FedDF(A.ModelPerArchitecture):
+class FedDF:
     """The server fuses the clients' models by distilling their ensemble (Lin et al., 2020)."""
 
-    class Config(A.ArchitecturesConfig):
+    class Config(architecture_models.ArchitecturesConfig):
         """Options."""
 
         paper_epochs = {"local_epochs": 30, "server_epochs": 5}
@@ -48,6 +47,7 @@ class FedDF(A.ModelPerArchitecture):
         )
 
     native_widths = True
+    needs_public = True
     uploads = {
         "model/*": "the whole model after local training; gradients can be inverted from it",
         "samples": "n_i, the number of training samples (not with aggregate=uniform)",
@@ -55,11 +55,41 @@ class FedDF(A.ModelPerArchitecture):
     downloads = {"model/*": "the fused model of the client's architecture"}
 
     @pf.hookimpl
+    def run_defaults(self, config: Config) -> dict[str, Any]:
+        """Take the paper's private epochs, optimiser and batches with ``epochs=paper``."""
+        return public_data.paper_defaults(config)
+
+    @pf.hookimpl
     def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
-        """Public samples, two of them where one is held out."""
+        """Require public samples; two if one is held out."""
         if config.patience and run.public == 1:
             return ["patience holds public samples out, and there is one; give --public N"]
-        return D.without_public(run)
+        return public_data.without_public(run)
+
+    @pf.hookimpl
+    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
+        """Build w_g of every architecture."""
+        return architecture_models.initial_models(server)
+
+    @pf.hookimpl
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
+        """Send w_g of the client's architecture."""
+        return architecture_models.model_of(server, client_id)
+
+    @pf.hookimpl
+    def receive(self, client: pf.Client[Config]) -> None:
+        """Install w_g: w_i ← w_g."""
+        weights.install(client, "model")
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
+        """Send w_i, and n_i if the mean is weighted by it."""
+        return architecture_models.trained_model(client)
+
+    @pf.hookimpl
+    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
+        """Average w_g of every architecture over its clients of the round."""
+        return architecture_models.mean_models(server, uploads)
 
     @pf.hookimpl
     def server_train(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
@@ -67,49 +97,55 @@ class FedDF(A.ModelPerArchitecture):
         fused = pf.Payload()
         if not server.config.server_epochs:
             return fused
-        teacher = A.public_logits_of(server, uploads).mean(0)
-        for name in A.architectures_of(server, uploads):
+        teacher = architecture_models.public_logits_of(server, uploads).mean(0)
+        for name in architecture_models.architectures_of(server, uploads):
             student = server.build(name)
             pf.models.load_weights(student, server.knowledge, f"model@{name}")
-            self._distil(server, student, teacher, name)
+            _distil(server, student, teacher, name)
             fused.update(pf.models.pack_weights(student, f"model@{name}"))
         return fused
 
-    @staticmethod
-    def _distil(
-        server: pf.Server, student: pf.models.SplitModel, teacher: Tensor, name: str
-    ) -> None:
-        config, public = server.config, server.public
-        assert public is not None
-        order = torch.randperm(len(public), generator=server.generator("holdout"))
-        order = order.to(server.device)
-        count = min(max(1, round(config.holdout * len(public))), len(public) - 1)
-        held, rows = order[:count], order[count:].sort().values
-        if not config.patience:
-            rows = torch.arange(len(public), device=server.device)
-        best: list[Any] = [float("inf"), 0, None]  # loss, epochs since, weights
+    @pf.hookimpl
+    def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
+        """Evaluate w_g of every architecture."""
+        return architecture_models.known_models(server)
 
-        def loss(features: Tensor, logits: Tensor, index: Tensor) -> Tensor:
-            return F.kl_divergence(logits, teacher[rows[index]])
 
-        def stop() -> bool:
-            _, logits = D.evaluated(student, public.at(held))
-            found = float(F.kl_divergence(logits, teacher[held]))
-            best[1] += 1
-            if found < best[0]:
-                best[:] = found, 0, pf.models.pack_weights(student, "model")
-            return bool(best[1] >= config.patience)
+def _distil(
+    server: pf.Server[FedDF.Config], student: pf.models.SplitModel, teacher: Tensor, name: str
+) -> None:
+    """Train a student on KL to the teacher's logits of public samples, [N, C]."""
+    config, public = server.config, server.public
+    assert public is not None
+    order = torch.randperm(len(public), generator=server.generator("holdout"))
+    order = order.to(server.device)
+    count = min(max(1, round(config.holdout * len(public))), len(public) - 1)
+    held, rows = order[:count], order[count:].sort().values
+    if not config.patience:
+        rows = torch.arange(len(public), device=server.device)
+    best: list[Any] = [float("inf"), 0, None]  # loss, epochs since, weights
 
-        D.train_on_public(
-            server,
-            student,
-            loss,
-            epochs=config.server_epochs,
-            lr=config.server_lr,
-            rows=rows,
-            purpose=f"shuffle {name}",
-            cosine=True,
-            stop=stop if config.patience else None,
-        )
-        if best[2] is not None:
-            pf.models.load_weights(student, best[2], "model")
+    def loss(features: Tensor, logits: Tensor, index: Tensor) -> Tensor:
+        return F.kl_divergence(logits, teacher[rows[index]])
+
+    def stop() -> bool:
+        _, logits = public_data.evaluated(student, public.at(held))
+        found = float(F.kl_divergence(logits, teacher[held]))
+        best[1] += 1
+        if found < best[0]:
+            best[:] = found, 0, pf.models.pack_weights(student, "model")
+        return bool(best[1] >= config.patience)
+
+    public_data.train_on_public(
+        server,
+        student,
+        loss,
+        epochs=config.server_epochs,
+        lr=config.server_lr,
+        rows=rows,
+        purpose=f"shuffle {name}",
+        cosine=True,
+        stop=stop if config.patience else None,
+    )
+    if best[2] is not None:
+        pf.models.load_weights(student, best[2], "model")

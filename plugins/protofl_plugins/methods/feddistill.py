@@ -21,17 +21,16 @@ the own part in (``exclude_own``). Since April 2024 it has the cross-entropy wit
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
-from protofl_plugins.variants import DropsLastBatch
 
 
-class FedDistill(DropsLastBatch):
+class FedDistill:
     """Clients distil the mean outputs that others have for each class (Jeong et al., 2018)."""
 
     class Config(pf.VariantConfig):
@@ -76,15 +75,28 @@ class FedDistill(DropsLastBatch):
         "distill": "γ·ℓ(s(h(f(x))), F̂^y), difference from the others' mean output",
     }
     uploads = {
-        "class_logits": "F_i^c of the client's classes: mean outputs, which reveal what its model "
-        "confuses, and no sample",
+        "class_logits": pf.Key(
+            "[n, C]",
+            "F_i^c of the client's classes: mean outputs, which reveal what its model confuses, "
+            "and no sample",
+            by_class=True,
+        ),
         "classes": "which classes the client has",
     }
     downloads = {
-        "class_logits": "F̂_i^c of the classes that others have sent; a class sent by one other "
-        "client alone reveals that client's F^c",
+        "class_logits": pf.Key(
+            "[n, C]",
+            "F̂_i^c of the classes that others have sent; a class sent by one other client alone "
+            "reveals that client's F^c",
+            by_class=True,
+        ),
         "classes": "which classes others have",
     }
+
+    @pf.hookimpl
+    def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
+        """The published code leaves the last, smaller batch out."""
+        return {"drop_last": True} if config.variant == "official" else {}
 
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:

@@ -19,21 +19,20 @@ and server training", its section V.A). Its model persists; clients infer by the
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl import functional as F
-from protofl_plugins import per_architecture as A
-from protofl_plugins import public_distillation as D
+from protofl_plugins.shared import architecture_models, public_data, weights
 
 
-class FedET(D.TrainsServerModel, A.ModelPerArchitecture):
+class FedET:
     """Small client models teach a large server model, share its last layer (Cho et al., 2022)."""
 
-    class Config(A.ArchitecturesConfig):
+    class Config(architecture_models.ArchitecturesConfig):
         """Options, with the paper's symbols."""
 
         paper_epochs = {"local_epochs": 10, "server_epochs": 10}
@@ -55,6 +54,7 @@ class FedET(D.TrainsServerModel, A.ModelPerArchitecture):
             "uniform", description="weights n_i/n of w_g, or 1/M"
         )
 
+    needs_public = True
     check_options = {"aggregate": "weighted"}  # with the sample counts that only it sends
     uploads = {
         "model/*": "the whole model after local training; gradients can be inverted from it",
@@ -64,9 +64,15 @@ class FedET(D.TrainsServerModel, A.ModelPerArchitecture):
     ablations = {"without diversity": "--set lambda=0"}
 
     @pf.hookimpl
+    def run_defaults(self, config: Config) -> dict[str, Any]:
+        """Take the paper's private epochs, optimiser and batches with ``epochs=paper``."""
+        return public_data.paper_defaults(config)
+
+    @pf.hookimpl
     def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
-        """Public samples, a server model, and one classifier for all."""
-        reasons = D.without_public(run) + D.without_server_model(run, config.server_model)
+        """Require public samples, a server model, and one classifier for all."""
+        reasons = public_data.without_public(run)
+        reasons += public_data.without_server_model(run, config.server_model)
         models = {a.name: a for a in (*run.server_architectures, *run.architectures)}
         server = models.get(config.server_model or run.server_architecture)
         heads = dict.fromkeys(a.head for a in (*run.architectures, *([server] if server else [])))
@@ -80,30 +86,47 @@ class FedET(D.TrainsServerModel, A.ModelPerArchitecture):
 
     @pf.hookimpl
     def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
-        """w_s, and w_g of every architecture with its layer, sent from round 0."""
+        """Build w_s, and w_g of every architecture, with the layer of w_s."""
         config = server.config
         model = server.modules["model"] = server.build(config.server_model or server.architecture)
-        start = super().setup_server(server)
+        start = architecture_models.initial_models(server)
         layer = _layer(pf.models.pack_weights(model, "model"))
-        for name in A.architectures_of(server, server.clients):
-            start.update(A.renamed(layer, "model", f"model@{name}"))
+        for name in architecture_models.architectures_of(server, server.clients):
+            start.update(architecture_models.renamed(layer, "model", f"model@{name}"))
         return start
 
     @pf.hookimpl
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
+        """Send w_g of the client's architecture."""
+        return architecture_models.model_of(server, client_id)
+
+    @pf.hookimpl
+    def receive(self, client: pf.Client[Config]) -> None:
+        """Install w_g: w_i ← w_g."""
+        weights.install(client, "model")
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
+        """Send w_i, and n_i if the mean is weighted by it."""
+        return architecture_models.trained_model(client)
+
+    @pf.hookimpl
+    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
+        """Average w_g of every architecture over its clients of the round."""
+        return architecture_models.mean_models(server, uploads)
+
+    @pf.hookimpl
     def server_train(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
-        """Layer in, consensus and diversity into w_s, layer out."""
-        config, model = server.config, D.server_model(server)
-        lambda_: float = config.lambda_
+        """Put the clients' mean layer into w_s, train w_s, and put its layer into every w_g."""
+        config, model = server.config, public_data.server_model(server)
         layers = [_layer(upload) for upload in uploads.values()]
         own = pf.models.pack_weights(model, "model")
         pf.models.load_weights(model, own | pf.models.average_weights(layers, "model"), "model")
 
-        z = A.public_logits_of(server, uploads)
-        label = F.ensemble_logits(z).argmax(1)
-        weights = F.variance_weights(z) * (z.argmax(2) != label)
-        total = weights.sum(0)
-        dissent = total > 0
-        s_div = (weights.unsqueeze(2) * z).sum(0) / total.masked_fill(~dissent, 1).unsqueeze(1)
+        z = architecture_models.public_logits_of(server, uploads)
+        label = F.ensemble_logits(z).argmax(1)  # ȳ
+        s_div, dissent = _dissenting(z, label)
+        lambda_: float = config.lambda_
 
         def loss(features: Tensor, logits: Tensor, index: Tensor) -> Tensor:
             some = dissent[index]
@@ -113,13 +136,33 @@ class FedET(D.TrainsServerModel, A.ModelPerArchitecture):
 
         epochs, lr = config.server_epochs, config.server_lr
         momentum = config.server_momentum if config.server_optimizer == "sgd" else None
-        D.train_on_public(server, model, loss, epochs=epochs, lr=lr, momentum=momentum)
-        known = pf.Payload()
+        public_data.train_on_public(server, model, loss, epochs=epochs, lr=lr, momentum=momentum)
+
+        layer, sent = _layer(pf.models.pack_weights(model, "model")), pf.Payload()
         for name in dict.fromkeys(k.split("/")[0] for k in server.knowledge if "@" in k):
-            known.update(A.renamed(_layer(pf.models.pack_weights(model, "model")), "model", name))
-        return known
+            sent.update(architecture_models.renamed(layer, "model", name))
+        return sent
+
+    @pf.hookimpl
+    def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
+        """Evaluate w_s."""
+        return dict(server.modules)
+
+
+def _dissenting(z: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+    """Return s_div, [N, C], and the samples on which some client dissents, [N] bool.
+
+    Args:
+        z: z_i of M clients, [M, N, C].
+        label: ȳ, [N].
+    """
+    alpha = F.variance_weights(z) * (z.argmax(2) != label)  # 0 for clients outside V
+    total = alpha.sum(0)
+    dissent = total > 0
+    s_div = (alpha.unsqueeze(2) * z).sum(0) / total.masked_fill(~dissent, 1).unsqueeze(1)
+    return s_div, dissent
 
 
 def _layer(model: pf.Payload) -> pf.Payload:
-    """The classifier's weights among those of a model."""
+    """Return the classifier's weights of a model."""
     return model.select("model/head.*")

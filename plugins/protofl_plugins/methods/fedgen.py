@@ -25,7 +25,7 @@ learning rate of 0.05 clients' heads diverge, with 0.01 one did after some tens 
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -34,40 +34,13 @@ from torch.nn.functional import batch_norm, cross_entropy
 
 import protofl as pf
 from protofl import functional as F
-from protofl_plugins.shared_head import SharedHead
-from protofl_plugins.variants import DropsLastBatch
+from protofl_plugins.shared import weights
 
 Norm = Literal["running", "batch"]
 """The statistics of BatchNorm."""
 
 
-class Generator(nn.Module):
-    """G: noise B×n and labels [B] to features B×K."""
-
-    def __init__(self, noise: int, num_classes: int, hidden: int, feature_dim: int) -> None:
-        super().__init__()
-        self.num_classes = num_classes
-        self.layers = nn.Sequential(
-            nn.Linear(noise + num_classes, hidden),
-            nn.BatchNorm1d(hidden),
-            nn.ReLU(),
-            nn.Linear(hidden, feature_dim),
-        )
-
-    def forward(self, noise: Tensor, labels: Tensor, norm: Norm = "running") -> Tensor:
-        """G(ỹ); with ``norm="batch"`` in BatchNorm's training mode, keeping no statistics."""
-        # one_hot looks at the labels' values on a CPU, and waits for them.
-        wanted = labels.unsqueeze(1) == torch.arange(self.num_classes, device=labels.device)
-        x = torch.cat([noise, wanted.to(noise.dtype)], 1)
-        if norm == "running":
-            return cast(Tensor, self.layers(x))
-        first, normed, relu, last = self.layers
-        own = cast(nn.BatchNorm1d, normed)
-        hidden = batch_norm(first(x), None, None, own.weight, own.bias, training=True)
-        return cast(Tensor, last(relu(hidden)))
-
-
-class FedGen(SharedHead, DropsLastBatch):
+class FedGen:
     """The server trains a generator of features against clients' heads (Zhu et al., 2021)."""
 
     class Config(pf.VariantConfig):
@@ -114,9 +87,6 @@ class FedGen(SharedHead, DropsLastBatch):
         send_initial: bool = pf.Field(
             True, description="send G in round 0 already; false begins to generate in the second"
         )
-        aggregate: Literal["weighted", "uniform"] = pf.Field(
-            "weighted", description="weights n_i/n of the heads' average, or 1/M"
-        )
         a: float = pf.Field(
             1.0, ge=0, description="a of the generated features; 0 regresses to LG-FedAvg"
         )
@@ -130,7 +100,6 @@ class FedGen(SharedHead, DropsLastBatch):
             0.0, ge=0, description="d of the diversity loss; 0 leaves it out, the original's code 1"
         )
 
-    does = "averages heads and trains a generator against them"
     check_options = {"b": 1.0, "epochs": 5}  # all terms from the first round, few server epochs
     terms = {
         "ce": "cross-entropy",
@@ -144,17 +113,30 @@ class FedGen(SharedHead, DropsLastBatch):
     }
     downloads = {
         "head/*": "h, one head for all; the average of the clients' heads from the second round on",
-        "generator/*": "G, which maps a class to features that the clients' heads recognise",
+        "generator/*": pf.Key(
+            "as the parameter",
+            "G, which maps a class to features that the clients' heads recognise",
+        ),
         "counts": "the label counts of the last round's clients together; in round 0 one each",
         "classes": "the classes of these counts",
     }
 
     @pf.hookimpl
+    def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
+        """The published code leaves the last, smaller batch out."""
+        return {"drop_last": True} if config.variant == "official" else {}
+
+    @pf.hookimpl
+    def requires(self, run: pf.RunInfo) -> list[str]:
+        """Require heads of one shape."""
+        return weights.unequal_heads(run, "averages heads and trains a generator against them")
+
+    @pf.hookimpl
     def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
         """The head h, G and even label counts; and a head to run the clients' weights in."""
         G = server.modules["generator"] = _generator(server).to(server.device)
-        server.modules["head"] = server.build(server.clients[0].architecture).head
-        payload = super().setup_server(server)
+        server.modules["head"] = weights.built_model(server).head
+        payload = pf.models.pack_weights(server.modules["head"], "head")
         if server.config.send_initial:
             even = torch.ones(server.num_classes, dtype=torch.long, device=server.device)
             payload |= pf.models.pack_weights(G, "generator") | pf.class_rows(even > 0, counts=even)
@@ -173,9 +155,8 @@ class FedGen(SharedHead, DropsLastBatch):
     @pf.hookimpl
     def receive(self, client: pf.Client[Config]) -> None:
         """Install h and G."""
-        for part in ("head", "generator"):
-            if client.received.under(part):
-                pf.models.load_weights(client.module(part), client.received, part)
+        weights.install(client, "head")
+        weights.install(client, "generator")
 
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.Given:
@@ -194,8 +175,8 @@ class FedGen(SharedHead, DropsLastBatch):
         }
         # Tensors, as engines keep numbers as they are from round to round.
         fade = config.decay**client.round
-        weights = {"a": torch.tensor(fade * config.a), "b": torch.tensor(fade * config.b)}
-        given = {name: tensor.to(client.device) for name, tensor in (draws | weights).items()}
+        factors = {"a": torch.tensor(fade * config.a), "b": torch.tensor(fade * config.b)}
+        given = {name: tensor.to(client.device) for name, tensor in (draws | factors).items()}
         return given | {name: pf.per_step(given[name]) for name in draws}
 
     @pf.hookimpl
@@ -226,8 +207,7 @@ class FedGen(SharedHead, DropsLastBatch):
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """The average of the heads, and the sum of the label counts."""
         counts, _ = pf.stack_rows(uploads, "counts", server.num_classes)
-        weights = None if server.config.aggregate == "uniform" else counts.sum(1)
-        head = pf.models.average_weights(list(uploads.values()), "head", weights)
+        head = pf.models.average_weights(list(uploads.values()), "head", counts.sum(1))
         total = counts.sum(0)
         return pf.Payload(head | pf.class_rows(total > 0, counts=total))
 
@@ -242,8 +222,8 @@ class FedGen(SharedHead, DropsLastBatch):
         counts, _ = pf.stack_rows(uploads, "counts", server.num_classes)
         shares = _shares(counts, config.shares)
         scores = vmap(functional_call, in_dims=(None, 0, None))
-        weights = list(G.parameters())
-        optimizer = torch.optim.Adam(weights, lr=config.eta_g)
+        theta = list(G.parameters())
+        optimizer = torch.optim.Adam(theta, lr=config.eta_g)
         if "adam" in server.state and config.adam == "keep":
             optimizer.load_state_dict(server.state["adam"])
         generator, size = server.generator("draws"), max(server.batch_size, 2)
@@ -251,14 +231,40 @@ class FedGen(SharedHead, DropsLastBatch):
             y = _labels(counts.sum(0), size, generator).to(server.device)
             noise = torch.rand(size, config.noise, generator=generator).to(server.device)
             z = G(noise, y)
-            loss = F.ensemble_loss(scores(head, heads, (z,)), y, shares[:, y], config.ensemble)
+            loss = ensemble_loss(scores(head, heads, (z,)), y, shares[:, y], config.ensemble)
             if config.diversity:
-                loss = loss + config.diversity * F.diversity_loss(noise, z)
-            for p, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
+                loss = loss + config.diversity * diversity_loss(noise, z)
+            for p, gradient in zip(theta, torch.autograd.grad(loss, theta), strict=True):
                 p.grad = gradient
             optimizer.step()
         server.state["adam"] = optimizer.state_dict()
         return pf.models.pack_weights(G, "generator")
+
+
+class Generator(nn.Module):
+    """G: noise B×n and labels [B] to features B×K."""
+
+    def __init__(self, noise: int, num_classes: int, hidden: int, feature_dim: int) -> None:
+        super().__init__()
+        self.num_classes = num_classes
+        self.layers = nn.Sequential(
+            nn.Linear(noise + num_classes, hidden),
+            nn.BatchNorm1d(hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, feature_dim),
+        )
+
+    def forward(self, noise: Tensor, labels: Tensor, norm: Norm = "running") -> Tensor:
+        """G(ỹ); with ``norm="batch"`` in BatchNorm's training mode, keeping no statistics."""
+        # one_hot looks at the labels' values on a CPU, and waits for them.
+        wanted = labels.unsqueeze(1) == torch.arange(self.num_classes, device=labels.device)
+        x = torch.cat([noise, wanted.to(noise.dtype)], 1)
+        if norm == "running":
+            return cast(Tensor, self.layers(x))
+        first, normed, relu, last = self.layers
+        own = cast(nn.BatchNorm1d, normed)
+        hidden = batch_norm(first(x), None, None, own.weight, own.bias, training=True)
+        return cast(Tensor, last(relu(hidden)))
 
 
 def _generator(side: pf.Client[FedGen.Config] | pf.Server[FedGen.Config]) -> Generator:
@@ -278,3 +284,40 @@ def _labels(counts: Tensor, number: int, generator: torch.Generator) -> Tensor:
     """ỹ: labels drawn by the counts [C], on the CPU."""
     weights = counts.cpu().double()
     return torch.multinomial(weights, number, replacement=True, generator=generator)
+
+
+def ensemble_loss(
+    logits: Tensor, labels: Tensor, shares: Tensor, of: Literal["logits", "losses"] = "logits"
+) -> Tensor:
+    """Return the loss of the clients' averaged heads on generated features, a scalar.
+
+    ``logits``: ℓ(Σ_i w_i·h_i(z), y), the loss of the weighted mean logits. ``losses``:
+    Σ_i w_i·ℓ(h_i(z), y), the weighted mean of the heads' losses, as in the original's code.
+
+    Args:
+        logits: h_i(z) of M heads on N generated features, M×N×C.
+        labels: The classes asked for, [N].
+        shares: w_i of each label, M×N.
+        of: One of the two above.
+    """
+    M, N, C = logits.shape
+    if of == "logits":
+        return cross_entropy((shares.unsqueeze(2) * logits).sum(0), labels)
+    losses = cross_entropy(logits.reshape(M * N, C), labels.repeat(M), reduction="none")
+    return (shares * losses.view(M, N)).sum(0).mean()
+
+
+def diversity_loss(noise: Tensor, features: Tensor) -> Tensor:
+    """Return exp(−mean over pairs of MSE(ε_j, ε_k)·MAE(z_j, z_k)), a scalar in (0, 1].
+
+    Both distances are means over the entries. With norms in their place the exponent grows with
+    the widths and the loss is 0 from the start, and so is its gradient. The mean is over all N²
+    ordered pairs, a row with itself included.
+
+    Args:
+        noise: ε, N×n.
+        features: z, what was generated from it, N×K.
+    """
+    e, z = noise, features
+    apart = (e.unsqueeze(1) - e).square().mean(2) * (z.unsqueeze(1) - z).abs().mean(2)
+    return (-apart.mean()).exp()

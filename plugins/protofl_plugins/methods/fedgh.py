@@ -19,17 +19,18 @@ offered.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
-from protofl_plugins.prototype_methods import SendsPrototypes, sent_rows
-from protofl_plugins.shared_head import SharedHead
-from protofl_plugins.variants import DropsLastBatch
+from protofl_plugins.shared import weights
+from protofl_plugins.shared.prototypes import sent_rows
 
 
-class FedGH(SharedHead, SendsPrototypes, DropsLastBatch):
+class FedGH:
     """The server trains one head for all on the clients' prototypes (Yi et al., 2023)."""
 
     class Config(pf.VariantConfig):
@@ -52,28 +53,60 @@ class FedGH(SharedHead, SendsPrototypes, DropsLastBatch):
             "fit it to the prototypes",
         )
 
-    does = "gives all clients one head"
     terms = {"ce": "cross-entropy"}
+    uploads = {
+        "prototypes": pf.Key(
+            "[n, K]",
+            "P_i^c of the client's classes: mean features",
+            by_class=True,
+        ),
+        "classes": "which classes the client has",
+    }
     downloads = {"head/*": "h, trained on the prototypes of the last round's clients"}
 
     @pf.hookimpl
+    def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
+        """The published code leaves the last, smaller batch out."""
+        return {"drop_last": True} if config.variant == "official" else {}
+
+    @pf.hookimpl
+    def requires(self, run: pf.RunInfo) -> list[str]:
+        """Require heads of one shape."""
+        return weights.unequal_heads(run, "gives all clients one head")
+
+    @pf.hookimpl
     def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
-        """The head h before any training."""
-        server.modules["head"] = server.build(server.clients[0].architecture).head
-        return super().setup_server(server)
+        """H before any training."""
+        server.modules["head"] = weights.built_model(server).head
+        return pf.models.pack_weights(server.modules["head"], "head")
+
+    @pf.hookimpl
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
+        """H."""
+        return server.knowledge.select("head/*")
+
+    @pf.hookimpl
+    def receive(self, client: pf.Client[Config]) -> None:
+        """h_i ← h."""
+        weights.install(client, "head")
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
+        """P_i^c, without counts."""
+        return client.class_prototypes().select("prototypes")
 
     @pf.hookimpl
     def server_train(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """SGD on the received pairs (P_i^c, c), in mini-batches of the clients' size."""
-        prototypes, labels = sent_rows(uploads, "prototypes", server.feature_dim)
+        P, labels = sent_rows(uploads, "prototypes", server.feature_dim)
         head = server.modules["head"]
-        weights: list[Tensor] = list(head.parameters())
+        h: list[Tensor] = list(head.parameters())
         generator = server.generator("shuffle")
         for _ in server.epochs(server.config.epochs):
             order = torch.randperm(len(labels), generator=generator).to(labels.device)
             for rows in torch.split(order, server.batch_size):
-                loss = cross_entropy(head(prototypes[rows]), labels[rows])
-                gradients = torch.autograd.grad(loss, weights)
+                loss = cross_entropy(head(P[rows]), labels[rows])
+                gradients = torch.autograd.grad(loss, h)
                 with torch.no_grad():
-                    torch._foreach_add_(weights, gradients, alpha=-server.config.eta_s)
+                    torch._foreach_add_(h, gradients, alpha=-server.config.eta_s)
         return pf.models.pack_weights(head, "head")

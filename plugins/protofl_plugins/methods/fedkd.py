@@ -28,27 +28,26 @@ quotients grow without bound (0/0 on a client of one class).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, mse_loss
 
 import protofl as pf
-from protofl_plugins.auxiliary import AuxiliaryConfig
-from protofl_plugins.factors import compress, rebuild
-from protofl_plugins.mutual_learning import Mutual, MutualConfig, divergence
+from protofl import functional as F
+from protofl_plugins.shared import auxiliary
 
 UPDATE = "auxiliary_update"
 
 
-class FedKD(Mutual):
+class FedKD:
     """Adaptive mutual distillation with a small shared model, compressed (Wu et al., 2022)."""
 
-    class Config(MutualConfig):
+    class Config(auxiliary.MutualConfig):
         """Options, with the paper's symbols."""
 
-        deviations = MutualConfig.deviations | {
+        deviations = auxiliary.MutualConfig.deviations | {
             "T_end": pf.Deviation(
                 "appendix A of FedTGP", 0.95, 0.98, "the scripts of the code end at 0.98"
             ),
@@ -93,28 +92,46 @@ class FedKD(Mutual):
     }
     downloads = {
         "auxiliary_update/*": "U, Σ, V of the mean update, for who holds the model before it",
-        "auxiliary/*": "the whole auxiliary model, for all others; BatchNorm statistics for all",
-        "auxiliary_version": "the number of broadcasts so far",
+        "auxiliary/*": pf.Key(
+            "as the parameter",
+            "the whole auxiliary model, for all others; BatchNorm statistics for all",
+        ),
+        "auxiliary_version": pf.Key("[] int", "the number of broadcasts so far"),
     }
 
     @pf.hookimpl
-    def setup_server(self, server: pf.Server[AuxiliaryConfig]) -> pf.Payload:
-        """θ_a as the server builds it, version 0."""
-        payload = super().setup_server(server)
-        return pf.Payload(payload, auxiliary_version=torch.tensor(0))
+    def run_defaults(self, config: Config) -> dict[str, Any]:
+        """Clip gradients, and leave out the last, smaller batch, as published code does."""
+        return auxiliary.mutual_defaults(config)
 
     @pf.hookimpl
-    def setup_client(self, client: pf.Client[AuxiliaryConfig]) -> None:
-        """A place for θ_a, and W_h."""
-        super().setup_client(client)
-        client.state["broadcast"] = _parameters(client.module("auxiliary"))
+    def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
+        """Require an auxiliary architecture that the group has."""
+        return auxiliary.unknown_architecture(run, config)
+
+    @pf.hookimpl
+    def resolve(self, run: pf.RunInfo, config: Config) -> dict[str, Any]:
+        """Choose the auxiliary architecture of the group by default."""
+        return auxiliary.chosen_architecture(run, config)
+
+    @pf.hookimpl
+    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
+        """Build θ_a, and set the version to 0."""
+        start = pf.models.pack_weights(auxiliary.built(server), "auxiliary")
+        return pf.Payload(start, auxiliary_version=torch.tensor(0))
+
+    @pf.hookimpl
+    def setup_client(self, client: pf.Client[Config]) -> None:
+        """Add θ_a,i and W_h, which train with the client's own model."""
+        client.add_module("auxiliary", auxiliary.built(client))
+        model = auxiliary.auxiliary_of(client)
+        client.state["broadcast"] = _parameters(model)
         client.state["version"] = -1
-        width = cast(pf.models.SplitModel, client.module("auxiliary")).feature_dim
-        client.add_module("W_h", nn.Linear(width, client.feature_dim, bias=False))
+        client.add_module("W_h", nn.Linear(model.feature_dim, client.feature_dim, bias=False))
 
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
-        """U, Σ, V, or the whole of θ_a to a client that does not hold what they build on."""
+        """Send U, Σ, V; the whole of θ_a to a client that does not hold what they build on."""
         knowledge = server.knowledge
         if server.config.svd == "weights":  # which build on nothing, once there are any
             holds = bool(knowledge.under(UPDATE))
@@ -144,7 +161,8 @@ class FedKD(Mutual):
         self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output
     ) -> pf.Terms:
         """L_s and L_a."""
-        config, model = client.config, cast(pf.models.SplitModel, client.module("auxiliary"))
+        config, model = client.config, auxiliary.auxiliary_of(client)
+        divergence = auxiliary.divergence
         W_h = cast(Tensor, client.module("W_h").weight)
         f_s, p_s = output.features, output.logits
         f_a = model.features(batch.x)
@@ -163,7 +181,7 @@ class FedKD(Mutual):
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """The truncated SVD of the update g_i, against θ_a as it was received; or of θ_a,i."""
+        """Send the truncated SVD of g_i = θ_a,i − θ_a, or of θ_a,i."""
         model, held = client.module("auxiliary"), client.state["broadcast"]
         g = _parameters(model)
         if client.config.svd == "update":
@@ -174,7 +192,7 @@ class FedKD(Mutual):
 
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
-        """The mean g, compressed again, applied as the clients will; and who can use it."""
+        """Average the g_i, compress g, and apply U Σ V to θ_a as the clients will."""
         knowledge, sent = server.knowledge, list(uploads.values())
         kernels = server.config.svd == "weights"
         named = knowledge.under("auxiliary").items()
@@ -191,9 +209,14 @@ class FedKD(Mutual):
         version = knowledge["auxiliary_version"] + 1
         return pf.Payload(broadcast | moved | buffers, auxiliary_version=version)
 
+    @pf.hookimpl
+    def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
+        """Evaluate θ_a on the global test samples."""
+        return auxiliary.shared_auxiliary(server)
+
 
 def threshold(side: pf.Client[FedKD.Config] | pf.Server[FedKD.Config]) -> float:
-    """T of this round."""
+    """Return T of this round."""
     T_start, T_end = side.config.T_start, side.config.T_end
     return min(1.0, max(0.0, T_start + (T_end - T_start) * (1 + side.round) / side.rounds))
 
@@ -205,7 +228,7 @@ def _as_it_is(tensor: Tensor) -> Tensor:
 def _moved(
     config: FedKD.Config, held: Mapping[str, Tensor], payload: pf.Payload
 ) -> dict[str, Tensor]:
-    """θ_a after a broadcast: θ_a + U Σ V, or U Σ V."""
+    """Return θ_a after a broadcast: θ_a + U Σ V, or U Σ V."""
     if config.svd == "weights":
         return rebuild(payload, UPDATE, held, kernels=True)
     found = rebuild(payload, UPDATE, held)
@@ -217,3 +240,70 @@ def _parameters(module: nn.Module) -> dict[str, Tensor]:
         name: p.detach().clone(memory_format=torch.contiguous_format)
         for name, p in module.named_parameters()
     }
+
+
+# --- tensors that travel as factors ---------------------------------------------------------------
+
+PARTS = ("u", "s", "vh")
+
+
+def compress(
+    tensors: Mapping[str, Tensor], prefix: str, energy: float, *, kernels: bool = False
+) -> pf.Payload:
+    """Return U, Σ, V of each tensor, truncated at an energy (`protofl.functional.truncated_svd`).
+
+    ``PREFIX/NAME/u``, ``s`` and ``vh`` are the factors of a tensor, ``PREFIX/NAME`` is one that
+    travels whole. A tensor is seen as one matrix, out × (in·k·k) if it is a convolution's; or, with
+    ``kernels``, a convolution as out·in matrices k × k that share one rank.
+
+    Args:
+        tensors: Parameters or their updates, by name.
+        prefix: Of the names in the payload.
+        energy: T between 0 and 1.
+        kernels: See a convolution as its kernels.
+    """
+    payload = pf.Payload()
+    for name, tensor in tensors.items():
+        key, matrix = f"{prefix}/{name}", _matrix(tensor, kernels)
+        if matrix is None:
+            payload[key] = tensor
+            continue
+        # An SVD of NaN fails; factors of NaN are refused where every upload is checked for it.
+        finite = bool(torch.isfinite(matrix).all())
+        factors = F.truncated_svd(matrix, energy) if finite else _lost(matrix)
+        # The layout that they have after the wire: rounding depends on it.
+        for part, factor in zip(PARTS, factors, strict=True):
+            payload[f"{key}/{part}"] = factor.contiguous()
+    return payload
+
+
+def rebuild(
+    payload: pf.Payload, prefix: str, like: Mapping[str, Tensor], *, kernels: bool = False
+) -> dict[str, Tensor]:
+    """Return U Σ V in the names and shapes of ``like``."""
+    rebuilt = {}
+    for name, tensor in like.items():
+        key = f"{prefix}/{name}"
+        if _matrix(tensor, kernels) is None:
+            rebuilt[name] = payload[key]
+        else:
+            u, s, vh = (payload[f"{key}/{part}"] for part in PARTS)
+            rebuilt[name] = ((u * s.unsqueeze(-2)) @ vh).view_as(tensor)
+    return rebuilt
+
+
+def _lost(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return factors of rank 1 that hold NaN."""
+    *lead, rows, columns = matrix.shape
+    sizes = (*lead, rows, 1), (*lead, 1), (*lead, 1, columns)
+    u, s, vh = (matrix.new_full(size, torch.nan) for size in sizes)
+    return u, s, vh
+
+
+def _matrix(tensor: Tensor, kernels: bool) -> Tensor | None:
+    """Return the matrix for the SVD; None for one dimension, or kernels of a single number."""
+    if tensor.dim() < 2:
+        return None
+    if kernels and tensor.dim() == 4:
+        return tensor if tensor[0, 0].numel() > 1 else None
+    return tensor.reshape(len(tensor), -1)

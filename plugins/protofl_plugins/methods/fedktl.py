@@ -24,6 +24,7 @@ Inference: the class whose v_c has the largest cosine with g_i(x).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, cast
 
 import torch
@@ -33,7 +34,7 @@ from torch.nn.utils import clip_grad_norm_
 
 import protofl as pf
 from protofl import functional as F
-from protofl_plugins.prototype_methods import sent_rows
+from protofl_plugins.shared.prototypes import sent_rows
 
 
 class FedKTL:
@@ -81,9 +82,6 @@ class FedKTL:
         absent: Literal["keep", "forget"] = pf.Field(
             "keep", description="Q̄^c of a class that no client of the round has: the last, or none"
         )
-        h_prime: Literal["same", "anew"] = pf.Field(
-            "same", description="the start of h': one for the run, or another one each round"
-        )
         guide_batch: int = pf.Field(
             None, ge=0, description="pairs of a step; 0 for all. None: the batch size"
         )
@@ -110,12 +108,20 @@ class FedKTL:
         "guide": "μ·L_M, Eq. 4",
     }
     uploads = {
-        "prototypes": "P_i^c of the client's classes in the ETF space: K numbers a class",
+        "prototypes": pf.Key(
+            "[n, K]", "P_i^c of the client's classes in the ETF space", by_class=True
+        ),
         "classes": "which classes the client has",
     }
     downloads = {
-        "images": "I^c, one generated image per class, in the data's size",
-        "latents": "Q̄^c, the vector of which the image was generated",
+        "images": pf.Key(
+            "[n, channels, H, W]",
+            "I^c, one generated image per class, in the data's size",
+            by_class=True,
+        ),
+        "latents": pf.Key(
+            "[n, H]", "Q̄^c, the vector of which the image was generated", by_class=True
+        ),
     }
     ablations = {
         # A dropped term is computed still, through BatchNorm.
@@ -170,7 +176,7 @@ class FedKTL:
         """F and Q̄; with `conditional` the pairs of C random classes of the generator."""
         config, H, C = server.config, server.generator_outline.latent_dim, server.num_classes
         if config.conditional:
-            return self._conditional_pairs(server)
+            return conditional_pairs(server)
         width = config.K if config.etf else server.feature_dim
         first, last = nn.Linear(width, config.hidden), nn.Linear(config.hidden, H)
         transformer = nn.Sequential(first, nn.BatchNorm1d(config.hidden), nn.ReLU(), last)
@@ -228,16 +234,16 @@ class FedKTL:
         """L_A (Eq. 1) and μ·L_M (Eq. 4)."""
         config = client.config
         if not given:
-            return {"arcface": self._supervised(client, output.features, batch.y)}
+            return {"arcface": supervised(client, output.features, batch.y)}
         if not (config.mu or config.mix):  # no pass through BatchNorm either
-            L_A = self._supervised(client, output.features, batch.y)
+            L_A = supervised(client, output.features, batch.y)
             return {"arcface": L_A, "guide": torch.zeros_like(L_A)}
         rows = given["rows"]
-        features = self._features(client, given["images"][rows], batch.x)
+        features = features_of(client, given["images"][rows], batch.x)
         z, y = output.features, batch.y
         if config.mix:
             z, y = torch.cat([z, features]), torch.cat([y, given["classes"][rows]])
-        L_A = self._supervised(client, z, y)  # Eq. 1
+        L_A = supervised(client, z, y)  # Eq. 1
         L_M = mse_loss(client.module("h_prime")(features), given["latents"][rows])  # Eq. 4
         return {"arcface": L_A, "guide": config.mu * L_M}
 
@@ -261,8 +267,8 @@ class FedKTL:
         width = server.config.K if server.config.etf else server.feature_dim
         P, labels = sent_rows(uploads, "prototypes", width)
         transformer, config, state = server.modules["F"], server.config, server.state
-        self._align(server, transformer, P, labels)
-        state["Q"], sent = self._centroids(server, transformer, P, labels)
+        train_F(server, transformer, P, labels)  # Eq. 2 and 3
+        state["Q"], sent = centroids(server, transformer, P, labels)
         state["known"] = sent | state["known"] if config.absent == "keep" else sent
         pairs = pf.class_rows(state["known"], latents=state["Q"])
         pairs["images"] = server.generate(pairs["latents"])
@@ -274,83 +280,49 @@ class FedKTL:
         features = client.features(x)
         if not client.config.etf:
             return client.head(features)
-        return self._cosines(client, features)
+        return cosines(client, features)
 
-    # --- pieces ---------------------------------------------------------------------------------
 
-    @staticmethod
-    def _cosines(client: pf.Learner[Config], features: Tensor) -> Tensor:
-        """Cosines cos θ_c between g_i(x) and v_c, B×C."""
-        g = client.module("h")(features.float())
-        return cast(Tensor, client.module("V")(normalize(g)))
+# --- on a client ----------------------------------------------------------------------------------
 
-    def _supervised(self, client: pf.Learner[Config], features: Tensor, labels: Tensor) -> Tensor:
-        """L_A."""
-        config = client.config
-        if not config.etf:
-            return cross_entropy(client.head(features).float(), labels)
-        return F.arcface_loss(self._cosines(client, features), labels, config.s, config.m)
 
-    @staticmethod
-    def _features(client: pf.Learner[Config], images: Tensor, x: Tensor) -> Tensor:
-        """f(I); very few images are seen together with the batch, for BatchNorm's sake."""
-        if len(images) < client.least_batch:
-            return client.features(torch.cat([images, x]))[: len(images)].float()
-        return client.features(images).float()
+def cosines(client: pf.Learner[FedKTL.Config], features: Tensor) -> Tensor:
+    """Return cos θ_c between g_i(x) and v_c, B×C."""
+    g = client.module("h")(features.float())
+    return cast(Tensor, client.module("V")(normalize(g)))
 
-    @staticmethod
-    @torch.no_grad()
-    def _centroids(
-        server: pf.Server, transformer: nn.Module, P: Tensor, labels: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Q̄^c, the mean of F(P_i^c), and the classes that were sent; of the others the last Q̄^c."""
-        means, counts = F.class_means(transformer.eval()(P), labels, server.num_classes)
-        sent = counts > 0
-        return torch.where(sent.unsqueeze(1), means, server.state["Q"]), sent
 
-    def _align(
-        self, server: pf.Server[Config], transformer: nn.Module, P: Tensor, labels: Tensor
-    ) -> None:
-        """Train F, and beside it an embedding of Q^c where asked for: L = L_MMD + λ·L_MSE."""
-        config, C = server.config, server.num_classes
-        trained: list[list[Tensor]] = [[*transformer.parameters()]]
-        embedding = None
-        if config.centroids == "embedding":
-            embedding = self._centroids(server, transformer, P, labels)[0].requires_grad_()
-            trained.append([embedding])
-        optimizer = torch.optim.Adam([w for part in trained for w in part], config.eta_S)
-        generator = server.generator("align")
-        transformer.train(len(P) > 1)
-        for _ in server.epochs(config.E_S):
-            order = torch.randperm(len(P), generator=generator).to(P.device)
-            for rows in _batches(order, config.B_S):
-                Q, y = transformer(P[rows]), labels[rows]
-                goal = F.class_means(Q, y, C)[0] if embedding is None else embedding
-                loss = config.lambda_ * F.centroid_distance(Q, y, goal, config.mse)  # Eq. 2
-                if config.mmd:
-                    w = server.sample_latents(len(rows), generator)
-                    loss = loss + F.mmd_rbf(Q, w)  # Eq. 3
-                optimizer.zero_grad(set_to_none=True)
-                torch.autograd.backward(loss)
-                for part in trained if config.clip_F else ():
-                    clip_grad_norm_(part, config.clip_F)
-                optimizer.step()
+def supervised(client: pf.Learner[FedKTL.Config], features: Tensor, labels: Tensor) -> Tensor:
+    """Return L_A (Eq. 1), or the cross-entropy of the own classifier."""
+    config = client.config
+    if not config.etf:
+        return cross_entropy(client.head(features).float(), labels)
+    return arcface_loss(cosines(client, features), labels, config.s, config.m)
 
-    @staticmethod
-    def _conditional_pairs(server: pf.Server) -> pf.Payload:
-        """+CS: a pair for each of C classes of the generator that are drawn at random."""
-        C, available = server.num_classes, server.generator_outline.num_classes
-        if available is not None and available < C:
-            raise pf.UsageError(
-                f"conditional=true needs a generator conditioned on at least {C} classes",
-                f"the chosen one has {available}",
-                "choose another with --generator, or leave conditional=true out",
-            )
-        generator = server.generator("classes")
-        chosen = torch.randperm(available or C, generator=generator)[:C]
-        latents = server.sample_latents(C, generator, chosen.to(server.device))
-        every = torch.ones(C, dtype=torch.bool, device=server.device)
-        return pf.class_rows(every, images=server.generate(latents), latents=latents)
+
+def arcface_loss(cosines: Tensor, labels: Tensor, s: float = 64.0, m: float = 0.5) -> Tensor:
+    """Return the ArcFace loss (Eq. 1), a mean over rows.
+
+    With a = cos(θ_y + m), a row costs −log(e^{s·a} / (e^{s·a} + Σ_{c≠y} e^{s·cos θ_c})). Taken as
+    printed: beyond θ_y = π − m, a rises again with θ_y. s = 1 and m = 0 give Eq. 6.
+
+    Args:
+        cosines: cos θ_c, N×C; clamped to ±(1 − 1e-7), where the gradient of arccos is still finite.
+        labels: y, [N].
+        s: The scale, without unit.
+        m: The margin, in radians.
+    """
+    cosines = cosines.clamp(-(1 - 1e-7), 1 - 1e-7)
+    own = labels.unsqueeze(1) == torch.arange(cosines.shape[1], device=labels.device)
+    scores = s * torch.where(own, (cosines.acos() + m).cos(), cosines)
+    return cross_entropy(scores, labels, reduction="sum") / max(len(cosines), 1)
+
+
+def features_of(client: pf.Learner[FedKTL.Config], images: Tensor, x: Tensor) -> Tensor:
+    """Return f(I); very few images are seen together with the batch, for BatchNorm's sake."""
+    if len(images) < client.least_batch:
+        return client.features(torch.cat([images, x]))[: len(images)].float()
+    return client.features(images).float()
 
 
 class _Columns(nn.Module):
@@ -368,13 +340,96 @@ def _h_prime(client: pf.Client[FedKTL.Config], out: int) -> nn.Linear:
     """h': a linear layer with PyTorch's usual start, drawn alike on all clients."""
     layer: nn.Linear = nn.utils.skip_init(nn.Linear, client.feature_dim, out)  # type: ignore[no-untyped-call]
     generator = torch.Generator().manual_seed(client.state["h'"])
-    if client.config.h_prime == "anew":
-        generator = client.shared_generator("h'")
     bound = client.feature_dim**-0.5
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.uniform_(-bound, bound, generator=generator)
     return layer
+
+
+# --- on the server --------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def centroids(
+    server: pf.Server[FedKTL.Config], transformer: nn.Module, P: Tensor, labels: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return Q̄^c, the mean of F(P_i^c), and the sent classes; of the others the last Q̄^c."""
+    means, counts = F.class_means(transformer.eval()(P), labels, server.num_classes)
+    sent = counts > 0
+    return torch.where(sent.unsqueeze(1), means, server.state["Q"]), sent
+
+
+def train_F(
+    server: pf.Server[FedKTL.Config], transformer: nn.Module, P: Tensor, labels: Tensor
+) -> None:
+    """Train F, and beside it an embedding of Q^c where asked for: L = L_MMD + λ·L_MSE."""
+    config, C = server.config, server.num_classes
+    trained: list[list[Tensor]] = [[*transformer.parameters()]]
+    embedding = None
+    if config.centroids == "embedding":
+        embedding = centroids(server, transformer, P, labels)[0].requires_grad_()
+        trained.append([embedding])
+    optimizer = torch.optim.Adam([w for part in trained for w in part], config.eta_S)
+    generator = server.generator("align")
+    transformer.train(len(P) > 1)
+    for _ in server.epochs(config.E_S):
+        order = torch.randperm(len(P), generator=generator).to(P.device)
+        for rows in _batches(order, config.B_S):
+            Q, y = transformer(P[rows]), labels[rows]
+            goal = F.class_means(Q, y, C)[0] if embedding is None else embedding
+            loss = config.lambda_ * centroid_distance(Q, y, goal, config.mse)  # Eq. 2
+            if config.mmd:
+                w = server.sample_latents(len(rows), generator)
+                loss = loss + mmd_rbf(Q, w)  # Eq. 3
+            optimizer.zero_grad(set_to_none=True)
+            torch.autograd.backward(loss)
+            for part in trained if config.clip_F else ():
+                clip_grad_norm_(part, config.clip_F)
+            optimizer.step()
+
+
+def centroid_distance(
+    Q: Tensor, labels: Tensor, centroids: Tensor, average: Literal["class", "batch"] = "class"
+) -> Tensor:
+    """Return L_MSE (Eq. 2), the mean squared error of vectors to the centroids of their classes.
+
+    Where the centroids are the means of these very rows the gradient through them is 0, as
+    deviations from a mean sum to 0.
+
+    Args:
+        Q: F(P_i^c), N×H.
+        labels: Their classes, [N].
+        centroids: Q^c, C×H; the rows of classes that don't occur are not looked at.
+        average: ``class``: the mean over a class's vectors, then over the classes that occur;
+            ``batch``: the mean over all vectors, as in published code.
+    """
+    rows = (Q - centroids[labels]).square().mean(1)
+    if average == "batch":
+        return rows.sum() / max(len(rows), 1)
+    counts = rows.new_zeros(len(centroids)).index_add(0, labels, torch.ones_like(rows))
+    return (rows / counts[labels]).sum() / (counts > 0).sum().clamp(min=1)
+
+
+def mmd_rbf(x: Tensor, y: Tensor, bandwidths: Sequence[float] = (10, 15, 20, 50)) -> Tensor:
+    """Return L_MMD (Eq. 3), the squared maximum mean discrepancy of two samples.
+
+    The kernel is κ(a, b) = Σ_w exp(−‖a − b‖²/2w) over the bandwidths w, and the estimate is the
+    biased one, diagonals in: mean κ(x, x) + mean κ(y, y) − 2 mean κ(x, y), which is never
+    negative but for rounding.
+
+    Args:
+        x: N×H, N ≥ 1.
+        y: M×H, M ≥ 1.
+        bandwidths: The w, in the unit of squared distance.
+    """
+
+    def mean_kernel(a: Tensor, b: Tensor) -> Tensor:
+        squared = F.squared_distances(a, b)
+        kernels = [(squared / (-2.0 * bandwidth)).exp() for bandwidth in bandwidths]
+        return torch.stack(kernels).sum(0).mean()
+
+    return (mean_kernel(x, x) + mean_kernel(y, y) - 2.0 * mean_kernel(x, y)).to(x.dtype)
 
 
 def _batches(order: Tensor, size: int) -> list[Tensor]:
@@ -383,3 +438,19 @@ def _batches(order: Tensor, size: int) -> list[Tensor]:
     if len(parts) > 1 and len(parts[-1]) == 1:
         parts[-2:] = [torch.cat(parts[-2:])]
     return parts
+
+
+def conditional_pairs(server: pf.Server[FedKTL.Config]) -> pf.Payload:
+    """Return a pair for each of C classes of the generator that are drawn at random (+CS)."""
+    C, available = server.num_classes, server.generator_outline.num_classes
+    if available is not None and available < C:
+        raise pf.UsageError(
+            f"conditional=true needs a generator conditioned on at least {C} classes",
+            f"the chosen one has {available}",
+            "choose another with --generator, or leave conditional=true out",
+        )
+    generator = server.generator("classes")
+    chosen = torch.randperm(available or C, generator=generator)[:C]
+    latents = server.sample_latents(C, generator, chosen.to(server.device))
+    every = torch.ones(C, dtype=torch.bool, device=server.device)
+    return pf.class_rows(every, images=server.generate(latents), latents=latents)

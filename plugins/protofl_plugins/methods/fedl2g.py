@@ -34,7 +34,7 @@ from torch.func import functional_call, jvp
 from torch.nn.functional import cross_entropy, mse_loss
 
 import protofl as pf
-from protofl_plugins.variants import DropsLastBatch
+from protofl_plugins.shared.prototypes import of_all_classes
 
 Weights: TypeAlias = dict[str, Tensor]
 """Parameters by their names."""
@@ -49,7 +49,7 @@ BOUND = 100.0
 """Largest norm of v's gradient, and of a client's, in the published code."""
 
 
-class FedL2G(DropsLastBatch):
+class FedL2G:
     """The server learns vectors that guide clients' outputs per class (Zhang et al., 2024)."""
 
     class Config(pf.VariantConfig):
@@ -73,13 +73,15 @@ class FedL2G(DropsLastBatch):
 
     terms = {"ce": "cross-entropy", "guide": "MSE(g(x), v^y)"}
     uploads = {
-        "guide_gradients": "∂Q_i/∂v^c of the classes of one study batch",
+        "guide_gradients": pf.Key(
+            "[n, K] or [n, C]", "∂Q_i/∂v^c of the classes of one study batch", by_class=True
+        ),
         "classes": "the classes of that batch",
     }
     downloads = {
-        "guides": "v of all classes",
+        "guides": pf.Key("[C, K] or [C, C]", "v of all classes", by_class=True),
         "classes": "all classes",
-        "warmed_up": "that clients train in this round",
+        "warmed_up": pf.Key("[] bool", "that clients train in this round"),
     }
     ablations = {"without guiding": "--set weight=0"}
 
@@ -88,7 +90,7 @@ class FedL2G(DropsLastBatch):
         """With ``variant=official``: full batches in a fixed order, gradients clipped at 100."""
         if config.variant != "official":
             return {}
-        return {**super().run_defaults(config), "shuffle": False, "clip": BOUND}
+        return {"drop_last": True, "shuffle": False, "clip": BOUND}
 
     @pf.hookimpl
     def phases(self, config: Config) -> list[pf.Phase]:
@@ -96,19 +98,19 @@ class FedL2G(DropsLastBatch):
         return [pf.Phase(needs="warmed_up", rows="studied")]
 
     @pf.hookimpl
-    def setup_client(self, client: pf.Client[Config]) -> None:
-        """Choose the quiz batch, at most half of the samples; the others are studied."""
-        order = torch.randperm(client.num_samples, generator=client.generator("quiz"))
-        quiz = min(client.batch_size, client.num_samples // 2)
-        client.state["quiz"], client.state["studied"] = order[:quiz], order[quiz:]
-
-    @pf.hookimpl
     def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
         """Draw v from N(0, 1)."""
         C = server.num_classes
         width = C if server.config.guide == "logits" else server.feature_dim
         v = torch.randn(C, width, generator=server.generator("guides"))
-        return _all_classes(v.to(server.device))
+        return of_all_classes(v.to(server.device), "guides")
+
+    @pf.hookimpl
+    def setup_client(self, client: pf.Client[Config]) -> None:
+        """Choose the quiz batch, at most half of the samples; the others are studied."""
+        order = torch.randperm(client.num_samples, generator=client.generator("quiz"))
+        quiz = min(client.batch_size, client.num_samples // 2)
+        client.state["quiz"], client.state["studied"] = order[:quiz], order[quiz:]
 
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
@@ -161,7 +163,8 @@ class FedL2G(DropsLastBatch):
         rows, known = pf.stack_rows(uploads, "guide_gradients", server.num_classes, v.shape[1])
         mean = rows.sum(0) / known.sum(0).clamp(min=1).unsqueeze(1)
         mean = mean * (BOUND / (mean.norm() + 1e-6)).clamp(max=1)
-        return _all_classes(v - (server.config.eta_s or ETA[server.config.guide]) * mean)
+        eta_s = server.config.eta_s or ETA[server.config.guide]
+        return of_all_classes(v - eta_s * mean, "guides")
 
 
 def labelled(client: pf.Client, rows: Tensor) -> Labelled:
@@ -243,7 +246,3 @@ def _trains_norms(client: pf.Client, *batches: Labelled) -> bool:
 def _gradient(loss: Tensor, at: Weights) -> Weights:
     found = torch.autograd.grad(loss, [*at.values()], materialize_grads=True)
     return dict(zip(at, found, strict=True))
-
-
-def _all_classes(v: Tensor) -> pf.Payload:
-    return pf.class_rows(torch.ones(len(v), dtype=torch.bool, device=v.device), guides=v)

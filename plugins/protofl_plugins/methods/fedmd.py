@@ -15,21 +15,24 @@ public samples have no labels here. Inference is by the head.
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch.nn.functional import cross_entropy, l1_loss
 
 import protofl as pf
-from protofl_plugins import public_distillation as D
+from protofl_plugins.shared import public_data
 
 
-class FedMD(D.ScoresDown):
+class FedMD:
     """Clients digest the mean of all clients' scores of public samples (Li and Wang, 2019)."""
 
-    class Config(D.PublicPhaseConfig):
+    class Config(public_data.PublicPhaseConfig):
         """Options."""
 
         paper_epochs = {"local_epochs": 10, "public_epochs": 20}
 
     native_widths = True
+    needs_public = True
     terms = {
         "digest": "mean absolute difference to the consensus logits on public samples",
         "ce": "cross-entropy on private samples",
@@ -38,15 +41,31 @@ class FedMD(D.ScoresDown):
     downloads = {"public_logits": "the mean of the clients' logits"}
 
     @pf.hookimpl
+    def run_defaults(self, config: Config) -> dict[str, Any]:
+        """Take the paper's private epochs, optimiser and batches with ``epochs=paper``."""
+        return public_data.paper_defaults(config)
+
+    @pf.hookimpl
     def requires(self, run: pf.RunInfo) -> list[str]:
-        """Public samples."""
-        return D.without_public(run)
+        """Require public samples."""
+        return public_data.without_public(run)
 
     @pf.hookimpl
     def phases(self, config: Config) -> list[pf.Phase]:
         """Digest, then revisit."""
-        digest = D.public_phase("digest", config, when="before_upload", terms=("digest",))
+        terms = ("digest",)
+        digest = public_data.public_phase("digest", config, when="before_upload", terms=terms)
         return [digest, pf.Phase(terms=("ce",))]
+
+    @pf.hookimpl
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
+        """Send the consensus z̃; nothing before there are any."""
+        return server.knowledge.select("public_logits", "public_index")
+
+    @pf.hookimpl
+    def before_training(self, client: pf.Client[Config]) -> pf.Given:
+        """Give the loss the consensus z̃, once there are any."""
+        return public_data.received_scores(client, "public_logits")
 
     @pf.hookimpl
     def local_loss(self, batch: pf.Batch, output: pf.Output, given: pf.Given) -> pf.Terms:
@@ -58,10 +77,10 @@ class FedMD(D.ScoresDown):
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """z_i."""
-        return pf.Payload(public_logits=D.public_logits(client))
+        """Communicate z_i."""
+        return pf.Payload(public_logits=public_data.public_logits(client))
 
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
-        """z̃."""
-        return pf.Payload(public_logits=D.stacked(uploads, "public_logits").mean(0))
+        """Aggregate: z̃ = 1/M · Σ_i z_i."""
+        return pf.Payload(public_logits=public_data.stacked(uploads, "public_logits").mean(0))

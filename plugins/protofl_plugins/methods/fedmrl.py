@@ -23,16 +23,16 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
-from protofl_plugins.auxiliary import AuxiliaryConfig, SharedAuxiliary
+from protofl_plugins.shared import auxiliary, weights
 
 D_1 = 128
 """HtFLlib's d_1, the default where K is not smaller."""
 
 
-class FedMRL(SharedAuxiliary):
+class FedMRL:
     """Features of a small shared model and the own one are fused and nested (Yi et al., 2024)."""
 
-    class Config(AuxiliaryConfig):
+    class Config(auxiliary.AuxiliaryConfig):
         """Options, with the paper's symbols."""
 
         auxiliary_dim: int | None = pf.Field(
@@ -46,22 +46,20 @@ class FedMRL(SharedAuxiliary):
     check_options = {"auxiliary_dim": 4}
     terms = {"coarse": "m_G·ℓ(G^hd(R̃_lc), y)", "fine": "m_F·ℓ(F_i^hd(R̃_hf), y)"}
     uploads = {
-        "auxiliary/*": "the shared model after local training; gradients can be inverted from it",
+        "auxiliary/*": pf.Key(
+            "as the parameter",
+            "the shared model after local training; gradients can be inverted from it",
+        ),
         "samples": "n_i, the number of training samples",
+    }
+    downloads = {
+        "auxiliary/*": pf.Key("as the parameter", "the average of the clients' shared models")
     }
 
     @pf.hookimpl
-    def resolve(self, run: pf.RunInfo, config: AuxiliaryConfig) -> dict[str, Any]:
-        """Choose the architecture of G, and d_1."""
-        found: dict[str, Any] = {**super().resolve(run, config)}
-        if config.auxiliary_dim is None:
-            found["auxiliary_dim"] = min(D_1, run.feature_dim)
-        return found
-
-    @pf.hookimpl
-    def requires(self, run: pf.RunInfo, config: AuxiliaryConfig) -> list[str]:
+    def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
         """Require an architecture of G, and features that R̃_lc is a part of."""
-        reasons, K = super().requires(run, config), run.feature_dim
+        reasons, K = auxiliary.unknown_architecture(run, config), run.feature_dim
         if (config.auxiliary_dim or K) > K:
             reasons.append(
                 f"auxiliary_dim={config.auxiliary_dim} is wider than K = {K}; "
@@ -70,49 +68,71 @@ class FedMRL(SharedAuxiliary):
         return reasons
 
     @pf.hookimpl
-    def setup_client(self, client: pf.Client[AuxiliaryConfig]) -> None:
-        """G_i and P_i."""
-        super().setup_client(client)
+    def resolve(self, run: pf.RunInfo, config: Config) -> dict[str, Any]:
+        """Choose the architecture of G, and d_1."""
+        found = auxiliary.chosen_architecture(run, config)
+        if config.auxiliary_dim is None:
+            found["auxiliary_dim"] = min(D_1, run.feature_dim)
+        return found
+
+    @pf.hookimpl
+    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
+        """Build G."""
+        return pf.models.pack_weights(auxiliary.built(server), "auxiliary")
+
+    @pf.hookimpl
+    def setup_client(self, client: pf.Client[Config]) -> None:
+        """Add G_i and P_i, which train with the client's own model."""
+        client.add_module("auxiliary", auxiliary.built(client))
         d_2 = client.feature_dim
         client.add_module("P", nn.Linear((client.config.auxiliary_dim or d_2) + d_2, d_2))
+
+    @pf.hookimpl
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
+        """Send G."""
+        return server.knowledge.select("auxiliary/*")
+
+    @pf.hookimpl
+    def receive(self, client: pf.Client[Config]) -> None:
+        """Install G."""
+        weights.install(client, "auxiliary")
 
     @pf.hookimpl
     def local_loss(
         self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output
     ) -> pf.Terms:
-        """ℓ_i."""
-        config, y = client.config, batch.y
+        """ℓ_i, of the coarse and the fine representation."""
+        config, y, G = client.config, batch.y, auxiliary.auxiliary_of(client)
         fine = fused(client, batch.x, output.features)  # R̃_hf
         coarse = fine[:, : config.auxiliary_dim]  # R̃_lc
         return {
-            "coarse": config.m_G * cross_entropy(shared(client).head(coarse), y),
+            "coarse": config.m_G * cross_entropy(G.head(coarse), y),
             "fine": config.m_F * cross_entropy(client.head(fine), y),
         }
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """G_i and n_i."""
-        weights = pf.models.pack_weights(client.module("auxiliary"), "auxiliary")
-        return pf.Payload(weights, samples=torch.tensor(client.num_samples))
+        """Send G_i and n_i."""
+        return weights.trained_weights(client, "auxiliary")
 
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
-        """Σ_i (n_i/n)·G_i over the round's clients."""
+        """Average: G ← Σ_i (n_i/n)·G_i."""
         samples = torch.stack([upload["samples"] for upload in uploads.values()])
         return pf.models.average_weights([*uploads.values()], "auxiliary", samples)
 
     @pf.hookimpl
     def inference(self, client: pf.Client[Config], x: Tensor) -> Tensor:
-        """F_i^hd(R̃_hf)."""
+        """Return the scores F_i^hd(R̃_hf)."""
         return client.head(fused(client, x, client.features(x)))
 
+    @pf.hookimpl
+    def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
+        """Evaluate G on the global test samples."""
+        return auxiliary.shared_auxiliary(server)
 
-def shared(client: pf.Learner) -> pf.models.SplitModel:
-    """The client's G_i."""
-    return cast(pf.models.SplitModel, client.module("auxiliary"))
 
-
-def fused(client: pf.Learner, x: Tensor, own: Tensor) -> Tensor:
-    """R̃_i, B×d_2, of samples and the client's own features of them."""
-    features = torch.cat([shared(client).features(x), own], 1)  # R_i
+def fused(client: pf.Learner[FedMRL.Config], x: Tensor, own: Tensor) -> Tensor:
+    """Return R̃_i, B×d_2, of samples and the client's own features of them."""
+    features = torch.cat([auxiliary.auxiliary_of(client).features(x), own], 1)  # R_i
     return cast(Tensor, client.module("P")(features))

@@ -23,18 +23,21 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cosine_similarity, cross_entropy
+from torch.nn.functional import cosine_similarity, cross_entropy, normalize
 
 import protofl as pf
 from protofl import functional as F
-from protofl_plugins import trained_prototypes as trained
-from protofl_plugins.prototype_methods import ReceivesPrototypes, SendsPrototypes, sent_rows
+from protofl_plugins.shared import trained_prototypes as trained
+from protofl_plugins.shared.prototypes import guides, sent_rows
+
+THRESHOLD, TEMPERATURE = 0.3, 0.5
+"""Constants of the adaptive weights in the published code."""
 
 
-class FedORGP(trained.Trained, ReceivesPrototypes, SendsPrototypes):
+class FedORGP:
     """Global prototypes are trained on the server to be orthogonal (Guo et al., 2025)."""
 
-    class Config(trained.Config):
+    class Config(trained.TrainedConfig):
         """Options, with the paper's symbols."""
 
         lambda_c: float = pf.Field(100.0, ge=0, description="λ_c, weight of align (Eq. 8)")
@@ -59,7 +62,19 @@ class FedORGP(trained.Trained, ReceivesPrototypes, SendsPrototypes):
         "ce": "cross-entropy, the first part of Eq. 8",
         "align": "λ_c·E L_R(f(x), P̂^y), the second part of Eq. 8",
     }
-    downloads = {"prototypes": "P̂^c of all classes, also of those that the client lacks"}
+    uploads = {
+        "prototypes": pf.Key(
+            "[n, K]",
+            "P_k^c of the client's classes: mean features",
+            by_class=True,
+        ),
+        "classes": "which classes the client has",
+    }
+    downloads = {
+        "prototypes": pf.Key(
+            "[n, K]", "P̂^c of all classes, also of those that the client lacks", by_class=True
+        )
+    }
     ablations = {
         "w/o OR (Table 5)": "--set send_initial=false --use server_train=local "
         "--use server_aggregate=fedproto --set fedproto.aggregate=uniform"
@@ -71,21 +86,36 @@ class FedORGP(trained.Trained, ReceivesPrototypes, SendsPrototypes):
         return {"drop_last": True, "shuffle": False} if config.variant == "official" else {}
 
     @pf.hookimpl
+    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
+        """P̃^c from N(0, 1) and F; the first P̂."""
+        return trained.set_up(server)
+
+    @pf.hookimpl
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
+        """P̂."""
+        return server.knowledge.select("prototypes")
+
+    @pf.hookimpl
+    def before_training(self, client: pf.Client[Config]) -> pf.Given:
+        """P̂ as a table C×K, and the classes that have one."""
+        return guides(client)
+
+    @pf.hookimpl
     def local_loss(
         self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
     ) -> pf.Terms:
         """Eq. 8."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}
         if given:
-            alignment = F.cosine_alignment(output.features, batch.y, **given)  # E L_R(f(x), P̂^y)
-            terms["align"] = client.config.lambda_c * alignment
+            L_R = F.cosine_alignment(output.features, batch.y, given["P"], given["known"])
+            terms["align"] = client.config.lambda_c * L_R
         return terms
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
         """P_k^c (Eq. 2), without counts."""
         if client.config.outliers == "keep":
-            return super().upload_payload(client)
+            return client.class_prototypes().select("prototypes")
         features, labels = client.train_features()
         kept = without_outliers(features, labels)
         means, counts = F.class_means(features[kept], labels[kept], client.num_classes)
@@ -95,22 +125,42 @@ class FedORGP(trained.Trained, ReceivesPrototypes, SendsPrototypes):
     def server_train(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """SGD on L_OR (Eq. 5)."""
         config = server.config
-        anchored, labels = sent_rows(uploads, "prototypes", server.feature_dim)
+        P, labels = sent_rows(uploads, "prototypes", server.feature_dim)
         vectors, processor = trained.weights(server)
         weights = [vectors, *(processor.parameters() if processor is not None else ())]
         for rows in trained.batches(server, len(labels), config.epochs):
-            loss = F.orthogonality_loss(
-                anchored[rows],
-                labels[rows],
-                trained.prototypes(server),
-                config.lambda_s,
-                config.gamma,
-                adaptive=config.weights == "adaptive",
-            )
+            loss = L_OR(P[rows], labels[rows], trained.prototypes(server), config)
             gradients = torch.autograd.grad(loss, weights)
             with torch.no_grad():
                 torch._foreach_add_(weights, gradients, alpha=-(config.server_lr or server.lr))
         return trained.payload(server)
+
+
+def L_OR(P: Tensor, labels: Tensor, P_hat: Tensor, config: FedORGP.Config) -> Tensor:
+    """Return λ_s·(1 − s) + γ·d (Eq. 5).
+
+    Args:
+        P: P_k^c of clients, N×K.
+        labels: Their classes, [N].
+        P_hat: P̂, C×K.
+        config: With λ_s, γ and ``weights``.
+    """
+    rows, C, labels = max(len(P), 1), len(P_hat), labels.long().unsqueeze(1)
+    cosines = normalize(P, dim=1) @ normalize(P_hat, dim=1).T  # ⟨P_k^c, P̂^c'⟩, N×C
+    apart = 1 - cosines.gather(1, labels).squeeze(1)  # N, the terms of 1 − s (Eq. 3)
+    others = cosines.abs().scatter(1, labels, 0.0)  # N×C, the terms of d (Eq. 4)
+    if config.weights == "adaptive":
+        apart = apart * (1 + _adaptive(others.sum(1) / max(C - 1, 1)))
+        others = others * (1 + _adaptive(others))
+    return (
+        config.lambda_s * apart.sum() / rows  # λ_s·(1 − s)
+        + config.gamma * others.sum() / (rows * max(C - 1, 1))  # γ·d
+    )
+
+
+def _adaptive(cosines: Tensor) -> Tensor:
+    """Return the share by which the published code raises a term, σ((a − 0.3)/0.5)."""
+    return torch.sigmoid((cosines - THRESHOLD) / TEMPERATURE)
 
 
 def without_outliers(features: Tensor, labels: Tensor) -> Tensor:

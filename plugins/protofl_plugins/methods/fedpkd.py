@@ -23,15 +23,17 @@ absent from a round; it keeps its last prototype (``absent``). Inference is by t
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl import functional as F
-from protofl_plugins import public_distillation as D
-from protofl_plugins.prototype_methods import (
+from protofl_plugins.shared import public_data
+from protofl_plugins.shared.prototypes import (
     Absent,
     Average,
     class_prototypes,
@@ -41,10 +43,10 @@ from protofl_plugins.prototype_methods import (
 )
 
 
-class FedPKD(D.ScoresDown, D.TrainsServerModel):
+class FedPKD:
     """Clients and a server model teach each other by logits and prototypes (Lyu et al., 2023)."""
 
-    class Config(D.PublicPhaseConfig, D.ServerTrainingConfig):
+    class Config(public_data.PublicPhaseConfig, public_data.ServerTrainingConfig):
         """Options, with the paper's symbols."""
 
         paper_epochs = {
@@ -80,6 +82,7 @@ class FedPKD(D.ScoresDown, D.TrainsServerModel):
         )
         server_lr: float = pf.Field(1e-3, gt=0, description="η of the server's Adam")
 
+    needs_public = True
     terms = {
         "ce": "cross-entropy on private samples, Eq. 4 and 16",
         "align": "ε·MSE(R(x), P^y), Eq. 16",
@@ -107,37 +110,39 @@ class FedPKD(D.ScoresDown, D.TrainsServerModel):
     }
 
     @pf.hookimpl
-    def run_defaults(self, config: D.EpochsConfig) -> dict[str, Any]:
-        """Section V.A: Adam, η = 0.001, batches of 32, also with ``epochs=one``."""
-        return {**D.PAPER_RUN, **super().run_defaults(config)}
+    def run_defaults(self, config: Config) -> dict[str, Any]:
+        """Take Adam, η = 0.001, batches of 32 (section V.A), also with ``epochs=one``."""
+        return public_data.PAPER_RUN | public_data.paper_defaults(config)
 
     @pf.hookimpl
     def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
-        """Public samples, and a server model that the group can build."""
-        return D.without_public(run) + D.without_server_model(run, config.server_model)
+        """Require public samples, and a server model that the group can build."""
+        reasons = public_data.without_public(run)
+        return reasons + public_data.without_server_model(run, config.server_model)
 
     @pf.hookimpl
     def phases(self, config: Config) -> list[pf.Phase]:
         """ClientPriTrain and, after the server's step, ClientPubTrain on D̆ (Alg. 2)."""
         private = pf.Phase(terms=("ce", "align"))
-        return [private, D.public_phase("public", config, terms=("public_kl", "public_ce"))]
+        terms = ("public_kl", "public_ce")
+        return [private, public_data.public_phase("public", config, terms=terms)]
 
     @pf.hookimpl
     def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
-        """M_G, which stays with the server."""
+        """Build M_G, which stays with the server."""
         config = server.config
         server.modules["model"] = server.build(config.server_model or server.architecture)
         return pf.Payload()
 
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
-        """M_G on D̆, and P (Alg. 2, line 10)."""
-        return server.knowledge.select(self.scores, "public_index", "prototypes")
+        """Send M_G on D̆, and P (Alg. 2, line 10)."""
+        return server.knowledge.select("public_logits", "public_index", "prototypes")
 
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.Given:
-        """M_G on D̆, and P as a table N×K with the mask of known classes."""
-        given = super().before_training(client)
+        """Give the loss M_G on D̆, and P as a table C×K with the mask of known classes."""
+        given = public_data.received_scores(client, "public_logits")
         if "prototypes" not in client.received:
             return given
         P, known = received_prototypes(client)
@@ -163,27 +168,28 @@ class FedPKD(D.ScoresDown, D.TrainsServerModel):
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """M_c on all public samples, and P_c (Alg. 2, line 4)."""
+        """Send M_c on all public samples, and P_c (Alg. 2, line 4)."""
         payload = class_prototypes(client, client.config.aggregate)  # Eq. 5
-        payload["public_logits"] = D.public_logits(client)
+        payload["public_logits"] = public_data.public_logits(client)
         return payload
 
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
-        """P (Eq. 8)."""
-        P, known = self._prototypes(server, uploads)
+        """Average the prototypes: P (Eq. 8)."""
+        P, known = _prototypes(server, uploads)
         return pf.class_rows(known, prototypes=P)
 
     @pf.hookimpl
     def server_train(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
-        """S (Eq. 6), D̆ (Alg. 1), ServerTrain (Eq. 13), then M_G on D̆."""
-        config, model = server.config, D.server_model(server)
+        """Make S (Eq. 6) and D̆ (Alg. 1), train M_G (Eq. 13), then take M_G on D̆."""
+        config, model = server.config, public_data.server_model(server)
         delta: float = config.delta
-        S = F.ensemble_logits(D.stacked(uploads, "public_logits"), config.weights)  # Eq. 6 and 7
-        P, known = self._prototypes(server, uploads)  # Eq. 8
-        R, _ = D.evaluated(model, server.public)
-        # Eq. 9 and 10
-        kept = F.filter_by_prototype(R, S.argmax(1), P, known, config.theta).nonzero().squeeze(1)
+        M = public_data.stacked(uploads, "public_logits")
+        S = F.ensemble_logits(M, config.weights)  # Eq. 6 and 7
+        P, known = _prototypes(server, uploads)  # Eq. 8
+        R, _ = public_data.evaluated(model, server.public)
+        near = filter_by_prototype(R, S.argmax(1), P, known, config.theta)  # Eq. 9 and 10
+        kept = near.nonzero().squeeze(1)
         S = S[kept]
         label = S.argmax(1)
 
@@ -196,12 +202,54 @@ class FedPKD(D.ScoresDown, D.TrainsServerModel):
             return delta * kd + (1 - delta) * pull  # Eq. 13
 
         epochs, lr = config.server_epochs, config.server_lr
-        D.train_on_public(server, model, loss, epochs=epochs, lr=lr, rows=kept)
-        _, M_G = D.evaluated(model, server.public, kept)
+        public_data.train_on_public(server, model, loss, epochs=epochs, lr=lr, rows=kept)
+        _, M_G = public_data.evaluated(model, server.public, kept)
         return pf.Payload(public_logits=M_G, public_index=kept)
 
-    @staticmethod
-    def _prototypes(server: pf.Server[Config], uploads: pf.Uploads) -> tuple[Tensor, Tensor]:
-        """P (Eq. 8) as a table C×K, with those of absent classes, and the known ones, [C]."""
-        P, known = mean_prototypes(server, uploads, server.config.aggregate)
-        return with_absent(server, P, known, server.config.absent)
+    @pf.hookimpl
+    def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
+        """Evaluate M_G."""
+        return dict(server.modules)
+
+
+def _prototypes(server: pf.Server[FedPKD.Config], uploads: pf.Uploads) -> tuple[Tensor, Tensor]:
+    """Return P (Eq. 8) as a table C×K, with those of absent classes, and the known ones, [C]."""
+    P, known = mean_prototypes(server, uploads, server.config.aggregate)
+    return with_absent(server, P, known, server.config.absent)
+
+
+def filter_by_prototype(
+    features: Tensor, pseudo_labels: Tensor, prototypes: Tensor, known: Tensor, keep: float
+) -> Tensor:
+    """Keep, of every pseudo-class, the samples nearest to its prototype: Alg. 1, Eq. 9 and 10.
+
+    ⌈keep·n⌉ of a class's n samples are kept; of equally near ones those with the lower index. All
+    are kept if the class has no prototype to measure by.
+
+    Args:
+        features: R_G(x), [N, K].
+        pseudo_labels: ỹ, [N] integers in 0…C−1.
+        prototypes: P, [C, K]; the rows of unknown classes are not looked at.
+        known: [C] bool.
+        keep: The fraction θ to keep, above 0 and at most 1.
+
+    Returns:
+        [N] bool, in the samples' order.
+    """
+    # The square orders the samples as the distance does.
+    distances = (features - prototypes[pseudo_labels]).square().sum(1)
+
+    # Two stable sorts line the samples up by class, then distance, then index.
+    order = distances.argsort(stable=True)
+    order = order[pseudo_labels[order].argsort(stable=True)]
+    every = torch.ones_like(pseudo_labels)
+    sizes = every.new_zeros(len(known)).index_add(0, pseudo_labels, every)
+    starts = sizes.cumsum(0) - sizes
+    ranks = torch.arange(len(order), device=order.device) - starts[pseudo_labels[order]]
+
+    # 0.07 · 100 is 7.000000000000001 in floating point; its ceiling has to be 7.
+    numbers = [max(1, math.ceil(keep * n - 1e-9)) for n in sizes.tolist()]
+    quotas = torch.where(known, sizes.new_tensor(numbers), sizes)
+    mask = torch.empty_like(pseudo_labels, dtype=torch.bool)
+    mask[order] = ranks < quotas[pseudo_labels[order]]
+    return mask

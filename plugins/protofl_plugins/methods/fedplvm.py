@@ -27,8 +27,8 @@ from torch.nn.functional import cross_entropy, normalize
 
 import protofl as pf
 from protofl import functional as F
-from protofl_plugins.prototype_methods import sent_rows
-from protofl_plugins.weight_sharing import ModelSharingConfig, SharedModel
+from protofl_plugins.shared import weights
+from protofl_plugins.shared.prototypes import sent_rows
 
 LEAST = 1e-4
 """Smallest cosine whose power is taken."""
@@ -36,13 +36,16 @@ LEAST = 1e-4
 MOST = 256
 """Prototypes of a class that an upload may hold."""
 
+BLOCK = 1024
+"""Rows whose cosines with all others are held at once."""
+
 Clusters = Literal["finch", "mean"]
 
 
-class FedPLVM(SharedModel):
+class FedPLVM:
     """Several prototypes a class guide clients of different domains (Wang et al., 2024)."""
 
-    class Config(ModelSharingConfig):
+    class Config(weights.ModelSharingConfig):
         """Options, with the paper's symbols."""
 
         lambda_: float = pf.Field(
@@ -71,11 +74,19 @@ class FedPLVM(SharedModel):
         "correction": "λ·E ℓ_c, distance to the mean prototype of the class",
     }
     uploads = {
-        **SharedModel.uploads,
-        "prototypes": "P_i^c, several of each class: means of clusters of features",
+        "model/*": "the whole model after local training; gradients can be inverted from it",
+        "samples": "n_i, the number of training samples",
+        "prototypes": pf.Key(
+            "[n, K]",
+            "P_i^c, several of each class: means of clusters of features",
+            by_class=True,
+        ),
         "classes": "the class of each; how often it occurs tells the number of clusters",
     }
-    downloads = {**SharedModel.downloads, "prototypes": "𝒫^c of the classes that anybody has sent"}
+    downloads = {
+        "model/*": "the average of the clients' models",
+        "prototypes": pf.Key("[n, K]", "𝒫^c of the classes that anybody has sent", by_class=True),
+    }
     native_widths = False
     upload_rules = {"classes": f"several {MOST}"}
     download_rules = {"classes": "several"}
@@ -92,19 +103,22 @@ class FedPLVM(SharedModel):
         return {"lr": 0.01}
 
     @pf.hookimpl
+    def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
+        """Require a single architecture where models are averaged."""
+        return weights.unequal_models(run) if config.share == "model" else []
+
+    @pf.hookimpl
     def resolve(self, run: pf.RunInfo, config: Config) -> dict[str, Any]:
         """Share models where all clients have one architecture."""
         return {"share": config.share or ("model" if run.homogeneous else "nothing")}
 
     @pf.hookimpl
-    def requires(self, run: pf.RunInfo, config: Config) -> list[str]:  # type: ignore[override]
-        """Require a single architecture where models are averaged."""
-        return super().requires(run) if config.share == "model" else []
-
-    @pf.hookimpl
     def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
         """w, where models are averaged."""
-        return super().setup_server(server) if server.config.share == "model" else pf.Payload()
+        if server.config.share != "model":
+            return pf.Payload()
+        buffers = weights.averages_buffers(server.config)
+        return pf.models.pack_weights(weights.built_model(server), "model", buffers=buffers)
 
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
@@ -115,7 +129,7 @@ class FedPLVM(SharedModel):
     def receive(self, client: pf.Client[Config]) -> None:
         """Install w, where models are averaged."""
         if client.config.share == "model":
-            super().receive(client)
+            weights.install(client, "model")
 
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.Given:
@@ -145,7 +159,8 @@ class FedPLVM(SharedModel):
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
         """P_i^c of an evaluation pass after training, and w_i where models are averaged."""
-        sent = super().upload_payload(client) if client.config.share == "model" else pf.Payload()
+        shares = client.config.share == "model"
+        sent = weights.trained_weights(client, "model") if shares else pf.Payload()
         f, y = client.train_features()
         P, classes = clustered(f, y, client.config.local)
         return pf.Payload(sent, prototypes=P, classes=classes)
@@ -155,7 +170,7 @@ class FedPLVM(SharedModel):
         """𝒫, and w where models are averaged."""
         found, config = pf.Payload(), server.config
         if config.share == "model":
-            found = super().server_aggregate(server, uploads)
+            found = weights.mean_weights(server, uploads, "model")
         P, classes = clustered(*sent_rows(uploads, "prototypes", server.feature_dim), config.server)
         if "prototypes" in server.knowledge:
             old, old_classes = server.knowledge.rows("prototypes")
@@ -167,7 +182,9 @@ class FedPLVM(SharedModel):
     @pf.hookimpl
     def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
         """w, where models are averaged."""
-        return super().global_models(server) if server.config.share == "model" else {}
+        if server.config.share != "model":
+            return {}
+        return weights.shared_model(server, weights.built_model(server))
 
 
 def clustered(rows: Tensor, labels: Tensor, clusters: Clusters) -> tuple[Tensor, Tensor]:
@@ -175,9 +192,62 @@ def clustered(rows: Tensor, labels: Tensor, clusters: Clusters) -> tuple[Tensor,
     found, classes = list[Tensor](), torch.unique(labels)
     for c in classes:
         own = rows[labels == c]
-        found.append(F.finch(own)[0] if clusters == "finch" else own.mean(0, keepdim=True))
+        found.append(finch(own)[0] if clusters == "finch" else own.mean(0, keepdim=True))
     counts = torch.tensor([len(P) for P in found], device=labels.device)
     return torch.cat(found), classes.repeat_interleave(counts)
+
+
+def finch(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the last partition of FINCH with cosines that has more than one cluster.
+
+    Sarfraz et al., "Efficient Parameter-Free Clustering Using First Neighbor Relations", CVPR 2019.
+    Each row is linked with its nearest other one (Eq. 1), and the connected rows are a cluster. The
+    clusters' means are clustered in the same way, until all would be one. If already the first
+    partition is one cluster, it is the result.
+
+    Args:
+        rows: N×K.
+
+    Returns:
+        The means of the clusters, n×K, in the order of their first rows, and the cluster of each
+        row, [N] int64.
+    """
+    means, clusters = rows, torch.arange(len(rows), device=rows.device)
+    while len(means) > 1:
+        merged = _connected(_nearest(means))[clusters]
+        count = int(merged.max()) + 1
+        if count == 1 and len(means) < len(rows):
+            break
+        means, clusters = F.class_means(rows, merged, count)[0], merged
+    return means, clusters
+
+
+def _nearest(rows: Tensor) -> Tensor:
+    """Return the nearest other row of each by the cosine, the first of equal ones, [N]."""
+    unit = normalize(rows.double(), dim=1)
+    found = list[Tensor]()
+    for start in range(0, len(unit), BLOCK):
+        cosines = unit[start : start + BLOCK] @ unit.T
+        cosines.diagonal(start).fill_(-torch.inf)
+        found.append(cosines.argmax(1))
+    return torch.cat(found)
+
+
+def _connected(neighbour: Tensor) -> Tensor:
+    """Return the cluster of each row, [N] from 0 in the order of first rows, of links [N].
+
+    Following the links leads into one circle for each cluster. Each step doubles the links that are
+    followed; the smallest row of the circle names the cluster.
+    """
+    end, least = neighbour, torch.arange(len(neighbour), device=neighbour.device)
+    for _ in range(len(neighbour).bit_length()):
+        least = torch.minimum(least, least[end])
+        end = end[end]
+    _, cluster = torch.unique(least[end], return_inverse=True)
+    first = torch.full_like(cluster, len(cluster)).scatter_reduce(
+        0, cluster, torch.arange(len(cluster), device=cluster.device), "amin"
+    )
+    return first[: int(cluster.max()) + 1].argsort().argsort()[cluster]
 
 
 def sparse_contrast(

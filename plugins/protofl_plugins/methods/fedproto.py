@@ -16,31 +16,88 @@ may be absent from a round; it keeps its last prototype (``absent``).
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
-from protofl_plugins.prototype_methods import (
-    Guided,
-    GuidedConfig,
-    KeptConfig,
-    SendsMeans,
+from protofl_plugins.shared.prototypes import (
+    MeansConfig,
+    class_prototypes,
     guide,
+    guide_weight,
+    guides,
+    mean_prototypes,
+    nearest_prototype,
+    with_absent,
 )
 
 
-class FedProto(SendsMeans, Guided):
+class FedProto:
     """Clients are guided by the mean of all clients' prototypes (Tan et al., 2022)."""
 
-    class Config(GuidedConfig, KeptConfig):
+    class Config(MeansConfig):
         """Options, with the paper's symbols."""
 
-        deviations = {**GuidedConfig.deviations, **KeptConfig.deviations}
+        deviations = MeansConfig.deviations | {
+            "distance": pf.Deviation(
+                "Eq. 4", "l2", "mse", "λ = 0.1 and λ = 10 belong to two different losses"
+            ),
+            "align": pf.Deviation(
+                "Eq. 4", "class", "sample", "the equation aligns P_i^c, the code each sample"
+            ),
+        }
+        lambda_: float = pf.Field(
+            None,
+            alias="lambda",
+            ge=0,
+            description="λ of align; 0 regresses to local training. None: 0.1 for distance=l2, "
+            "10 for mse",
+        )
+        distance: Literal["l2", "mse"] = pf.Field(
+            None, description="φ: Euclidean distance, or squared distance / K"
+        )
+        align: Literal["class", "sample"] = pf.Field(
+            None, description="guide the batch's class means P_i^c, or every sample's feature"
+        )
 
     terms = {
         "ce": "cross-entropy, the first part of Eq. 4",
         "align": "λ·E_c φ(P_i^c, P̄^c), the second part of Eq. 4",
     }
-    downloads = {"prototypes": "P̄^c of the classes that anybody has sent"}
+    uploads = {
+        "prototypes": pf.Key(
+            "[n, K]",
+            "P_i^c of the client's classes: mean features (the paper: irreversible)",
+            by_class=True,
+        ),
+        "classes": "which classes the client has",
+        "counts": "|D_i,c|, the class distribution (not with aggregate=uniform)",
+    }
+    downloads = {
+        "prototypes": pf.Key("[n, K]", "P̄^c of the classes that anybody has sent", by_class=True)
+    }
+
+    @pf.hookimpl
+    def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
+        """The published code leaves the last, smaller batch out."""
+        return {"drop_last": True} if config.variant == "official" else {}
+
+    @pf.hookimpl
+    def resolve(self, config: Config) -> dict[str, Any]:
+        """λ, with the default that belongs to the distance."""
+        return {"lambda_": guide_weight(config.lambda_, config.distance)}
+
+    @pf.hookimpl
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
+        """P̄."""
+        return server.knowledge.select("prototypes")
+
+    @pf.hookimpl
+    def before_training(self, client: pf.Client[Config]) -> pf.Given:
+        """P̄ as a table C×K, and the classes that have one."""
+        return guides(client)
 
     @pf.hookimpl
     def local_loss(
@@ -48,6 +105,29 @@ class FedProto(SendsMeans, Guided):
     ) -> pf.Terms:
         """Eq. 4."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}
-        if given:
-            terms["align"] = guide(client, batch, output, **given)  # λ·E_c φ(P_i^c, P̄^c)
+        if given:  # λ·E_c φ(P_i^c, P̄^c)
+            terms["align"] = guide(client.config, output.features, batch.y, **given)
         return terms
+
+    @pf.hookimpl
+    def after_batch(self, client: pf.Client[Config], batch: pf.Batch, output: pf.Output) -> None:
+        """Add the batch to the sums of P_i^c (Eq. 2), if they are taken during training."""
+        if client.config.collect == "online":
+            client.collect_prototypes(batch, output)
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
+        """P_i^c (Eq. 2), with counts if Eq. 3 weights by them."""
+        return class_prototypes(client, client.config.aggregate)
+
+    @pf.hookimpl
+    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
+        """P̄ (Eq. 3)."""
+        P, known = mean_prototypes(server, uploads, server.config.aggregate)
+        P, known = with_absent(server, P, known, server.config.absent)
+        return pf.class_rows(known, prototypes=P)
+
+    @pf.hookimpl
+    def inference(self, client: pf.Client[Config], x: Tensor) -> Tensor:
+        """The nearest P̄^c; the head, before there are any."""
+        return nearest_prototype(client, x)

@@ -12,17 +12,17 @@ shared model.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
-from protofl_plugins.weight_sharing import ModelSharingConfig, SharedModel
+from protofl_plugins.shared import weights
 
 
-class FedProx(SharedModel):
+class FedProx:
     """FedAvg with a proximal term that keeps clients near the shared model (Li et al., 2020)."""
 
-    class Config(ModelSharingConfig):
+    class Config(weights.ModelSharingConfig):
         """Options, with the paper's symbols."""
 
         mu: float = pf.Field(
@@ -32,10 +32,37 @@ class FedProx(SharedModel):
             "clients at w. The paper tunes 0.001, 0.01, 0.1 and 1",
         )
 
+    native_widths = True
     terms = {
         "ce": "cross-entropy",
         "prox": "(μ/2)·‖w_i − w‖², Eq. 2",
     }
+    uploads = {
+        "model/*": "the whole model after local training; gradients can be inverted from it",
+        "samples": "n_i, the number of training samples",
+    }
+    downloads = {"model/*": "the average of the clients' models"}
+
+    @pf.hookimpl
+    def requires(self, run: pf.RunInfo) -> list[str]:
+        """Require a single architecture."""
+        return weights.unequal_models(run)
+
+    @pf.hookimpl
+    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
+        """Build w."""
+        buffers = weights.averages_buffers(server.config)
+        return pf.models.pack_weights(weights.built_model(server), "model", buffers=buffers)
+
+    @pf.hookimpl
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
+        """Send w."""
+        return server.knowledge.select("model/*")
+
+    @pf.hookimpl
+    def receive(self, client: pf.Client[Config]) -> None:
+        """Install w: w_i ← w."""
+        weights.install(client, "model")
 
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.Given:
@@ -52,6 +79,21 @@ class FedProx(SharedModel):
             "ce": cross_entropy(output.logits, batch.y),
             "prox": client.config.mu / 2 * squared,
         }
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
+        """Send w_i and n_i."""
+        return weights.trained_weights(client, "model")
+
+    @pf.hookimpl
+    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
+        """Average: w ← Σ_i (n_i / n) · w_i."""
+        return weights.mean_weights(server, uploads, "model")
+
+    @pf.hookimpl
+    def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
+        """Evaluate w on the global test samples."""
+        return weights.shared_model(server, weights.built_model(server))
 
 
 def _flat(client: pf.Learner) -> Tensor:

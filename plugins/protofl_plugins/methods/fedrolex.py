@@ -13,18 +13,103 @@ The window is that of the published code; the paper's text was not at hand to ch
 
 from __future__ import annotations
 
-from types import MappingProxyType
+from typing import Any
 
-from protofl_plugins.submodels import SharedSubmodel, SubmodelConfig
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import protofl as pf
+from protofl_plugins.shared import submodels, weights
+
+SGD = {"momentum": 0.9, "weight_decay": 1e-3}
+"""The published code's SGD."""
 
 
-class FedRolex(SharedSubmodel):
+class FedRolex:
     """Clients train a window of one net's channels that rolls each round (Alam et al., 2022)."""
 
-    Config = SubmodelConfig
-    window = "rolling"
-    sgd = MappingProxyType({"momentum": 0.9, "weight_decay": 1e-3})
+    class Config(submodels.SubmodelConfig):
+        """Options."""
+
+    terms = {"ce": "cross-entropy"}
+    uploads = {
+        "model/*": "the client's part of the net after training; gradients can be inverted from it",
+        "samples": "n_i, the number of training samples",
+        "classes": "the client's classes, whose rows of the head it has trained",
+    }
+    downloads = {"model/*": "the part of the server's net that the client's net has"}
     ablations = {
         "scored without the mask": "--set mask=loss",
         "without masked cross-entropy": "--set mask=none",
     }
+
+    @pf.hookimpl
+    def run_defaults(self, config: Config) -> dict[str, Any]:
+        """Train with the published code's optimiser, unless another is asked for."""
+        return submodels.optimiser(config, SGD)
+
+    @pf.hookimpl
+    def requires(self, run: pf.RunInfo) -> list[str]:
+        """Require one net, in one or several widths."""
+        return submodels.unequal_nets(run)
+
+    @pf.hookimpl
+    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
+        """Build W, the widest client's net."""
+        return submodels.widest_net(server)
+
+    @pf.hookimpl
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
+        """Send W_i^t, the window of this round."""
+        return submodels.part_of(server, client_id, _shift(server))
+
+    @pf.hookimpl
+    def receive(self, client: pf.Client[Config]) -> None:
+        """Install W_i."""
+        weights.install(client, "model")
+
+    @pf.hookimpl
+    def before_training(self, client: pf.Client[Config]) -> pf.Given:
+        """Give the loss the mask of the classes that the client does not have."""
+        return {"absent": client.class_counts == 0}
+
+    @pf.hookimpl
+    def local_loss(
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
+    ) -> pf.Terms:
+        """Masked cross-entropy, over the client's classes."""
+        scores = output.logits
+        if client.config.mask != "none":
+            scores = scores.masked_fill(given["absent"], 0.0)
+        return {"ce": cross_entropy(scores, batch.y)}
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
+        """Send W_i, n_i and the client's classes."""
+        return submodels.trained_part(client)
+
+    @pf.hookimpl
+    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
+        """Average each number of W over the clients that have it."""
+        return submodels.mean_over_holders(server, uploads, _shift(server))
+
+    @pf.hookimpl
+    def inference(self, client: pf.Client[Config], x: Tensor) -> Tensor:
+        """Return the scores of W_i; 0 for classes that the client does not have.
+
+        Global accuracy has samples of all classes, so its scores have no mask.
+        """
+        scores = client.head(client.features(x))
+        if client.config.mask != "both" or client.scores_all_classes:
+            return scores
+        return scores.masked_fill(client.class_counts == 0, 0.0)
+
+    @pf.hookimpl
+    def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
+        """Evaluate W on the global test samples, without a mask."""
+        return weights.shared_model(server, server.build(server.state["whole"]))
+
+
+def _shift(server: pf.Server[FedRolex.Config]) -> int:
+    """Return t, the channels by which the window has rolled."""
+    return max(server.round, 0)

@@ -23,7 +23,7 @@ pulled to, they exist for every class, and cost no further traffic.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,25 +31,33 @@ from torch.nn.functional import cross_entropy, linear
 
 import protofl as pf
 from protofl import functional as F
-from protofl_plugins.prototype_methods import (
-    Averaged,
-    AveragedConfig,
+from protofl_plugins.shared.prototypes import (
+    Average,
     class_prototypes,
     guide_weight,
     mean_prototypes,
     nearest_prototype,
+    of_all_classes,
     received_prototypes,
     with_absent,
 )
 
+Rows = Literal["class", "sample"]
 
-class FedSA(Averaged):
+
+class FedSA:
     """Semantic anchors guide features, enforce margins, calibrate heads (Zhou et al., 2025)."""
 
-    class Config(AveragedConfig):
+    class Config(pf.VariantConfig):
         """Options, with the paper's symbols."""
 
-        deviations = AveragedConfig.deviations | {
+        deviations = {
+            "collect": pf.Deviation(
+                "Eq. 2", "eval", "online", "the code collects in train mode, before each step"
+            ),
+            "aggregate": pf.Deviation(
+                "Eq. 3", "weighted", "uniform", "the code takes the plain mean and sends no counts"
+            ),
             "distance": pf.Deviation(
                 "Eq. 5", "l2", "mse", "λ₁ = 0.1 and 10 belong to two different losses"
             ),
@@ -72,6 +80,13 @@ class FedSA(Averaged):
                 "not stated", "anchor", "prototype", "the code takes this round's mean prototypes"
             ),
         }
+        collect: Literal["eval", "online"] = pf.Field(
+            None,
+            description="take prototypes in an evaluation pass after training, or during training",
+        )
+        aggregate: Average = pf.Field(
+            None, description="mean over clients by counts, plain, or as Eq. 3 is printed"
+        )
         lambda_1: float = pf.Field(
             None, ge=0, description="λ₁ of L_R. None: 0.1 for distance=l2, 10 for mse"
         )
@@ -84,10 +99,10 @@ class FedSA(Averaged):
         )
         embedding: bool = pf.Field(True, description="h_ψ; false takes the random anchors A")
         distance: Literal["l2", "mse"] = pf.Field(None, description="d of L_R")
-        align: Literal["class", "sample"] = pf.Field(
+        align: Rows = pf.Field(
             None, description="L_R of the batch's class means (sum), or of samples (mean)"
         )
-        contrast: Literal["class", "sample"] = pf.Field(
+        contrast: Rows = pf.Field(
             None, description="L_MCL of the batch's class means, or of samples"
         )
         margin: Literal["mean", "nearest"] = pf.Field(
@@ -113,9 +128,20 @@ class FedSA(Averaged):
         "mcl": "λ₂·L_MCL, Eq. 7",
         "calibration": "λ₃·L_CC, Eq. 8",
     }
+    uploads = {
+        "prototypes": pf.Key(
+            "[n, K]",
+            "P_i^c of the client's classes: mean features (the paper: irreversible)",
+            by_class=True,
+        ),
+        "classes": "which classes the client has",
+        "counts": "|D_i,c|, the class distribution (not with aggregate=uniform)",
+    }
     downloads = {
-        "prototypes": "Ā of all classes",
-        "global_prototypes": "P̄ of this round, with inference=prototype only",
+        "prototypes": pf.Key("[n, K]", "Ā of all classes", by_class=True),
+        "global_prototypes": pf.Key(
+            "[n, K]", "P̄ of this round, with inference=prototype only", by_class=True
+        ),
     }
     ablations = {
         "EMA, L_R (Table 4)": (
@@ -125,6 +151,11 @@ class FedSA(Averaged):
         "EMA, L_R, ER, L_CC (Table 4)": "--drop local_loss.mcl",
         "EMA, L_R, ER, L_MCL (Table 4)": "--drop local_loss.calibration",
     }
+
+    @pf.hookimpl
+    def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
+        """The published code leaves the last, smaller batch out."""
+        return {"drop_last": True} if config.variant == "official" else {}
 
     @pf.hookimpl
     def resolve(self, run: pf.RunInfo, config: Config) -> dict[str, Any]:
@@ -143,7 +174,7 @@ class FedSA(Averaged):
             blocks = [m for _ in (1, 2) for m in (nn.Linear(K, K), nn.BatchNorm1d(K), nn.ReLU())]
             A = nn.Sequential(*blocks)(A).detach()
         server.state["anchors"] = A.to(server.device)
-        return self._payload(server)
+        return of_all_classes(server.state["anchors"])
 
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
@@ -152,16 +183,15 @@ class FedSA(Averaged):
 
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.Given:
-        """Ā as a table C×K, and what d_i* = max(d_global, d_i) adds to distances in Eq. 7."""
+        """Ā as a table C×K, d_i* = max(d_global, d_i), and what it adds to distances in Eq. 7."""
         if "prototypes" not in client.received:
             return {}
         anchors, known = received_prototypes(client)
-        margin = _margin(client.config)(anchors, known)
+        margin = average_margin(client.config, anchors, known)  # d_global, Eq. 6
         if "margin" in client.state:
             margin = torch.maximum(margin, client.state["margin"])
-        every = torch.arange(client.num_classes, device=anchors.device)
-        penalty = F.margin_penalty(every, client.num_classes, margin, known, anchors.dtype)
-        return {"anchors": anchors, "known": known, "penalty": penalty}
+        penalty = margin_penalty(margin, known, anchors.dtype)
+        return {"anchors": anchors, "known": known, "margin": margin, "penalty": penalty}
 
     @pf.hookimpl
     def local_loss(
@@ -171,16 +201,11 @@ class FedSA(Averaged):
         L_S = cross_entropy(output.logits, batch.y)
         if not given:
             return {"ce": L_S}
-        config = client.config
-        L_R, L_MCL = F.anchor_terms(  # Eq. 5 and 7
-            output.features,
-            batch.y,
-            **given,
-            distance=config.distance,
-            align=config.align,
-            contrast=config.contrast,
-        )
-        L_CC = F.anchor_calibration(_scores(client, given["anchors"]), given["known"])  # Eq. 8
+        config, anchors, known = client.config, given["anchors"], given["known"]
+        rows = rows_of(output.features, batch.y, anchors, known, config)
+        L_R = alignment(rows, config.align, config.distance)  # Eq. 5
+        L_MCL = contrast(rows, config.contrast, given["margin"], given["penalty"])  # Eq. 7
+        L_CC = calibration(head_scores(client, anchors), known)  # Eq. 8
         return {
             "ce": L_S,
             "align": config.lambda_1 * L_R,
@@ -189,10 +214,16 @@ class FedSA(Averaged):
         }
 
     @pf.hookimpl
+    def after_batch(self, client: pf.Client[Config], batch: pf.Batch, output: pf.Output) -> None:
+        """Add the batch to the sums of P_i^c (Eq. 2), if they are taken during training."""
+        if client.config.collect == "online":
+            client.collect_prototypes(batch, output)
+
+    @pf.hookimpl
     def after_training(self, client: pf.Client[Config]) -> None:
         """d_i (Eq. 6), for the client's next round."""
         table, known = client.class_prototypes().table("prototypes", client.num_classes)
-        client.state["margin"] = _margin(client.config)(table, known)
+        client.state["margin"] = average_margin(client.config, table, known)
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
@@ -203,15 +234,13 @@ class FedSA(Averaged):
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """P̄ (Eq. 3), then the moving average of the anchors (Eq. 10)."""
         config, state = server.config, server.state
-        mean, known = mean_prototypes(
-            server, uploads, config.aggregate, server.feature_dim
-        )  # Eq. 3
+        K = server.feature_dim
+        mean, known = mean_prototypes(server, uploads, config.aggregate, K)  # Eq. 3
         # All classes move, towards the last known mean, or those of the round.
-        target, moves = with_absent(
-            server, mean, known, "keep" if config.ema == "all" else "forget"
-        )
+        absent: Literal["keep", "forget"] = "keep" if config.ema == "all" else "forget"
+        target, moves = with_absent(server, mean, known, absent)
         state["anchors"] = F.ema(state["anchors"], target, config.alpha, moves)  # Eq. 10
-        payload = self._payload(server)
+        payload = of_all_classes(state["anchors"])
         if config.inference == "prototype":
             payload["global_prototypes"] = mean[known]
             payload["global_prototypes.classes"] = known.nonzero().squeeze(1)
@@ -225,19 +254,112 @@ class FedSA(Averaged):
         anchor = client.config.inference == "anchor"
         return nearest_prototype(client, x, "prototypes" if anchor else "global_prototypes")
 
-    @staticmethod
-    def _payload(server: pf.Server) -> pf.Payload:
-        every = torch.ones(server.num_classes, dtype=torch.bool, device=server.device)
-        return pf.class_rows(every, prototypes=server.state["anchors"])
+
+# --- the equations --------------------------------------------------------------------------------
 
 
-def _margin(config: FedSA.Config) -> Any:  # noqa: ANN401 - a function of prototypes and mask
-    """Eq. 6, or what published code takes in its place."""
-    return F.mean_margin if config.margin == "mean" else F.mean_nearest_margin
+class ClassRows(NamedTuple):
+    """P_i^c of a batch, and their distances to the anchors, which Eq. 5 and 7 have in common.
+
+    Attributes:
+        distances: d(P_i^c, Ā^c'), C×C; without meaning in the rows of classes that are absent.
+        here: [C], 1 for a class that is present and has an anchor, otherwise 0.
+        number: |C_i|, the number of classes that are present.
+    """
+
+    distances: Tensor
+    here: Tensor
+    number: Tensor
 
 
-def _scores(client: pf.Learner[FedSA.Config], anchors: Tensor) -> Tensor:
-    """φ_i · Ā: by the weight of the last linear layer alone, or by the whole head."""
+class BatchRows(NamedTuple):
+    """The rows of a batch that are pulled to the anchors: samples and, if used, class means."""
+
+    features: Tensor
+    labels: Tensor
+    anchors: Tensor
+    known: Tensor
+    classes: ClassRows | None
+
+
+def rows_of(
+    features: Tensor, labels: Tensor, anchors: Tensor, known: Tensor, config: FedSA.Config
+) -> BatchRows:
+    """Return a batch's rows; class means and distances are taken once for both equations.
+
+    In a training step the number of operations costs more than the numbers in them.
+
+    Args:
+        features: f(x), B×K.
+        labels: y, [B].
+        anchors: Ā, C×K.
+        known: [C] bool, the classes that have an anchor.
+        config: With ``align`` and ``contrast``.
+    """
+    classes = None
+    if "class" in (config.align, config.contrast):
+        P, counts = F.class_means(features, labels, len(anchors))  # P_i^c of the batch
+        d, present = F.prototype_distance(P, anchors), counts > 0
+        classes = ClassRows(d, (known & present).to(d.dtype), present.sum())
+    return BatchRows(features, labels, anchors, known, classes)
+
+
+def alignment(rows: BatchRows, of: Rows, distance: Literal["l2", "mse"]) -> Tensor:
+    """Return L_R, Σ_c d(P_i^c, Ā^c) (Eq. 5); of samples the mean, as published code has it."""
+    if of == "sample" or rows.classes is None:
+        return F.prototype_alignment(rows.features, rows.labels, rows.anchors, rows.known, distance)
+    d = rows.classes.distances.diagonal()
+    return rows.classes.here @ (d if distance == "l2" else d.square() / rows.anchors.shape[1])
+
+
+def contrast(rows: BatchRows, of: Rows, margin: Tensor, penalty: Tensor) -> Tensor:
+    """Return L_MCL (Eq. 7), the mean over the batch's classes, or over its samples.
+
+    A row of class c costs −log softmax_c(−(d + penalty_c)), d its distances to all anchors; one
+    whose class has no anchor costs 0.
+
+    Args:
+        rows: The batch.
+        of: ``class``, or ``sample`` as published code has it.
+        margin: d_i*.
+        penalty: `margin_penalty` of d_i*.
+    """
+    if of == "sample" or rows.classes is None:
+        z, y = rows.features, rows.labels
+        return F.margin_contrastive_loss(z, y, rows.anchors, margin, rows.known)
+    d, here, number = rows.classes
+    every = torch.arange(len(d), device=d.device)
+    return cross_entropy(-(d + penalty), every, weight=here / number, reduction="sum")
+
+
+def margin_penalty(margin: Tensor, known: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return what Eq. 7 adds to the distance of row c to anchor c', C×C.
+
+    d_i* where c = c', even if the class is unknown: a softmax over no class at all has the gradient
+    NaN. Elsewhere 0, or infinity for unknown classes.
+    """
+    own = torch.eye(len(known), dtype=torch.bool, device=known.device)
+    return (own.to(dtype) * margin).masked_fill(~(known | own), torch.inf)
+
+
+def calibration(scores: Tensor, known: Tensor) -> Tensor:
+    """Return L_CC (Eq. 8), the mean cross-entropy of anchors by the head.
+
+    Args:
+        scores: C×C, row c of the anchor of class c.
+        known: [C] bool, the classes that have an anchor, one at least; the others are left out.
+    """
+    every = torch.arange(len(scores), device=scores.device)
+    return cross_entropy(scores, every, weight=known.to(scores.dtype))
+
+
+def average_margin(config: FedSA.Config, prototypes: Tensor, known: Tensor) -> Tensor:
+    """Return d_i or d_global (Eq. 6), or the mean distance to the nearest (published code)."""
+    return F.mean_margin(prototypes, known, "pairs" if config.margin == "mean" else "nearest")
+
+
+def head_scores(client: pf.Learner[FedSA.Config], anchors: Tensor) -> Tensor:
+    """Return φ_i · Ā: by the weight of the last linear layer alone, or by the whole head."""
     head = client.module("head")
     if client.config.bias or not isinstance(head, nn.Linear):
         return client.head(anchors)

@@ -25,47 +25,64 @@ over the clients of that width and sends all of them. S is the mean of S(X, P̄_
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from torch.nn.functional import cross_entropy
+from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize
 
 import protofl as pf
 from protofl import functional as F
-from protofl_plugins.prototype_methods import (
-    KeptConfig,
-    SendsMeans,
+from protofl_plugins.shared.prototypes import (
+    MeansConfig,
+    class_prototypes,
     mean_prototypes,
     with_absent,
 )
 
+Structure = Literal["cka", "rdm_cos", "gram_mse", "rdm_mse"]
 
-class FedSAF(SendsMeans):
+
+class FedSAF:
     """Clients align the relations between classes, also across feature widths (FedSAF, 2026)."""
 
-    class Config(KeptConfig):
+    class Config(MeansConfig):
         """Options, with the symbols above."""
 
         lambda_: float = pf.Field(
             1.0, alias="lambda", ge=0, description="λ of structure; 0 regresses to local training"
         )
-        structure: Literal["cka", "rdm_cos", "gram_mse", "rdm_mse"] = pf.Field(
-            "cka", description="S, the difference of two structures"
-        )
+        structure: Structure = pf.Field("cka", description="S, the difference of two structures")
 
     native_widths = True
     terms = {
         "ce": "cross-entropy",
         "structure": "λ·S(X, Y), of the batch's classes; with native widths the mean over them",
     }
+    uploads = {
+        "prototypes": pf.Key(
+            "[n, K]",
+            "P_i^c of the client's classes: mean features (the paper: irreversible)",
+            by_class=True,
+        ),
+        "classes": "which classes the client has",
+        "counts": "|D_i,c|, the class distribution (not with aggregate=uniform)",
+    }
     downloads = {
-        "prototypes": "P̄^c of the classes that anybody has sent",
-        "prototypes/*": "with native widths in its place: P̄_K^c of each width K",
+        "prototypes": pf.Key("[n, K]", "P̄^c of the classes that anybody has sent", by_class=True),
+        "prototypes/*": pf.Key(
+            "[n, WIDTH]", "with native widths in its place: P̄_K^c of each width K"
+        ),
     }
     ablations = {
         "without structural alignment": "--set lambda=0",
         "RCSA in place of GCSA": "--set structure=rdm_cos",
     }
+
+    @pf.hookimpl
+    def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
+        """The published code leaves the last, smaller batch out."""
+        return {"drop_last": True} if config.variant == "official" else {}
 
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
@@ -89,18 +106,31 @@ class FedSAF(SendsMeans):
             config = client.config
             X, counts = F.class_means(output.features, batch.y, client.num_classes)
             found = [
-                F.structural_loss(X, Y, known & (counts > 0), config.structure)
+                structural_loss(X, Y, known & (counts > 0), config.structure)  # S(X, Y)
                 for Y, known in given["tables"]
             ]
             terms["structure"] = config.lambda_ * torch.stack(found).mean()
         return terms
 
     @pf.hookimpl
-    def server_aggregate(self, server: pf.Server[KeptConfig], uploads: pf.Uploads) -> pf.Payload:
+    def after_batch(self, client: pf.Client[Config], batch: pf.Batch, output: pf.Output) -> None:
+        """Add the batch to the sums of P_i^c, if they are taken during training."""
+        if client.config.collect == "online":
+            client.collect_prototypes(batch, output)
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
+        """P_i^c, with counts if the mean weights by them."""
+        return class_prototypes(client, client.config.aggregate)
+
+    @pf.hookimpl
+    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """P̄, or P̄_K of each width."""
         config = server.config
         if len(server.feature_dims) == 1:
-            return super().server_aggregate(server, uploads)
+            mean, known = mean_prototypes(server, uploads, config.aggregate)
+            mean, known = with_absent(server, mean, known, config.absent)
+            return pf.class_rows(known, prototypes=mean)
         changed = pf.Payload()
         for K in server.feature_dims:
             own = {i: u for i, u in uploads.items() if server.clients[i].feature_dim == K}
@@ -114,3 +144,38 @@ class FedSAF(SendsMeans):
                 none = {n: server.knowledge[n][:0] for n in (name, f"{name}.classes")}
                 changed |= none
         return changed
+
+
+def structural_loss(x: Tensor, y: Tensor, known: Tensor, kind: Structure = "cka") -> Tensor:
+    """Return S(X, Y) of n classes, a scalar; 0 for n < 2.
+
+    ``cka`` and ``rdm_cos`` don't see a common factor of all rows, nor any difference of two rows
+    alone. ``gram_mse`` and ``rdm_mse`` are means over n² entries; the unit of the latter is that of
+    the features squared.
+
+    Args:
+        x: X, C×K.
+        y: Y, C×K'.
+        known: [C] bool, the n rows to compare; the others are not looked at.
+        kind: One of the four above.
+    """
+    dtype, unknown, n = y.dtype, ~known.unsqueeze(1), known.sum()
+
+    def relations(rows: Tensor) -> Tensor:
+        """G or D, C×C, 0 where a row is unknown."""
+        rows = rows.to(dtype).masked_fill(unknown, 0.0)
+        if kind in ("cka", "gram_mse"):
+            rows = normalize(rows, dim=1) if kind == "gram_mse" else rows
+            rows = (rows - rows.sum(0) / n.clamp_min(1)).masked_fill(unknown, 0.0)
+            return rows @ rows.T
+        # Both triangles are equal, so their cosine is that of the upper ones.
+        return F.prototype_distance(rows, rows).masked_fill(unknown | unknown.T, 0.0)
+
+    a, b = relations(x), relations(y)
+    if kind in ("gram_mse", "rdm_mse"):
+        found = (a - b).square().sum() / n.square().clamp_min(1)
+    else:
+        least = torch.finfo(dtype).tiny ** 0.5  # equal rows have no direction, and no gradient
+        a, b = normalize(a.flatten(), dim=0, eps=least), normalize(b.flatten(), dim=0, eps=least)
+        found = 1 - (a * b).sum()
+    return found * (n > 1)

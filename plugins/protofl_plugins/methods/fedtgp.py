@@ -19,48 +19,62 @@ No counts are sent. Inference: the class of the nearest of all C global prototyp
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal, cast
 
-from torch import Tensor
-from torch.nn.functional import cross_entropy
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, one_hot
 
 import protofl as pf
 from protofl import functional as F
-from protofl_plugins import trained_prototypes as trained
-from protofl_plugins.prototype_methods import (
-    CollectsBefore,
-    Guided,
-    GuidedConfig,
+from protofl_plugins.shared import trained_prototypes as trained
+from protofl_plugins.shared.prototypes import (
     guide,
+    guide_weight,
+    guides,
+    nearest_prototype,
     sent_rows,
 )
 
 
-class FedTGP(trained.Trained, CollectsBefore, Guided):
+class FedTGP:
     """Global prototypes are trained on the server with an adaptive margin (Zhang et al., 2024)."""
 
-    class Config(trained.Config, GuidedConfig):
+    class Config(trained.TrainedConfig):
         """Options, with the paper's symbols."""
 
-        deviations = (
-            GuidedConfig.deviations
-            | trained.Config.deviations
-            | {
-                "collect": pf.Deviation(
-                    "Eq. 2, Alg. 1",
-                    "eval",
-                    "before",
-                    "the code reads its last saved model, which is that of before the training",
-                ),
-                "margin": pf.Deviation(
-                    "Eq. 9",
-                    "pair",
-                    "nearest",
-                    "the code takes each class's distance to the nearest",
-                ),
-            }
+        deviations = trained.TrainedConfig.deviations | {
+            "collect": pf.Deviation(
+                "Eq. 2, Alg. 1",
+                "eval",
+                "before",
+                "the code reads its last saved model, which is that of before the training",
+            ),
+            "margin": pf.Deviation(
+                "Eq. 9", "pair", "nearest", "the code takes each class's distance to the nearest"
+            ),
+            "distance": pf.Deviation(
+                "Eq. 11", "l2", "mse", "λ = 0.1 and λ = 10 belong to two different losses"
+            ),
+            "align": pf.Deviation(
+                "Eq. 11", "class", "sample", "the equation aligns P_i^c, the code each sample"
+            ),
+        }
+        lambda_: float = pf.Field(
+            None,
+            alias="lambda",
+            ge=0,
+            description="λ of align; 0 regresses to local training. None: 0.1 for distance=l2, "
+            "10 for mse",
         )
-        collect: Literal["eval", "before", "online"] = pf.Field(  # type: ignore[assignment]
+        distance: Literal["l2", "mse"] = pf.Field(
+            None, description="φ: Euclidean distance, or squared distance / K"
+        )
+        align: Literal["class", "sample"] = pf.Field(
+            None, description="guide the batch's class means P_i^c, or every sample's feature"
+        )
+        collect: Literal["eval", "before", "online"] = pf.Field(
             None,
             description="take prototypes in an evaluation pass after training or before it, or "
             "during training",
@@ -79,7 +93,19 @@ class FedTGP(trained.Trained, CollectsBefore, Guided):
         "ce": "cross-entropy, the first part of Eq. 11",
         "align": "λ·E_c φ(P_i^c, P̂^c), the second part of Eq. 11",
     }
-    downloads = {"prototypes": "P̂^c of all classes, also of those that the client lacks"}
+    uploads = {
+        "prototypes": pf.Key(
+            "[n, K]",
+            "P_i^c of the client's classes: mean features (the paper: irreversible)",
+            by_class=True,
+        ),
+        "classes": "which classes the client has",
+    }
+    downloads = {
+        "prototypes": pf.Key(
+            "[n, K]", "P̂^c of all classes, also of those that the client lacks", by_class=True
+        )
+    }
     ablations = {
         "SCL (Table 6)": "--set margin=none",
         "FM (Table 6)": "--set margin=fixed --set delta=1",
@@ -87,35 +113,166 @@ class FedTGP(trained.Trained, CollectsBefore, Guided):
     }
 
     @pf.hookimpl
+    def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
+        """The published code leaves the last, smaller batch out."""
+        return {"drop_last": True} if config.variant == "official" else {}
+
+    @pf.hookimpl
+    def resolve(self, config: Config) -> dict[str, Any]:
+        """λ, with the default that belongs to the distance."""
+        return {"lambda_": guide_weight(config.lambda_, config.distance)}
+
+    @pf.hookimpl
+    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
+        """e^c from N(0, 1) and F; the first P̂."""
+        return trained.set_up(server)
+
+    @pf.hookimpl
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
+        """P̂."""
+        return server.knowledge.select("prototypes")
+
+    @pf.hookimpl
+    def before_training(self, client: pf.Client[Config]) -> pf.Given:
+        """P̂ as a table C×K; P_i^c of the model before training, where asked for."""
+        if client.config.collect == "before":
+            client.scratch["prototypes"] = client.class_prototypes().select("prototypes")
+        return guides(client)
+
+    @pf.hookimpl
     def local_loss(
         self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
     ) -> pf.Terms:
         """Eq. 11."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}
-        if given:
-            terms["align"] = guide(client, batch, output, **given)  # λ·E_c φ(P_i^c, P̂^c)
+        if given:  # λ·E_c φ(P_i^c, P̂^c)
+            terms["align"] = guide(client.config, output.features, batch.y, **given)
         return terms
+
+    @pf.hookimpl
+    def after_batch(self, client: pf.Client[Config], batch: pf.Batch, output: pf.Output) -> None:
+        """Add the batch to the sums of P_i^c (Eq. 2), if they are taken during training."""
+        if client.config.collect == "online":
+            client.collect_prototypes(batch, output)
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
+        """P_i^c (Eq. 2), without counts."""
+        if "prototypes" in client.scratch:  # of the model before training
+            return cast(pf.Payload, client.scratch["prototypes"])
+        return client.class_prototypes().select("prototypes")
 
     @pf.hookimpl
     def server_train(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """δ(t) by Eq. 9, then P̂ by Eq. 10 (Alg. 1, lines 8 and 9)."""
-        vectors, processor = trained.weights(server)
-        anchored, labels = sent_rows(uploads, "prototypes", server.feature_dim)
-        delta, config = self._margin(server, uploads), server.config  # Eq. 9
+        config = server.config
+        delta = adaptive_margin(server, uploads)  # Eq. 9
+        P, labels = sent_rows(uploads, "prototypes", server.feature_dim)
         batches = trained.batches(server, len(labels), config.S)
-        # Eq. 10, whose gradient is computed in the function.
-        F.train_prototypes(
-            vectors, processor, anchored, labels, delta, batches, config.server_lr or server.lr
+        minimise_L_P(
+            *trained.weights(server), P, labels, delta, batches, config.server_lr or server.lr
         )
         return trained.payload(server)
 
-    @staticmethod
-    def _margin(server: pf.Server[Config], uploads: pf.Uploads) -> Tensor | float:
-        """δ(t), Eq. 9: of the cluster centres Q^c, unweighted over clients."""
-        config = server.config
-        if config.margin in ("none", "fixed"):
-            return config.delta if config.margin == "fixed" else 0.0
-        P, present = pf.stack_rows(uploads, "prototypes", server.num_classes)
-        Q, known = F.aggregate_prototypes(P, present, "uniform")
-        margin = F.pair_margin if config.margin == "pair" else F.nearest_margin
-        return margin(Q, known).clamp(max=config.tau)
+    @pf.hookimpl
+    def inference(self, client: pf.Client[Config], x: Tensor) -> Tensor:
+        """The nearest P̂^c; the head, before there are any."""
+        return nearest_prototype(client, x)
+
+
+# --- the server's equations -----------------------------------------------------------------------
+
+
+def adaptive_margin(server: pf.Server[FedTGP.Config], uploads: pf.Uploads) -> Tensor | float:
+    """Return δ(t), Eq. 9: of the cluster centres Q^c, unweighted over clients."""
+    config = server.config
+    if config.margin in ("none", "fixed"):
+        return config.delta if config.margin == "fixed" else 0.0
+    P, present = pf.stack_rows(uploads, "prototypes", server.num_classes)
+    Q, known = F.aggregate_prototypes(P, present, "uniform")
+    largest = F.pair_margin if config.margin == "pair" else F.nearest_margin
+    return largest(Q, known).clamp(max=config.tau)
+
+
+@torch.no_grad()
+def minimise_L_P(
+    e: Tensor,
+    processor: nn.Module | None,
+    P: Tensor,
+    labels: Tensor,
+    delta: Tensor | float,
+    batches: Sequence[Tensor],
+    lr: float,
+) -> None:
+    """Train e and F by SGD on L_P (Eq. 10), in place.
+
+    The loss of a mini-batch is its mean `protofl.functional.margin_contrastive_loss` with P̂ = F(e).
+    The gradient is written out: a server's epochs are thousands of steps on a handful of vectors,
+    in which autograd and the update of weights cost several times the arithmetic.
+
+    Args:
+        e: e^c, C×K.
+        processor: F = FC–ReLU–FC, or None where P̂ = e.
+        P: P_i^c of all clients, N×K.
+        labels: Their classes, [N].
+        delta: δ.
+        batches: The rows of each mini-batch, one batch after the other.
+        lr: Learning rate.
+    """
+    if not batches:
+        return
+    # Distances by a product need float64 (see `protofl.functional`), which MPS lacks.
+    dtype = torch.float32 if e.device.type == "mps" else torch.float64
+    wide = P.to(dtype)
+    norms = wide.square().sum(1, keepdim=True)
+    own = one_hot(labels.long(), len(e)).to(dtype)
+    # Gathered once: a step then takes slices.
+    index, sizes = torch.cat(list(batches)), [len(rows) for rows in batches]
+    parts = [torch.split(t[index], sizes) for t in (wide, norms, own, own * delta)]
+    layers = [] if processor is None else [m for m in processor if isinstance(m, nn.Linear)]  # type: ignore[attr-defined]
+    for q, squares, mine, shift in zip(*parts, strict=True):
+        _step(e, layers, q, squares, mine, shift, lr)
+
+
+def _step(
+    e: Tensor,
+    layers: list[nn.Linear],
+    q: Tensor,
+    norms: Tensor,
+    own: Tensor,
+    shift: Tensor,
+    lr: float,
+) -> None:
+    """Do a step of SGD on a mini-batch: q [B, K] with ‖q‖² [B, 1], [c = y] and δ·[c = y] [B, C].
+
+    With P̂ = F(e), d_nc = ‖q_n − P̂_c‖ and L the mean over N rows of
+    −log softmax_c(−(d_nc + [c = y_n]·δ)) at c = y_n, the probabilities p give
+
+        ∂L/∂d_nc = ([c = y_n] − p_nc)/N          ∂d_nc/∂P̂_c = (P̂_c − q_n)/d_nc
+
+    and for F = FC–ReLU–FC the usual rules of the chain follow. A step is some twenty operations,
+    and each weight matrix is updated by the product that its gradient is, without storing it.
+    """
+    P = e
+    if layers:
+        first, last = layers
+        H = torch.addmm(first.bias, e, first.weight.T).relu_()
+        P = torch.addmm(last.bias, H, last.weight.T)
+    wide = P.to(q.dtype)
+    sums = norms + wide.square().sum(1)
+    squared = torch.addmm(sums, q, wide.T, alpha=-2.0)
+    # Where a prototype and a row coincide the distance and its gradient are 0.
+    coincide = squared <= 32 * torch.finfo(q.dtype).eps * sums
+    distance = squared.masked_fill_(coincide, torch.inf).sqrt_()
+    scores = distance.masked_fill(coincide, 0.0).add_(shift).neg_()
+    A = (own - scores.softmax(1)).div_(len(q)).div_(distance)
+    dP = (wide * A.sum(0).unsqueeze(1)).addmm_(A.T, q, alpha=-1.0).to(P.dtype)
+    if not layers:
+        e.add_(dP, alpha=-lr)
+        return
+    dH = (dP @ last.weight).mul_(H > 0)
+    de = dH @ first.weight
+    for layer, gradient, given in ((last, dP, H), (first, dH, e)):
+        layer.weight.addmm_(gradient.T, given, alpha=-lr)
+        layer.bias.add_(gradient.sum(0), alpha=-lr)
+    e.add_(de, alpha=-lr)

@@ -27,20 +27,19 @@ from torch.nn.functional import cross_entropy, normalize
 
 import protofl as pf
 from protofl import functional as F
-from protofl_plugins.class_descriptions import (
+from protofl_plugins.shared.class_descriptions import (
     check_descriptions,
     check_template,
     class_texts,
     read_descriptions,
 )
-from protofl_plugins.prototype_methods import SendsPrototypes
-from protofl_plugins.variants import DropsLastBatch
+from protofl_plugins.shared.prototypes import of_all_classes
 
 DEVIATION = 0.02
 """Standard deviation of the prompts at the start."""
 
 
-class FedTSP(SendsPrototypes, DropsLastBatch):
+class FedTSP:
     """Embeddings of classes by a text encoder are the prototypes (Wu et al., CVPR 2026)."""
 
     needs_text_encoder = True
@@ -71,12 +70,25 @@ class FedTSP(SendsPrototypes, DropsLastBatch):
         )
 
     terms = {"ce": "cross-entropy", "align": "λ·E ℓ(e^s·cos(f(x), T^·), y)"}
+    uploads = {
+        "prototypes": pf.Key(
+            "[n, K]",
+            "P_i^c of the client's classes: mean features",
+            by_class=True,
+        ),
+        "classes": "which classes the client has",
+    }
     downloads = {
-        "prototypes": "T of all classes",
+        "prototypes": pf.Key("[n, K]", "T of all classes", by_class=True),
         "classes": "all classes",
-        "logit_scale": "s",
+        "logit_scale": pf.Key("[]", "s"),
     }
     ablations = {"without prompts": "--set trains=nothing"}
+
+    @pf.hookimpl
+    def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
+        """The published code leaves the last, smaller batch out."""
+        return {"drop_last": True} if config.variant == "official" else {}
 
     @pf.hookimpl
     def resolve(self, run: pf.RunInfo, config: Config) -> dict[str, Any]:
@@ -128,6 +140,11 @@ class FedTSP(SendsPrototypes, DropsLastBatch):
         y = batch.y.where(known[batch.y], -100)
         align = cross_entropy(scores, y, reduction="sum") / len(y)
         return {"ce": ce, "align": client.config.lambda_ * align}
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
+        """P_i^c, without counts."""
+        return client.class_prototypes().select("prototypes")
 
     @pf.hookimpl
     def server_train(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
@@ -219,7 +236,6 @@ def _checked(server: pf.Server[FedTSP.Config]) -> pf.datasets.TextOutline:
 
 def _payload(server: pf.Server[FedTSP.Config]) -> pf.Payload:
     """Return T of all classes, and s."""
-    T, s = server.state["T"], server.modules["trained"].s
-    payload = pf.class_rows(torch.ones(len(T), dtype=torch.bool, device=T.device), prototypes=T)
+    payload, s = of_all_classes(server.state["T"]), server.modules["trained"].s
     payload["logit_scale"] = s.detach().clone()  # type: ignore[operator]
     return payload

@@ -20,13 +20,13 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import AfterValidator, BeforeValidator
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
-from protofl_plugins.listed_options import joined
 from protofl_plugins.models.masked import Scope, mask, set_thresholds
-from protofl_plugins.weight_sharing import ModelSharingConfig, SharedModel
+from protofl_plugins.shared import weights
+from protofl_plugins.shared.number_lists import joined
 
 
 def sizes_of(text: str) -> list[float]:
@@ -51,10 +51,10 @@ def _checked(text: str) -> str:
     return ",".join(f"{size:g}" for size in sizes_of(text))
 
 
-class FIARSE(SharedModel):
+class FIARSE:
     """Clients train the largest numbers of one net (Wu et al., 2024)."""
 
-    class Config(ModelSharingConfig):
+    class Config(weights.ModelSharingConfig):
         """Options, with the paper's symbols."""
 
         sizes: Annotated[str, BeforeValidator(joined), AfterValidator(_checked)] = pf.Field(
@@ -67,23 +67,43 @@ class FIARSE(SharedModel):
             "uniform", description="weights 1 of clients in a number's mean, or n_i"
         )
 
+    native_widths = True
     terms = {"ce": "cross-entropy"}
     uploads = {
-        "model_update/*": "Δ_i, 0 outside of the client's part; gradients can be inverted from it",
+        "model_update/*": pf.Key(
+            "as the parameter",
+            "Δ_i, 0 outside of the client's part; gradients can be inverted from it",
+        ),
         "samples": "n_i, the number of training samples",
     }
     downloads = {"model/*": "W, whole"}
     ablations = {"all clients train the whole net": "--set sizes=1"}
 
     @pf.hookimpl
+    def requires(self, run: pf.RunInfo) -> list[str]:
+        """Require a single architecture."""
+        return weights.unequal_models(run)
+
+    @pf.hookimpl
+    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
+        """Build W."""
+        buffers = weights.averages_buffers(server.config)
+        return pf.models.pack_weights(weights.built_model(server), "model", buffers=buffers)
+
+    @pf.hookimpl
     def setup_client(self, client: pf.Client[Config]) -> None:
-        """The client's net, masked."""
+        """Mask the client's net: w becomes w ∘ m(w)."""
         mask(client.module("model"))
 
     @pf.hookimpl
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
+        """Send W, whole."""
+        return server.knowledge.select("model/*")
+
+    @pf.hookimpl
     def receive(self, client: pf.Client[Config]) -> None:
-        """Install W, and θ_i of it."""
-        super().receive(client)
+        """Install W, and set θ_i of it."""
+        weights.install(client, "model")
         sizes = sizes_of(client.config.sizes)
         size = sizes[client.id % len(sizes)]
         set_thresholds(client.module("model"), size, client.config.scope)
@@ -92,12 +112,12 @@ class FIARSE(SharedModel):
     def local_loss(
         self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
     ) -> pf.Terms:
-        """Cross-entropy."""
+        """Cross-entropy of the masked net."""
         return {"ce": cross_entropy(output.logits, batch.y)}
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """Δ_i and n_i."""
+        """Send Δ_i = w_i − W and n_i."""
         now = pf.models.pack_weights(client.module("model"), "model")
         before = client.received.select("model/*")
         changes = {_update(key): now[key] - W for key, W in before.items()}
@@ -105,7 +125,7 @@ class FIARSE(SharedModel):
 
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
-        """W + η_s·mean of the changes that are not 0."""
+        """Add to each number of W η_s times the mean of the Δ_i that are not 0."""
         found, weighted = pf.Payload(), server.config.aggregate == "weighted"
         p = [upload["samples"] if weighted else 1 for upload in uploads.values()]
         for key, W in server.knowledge.select("model/*").items():
@@ -116,6 +136,11 @@ class FIARSE(SharedModel):
             rate = 1.0 if key.startswith("model/buffer/") else server.config.server_rate
             found[key] = W + rate * _mean_of_changes(changes, torch.as_tensor(p).to(W))
         return found
+
+    @pf.hookimpl
+    def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
+        """Evaluate W on the global test samples."""
+        return weights.shared_model(server, weights.built_model(server))
 
 
 def _mean_of_changes(changes: Tensor, p: Tensor) -> Tensor:

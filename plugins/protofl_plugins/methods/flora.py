@@ -18,92 +18,118 @@ to a misspelt name (``weighted_sindgle_weights``): it is the first client's adap
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import cast
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 import protofl as pf
-from protofl_plugins.adapters import (
-    AdapterConfig,
-    Adapters,
-    adapters_of,
-    install,
-    known,
-    packed,
-    rows_of,
-    unit,
-)
-from protofl_plugins.low_rank import Factors, stack
 from protofl_plugins.models.adapted import Adapted
+from protofl_plugins.models.low_rank import Factors, stack
+from protofl_plugins.shared import adapters, weights
 
 
-class FLoRA(Adapters):
+class FLoRA:
     """Stacked adapters, merged into the frozen weights (Wang et al., 2024)."""
 
-    Config = AdapterConfig
-    merges = True
+    class Config(adapters.AdapterConfig):
+        """Options."""
+
+    terms = {"ce": "cross-entropy"}
+    uploads = {
+        "adapter/*": "B_i and A_i of each adapted layer; gradients can be inverted from them",
+        "head/*": "the head, with head=average; gradients can be inverted from it",
+        "samples": "n_i, the number of training samples",
+    }
     downloads = {
         "adapter/*": "the stacked B and A of all clients, or the sum of all merges",
-        "adapter_version": "the number of merges so far",
+        "adapter_version": pf.Key("[] int", "the number of merges so far"),
         "head/*": "the average of the heads, with head=average",
     }
 
     @pf.hookimpl
-    def setup_server(self, server: pf.Server[AdapterConfig]) -> pf.Payload:
-        """M = 0, version 0, and the head as the server builds it."""
-        first = super().setup_server(server)
-        for name in server.state["columns"]:
-            b, a = (first.pop(f"adapter/{name}/{part}") for part in "ba")
-            first[_merged(name)] = b.new_zeros(len(b), a.shape[1])
+    def run_defaults(self, config: Config) -> dict[str, object]:
+        """Give all clients one frozen net W."""
+        return {"same_init": True}
+
+    @pf.hookimpl
+    def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
+        """Require one net, with layers that the ranks fit."""
+        return adapters.unfit(run, config)
+
+    @pf.hookimpl
+    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
+        """Set M = 0 and the version to 0, and build the head."""
+        first, sizes = adapters.adapted_layers(server)
+        for name, (rows, columns) in sizes.items():
+            first[_merged(name)] = torch.zeros(rows, columns, device=server.device)
         return pf.Payload(first, adapter_version=torch.tensor(0))
 
     @pf.hookimpl
-    def download_payload(self, server: pf.Server[AdapterConfig], client_id: int) -> pf.Payload:
-        """The stack, or M to a client that missed one, in the client's units; and the head."""
-        found, knowledge = server.knowledge.select("head/*", "adapter_version"), server.knowledge
-        t = unit(server.config, client_id)
-        for name in server.state["columns"] if int(knowledge["adapter_version"]) else ():
-            if client_id in server.state["holders"]:
-                found |= packed(name, known(knowledge, name).times(1 / t))
-            else:
-                found[_merged(name)] = knowledge[_merged(name)] / t
-        return found
+    def setup_client(self, client: pf.Client[Config]) -> None:
+        """Freeze W and add B_i and A_i of rank r_i, and a place for M."""
+        adapters.adapt(client, merges=True)
 
     @pf.hookimpl
-    def receive(self, client: pf.Client[AdapterConfig]) -> None:
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
+        """Send the stack, or M to a client that missed one, in the client's units; and the head."""
+        knowledge, s_i = server.knowledge, adapters.unit(server.config, client_id)
+        sent = knowledge.select("head/*", "adapter_version")
+        for name in server.state["columns"] if int(knowledge["adapter_version"]) else ():
+            if client_id in server.state["holders"]:
+                sent |= adapters.packed(name, adapters.known(knowledge, name).times(1 / s_i))
+            else:
+                sent[_merged(name)] = knowledge[_merged(name)] / s_i
+        return sent
+
+    @pf.hookimpl
+    def receive(self, client: pf.Client[Config]) -> None:
         """Merge a stack once, however often it is received, and begin with fresh adapters."""
         received, net = client.received, cast(Adapted, client.module("extractor"))
         version = int(received["adapter_version"])
         if version != client.state.get("version", 0):
             for name, M in net.merged().items():
                 if f"adapter/{name}/a" in received:
-                    M += _product(known(received, name))
+                    M += _product(adapters.known(received, name))
                 else:
                     M.copy_(received[_merged(name)])
             client.state["version"] = version
         drawn = client.generator("adapters")
-        for own in adapters_of(client).values():
-            a = rows_of(own.rank, own.a.shape[1], drawn).to(own.a)
-            install(own, Factors(torch.zeros_like(own.b), a))
-        self.receive_head(client)
+        for own in adapters.adapters_of(client).values():
+            a = adapters.rows_of(own.rank, own.a.shape[1], drawn).to(own.a)
+            adapters.install(own, Factors(torch.zeros_like(own.b), a))
+        weights.install(client, "head")
 
     @pf.hookimpl
-    def server_aggregate(self, server: pf.Server[AdapterConfig], uploads: pf.Uploads) -> pf.Payload:
-        """The stacks, M with them, and who can merge them."""
-        found, knowledge = super().server_aggregate(server, uploads), server.knowledge
+    def local_loss(
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
+    ) -> pf.Terms:
+        """Cross-entropy of W + s·M + s·B_i·A_i."""
+        return {"ce": cross_entropy(output.logits, batch.y)}
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
+        """Send B_i, A_i, the head and n_i."""
+        return adapters.trained_factors(client, adapters.rank_of(client))
+
+    @pf.hookimpl
+    def check_upload(self, server: pf.Server[Config], client_id: int, upload: pf.Payload) -> str:
+        """Refuse a rank above the client's own."""
+        return adapters.rank_fault(server, client_id, upload)
+
+    @pf.hookimpl
+    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
+        """Stack the factors of each layer, add B·A to M, and keep who can merge the stack."""
+        knowledge, found = server.knowledge, adapters.mean_heads(server, uploads)
         for name in server.state["columns"]:
-            found[_merged(name)] = knowledge[_merged(name)] + _product(known(found, name))
+            factors, p = adapters.sent_factors(server, uploads, name)
+            stacked = stack(factors, [*p])
+            found |= adapters.packed(name, stacked)
+            found[_merged(name)] = knowledge[_merged(name)] + _product(stacked)
         server.state["holders"] = list(uploads)
         found["adapter_version"] = knowledge["adapter_version"] + 1
         return found
-
-    def combine(
-        self, server: pf.Server[AdapterConfig], name: str, factors: Sequence[Factors], p: Tensor
-    ) -> Factors:
-        """[B_1, B_2, …] and [p_1·A_1; p_2·A_2; …]."""
-        return stack(factors, [*p])
 
 
 def _merged(name: str) -> str:

@@ -16,17 +16,19 @@ sent from round 0: all clients begin with the same. Inference is by the client's
 
 from __future__ import annotations
 
+from typing import Any
+
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
-from protofl_plugins.auxiliary import SharedAuxiliary
-from protofl_plugins.mutual_learning import Mutual, MutualConfig, divergence
+from protofl_plugins.shared import auxiliary, weights
 
 
-class FML(Mutual, SharedAuxiliary):
+class FML:
     """Clients learn mutually with a small shared model (Shen et al., 2020)."""
 
-    class Config(MutualConfig):
+    class Config(auxiliary.MutualConfig):
         """Options, with the paper's symbols."""
 
         alpha: float = pf.Field(
@@ -51,31 +53,77 @@ class FML(Mutual, SharedAuxiliary):
         "aux_kl": "(1−β)·KL(p ‖ p_aux)",
     }
     uploads = {
-        "auxiliary/*": "the auxiliary model after local training; gradients can be inverted from "
-        "it. The client's own model stays private",
+        "auxiliary/*": pf.Key(
+            "as the parameter",
+            "the auxiliary model after local training; gradients can be inverted from it. The "
+            "client's own model stays private",
+        ),
     }
+    downloads = {
+        "auxiliary/*": pf.Key("as the parameter", "the average of the clients' auxiliary models")
+    }
+
+    @pf.hookimpl
+    def run_defaults(self, config: Config) -> dict[str, Any]:
+        """Clip gradients, and leave out the last, smaller batch, as published code does."""
+        return auxiliary.mutual_defaults(config)
+
+    @pf.hookimpl
+    def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
+        """Require an auxiliary architecture that the group has."""
+        return auxiliary.unknown_architecture(run, config)
+
+    @pf.hookimpl
+    def resolve(self, run: pf.RunInfo, config: Config) -> dict[str, Any]:
+        """Choose the auxiliary architecture of the group by default."""
+        return auxiliary.chosen_architecture(run, config)
+
+    @pf.hookimpl
+    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
+        """Build θ_aux."""
+        return pf.models.pack_weights(auxiliary.built(server), "auxiliary")
+
+    @pf.hookimpl
+    def setup_client(self, client: pf.Client[Config]) -> None:
+        """Add θ_aux,i, which trains with the client's own model."""
+        client.add_module("auxiliary", auxiliary.built(client))
+
+    @pf.hookimpl
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
+        """Send θ_aux."""
+        return server.knowledge.select("auxiliary/*")
+
+    @pf.hookimpl
+    def receive(self, client: pf.Client[Config]) -> None:
+        """Install θ_aux."""
+        weights.install(client, "auxiliary")
 
     @pf.hookimpl
     def local_loss(
         self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output
     ) -> pf.Terms:
         """L_local and L_auxiliary."""
-        config = client.config
+        config, divergence = client.config, auxiliary.divergence
         alpha, beta = config.alpha, config.beta
-        own, auxiliary = output.logits, client.module("auxiliary")(batch.x)
+        p, p_aux = output.logits, client.module("auxiliary")(batch.x)
         return {
-            "ce": alpha * cross_entropy(own, batch.y),
-            "kl": (1 - alpha) * divergence(config, own, auxiliary),
-            "aux_ce": beta * cross_entropy(auxiliary, batch.y),
-            "aux_kl": (1 - beta) * divergence(config, auxiliary, own),
+            "ce": alpha * cross_entropy(p, batch.y),
+            "kl": (1 - alpha) * divergence(config, p, p_aux),
+            "aux_ce": beta * cross_entropy(p_aux, batch.y),
+            "aux_kl": (1 - beta) * divergence(config, p_aux, p),
         }
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """θ_aux,i."""
+        """Send θ_aux,i."""
         return pf.models.pack_weights(client.module("auxiliary"), "auxiliary")
 
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
-        """The plain mean over the round's clients."""
+        """Average: θ_aux ← 1/M · Σ_i θ_aux,i."""
         return pf.models.average_weights(list(uploads.values()), "auxiliary")
+
+    @pf.hookimpl
+    def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
+        """Evaluate θ_aux on the global test samples."""
+        return auxiliary.shared_auxiliary(server)

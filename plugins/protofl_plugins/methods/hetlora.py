@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -27,14 +26,14 @@ from torch.linalg import vector_norm
 from torch.nn.functional import cross_entropy, pad
 
 import protofl as pf
-from protofl_plugins.adapters import AdapterConfig, Adapters, adapters_of, known
-from protofl_plugins.low_rank import Factors
+from protofl_plugins.models.low_rank import Factors
+from protofl_plugins.shared import adapters, weights
 
 
-class HetLoRA(Adapters):
+class HetLoRA:
     """Adapters of different ranks, averaged by their norms and pruned (Cho et al., 2024)."""
 
-    class Config(AdapterConfig):
+    class Config(adapters.AdapterConfig):
         """Options, with the paper's symbols."""
 
         gamma: float = pf.Field(
@@ -45,91 +44,136 @@ class HetLoRA(Adapters):
         )
 
     terms = {"ce": "cross-entropy", "tail": "λ·‖B_i[:, ⌊γr_i⌋:]‖·‖A_i[⌊γr_i⌋:]‖, over layers"}
+    uploads = {
+        "adapter/*": "B_i and A_i of each adapted layer; gradients can be inverted from them",
+        "head/*": "the head, with head=average; gradients can be inverted from it",
+        "samples": "n_i, the number of training samples",
+    }
+    downloads = {
+        "adapter/*": "B and A of each adapted layer, of the client's rank",
+        "head/*": "the average of the heads, with head=average",
+    }
     ablations = {"without rank self-pruning": "--set gamma=1"}
 
     @pf.hookimpl
-    def receive(self, client: pf.Client[AdapterConfig]) -> None:
-        """Install factors and head; without the slices that were pruned."""
-        super().receive(client)
-        with torch.no_grad():
-            for own in adapters_of(client).values():
-                own.a[self.rank(client) :] = 0
-                own.b[:, self.rank(client) :] = 0
+    def run_defaults(self, config: Config) -> dict[str, object]:
+        """Give all clients one frozen net W."""
+        return {"same_init": True}
+
+    @pf.hookimpl
+    def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
+        """Require one net, with layers that the ranks fit."""
+        return adapters.unfit(run, config)
+
+    @pf.hookimpl
+    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
+        """Draw A of the largest rank, set B = 0, and build the head."""
+        return adapters.initial_factors(server)
+
+    @pf.hookimpl
+    def setup_client(self, client: pf.Client[Config]) -> None:
+        """Freeze W and add B_i and A_i of rank r_i."""
+        adapters.adapt(client)
+
+    @pf.hookimpl
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
+        """Send the first r_i slices of B and A, and the head."""
+        return adapters.first_slices(server, client_id)
+
+    @pf.hookimpl
+    def receive(self, client: pf.Client[Config]) -> None:
+        """Install B_i, A_i and the head, without the slices that were pruned."""
+        adapters.install_factors(client)
+        weights.install(client, "head")
+        _cut(client, _rank(client))
 
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.Given:
-        """The slices of the tail, 1 in it and 0 elsewhere."""
+        """Give the loss the mask of the tail, and keep the tail's product of norms."""
         if client.config.gamma == 1:
             return {}
-        most, rank = super().rank(client), self.rank(client)
-        tail = torch.zeros(most, device=client.device)
-        tail[self._kept(client) : rank] = 1
+        tail = torch.zeros(adapters.rank_of(client), device=client.device)
+        tail[_kept(client) : _rank(client)] = 1
         client.scratch["tail"], client.scratch["before"] = tail, _tail_of(client, tail)
         return {"tail": tail}
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[AdapterConfig],
-        batch: pf.Batch,
-        output: pf.Output,
-        given: pf.Given,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
     ) -> pf.Terms:
-        """Cross-entropy, and the penalty on the tail."""
+        """Cross-entropy of W + s·B_i·A_i, and the penalty on the tail."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}
         if given:
-            lambda_ = cast(HetLoRA.Config, client.config).lambda_
-            terms["tail"] = lambda_ * _tail_of(client, given["tail"])
+            terms["tail"] = client.config.lambda_ * _tail_of(client, given["tail"])
         return terms
 
     @pf.hookimpl
     def after_training(self, client: pf.Client[Config]) -> None:
-        """Prune the rank if the tail has become smaller."""
+        """Prune: r_i ← ⌊γr_i⌋ if the tail has become smaller."""
         before = client.scratch.pop("before", None)
         if before is None or not _tail_of(client, client.scratch["tail"]) < before:
             return
-        client.state["rank"] = self._kept(client)
-        for own in adapters_of(client).values():
-            own.a[client.state["rank"] :] = 0
-            own.b[:, client.state["rank"] :] = 0
+        client.state["rank"] = _kept(client)
+        _cut(client, client.state["rank"])
 
     @pf.hookimpl
-    def server_aggregate(self, server: pf.Server[AdapterConfig], uploads: pf.Uploads) -> pf.Payload:
-        """The weighted mean; and the ranks that clients have left."""
-        found = super().server_aggregate(server, uploads)
-        ranks, name = list(server.state["ranks"]), next(iter(server.state["columns"]))
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
+        """Send B_i, A_i, the head and n_i."""
+        return adapters.trained_factors(client, _rank(client))
+
+    @pf.hookimpl
+    def check_upload(self, server: pf.Server[Config], client_id: int, upload: pf.Payload) -> str:
+        """Refuse a rank above the client's own."""
+        return adapters.rank_fault(server, client_id, upload)
+
+    @pf.hookimpl
+    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
+        """Average the factors by w_i and the heads by p_i, and keep the ranks that were sent."""
+        found, ranks = adapters.mean_heads(server, uploads), list(server.state["ranks"])
+        for name in server.state["columns"]:
+            factors, _ = adapters.sent_factors(server, uploads, name)
+            mean = _mean_by_norm(factors, adapters.known(server.knowledge, name))
+            found |= adapters.packed(name, mean)
+        first = next(iter(server.state["columns"]))
         for client, upload in uploads.items():
-            ranks[client] = known(upload, name).rank
+            ranks[client] = adapters.known(upload, first).rank
         server.state["ranks"] = ranks
         return found
 
-    def combine(
-        self, server: pf.Server[AdapterConfig], name: str, factors: Sequence[Factors], p: Tensor
-    ) -> Factors:
-        """The mean of padded factors, weighted by ‖B_i·A_i‖_F; uniform if all are 0."""
-        norms = torch.stack([f.norm() for f in factors])
-        w = torch.where(norms.sum() > 0, norms, torch.ones_like(norms))
-        w = w / w.sum()
-        old = known(server.knowledge, name)
-        here = max(f.rank for f in factors)
-        padded = [
-            (pad(f.b, (0, here - f.rank)), pad(f.a, (0, 0, 0, here - f.rank))) for f in factors
-        ]
-        b, a = (torch.tensordot(w, torch.stack(each), 1) for each in zip(*padded, strict=True))
-        return Factors(torch.cat([b, old.b[:, here:]], 1), torch.cat([a, old.a[here:]]))
 
-    def rank(self, client: pf.Client[AdapterConfig]) -> int:
-        """Return the rank that pruning has left."""
-        return int(client.state.get("rank", super().rank(client)))
-
-    def _kept(self, client: pf.Client[Config]) -> int:
-        return max(1, math.floor(client.config.gamma * self.rank(client)))
+def _mean_by_norm(factors: Sequence[Factors], old: Factors) -> Factors:
+    """Return Σ_i w_i·B_i and Σ_i w_i·A_i, padded; slices that no client has are the old ones."""
+    norms = torch.stack([f.norm() for f in factors])
+    w = torch.where(norms.sum() > 0, norms, torch.ones_like(norms))
+    w = w / w.sum()
+    here = max(f.rank for f in factors)
+    padded = [(pad(f.b, (0, here - f.rank)), pad(f.a, (0, 0, 0, here - f.rank))) for f in factors]
+    b, a = (torch.tensordot(w, torch.stack(each), 1) for each in zip(*padded, strict=True))
+    return Factors(torch.cat([b, old.b[:, here:]], 1), torch.cat([a, old.a[here:]]))
 
 
-def _tail_of(client: pf.Learner[AdapterConfig], tail: Tensor) -> Tensor:
+def _rank(client: pf.Client[HetLoRA.Config]) -> int:
+    """Return r_i, the rank that pruning has left."""
+    return int(client.state.get("rank", adapters.rank_of(client)))
+
+
+def _kept(client: pf.Client[HetLoRA.Config]) -> int:
+    """Return ⌊γr_i⌋, at least 1."""
+    return max(1, math.floor(client.config.gamma * _rank(client)))
+
+
+def _cut(client: pf.Client[HetLoRA.Config], rank: int) -> None:
+    """Set the slices from a rank on to 0."""
+    with torch.no_grad():
+        for own in adapters.adapters_of(client).values():
+            own.a[rank:] = 0
+            own.b[:, rank:] = 0
+
+
+def _tail_of(client: pf.Learner[HetLoRA.Config], tail: Tensor) -> Tensor:
     """Return Σ over layers of ‖B·diag(tail)‖·‖diag(tail)·A‖; the mask is [r]."""
     each = [
         vector_norm(own.b * tail) * vector_norm(own.a * tail.unsqueeze(1))
-        for own in adapters_of(client).values()
+        for own in adapters.adapters_of(client).values()
     ]
     return torch.stack(each).sum()

@@ -19,23 +19,24 @@ is not checked against its equation.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal, cast
 
-from torch.nn.functional import cross_entropy
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize
 
 import protofl as pf
 from protofl import functional as F
-from protofl_plugins.prototype_methods import (
+from protofl_plugins.shared.prototypes import (
     Absent,
-    CollectsBefore,
-    DecidesByPrototype,
+    guides,
     mean_prototypes,
+    nearest_prototype,
     with_absent,
 )
-from protofl_plugins.variants import DropsLastBatch
 
 
-class ProtoNorm(CollectsBefore, DecidesByPrototype, DropsLastBatch):
+class ProtoNorm:
     """Global prototypes repel each other on the unit sphere, scaled up for clients (Lee, 2025)."""
 
     class Config(pf.VariantConfig):
@@ -81,11 +82,40 @@ class ProtoNorm(CollectsBefore, DecidesByPrototype, DropsLastBatch):
         "ce": "cross-entropy",
         "align": "λ·E ‖f(x) − s·P^y‖²/K, of the samples whose class has a prototype",
     }
-    downloads = {"prototypes": "P^c, unit vectors, of the classes that anybody has sent"}
+    uploads = {
+        "prototypes": pf.Key(
+            "[n, K]",
+            "P_i^c of the client's classes: mean features",
+            by_class=True,
+        ),
+        "classes": "which classes the client has",
+    }
+    downloads = {
+        "prototypes": pf.Key(
+            "[n, K]", "P^c, unit vectors, of the classes that anybody has sent", by_class=True
+        )
+    }
     ablations = {
         "without prototype alignment": "--set alignment=false",
         "without prototype upscaling": "--set scale=1",
     }
+
+    @pf.hookimpl
+    def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
+        """The published code leaves the last, smaller batch out."""
+        return {"drop_last": True} if config.variant == "official" else {}
+
+    @pf.hookimpl
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
+        """P."""
+        return server.knowledge.select("prototypes")
+
+    @pf.hookimpl
+    def before_training(self, client: pf.Client[Config]) -> pf.Given:
+        """P as a table C×K; P_i^c of the model before training, where asked for."""
+        if client.config.collect == "before":
+            client.scratch["prototypes"] = client.class_prototypes().select("prototypes")
+        return guides(client)
 
     @pf.hookimpl
     def local_loss(
@@ -95,11 +125,18 @@ class ProtoNorm(CollectsBefore, DecidesByPrototype, DropsLastBatch):
         terms = {"ce": cross_entropy(output.logits, batch.y)}
         if given:
             config = client.config
-            targets = config.scale * given["prototypes"]  # s·P
+            targets = config.scale * given["P"]  # s·P
             terms["align"] = config.lambda_ * F.prototype_alignment(
                 output.features, batch.y, targets, given["known"], "mse"
             )
         return terms
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
+        """P_i^c, without counts."""
+        if "prototypes" in client.scratch:  # of the model before training
+            return cast(pf.Payload, client.scratch["prototypes"])
+        return client.class_prototypes().select("prototypes")
 
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
@@ -108,7 +145,63 @@ class ProtoNorm(CollectsBefore, DecidesByPrototype, DropsLastBatch):
         Q, known = mean_prototypes(server, uploads, "uniform")
         Q, known = with_absent(server, Q, known, config.absent)
         if config.alignment:
-            Q = F.repelled_on_sphere(
+            Q = repelled_on_sphere(
                 Q, known, config.potential, config.steps, config.rate, config.inertia
             )
         return pf.class_rows(known, prototypes=Q)
+
+    @pf.hookimpl
+    def inference(self, client: pf.Client[Config], x: Tensor) -> Tensor:
+        """The nearest P^c; the head, before there are any."""
+        return nearest_prototype(client, x)
+
+
+@torch.no_grad()
+def repelled_on_sphere(
+    prototypes: Tensor,
+    known: Tensor,
+    potential: Literal["coulomb", "log"] = "coulomb",
+    steps: int = 500,
+    lr: float = 0.1,
+    momentum: float = 0.9,
+) -> Tensor:
+    """Return the prototypes as unit vectors that repel each other; 0 for unknown classes.
+
+    Each step moves every point by its velocity, momentum · velocity + lr · force, and projects it
+    back on the sphere. The rate falls by 5 % every tenth step. It ends early when the mean force,
+    rounded to four decimals, has stayed the same for ten steps; the first eleven do not count.
+
+    Args:
+        prototypes: C×K; a known row has to differ from 0.
+        known: [C] bool; the others neither move nor repel.
+        potential: The energy of two points at distance d: 1/d, whose force is 1/d² (the Thomson
+            problem), or −log d, whose force is 1/d (the published code).
+        steps: The most steps.
+        lr: Their first rate.
+        momentum: In 0…1.
+    """
+    points = normalize(prototypes[known], dim=1)
+    velocity, last, same = torch.zeros_like(points), None, 0
+    for step in range(steps if len(points) > 1 else 0):
+        force = _repulsion(points, potential)
+        velocity = momentum * velocity + lr * force
+        points = normalize(points + velocity, dim=1)
+        if step % 10 == 0:
+            lr *= 0.95
+        if step >= 10:
+            mean = round(float(force.norm(dim=1).mean()), 4)
+            same = same + 1 if mean == last else 0
+            last = mean
+            if same == 10:
+                break
+    moved = torch.zeros_like(prototypes)
+    moved[known] = points
+    return moved
+
+
+def _repulsion(points: Tensor, potential: Literal["coulomb", "log"]) -> Tensor:
+    """Return Σ_j (p_i − p_j)/‖p_i − p_j‖^a for every unit vector i, n×K: a = 3 (Coulomb) or 2."""
+    squares = (2 - 2 * points @ points.T).clamp_min(1e-6)  # of the distances
+    weights = squares ** (-1.5 if potential == "coulomb" else -1.0)
+    weights.fill_diagonal_(0)
+    return points * weights.sum(1, keepdim=True) - weights @ points

@@ -1,1 +1,1 @@
-"""Metrics of class scores beside accuracy; the mathematics is in `protofl.functional`."""
+"""Metrics of class scores beside accuracy."""

@@ -7,10 +7,10 @@ probability, and the error says how far from one it is.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 import protofl as pf
-from protofl import functional as F
 
 
 class CalibrationError:
@@ -25,10 +25,17 @@ class CalibrationError:
 
     @pf.hookimpl
     def count(self, scores: Tensor, labels: Tensor, config: Config) -> Tensor:
-        """Samples, confidence and right predictions by interval (Eq. 3)."""
-        return F.calibration_counts(scores, labels, config.bins)
+        """Count samples, confidence and right predictions by interval (Eq. 3), [M, 3].
+
+        The confidence p̂ is the largest entry of the softmax; interval m is ((m−1)/M, m/M].
+        """
+        confidence, predicted = scores.double().softmax(1).max(1)
+        places = (confidence * config.bins).ceil().long().clamp(1, config.bins) - 1
+        right = (predicted == labels).double()
+        each = torch.stack([torch.ones_like(confidence), confidence, right], 1)
+        return each.new_zeros(config.bins, 3).index_add(0, places, each)
 
     @pf.hookimpl
     def value(self, counts: Tensor) -> Tensor:
-        """ECE (Eq. 5)."""
-        return F.calibration_error(counts)
+        """Return ECE = Σ_m |B_m|/n · |acc(B_m) − conf(B_m)| (Eq. 5); NaN without samples."""
+        return (counts[:, 2] - counts[:, 1]).abs().sum() / counts[:, 0].sum()

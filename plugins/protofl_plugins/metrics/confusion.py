@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 import protofl as pf
-from protofl import functional as F
+
+
+def recall_by_class(confusion: Tensor) -> Tensor:
+    """Return TP/(TP + FN) of each class, [C]; NaN for a class without samples."""
+    return confusion.diagonal() / confusion.sum(1)
 
 
 class Confusion:
@@ -13,8 +18,10 @@ class Confusion:
 
     @pf.hookimpl
     def count(self, scores: Tensor, labels: Tensor) -> Tensor:
-        """The confusion matrix, C×C."""
-        return F.confusion_counts(scores, labels)
+        """Count samples by class y (row) and predicted class, argmax of the scores (column)."""
+        classes = scores.shape[1]
+        cells = labels.long() * classes + scores.argmax(1)
+        return torch.bincount(cells, minlength=classes * classes).view(classes, classes).double()
 
 
 class MacroF1(Confusion):
@@ -22,8 +29,8 @@ class MacroF1(Confusion):
 
     @pf.hookimpl
     def value(self, counts: Tensor) -> Tensor:
-        """Mean of 2TP/(2TP + FP + FN)."""
-        return F.macro_f1(counts)
+        """Return the mean of F1 = 2TP/(2TP + FP + FN)."""
+        return (2 * counts.diagonal() / (counts.sum(0) + counts.sum(1))).nanmean()
 
 
 class BalancedAccuracy(Confusion):
@@ -31,8 +38,8 @@ class BalancedAccuracy(Confusion):
 
     @pf.hookimpl
     def value(self, counts: Tensor) -> Tensor:
-        """Mean of the classes' recall."""
-        return F.balanced_accuracy(counts)
+        """Return the mean of the classes' recall."""
+        return recall_by_class(counts).nanmean()
 
 
 class RecallByClass(Confusion):
@@ -40,8 +47,8 @@ class RecallByClass(Confusion):
 
     @pf.hookimpl
     def value(self, counts: Tensor) -> Tensor:
-        """The share of each class's samples that is predicted rightly, [C]."""
-        return F.recall_by_class(counts)
+        """Return the share of each class's samples that is predicted correctly, [C]."""
+        return recall_by_class(counts)
 
 
 class ConfusionMatrix(Confusion):
@@ -49,5 +56,5 @@ class ConfusionMatrix(Confusion):
 
     @pf.hookimpl
     def value(self, counts: Tensor) -> Tensor:
-        """The counts themselves, [C, C]."""
+        """Return the counts themselves, [C, C]."""
         return counts

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 import protofl as pf
-from protofl import functional as F
 
 
 class AreaUnderCurve:
@@ -17,10 +18,21 @@ class AreaUnderCurve:
 
     @pf.hookimpl
     def count(self, scores: Tensor, labels: Tensor) -> Tensor:
-        """Count the correctly ranked pairs of each class, and all its pairs."""
-        return F.ranked_pairs(scores, labels)
+        """Count the correctly ranked pairs of each class, and all its pairs, [C, 2].
+
+        Samples are ranked by the softmax of the class's scores; a tie counts as half a pair (Mann
+        and Whitney's U).
+        """
+        columns = scores.double().softmax(1).T.contiguous()
+        order = columns.sort(1).values
+        below, through = (torch.searchsorted(order, columns, right=last) for last in (False, True))
+        ranks = (below + through + 1) / 2  # from 1; equal ones share theirs
+        own = one_hot(labels.long(), scores.shape[1]).T.double()
+        count = own.sum(1)
+        right = (ranks * own).sum(1) - count * (count + 1) / 2
+        return torch.stack([right, count * (len(labels) - count)], 1)
 
     @pf.hookimpl
     def value(self, counts: Tensor) -> Tensor:
-        """The share of right pairs, as the mean over classes."""
-        return F.area_under_curve(counts)
+        """Return the share of correctly ranked pairs, as the mean over classes with any."""
+        return (counts[:, 0] / counts[:, 1]).nanmean()

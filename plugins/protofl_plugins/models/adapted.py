@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import conv2d, linear
 
-from protofl_plugins.low_rank import Factors
 from protofl_plugins.models.frozen import Frozen
+from protofl_plugins.models.low_rank import Factors
 from protofl_plugins.models.masked import unmask
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)

@@ -13,7 +13,7 @@ from torch import nn
 
 import protofl as pf
 from protofl_plugins.models.parts import Extractor
-from protofl_plugins.torchvision_import import import_torchvision
+from protofl_plugins.models.torchvision_import import import_torchvision
 
 
 def bottleneck_resnet(blocks: int, sample: pf.datasets.SampleSpec) -> nn.Module:

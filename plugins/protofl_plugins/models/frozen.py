@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from protofl_plugins.torchvision_import import import_torchvision
+from protofl_plugins.models.torchvision_import import import_torchvision
 
 
 def blocks_of(net: nn.Module) -> list[str]:

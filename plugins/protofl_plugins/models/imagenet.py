@@ -20,7 +20,7 @@ from torch import nn
 
 import protofl as pf
 from protofl_plugins.models.parts import Extractor, Head
-from protofl_plugins.torchvision_import import import_torchvision
+from protofl_plugins.models.torchvision_import import import_torchvision
 
 
 def torchvision_net(name: str, sample: pf.datasets.SampleSpec) -> nn.Module:

@@ -17,7 +17,7 @@ from protofl_plugins.models.imagenet import (
 )
 from protofl_plugins.models.parts import Extractor
 from protofl_plugins.models.pretrained import Library, LibraryGroup
-from protofl_plugins.torchvision_import import import_torchvision
+from protofl_plugins.models.torchvision_import import import_torchvision
 
 tv = import_torchvision()
 

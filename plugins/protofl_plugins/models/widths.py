@@ -24,7 +24,7 @@ from protofl_plugins.models.imagenet import (
     imagenet_extractor,
 )
 from protofl_plugins.models.parts import Extractor
-from protofl_plugins.torchvision_import import import_torchvision
+from protofl_plugins.models.torchvision_import import import_torchvision
 
 OWN = {e.name: e for e in (CNN4, *HTCNN8, RESNET4, RESNET6, RESNET8, RESNET10)}
 SLICED = (nn.Conv2d, nn.Linear, nn.BatchNorm1d, nn.BatchNorm2d)

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 import protofl as pf
-from protofl_plugins.client_columns import client_column, listed
+from protofl_plugins.datasets.client_columns import client_column, listed
 
 
 class Column:

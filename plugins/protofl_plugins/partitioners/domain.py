@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 import protofl as pf
-from protofl_plugins.client_columns import check_gaps
+from protofl_plugins.datasets.client_columns import check_gaps
 from protofl_plugins.partitioners.dirichlet import Dirichlet
 from protofl_plugins.partitioners.requirements import check_samples
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import protofl as pf
-from protofl_plugins.textfiles import read_lines, stamp
+from protofl_plugins.shared.text_files import read_lines, stamp
 
 
 @functools.lru_cache(maxsize=8)

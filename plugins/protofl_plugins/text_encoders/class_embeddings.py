@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import protofl as pf
-from protofl_plugins.textfiles import stamp
+from protofl_plugins.shared.text_files import stamp
 
 KEYS = ("embeddings", "classes", "logit_scale")
 SAVE = "save it with numpy.savez(FILE, embeddings=…, classes=…)"

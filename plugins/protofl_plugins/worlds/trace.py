@@ -36,7 +36,7 @@ from typing import Any, Literal
 import numpy as np
 
 import protofl as pf
-from protofl_plugins.textfiles import read_lines, stamp
+from protofl_plugins.shared.text_files import read_lines, stamp
 
 FIGURES = ("gflops", "download", "upload", "latency")
 COLUMNS = (*FIGURES, "available")

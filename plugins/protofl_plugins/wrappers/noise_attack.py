@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import protofl as pf
-from protofl_plugins.attack import Attack, AttackConfig
+from protofl_plugins.wrappers.attack import Attack, AttackConfig
 
 
 class NoiseAttack(Attack):

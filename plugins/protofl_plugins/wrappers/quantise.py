@@ -24,8 +24,7 @@ import torch
 from torch import Tensor
 
 import protofl as pf
-from protofl import functional as F
-from protofl_plugins.number_coding import (
+from protofl_plugins.wrappers.number_coding import (
     Coded,
     CodingConfig,
     checked_names,
@@ -67,7 +66,7 @@ class Quantise(Coded):
         generator: torch.Generator,
         state: dict[str, Any] | None,
     ) -> pf.Payload:
-        """The q, and s."""
+        """Return q, and s."""
         sent = pf.Payload(payload)
         for name, tensor in payload.items():
             if not _is_encoded(name, tensor, config):
@@ -76,16 +75,16 @@ class Quantise(Coded):
             if config.stochastic:
                 uniform = torch.rand(rows.shape, generator=generator).to(tensor.device)
             if config.to == "int8":
-                q, scale = F.quantise_int8(rows, uniform)
+                q, scale = quantise_int8(rows, uniform)
                 put_beside(sent, f"{name}.scale", scale)
             else:
-                q = F.round_to_half(rows, _TYPES[config.to], uniform)
+                q = round_to_half(rows, _TYPES[config.to], uniform)
             sent[name] = q.reshape(tensor.shape)
         return sent
 
     @staticmethod
     def decoded(payload: pf.Payload, form: pf.Payload, config: Config) -> pf.Payload:
-        """The numbers s·q."""
+        """Return the numbers s·q."""
         encoded = [name for name, whole in form.items() if _is_encoded(name, whole, config)]
         scales = {f"{name}.scale" for name in encoded} if config.to == "int8" else set()
         found = checked_names(payload, form, scales)
@@ -94,7 +93,7 @@ class Quantise(Coded):
             if sent.shape != whole.shape or sent.dtype != _TYPES[config.to]:
                 raise ValueError(f"{name!r} must be {list(whole.shape)} of {config.to}")
             if config.to == "int8":
-                sent = F.dequantise_int8(_rows(sent, config), payload[f"{name}.scale"])
+                sent = dequantise_int8(_rows(sent, config), payload[f"{name}.scale"])
             found[name] = sent.to(whole.dtype).reshape(whole.shape)
         return found
 
@@ -110,3 +109,80 @@ def _is_encoded(name: str, tensor: Tensor, config: Quantise.Config) -> bool:
     scales = 4 * len(_rows(tensor, config)) if config.to == "int8" else 0
     size = tensor.numel() * _TYPES[config.to].itemsize + scales
     return size < tensor.numel() * tensor.element_size()
+
+
+# --- 8 bits ---------------------------------------------------------------------------------------
+
+LEVELS = 127
+"""The largest q; −128 is not used, so that zero stays in the middle."""
+
+
+def quantise_int8(rows: Tensor, uniform: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return rows as integers of 8 bits and a scale each, symmetric around zero.
+
+    s = max_j |v_j| / 127, q_j = round(v_j / s), so |v_j − s·q_j| ≤ s/2; or with u ~ U[0, 1)
+    q_j = ⌊v_j / s + u_j⌋, whose mean is v_j / s, so |v_j − s·q_j| < s.
+
+    Args:
+        rows: [N, d], finite.
+        uniform: u [N, d] for stochastic rounding; None rounds to the nearest.
+
+    Returns:
+        q [N, d] int8 in −127…127, and s [N] float32, 0 for a row of zeros.
+    """
+    v = rows.to(torch.promote_types(rows.dtype, torch.float32))
+    # Dividing first keeps the largest float32 finite.
+    scale = v.abs().amax(1).div(LEVELS).float() if v.shape[1] else v.new_zeros(len(v)).float()
+    divided = v / torch.where(scale > 0, scale, 1).to(v.dtype).unsqueeze(1)
+    whole = divided.round() if uniform is None else (divided + uniform.to(divided)).floor()
+    return whole.clamp(-LEVELS, LEVELS).to(torch.int8), scale
+
+
+def dequantise_int8(integers: Tensor, scale: Tensor) -> Tensor:
+    """Return s·q, [N, d] float32.
+
+    Args:
+        integers: q [N, d] int8.
+        scale: s [N] float32, as it was received.
+
+    Raises:
+        ValueError: A shape or dtype is wrong, or a scale is negative or not finite.
+    """
+    if integers.dtype != torch.int8 or scale.dtype != torch.float32:
+        raise ValueError(f"expected int8 and float32, got {integers.dtype} and {scale.dtype}")
+    if integers.ndim != 2 or scale.shape != integers.shape[:1]:
+        raise ValueError(f"scale must be {[*integers.shape[:1]]}: got shape {[*scale.shape]}")
+    if not bool((torch.isfinite(scale) & (scale >= 0)).all()):
+        raise ValueError("scale must be finite and not negative")
+    return integers.float() * scale.unsqueeze(1)
+
+
+# --- 16 bits --------------------------------------------------------------------------------------
+
+
+def round_to_half(tensor: Tensor, dtype: torch.dtype, uniform: Tensor | None = None) -> Tensor:
+    """Return a tensor in 16 bits; numbers beyond the type's range become its largest.
+
+    With u ~ U[0, 1) one of the two neighbours a ≤ v ≤ b in the type is taken, b with probability
+    (v − a)/(b − a), so that the mean is v.
+
+    Args:
+        tensor: Finite numbers.
+        dtype: ``torch.float16`` or ``torch.bfloat16``.
+        uniform: u, of the tensor's shape; None rounds to the nearest.
+    """
+    v = tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+    v = v.clamp(-torch.finfo(dtype).max, torch.finfo(dtype).max)
+    near = v.to(dtype)
+    if uniform is None:
+        return near
+    # The last number of the type that is not above v, and the next one.
+    order = _in_order(near.view(torch.int16).int()) - (near.to(v.dtype) > v).int()
+    a, b = (_in_order(place).to(torch.int16).view(dtype) for place in (order, order + 1))
+    share = (v - a.to(v.dtype)) / (b.to(v.dtype) - a.to(v.dtype))
+    return torch.where(uniform.to(v.dtype) < share, b, a)
+
+
+def _in_order(bits: Tensor) -> Tensor:
+    """Return bits of 16-bit numbers as integers that count upwards through both signs; and back."""
+    return torch.where(bits < 0, torch.iinfo(torch.int16).min - bits, bits)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from torch import Tensor
 
 import protofl as pf
-from protofl_plugins.attack import Attack, AttackConfig
+from protofl_plugins.wrappers.attack import Attack, AttackConfig
 
 
 class Scaling(Attack):

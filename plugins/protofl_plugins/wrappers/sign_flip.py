@@ -14,7 +14,7 @@ from __future__ import annotations
 from torch import Tensor
 
 import protofl as pf
-from protofl_plugins.attack import Attack, AttackConfig
+from protofl_plugins.wrappers.attack import Attack, AttackConfig
 
 
 class SignFlip(Attack):

@@ -30,8 +30,7 @@ import torch
 from torch import Tensor
 
 import protofl as pf
-from protofl import functional as F
-from protofl_plugins.number_coding import (
+from protofl_plugins.wrappers.number_coding import (
     Coded,
     CodingConfig,
     checked_names,
@@ -68,14 +67,14 @@ class TopK(Coded):
         generator: torch.Generator,
         state: dict[str, Any] | None,
     ) -> pf.Payload:
-        """Top_k(v), or Top_k(m + v)."""
+        """Return Top_k(v), or Top_k(m + v)."""
         sent, memory = pf.Payload(payload), state if config.error_feedback else None
         for name, tensor in payload.items():
             k = _kept(name, tensor, config)
             if not k:
                 continue
             v = tensor if memory is None else tensor + _memory(memory, name, payload)
-            sent[name], places = F.largest_entries(_rows(name, v, config), k)
+            sent[name], places = largest_entries(_rows(name, v, config), k)
             put_beside(sent, f"{name}.indices", places)
             if memory is not None:
                 left = v - _dense(sent[name], places, v, name, config)
@@ -84,7 +83,7 @@ class TopK(Coded):
 
     @staticmethod
     def decoded(payload: pf.Payload, form: pf.Payload, config: Config) -> pf.Payload:
-        """Zeros where nothing was sent."""
+        """Return the entries at their places, and zeros elsewhere."""
         encoded = {name: k for name, whole in form.items() if (k := _kept(name, whole, config))}
         found = checked_names(payload, form, {f"{name}.indices" for name in encoded})
         for name, k in encoded.items():
@@ -107,14 +106,73 @@ def _kept(name: str, tensor: Tensor, config: TopK.Config) -> int:
     length = _rows(name, tensor, config).shape[1]
     k = min(config.count or max(1, round(config.share * length)), length)
     size = tensor.element_size()
-    return k if k * (size + F.index_type(length).itemsize) < length * size else 0
+    return k if k * (size + index_type(length).itemsize) < length * size else 0
 
 
 def _dense(
     entries: Tensor, places: Tensor, whole: Tensor, name: str, config: TopK.Config
 ) -> Tensor:
     length = _rows(name, whole, config).shape[1]
-    return F.with_entries(entries, places, length).reshape(whole.shape)
+    return with_entries(entries, places, length).reshape(whole.shape)
+
+
+# --- the largest entries --------------------------------------------------------------------------
+
+
+def largest_entries(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the entries of each row that are largest in size: Top_k, Def. 2.1.
+
+    ‖v − Top_k(v)‖² ≤ (1 − k/d)·‖v‖². Of equal sizes, any may be taken.
+
+    Args:
+        rows: [N, d].
+        count: k, from 1 to d.
+
+    Returns:
+        The entries [N, k] and their places [N, k], ascending in each row, in `index_type` of d.
+    """
+    places = rows.abs().topk(count, dim=1, sorted=False).indices.sort(dim=1).values
+    return rows.gather(1, places), places.to(index_type(rows.shape[1]))
+
+
+def with_entries(entries: Tensor, places: Tensor, length: int) -> Tensor:
+    """Return rows [N, d] that hold entries at their places and zero elsewhere.
+
+    Args:
+        entries: [N, k].
+        places: [N, k], as they were received.
+        length: d.
+
+    Raises:
+        ValueError: The shapes differ, the type of the places is not `index_type` of d, or they do
+            not ascend from 0 to d−1.
+    """
+    if places.shape != entries.shape:
+        raise ValueError(f"places must be {[*entries.shape]}: got shape {[*places.shape]}")
+    if places.dtype != index_type(length):
+        raise ValueError(f"places must be {index_type(length)}: got {places.dtype}")
+    at = places.long()
+    if at.numel():
+        low, high = int(at.min()), int(at.max())
+        if low < 0 or high >= length:
+            wrong = low if low < 0 else high
+            raise ValueError(f"places must be from 0 to {length - 1}: got {wrong}")
+        if bool((at[:, 1:] <= at[:, :-1]).any()):
+            raise ValueError("places must ascend in each row")
+    return entries.new_zeros(len(entries), length).scatter(1, at, entries)
+
+
+def index_type(length: int) -> torch.dtype:
+    """Return the smallest integer type for 0…length−1, of those that torch computes with.
+
+    Args:
+        length: How many numbers there are.
+
+    Returns:
+        uint8, int16, int32 or int64.
+    """
+    sizes = {torch.uint8: 1 << 8, torch.int16: 1 << 15, torch.int32: 1 << 31}
+    return next((dtype for dtype, end in sizes.items() if length <= end), torch.int64)
 
 
 # --- what was not sent ----------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,16 +12,19 @@ from runtime_toys import install, lines_of, make_plan, open_federation, train, w
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
-from protofl import functional as F
 from protofl.hooks.models.architecture import SplitModel
 from protofl.testing import toy
+from protofl_plugins.metrics.calibration import CalibrationError
+from protofl_plugins.metrics.confusion import BalancedAccuracy, MacroF1, RecallByClass
+from protofl_plugins.metrics.ranking import AreaUnderCurve
 
 NAMES = "macro-f1,balanced-accuracy,recall-by-class,auc,ece"
+DEFAULT = CalibrationError.Config()
 COUNTS = {
-    "macro-f1": (F.confusion_counts, F.macro_f1),
-    "balanced-accuracy": (F.confusion_counts, F.balanced_accuracy),
-    "auc": (F.ranked_pairs, F.area_under_curve),
-    "ece": (F.calibration_counts, F.calibration_error),
+    "macro-f1": (MacroF1().count, MacroF1().value),
+    "balanced-accuracy": (BalancedAccuracy().count, BalancedAccuracy().value),
+    "auc": (AreaUnderCurve().count, AreaUnderCurve().value),
+    "ece": (partial(CalibrationError().count, config=DEFAULT), CalibrationError().value),
 }
 
 
@@ -52,8 +56,8 @@ def test_figures_are_those_of_the_scores():
         assert [*found["clients"]] == ["0", "1", "2", "3"]
         assert [*found["clients"].values()] == pytest.approx([*each], rel=1e-5)
     classes = line["metrics"]["recall-by-class"]
-    whole = sum(F.confusion_counts(*part) for part in parts)
-    assert classes["all"] == pytest.approx(F.recall_by_class(whole).tolist())
+    whole = sum(RecallByClass().count(*part) for part in parts)
+    assert classes["all"] == pytest.approx(RecallByClass().value(whole).tolist())
     assert len(classes["mean"]) == 4 and "clients" not in classes
     assert "server" not in classes
 

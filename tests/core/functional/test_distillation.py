@@ -1,20 +1,14 @@
-"""Tests of ensembles, the prototype filter, divergences, kernels and centroids against loops."""
+"""Tests of ensembles and divergences against loops."""
 
 import math
-from fractions import Fraction
 
 import pytest
 import torch
 from torch.autograd import gradcheck
 
 from protofl.functional import (
-    centroid_distance,
-    class_means,
     ensemble_logits,
-    entropy_reduction,
-    filter_by_prototype,
     kl_divergence,
-    mmd_rbf,
     variance_weights,
 )
 
@@ -74,46 +68,6 @@ def test_weights_keep_nan_visible():
     assert variance_weights(logits).isnan().any(0).tolist() == [False, True]
 
 
-def naive_filter(features, labels, prototypes, known, keep):
-    mask = [False] * len(labels)
-    for c in range(len(prototypes)):
-        members = [i for i, y in enumerate(labels.tolist()) if y == c]
-        if known[c]:
-            distance = {i: math.dist(features[i].tolist(), prototypes[c].tolist()) for i in members}
-            number = math.ceil(Fraction(str(keep)) * len(members))
-            members = sorted(members, key=lambda i: (distance[i], i))[:number]
-        for i in members:
-            mask[i] = True
-    return mask
-
-
-@pytest.mark.parametrize("keep", [0.7, 0.01, 0.5, 1.0, 0.34])
-@pytest.mark.parametrize("n", [0, 1, 40])
-def test_filter_is_the_loop(n, keep):
-    features, prototypes = randn(n, 3, seed=n), randn(6, 3, seed=7)
-    labels = (torch.arange(n) * torch.arange(n)) % 5  # no sample of class 5
-    known = torch.tensor([True, False, True, True, True, True])
-    prototypes[1] = math.nan
-    got = filter_by_prototype(features, labels, prototypes, known, keep)
-    assert got.dtype == torch.bool
-    assert got.tolist() == naive_filter(features, labels, prototypes, known, keep)
-
-
-def test_filter_breaks_ties_by_index():
-    features = torch.tensor([[1.0], [-1.0], [0.0], [1.0], [-1.0]])
-    labels, prototypes = torch.zeros(5, dtype=torch.long), torch.zeros(1, 1)
-    got = filter_by_prototype(features, labels, prototypes, torch.tensor([True]), 0.6)
-    assert got.tolist() == [True, True, True, False, False]
-
-
-@pytest.mark.parametrize(("keep", "n", "number"), [(0.07, 100, 7), (0.7, 10, 7), (0.29, 100, 29)])
-def test_filter_takes_the_ceiling_of_the_decimal(keep, n, number):
-    features, labels = randn(n, 2), torch.zeros(n, dtype=torch.long)
-    known = torch.tensor([True])
-    got = filter_by_prototype(features, labels, torch.zeros(1, 2).double(), known, keep)
-    assert got.sum().item() == number
-
-
 def naive_kl(student, teacher, temperature):
     total = 0.0
     for s, t in zip(student.tolist(), teacher.tolist(), strict=True):
@@ -168,97 +122,6 @@ def test_kl_of_a_class_that_the_teacher_rules_out():
     assert torch.autograd.grad(loss, student)[0].isfinite().all()
 
 
-@pytest.mark.parametrize("temperature", [0.1, 1.0])
-def test_entropy_reduction_is_the_loop(temperature):
-    probabilities = randn(3, 4, 5).softmax(2)
-    got = entropy_reduction(probabilities, temperature)
-    for x in range(4):
-        mean = [sum(probabilities[:, x, c].tolist()) / 3 for c in range(5)]
-        expected = softmax([value / temperature for value in mean])
-        assert got[x].tolist() == pytest.approx(expected, rel=1e-9)
-
-
-def test_entropy_reduction_sharpens_at_its_default():
-    mean = torch.tensor([[[0.6, 0.4]], [[0.6, 0.4]]])
-    torch.testing.assert_close(entropy_reduction(mean)[0, 0], torch.tensor(2.0).sigmoid())
-
-
-def naive_mmd(x, y, bandwidths):
-    def mean_kernel(a, b):
-        total = 0.0
-        for p in a.tolist():
-            for q in b.tolist():
-                d = math.dist(p, q)
-                total += sum(math.exp(-d * d / (2 * w)) for w in bandwidths)
-        return total / (len(a) * len(b))
-
-    return mean_kernel(x, x) + mean_kernel(y, y) - 2 * mean_kernel(x, y)
-
-
-@pytest.mark.parametrize("own", [True, False])
-def test_centroid_distance_is_the_loop(own):
-    """FedKTL Eq. 2 over the classes that occur, and the plain mean of the published code."""
-    Q, labels = randn(8, 6), torch.tensor([0, 0, 0, 2, 2, 3, 3, 3])
-    centroids = randn(5, 6, seed=1)
-    by_class, by_row = 0.0, 0.0
-    for c in (0, 2, 3):
-        rows = [Q[i] for i in range(8) if labels[i] == c]
-        if own:
-            centroids[c] = sum(rows) / len(rows)
-        squares = [
-            sum(float(a - b) ** 2 for a, b in zip(row, centroids[c], strict=True)) for row in rows
-        ]
-        by_class += sum(squares) / 6 / len(rows) / 3
-        by_row += sum(squares) / 6 / 8
-    assert by_class != pytest.approx(by_row, rel=1e-3)
-    assert float(centroid_distance(Q, labels, centroids)) == pytest.approx(by_class, rel=1e-12)
-    plain = centroid_distance(Q, labels, centroids, "batch")
-    assert float(plain) == pytest.approx(by_row, rel=1e-12)
-    for average in ("class", "batch"):
-        assert centroid_distance(Q[:0], labels[:0], centroids, average) == 0
-
-
-@pytest.mark.parametrize("average", ["class", "batch"])
-def test_the_gradient_through_the_rows_own_means_is_zero(average):
-    Q, labels = randn(8, 6).requires_grad_(), torch.tensor([0, 0, 0, 2, 2, 3, 3, 3])
-    means, _ = class_means(Q, labels, 5)
-    (a,) = torch.autograd.grad(centroid_distance(Q, labels, means, average), Q)
-    (b,) = torch.autograd.grad(centroid_distance(Q, labels, means.detach(), average), Q)
-    torch.testing.assert_close(a, b)
-
-
-@pytest.mark.parametrize("average", ["class", "batch"])
-def test_centroid_distance_gradients(average):
-    labels = torch.tensor([0, 2, 2])
-    inputs = (randn(3, 2).requires_grad_(), randn(4, 2, seed=1).requires_grad_())
-    assert gradcheck(lambda Q, c: centroid_distance(Q, labels, c, average), inputs)
-
-
-@pytest.mark.parametrize("bandwidths", [(10, 15, 20, 50), (0.5,)])
-@pytest.mark.parametrize(("n", "m"), [(5, 7), (1, 1), (3, 1)])
-def test_mmd_is_the_loop(n, m, bandwidths):
-    x, y = randn(n, 6), randn(m, 6, seed=1) + 0.5
-    expected = naive_mmd(x, y, bandwidths)
-    assert mmd_rbf(x, y, bandwidths).item() == pytest.approx(expected, rel=1e-9, abs=1e-12)
-
-
-def test_mmd_defaults_and_a_sample_against_itself():
-    x, y = randn(4, 6), randn(5, 6, seed=1)
-    assert torch.equal(mmd_rbf(x, y), mmd_rbf(x, y, (10, 15, 20, 50)))
-    assert mmd_rbf(x, x).item() == pytest.approx(0, abs=1e-12)
-
-
-def test_mmd_of_near_samples_in_float32():
-    x, y = randn(8, 64).float(), randn(9, 64).float() + 0.01
-    expected = naive_mmd(x, y, (10, 15, 20, 50))
-    assert mmd_rbf(x, y).item() == pytest.approx(expected, rel=1e-5)
-
-
-def test_mmd_gradients():
-    inputs = (randn(3, 2).requires_grad_(), randn(4, 2, seed=1).requires_grad_())
-    assert gradcheck(lambda x, y: mmd_rbf(x, y, (1.0, 3.0)), inputs)
-
-
 def test_errors_name_the_value():
     logits = randn(2, 3, 4)
     for function in (variance_weights, ensemble_logits):
@@ -268,26 +131,7 @@ def test_errors_name_the_value():
             function(logits[:0])
     with pytest.raises(ValueError, match="weights must be 'variance' or 'uniform': got 'equal'"):
         ensemble_logits(logits, "equal")
-    features, labels, known = randn(4, 3), torch.tensor([0, 1, 1, 0]), torch.tensor([True, True])
-    for keep in (0.0, 1.2, math.nan):
-        with pytest.raises(ValueError, match=f"keep must be above 0 and at most 1: got {keep}"):
-            filter_by_prototype(features, labels, randn(2, 3), known, keep)
-    with pytest.raises(ValueError, match=r"pseudo_labels must be \[N=4\]: got shape \[3\]"):
-        filter_by_prototype(features, labels[:3], randn(2, 3), known, 0.7)
     with pytest.raises(ValueError, match=r"teacher_logits must be \[N=3, C=4\]: got shape \[3, 2"):
         kl_divergence(logits[0], logits[1, :, :2])
     with pytest.raises(ValueError, match=r"temperature must be positive: got 0\.0"):
         kl_divergence(logits[0], logits[1], 0.0)
-    with pytest.raises(ValueError, match="temperature must be positive: got -1"):
-        entropy_reduction(logits.softmax(2), -1)
-    with pytest.raises(ValueError, match=r"probabilities needs a client: got \[0, 3, 4\]"):
-        entropy_reduction(logits[:0])
-    with pytest.raises(ValueError, match="average must be 'class' or 'batch': got 'rows'"):
-        centroid_distance(features, labels, features, "rows")
-    with pytest.raises(ValueError, match=r"y must be \[M, H=3\]: got shape \[4, 2\]"):
-        mmd_rbf(features, features[:, :2])
-    with pytest.raises(ValueError, match=r"x and y need a row each: got \[0, 3\] and \[4, 3\]"):
-        mmd_rbf(features[:0], features)
-    for bandwidths in ((), (10, 0)):
-        with pytest.raises(ValueError, match=r"bandwidths must be positive .* got \("):
-            mmd_rbf(features, features, bandwidths)

@@ -9,14 +9,12 @@ from torch.autograd import gradcheck
 from protofl.functional import (
     class_margins,
     distances,
-    largest_margins,
     margin_contrastive_loss,
-    margin_contrastive_rows,
-    margin_penalty,
     mean_margin,
     nearest_margin,
     pair_margin,
 )
+from protofl.functional.margins import largest_margins
 
 KNOWN = [
     [True] * 5,
@@ -67,7 +65,21 @@ def naive_mean(prototypes, known):
     return sum(pairs) / (sum(known) - 1) ** 2 if pairs else 0.0
 
 
-MARGINS = [(pair_margin, naive_pair), (nearest_margin, naive_nearest), (mean_margin, naive_mean)]
+def mean_nearest(prototypes, known):
+    return mean_margin(prototypes, known, "nearest")
+
+
+def naive_mean_nearest(prototypes, known):
+    nearest = [*naive_margins(prototypes, known).values()]
+    return sum(nearest) / len(nearest) if nearest else 0.0
+
+
+MARGINS = [
+    (pair_margin, naive_pair),
+    (nearest_margin, naive_nearest),
+    (mean_margin, naive_mean),
+    (mean_nearest, naive_mean_nearest),
+]
 
 
 @pytest.mark.parametrize(("margin", "naive"), MARGINS)
@@ -91,13 +103,13 @@ def test_margins_tell_each_other_apart():
     assert mean_margin(prototypes[:2], known[:2]).item() == 2  # Eq. 6 as printed is twice the mean
 
 
-@pytest.mark.parametrize("margin", [pair_margin, nearest_margin, mean_margin])
+@pytest.mark.parametrize("margin", [margin for margin, _ in MARGINS])
 def test_margins_gradients(margin):
     known = torch.tensor([True, True, False, True])
     assert gradcheck(lambda p: margin(p, known), (randn(4, 3).requires_grad_(),))
 
 
-@pytest.mark.parametrize("margin", [pair_margin, nearest_margin, mean_margin])
+@pytest.mark.parametrize("margin", [margin for margin, _ in MARGINS])
 @pytest.mark.parametrize("known", [[True] * 3, [True, False, False], [False] * 3])
 def test_margins_of_coincident_prototypes(margin, known):
     prototypes = torch.full((3, 512), 0.3, requires_grad=True)
@@ -130,8 +142,6 @@ def test_contrastive_is_the_loop(n, margin, known):
     if mask is not None:
         prototypes[~mask] = math.nan
     expected = naive_rows(anchored, labels, prototypes, margin, known)
-    rows = margin_contrastive_rows(anchored, labels, prototypes, margin, mask)
-    torch.testing.assert_close(rows, torch.tensor(expected, dtype=torch.float64))
     loss = margin_contrastive_loss(anchored, labels, prototypes, margin, mask)
     assert loss.shape == ()
     assert loss.item() == pytest.approx(sum(expected) / max(n, 1), rel=1e-12, abs=0)
@@ -157,7 +167,7 @@ def test_contrastive_gradients(known):
     inputs = (randn(4, 2).requires_grad_(), randn(3, 2, seed=1).requires_grad_())
     margin = torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
     assert gradcheck(
-        lambda a, p, m: margin_contrastive_rows(a, labels, p, m, mask), (*inputs, margin)
+        lambda a, p, m: margin_contrastive_loss(a, labels, p, m, mask), (*inputs, margin)
     )
 
 
@@ -178,20 +188,8 @@ def test_contrastive_gradient_is_finite_at_coincident_points_and_unknown_classes
 
 def test_contrastive_of_one_known_class_is_0():
     known = torch.tensor([False, True])
-    rows = margin_contrastive_rows(randn(3, 2), torch.tensor([1, 1, 0]), randn(2, 2), 5.0, known)
-    assert rows.tolist() == [0, 0, 0]
-
-
-@pytest.mark.parametrize("margin", [0.1, torch.tensor(0.1, dtype=torch.float64)])
-@pytest.mark.parametrize("known", [None, [True, False, True]])
-def test_penalty_is_the_margin_of_the_own_class_and_infinite_for_unknown_others(margin, known):
-    labels, mask = torch.tensor([0, 1, 2, 2]), None if known is None else torch.tensor(known)
-    penalty = margin_penalty(labels, 3, margin, mask, torch.float64)
-    expected = [
-        [0.1 if own == c else math.inf if known and not known[c] else 0.0 for c in range(3)]
-        for own in labels.tolist()
-    ]
-    assert torch.equal(penalty, torch.tensor(expected, dtype=torch.float64))
+    labels = torch.tensor([1, 1, 0])
+    assert margin_contrastive_loss(randn(3, 2), labels, randn(2, 2), 5.0, known).item() == 0
 
 
 def test_errors_name_the_value():
@@ -207,15 +205,13 @@ def test_errors_name_the_value():
     with pytest.raises(ValueError, match=r"anchored must be \[N, K\]: got shape \[4\]"):
         margin_contrastive_loss(anchored[0], labels, prototypes, 1.0)
     with pytest.raises(ValueError, match=r"0-d tensor: got shape \[2\]"):
-        margin_contrastive_rows(anchored, labels, prototypes, torch.ones(2))
+        margin_contrastive_loss(anchored, labels, prototypes, torch.ones(2))
     with pytest.raises(ValueError, match=r"known must be \[C=3\]: got shape \[4\]"):
-        margin_contrastive_rows(anchored, labels, prototypes, 1.0, torch.ones(4).bool())
+        margin_contrastive_loss(anchored, labels, prototypes, 1.0, torch.ones(4).bool())
     with pytest.raises(ValueError, match=r"labels must be \[N=2\]: got shape \[1\]"):
-        margin_contrastive_rows(anchored, labels[:1], prototypes, 1.0)
-    with pytest.raises(ValueError, match=r"known must be \[C=3\]: got shape \[4\]"):
-        margin_penalty(labels, 3, 1.0, torch.ones(4).bool())
-    with pytest.raises(ValueError, match=r"labels must be integers: got torch\.float32"):
-        margin_penalty(labels.float(), 3, 1.0)
+        margin_contrastive_loss(anchored, labels[:1], prototypes, 1.0)
+    with pytest.raises(ValueError, match="of must be 'pairs' or 'nearest': got 'all'"):
+        mean_margin(prototypes, known, "all")
 
 
 def naive_margins(prototypes, known):

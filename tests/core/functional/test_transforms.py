@@ -1,10 +1,14 @@
-"""Tests that functions for client losses run under vmap and grad and never read a value."""
+"""Tests that functions of losses run under vmap and grad and never read a value.
+
+Those of `protofl.functional`, and those in the files of single methods.
+"""
 
 import pytest
 import torch
 from torch.func import grad, vmap
 
 from protofl import functional as F
+from protofl_plugins.methods import alignfed, fedgen, fedktl, fedsa, fedsaf
 
 CLIENTS, N, C, K = 3, 6, 4, 5
 
@@ -22,8 +26,12 @@ def arguments(device="cpu"):
     return {name: tensor.to(device) for name, tensor in tensors.items()}
 
 
-def penalty(margin, known):
-    return F.margin_penalty(torch.arange(C, device=known.device), C, margin, known)
+def anchor_terms(f, y, p, k, m, rows="class"):
+    config = fedsa.FedSA.Config(align=rows, contrast=rows)
+    chosen = fedsa.rows_of(f, y, p, k, config)
+    penalty = fedsa.margin_penalty(m, k, p.dtype)
+    L_R, L_MCL = fedsa.alignment(chosen, rows, "mse"), fedsa.contrast(chosen, rows, m, penalty)
+    return torch.stack([L_R, L_MCL])
 
 
 # Each is a function of one client's features, labels, prototypes, known and margin.
@@ -37,29 +45,30 @@ FUNCTIONS = {
     "pair": lambda f, y, p, k, m: F.pair_margin(p, k),
     "nearest": lambda f, y, p, k, m: F.nearest_margin(p, k),
     "mean": lambda f, y, p, k, m: F.mean_margin(p, k),
-    "contrastive rows": lambda f, y, p, k, m: F.margin_contrastive_rows(f, y, p, m),
-    "contrastive loss": lambda f, y, p, k, m: F.margin_contrastive_loss(f, y, p, m, k),
-    "anchor alignment": lambda f, y, p, k, m: F.anchor_alignment(f, y, p, k, "mse"),
-    "anchor contrast": lambda f, y, p, k, m: F.anchor_contrast(f, y, p, k, penalty(m, k)),
-    "anchor terms": lambda f, y, p, k, m: torch.stack(F.anchor_terms(f, y, p, k, penalty(m, k))),
-    "anchor calibration": lambda f, y, p, k, m: F.anchor_calibration(p @ p.T, k | ~k.any()),
-    "cka": lambda f, y, p, k, m: F.structural_loss(f[:C], p.sin(), k),
-    "gram_mse": lambda f, y, p, k, m: F.structural_loss(f[:C], p, k, "gram_mse"),
-    "rdm_cos": lambda f, y, p, k, m: F.structural_loss(f[:C], p, k, "rdm_cos"),
-    "rdm_mse": lambda f, y, p, k, m: F.structural_loss(f[:C], p, k, "rdm_mse"),
-    "fixed points": lambda f, y, p, k, m: F.fixed_point_loss(f, y, p),
-    "arcface": lambda f, y, p, k, m: F.arcface_loss(f.tanh(), y, 8.0),
+    "mean nearest": lambda f, y, p, k, m: F.mean_margin(p, k, "nearest"),
+    "contrastive loss": lambda f, y, p, k, m: F.margin_contrastive_loss(f, y, p, m),
+    "contrastive loss of some": lambda f, y, p, k, m: F.margin_contrastive_loss(f, y, p, m, k),
+    "anchor terms": anchor_terms,
+    "anchor terms of samples": lambda f, y, p, k, m: anchor_terms(f, y, p, k, m, "sample"),
+    "anchor calibration": lambda f, y, p, k, m: fedsa.calibration(p @ p.T, k | ~k.any()),
+    "cka": lambda f, y, p, k, m: fedsaf.structural_loss(f[:C], p.sin(), k),
+    "gram_mse": lambda f, y, p, k, m: fedsaf.structural_loss(f[:C], p, k, "gram_mse"),
+    "rdm_cos": lambda f, y, p, k, m: fedsaf.structural_loss(f[:C], p, k, "rdm_cos"),
+    "rdm_mse": lambda f, y, p, k, m: fedsaf.structural_loss(f[:C], p, k, "rdm_mse"),
+    "fixed points": lambda f, y, p, k, m: alignfed.fixed_point_loss(f, y, p),
+    "arcface": lambda f, y, p, k, m: fedktl.arcface_loss(f.tanh(), y, 8.0),
     "kl": lambda f, y, p, k, m: F.kl_divergence(f, f.sin(), 2.0),
-    "mmd": lambda f, y, p, k, m: F.mmd_rbf(f, p),
+    "squared distances": lambda f, y, p, k, m: F.squared_distances(f, p),
+    "cosines": lambda f, y, p, k, m: F.cosine_alignment(f, y, p, k),
+    "mmd": lambda f, y, p, k, m: fedktl.mmd_rbf(f, p),
     "ema": lambda f, y, p, k, m: F.ema(p, p.sin(), 0.9, k),
     "ema of all": lambda f, y, p, k, m: F.ema(p, p.sin(), 0.9),
     "aggregate": lambda f, y, p, k, m: F.aggregate_prototypes(p[None], k[None].long())[0],
     "ensemble": lambda f, y, p, k, m: F.ensemble_logits(torch.stack([f, f.sin()])),
-    "generator's ensemble": lambda f, y, p, k, m: F.ensemble_loss(
+    "generator's ensemble": lambda f, y, p, k, m: fedgen.ensemble_loss(
         torch.stack([f, f.sin()]), y, torch.stack([f[:, 0], f[:, 1]])
     ),
-    "diversity": lambda f, y, p, k, m: F.diversity_loss(p, p.sin()) + f.sum(),
-    "entropy": lambda f, y, p, k, m: F.entropy_reduction(torch.stack([f, f.cos()]).softmax(2)),
+    "diversity": lambda f, y, p, k, m: fedgen.diversity_loss(p, p.sin()) + f.sum(),
 }
 each = pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
 

@@ -15,8 +15,8 @@ from protofl.hooks.views.snapshots import pack_client
 from protofl.runs.dry_step.dry_run import dry_step
 from protofl.testing import toy as toyfed
 from protofl.testing.equality import double_precision
-from protofl_plugins.adapters import adapters_of, known
-from protofl_plugins.low_rank import Factors, best_of_rank
+from protofl_plugins.models.low_rank import Factors, best_of_rank
+from protofl_plugins.shared.adapters import adapters_of, known
 
 METHODS = ("hetlora", "flexlora", "flora", "raflora")
 RANKS = (3, 1, 2, 3)

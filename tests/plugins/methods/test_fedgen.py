@@ -15,6 +15,7 @@ from protofl.hooks.views.client import Client
 from protofl.hooks.views.server import Server
 from protofl.hooks.views.snapshots import pack_server, unpack_server
 from protofl.system.files.tensors import read_tensors, write_tensors
+from protofl_plugins.methods import fedgen
 from protofl_plugins.methods.fedgen import FedGen, Generator
 
 
@@ -185,13 +186,13 @@ def test_the_servers_first_step(monkeypatch, shares, expected):
         generator=lambda purpose: torch.Generator().manual_seed(5),
     )
     seen = []
-    loss = pf.functional.ensemble_loss
+    loss = fedgen.ensemble_loss
 
     def noted(logits, labels, weights, of):
         seen.append((logits.detach(), labels, weights))
         return loss(logits, labels, weights, of)
 
-    monkeypatch.setattr(pf.functional, "ensemble_loss", noted)
+    monkeypatch.setattr(fedgen, "ensemble_loss", noted)
     FedGen().server_train(server, uploads)
     ((logits, labels, weights),) = seen
     assert logits.shape == (2, 10, 3) and 1 not in labels

@@ -12,8 +12,7 @@ from toy_federation import ONE_CLASS, Toy, batch_of, client
 
 import protofl as pf
 from protofl.hooks.views.client import Client
-from protofl_plugins.factors import compress, rebuild
-from protofl_plugins.methods.fedkd import FedKD, threshold
+from protofl_plugins.methods.fedkd import FedKD, compress, rebuild, threshold
 
 
 @pytest.fixture(scope="module")

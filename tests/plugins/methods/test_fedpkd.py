@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from public_toy import (
 from toy_federation import batch_of, client
 
 from protofl.errors import UsageError
-from protofl_plugins.methods.fedpkd import FedPKD
+from protofl_plugins.methods.fedpkd import FedPKD, filter_by_prototype
 
 SMALL = {"server_model": "normed"}
 
@@ -281,3 +282,51 @@ def test_refusals(data_dir):
     with pytest.raises(UsageError) as caught:
         Public("fedpkd", data_dir, SMALL, public=0)
     assert "--public N" in str(caught.value)
+
+
+# --- the filter -----------------------------------------------------------------------------------
+
+
+def _randn(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def naive_filter(features, labels, prototypes, known, keep):
+    mask = [False] * len(labels)
+    for c in range(len(prototypes)):
+        members = [i for i, y in enumerate(labels.tolist()) if y == c]
+        if known[c]:
+            distance = {i: math.dist(features[i].tolist(), prototypes[c].tolist()) for i in members}
+            number = math.ceil(Fraction(str(keep)) * len(members))
+            members = sorted(members, key=lambda i: (distance[i], i))[:number]
+        for i in members:
+            mask[i] = True
+    return mask
+
+
+@pytest.mark.parametrize("keep", [0.7, 0.01, 0.5, 1.0, 0.34])
+@pytest.mark.parametrize("n", [0, 1, 40])
+def test_filter_is_the_loop(n, keep):
+    features, prototypes = _randn(n, 3, seed=n), _randn(6, 3, seed=7)
+    labels = (torch.arange(n) * torch.arange(n)) % 5  # no sample of class 5
+    known = torch.tensor([True, False, True, True, True, True])
+    prototypes[1] = math.nan
+    got = filter_by_prototype(features, labels, prototypes, known, keep)
+    assert got.dtype == torch.bool
+    assert got.tolist() == naive_filter(features, labels, prototypes, known, keep)
+
+
+def test_filter_breaks_ties_by_index():
+    features = torch.tensor([[1.0], [-1.0], [0.0], [1.0], [-1.0]])
+    labels, prototypes = torch.zeros(5, dtype=torch.long), torch.zeros(1, 1)
+    got = filter_by_prototype(features, labels, prototypes, torch.tensor([True]), 0.6)
+    assert got.tolist() == [True, True, True, False, False]
+
+
+@pytest.mark.parametrize(("keep", "n", "number"), [(0.07, 100, 7), (0.7, 10, 7), (0.29, 100, 29)])
+def test_filter_takes_the_ceiling_of_the_decimal(keep, n, number):
+    features, labels = _randn(n, 2), torch.zeros(n, dtype=torch.long)
+    known = torch.tensor([True])
+    got = filter_by_prototype(features, labels, torch.zeros(1, 2).double(), known, keep)
+    assert got.sum().item() == number

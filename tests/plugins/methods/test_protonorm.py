@@ -7,9 +7,9 @@ import torch
 from slow_equations import aggregated, l2, means_by_class, mse, numbers
 
 import protofl as pf
-from protofl import functional as F
 from protofl.hooks.views.client import Client
 from protofl.testing import toy as toyfed
+from protofl_plugins.methods.protonorm import repelled_on_sphere
 
 
 def test_align_is_the_distance_to_the_scaled_prototype(toy, randn, rows):
@@ -41,7 +41,7 @@ def test_the_server_aligns_the_plain_mean(toy, rows, alignment, absent):
     for c, row in mean.items():
         expected[c], known[c] = torch.tensor(row, dtype=torch.float64), True
     if alignment:
-        expected = F.repelled_on_sphere(expected, known, "log", 30)
+        expected = repelled_on_sphere(expected, known, "log", 30)
     assert result["classes"].tolist() == sorted(mean)
     assert torch.allclose(result["prototypes"], expected[known], rtol=1e-9, atol=1e-12)
 

@@ -15,7 +15,7 @@ from protofl.hooks.views.server import Server
 from protofl.testing import toy as toyfed
 from protofl_plugins.methods.fedrolex import FedRolex
 from protofl_plugins.methods.heterofl import HeteroFL
-from protofl_plugins.submodels import SubmodelConfig, window
+from protofl_plugins.shared.submodels import SubmodelConfig, window
 
 METHODS = {"heterofl": HeteroFL, "fedrolex": FedRolex}
 FLATTENED = "model/extractor.0.5.weight"

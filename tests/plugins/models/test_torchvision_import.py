@@ -35,7 +35,7 @@ BESIDE = f"""
 import sys
 import torch._dynamo
 compiler = sys.modules[{COMPILER!r}]
-from protofl_plugins.torchvision_import import import_torchvision
+from protofl_plugins.models.torchvision_import import import_torchvision
 models = import_torchvision()
 assert sys.modules[{COMPILER!r}] is compiler and models.__name__ == "torchvision.models"
 assert import_torchvision() is models

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import protofl as pf
-from protofl_plugins.class_descriptions import (
+from protofl_plugins.shared.class_descriptions import (
     check_descriptions,
     check_template,
     class_texts,

@@ -7,8 +7,9 @@ import torch
 from coded_payloads import Scripted, rows_of, send
 
 import protofl as pf
-from protofl import functional as F
 from protofl.testing import toy as toyfed
+from protofl_plugins.wrappers.quantise import dequantise_int8, quantise_int8
+from protofl_plugins.wrappers.top_k import largest_entries, with_entries
 
 NAME = "quantise"
 
@@ -126,9 +127,9 @@ def test_behind_top_k_only_the_kept_numbers_are_quantised(made):
     sent = rows_of(0, 2)
     wire, seen = send(made((("top-k"), NAME)), sent)
     assert wire["prototypes"].dtype == torch.int8 and wire["prototypes"].shape == (2, 4)
-    entries, places = F.largest_entries(sent["prototypes"], 4)
-    q, scale = F.quantise_int8(entries)
-    expected = F.with_entries(F.dequantise_int8(q, scale), places, 40)
+    entries, places = largest_entries(sent["prototypes"], 4)
+    q, scale = quantise_int8(entries)
+    expected = with_entries(dequantise_int8(q, scale), places, 40)
     assert torch.equal(seen["prototypes"], expected)
 
 

@@ -1,0 +1,1 @@
+"""Steps that several methods share, as functions that a method's hooks call by name."""

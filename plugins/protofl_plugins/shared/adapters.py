@@ -1,0 +1,252 @@
+"""Low-rank adapters over a frozen net, of ranks that differ between clients.
+
+A client has the weights W + s·B_i·A_i of rank r_i in each adapted layer, and a head that is its own
+or averaged with weights p_i = n_i/n. W is the same for all: the initial weights (``--same-init``,
+the default of these methods), or pretrained ones. s is one number for all clients and ranks, so
+that slices of factors mean the same on clients of different ranks; or with ``alpha`` s_i = α/r_i,
+as published for FlexLoRA and raFLoRA. Then the server takes s_i·B_i in place of B_i, and a client
+gets the server's B divided by its own s_i.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, cast
+
+import torch
+from pydantic import AfterValidator, BeforeValidator
+from torch import Tensor
+
+import protofl as pf
+from protofl_plugins.models.adapted import Adapted, Layers, matrices, thawed
+from protofl_plugins.models.low_rank import Factors
+from protofl_plugins.shared.number_lists import joined
+
+
+def ranks_of(text: str) -> list[int]:
+    """Return the ranks in a text such as ``8,4,2``.
+
+    Raises:
+        ValueError: A rank is not a whole number from 1.
+    """
+    words = [word.strip() for word in text.split(",")]
+    for word in words:
+        if not (word.isdecimal() and int(word) > 0):
+            raise ValueError(f"rank {word!r} is not a whole number from 1, as in 8,4,2")
+    return [int(word) for word in words]
+
+
+def _checked(text: str) -> str:
+    return ",".join(map(str, ranks_of(text)))
+
+
+class AdapterConfig(pf.Config):
+    """Options of the adapters."""
+
+    ranks: Annotated[str, BeforeValidator(joined), AfterValidator(_checked)] = pf.Field(
+        "4", description="ranks r_i, with commas between; client i gets number i mod their count"
+    )
+    layers: Layers = pf.Field(
+        "linear",
+        description="layers with an adapter: linear ones and attention, or convolutions too, as "
+        "matrices",
+    )
+    scale: float = pf.Field(
+        1.0, gt=0, description="s, of all ranks; the smaller, the slower adapters learn"
+    )
+    alpha: float | None = pf.Field(
+        None, gt=0, description="α, for a scale s_i = α/r_i of each client. None: s = scale"
+    )
+    head: Literal["average", "local"] = pf.Field(
+        "average", description="average the heads too, with weights n_i/n, or keep them on clients"
+    )
+
+
+# --- before the run -------------------------------------------------------------------------------
+
+
+def unfit(run: pf.RunInfo, config: AdapterConfig) -> list[str]:
+    """Return reasons why the run can't train adapters: several nets, or ranks that don't fit."""
+    if config.alpha is not None and config.scale != 1:
+        return [
+            f"alpha={config.alpha:g} sets s_i = α/r_i, and scale={config.scale:g} sets s; "
+            "leave one of them out"
+        ]
+    if not run.homogeneous:
+        names = ", ".join(a.name for a in run.architectures)
+        return [
+            f"it needs one frozen net, and the clients have {names}; --models cnn4, or "
+            "torchvision:resnet18 with --set models.weights=FILE"
+        ]
+    net = run.architectures[0]
+    if net.precomputed:
+        return [
+            "adapters change the features of the frozen net, and keep_features computes them "
+            "once; leave keep_features out"
+        ]
+    with torch.device("meta"):
+        sizes = matrices(run.build(net, 0).extractor, config.layers)
+    if not sizes:
+        more = "; --set layers=all" if config.layers == "linear" else ""
+        return [f"{net.name} has no {config.layers} layer before its head to adapt{more}"]
+    name, (rows, columns) = min(sizes.items(), key=lambda item: min(item[1]))
+    most, largest = min(rows, columns), max(ranks_of(config.ranks))
+    if largest <= most:
+        return []
+    return [
+        f"ranks={config.ranks}: rank {largest} is above {most}, the largest of the weight "
+        f"{name} [{rows}, {columns}] of {net.name}; --set ranks={most}"
+    ]
+
+
+def adapt(client: pf.Client[Any], *, merges: bool = False) -> None:
+    """Freeze the client's net and give its layers adapters of the client's rank.
+
+    Args:
+        client: The client.
+        merges: The adapters are merged into the frozen weights after rounds (FLoRA).
+    """
+    model = cast(pf.models.SplitModel, client.module("model"))
+    if isinstance(model.extractor, Adapted):  # by another method of the run
+        return
+    config, drawn = client.config, client.shared_generator("adapters")
+    ranks = ranks_of(config.ranks)
+    rank = ranks[client.id % len(ranks)]
+    model.extractor = Adapted(
+        model.extractor,
+        config.layers,
+        rank,
+        config.scale * unit(config, client.id),
+        lambda columns: rows_of(rank, columns, drawn),
+        merges=merges,
+    )
+
+
+def adapted_layers(server: pf.Server[Any]) -> tuple[pf.Payload, dict[str, tuple[int, int]]]:
+    """Return the initial head if heads are averaged, and the size of each adapted weight.
+
+    The server's state keeps the clients' ``ranks`` and each weight's ``columns``.
+    """
+    config, ranks = server.config, ranks_of(server.config.ranks)
+    model = server.build(server.clients[0].architecture)
+    sizes = matrices(thawed(model.extractor), config.layers)
+    server.state["ranks"] = [ranks[n % len(ranks)] for n in range(len(server.clients))]
+    server.state["columns"] = {name: columns for name, (_, columns) in sizes.items()}
+    averaged = config.head == "average"
+    return pf.models.pack_weights(model.head, "head") if averaged else pf.Payload(), sizes
+
+
+def initial_factors(server: pf.Server[Any]) -> pf.Payload:
+    """Return A of the largest rank, drawn, and B = 0 of each layer; and the head."""
+    first, sizes = adapted_layers(server)
+    for name, (rows, _) in sizes.items():
+        a = fresh(server, name)
+        first |= packed(name, Factors(a.new_zeros(rows, len(a)), a))
+    return first
+
+
+# --- a round --------------------------------------------------------------------------------------
+
+
+def first_slices(server: pf.Server[Any], client_id: int) -> pf.Payload:
+    """Return B[:, :r_i]/s_i and A[:r_i] of each layer, and the head."""
+    rank, s_i = server.state["ranks"][client_id], unit(server.config, client_id)
+    sent = server.knowledge.select("head/*")
+    for name in server.state["columns"]:
+        sent |= packed(name, known(server.knowledge, name).cut(rank).times(1 / s_i))
+    return sent
+
+
+def install_factors(client: pf.Client[Any]) -> None:
+    """Copy the received factors into the client's adapters; does nothing without any."""
+    if client.received:
+        for name, own in adapters_of(client).items():
+            install(own, known(client.received, name))
+
+
+def trained_factors(client: pf.Client[Any], rank: int) -> pf.Payload:
+    """Return n_i, the head if heads are averaged, and the first slices of B_i and A_i."""
+    sent = pf.Payload(samples=torch.tensor(client.num_samples))
+    if client.config.head == "average":
+        sent |= pf.models.pack_weights(client.module("head"), "head")
+    for name, own in adapters_of(client).items():
+        sent |= packed(name, own.cut(rank))
+    return sent
+
+
+def rank_fault(server: pf.Server[Any], client_id: int, upload: pf.Payload) -> str:
+    """Return the fault of an upload whose rank is above the client's own; empty without one."""
+    most = server.state["ranks"][client_id]
+    for name in server.state["columns"]:
+        rank = known(upload, name).rank
+        if rank > most:
+            return f"an adapter of {name} with rank {rank}, and its own rank is {most}"
+    return ""
+
+
+def mean_heads(server: pf.Server[Any], uploads: pf.Uploads) -> pf.Payload:
+    """Return Σ_i p_i·h_i, p_i = n_i/n, if heads are averaged; else nothing."""
+    if server.config.head != "average":
+        return pf.Payload()
+    samples = torch.stack([upload["samples"] for upload in uploads.values()])
+    return pf.models.average_weights([*uploads.values()], "head", samples)
+
+
+def sent_factors(
+    server: pf.Server[Any], uploads: pf.Uploads, name: str
+) -> tuple[list[Factors], Tensor]:
+    """Return s_i·B_i and A_i of a weight by the round's M clients, and p_i = n_i/n, [M]."""
+    samples = torch.stack([upload["samples"] for upload in uploads.values()])
+    factors = [known(upload, name).times(unit(server.config, i)) for i, upload in uploads.items()]
+    return factors, (samples / samples.sum()).to(factors[0].a)
+
+
+# --- adapters of one side, and of the wire --------------------------------------------------------
+
+
+def unit(config: AdapterConfig, client_id: int) -> float:
+    """Return the factor between a client's B_i and the server's: s_i = α/r_i, or 1 without α."""
+    ranks = ranks_of(config.ranks)
+    return 1.0 if config.alpha is None else config.alpha / ranks[client_id % len(ranks)]
+
+
+def rank_of(client: pf.Client[Any]) -> int:
+    """Return the rank r_i with which the client's adapters were built."""
+    return next(iter(adapters_of(client).values())).rank
+
+
+def adapters_of(side: pf.Learner[Any]) -> dict[str, Factors]:
+    """Return a client's adapters, {name: B, A}."""
+    return cast(Adapted, side.module("extractor")).adapters()
+
+
+def known(payload: Mapping[str, Tensor], name: str) -> Factors:
+    """Return the factors of a weight in a payload or in the knowledge."""
+    return Factors(payload[f"adapter/{name}/b"], payload[f"adapter/{name}/a"])
+
+
+def packed(name: str, factors: Factors) -> pf.Payload:
+    """Return the factors of a weight by wire names."""
+    return pf.Payload({f"adapter/{name}/a": factors.a, f"adapter/{name}/b": factors.b.contiguous()})
+
+
+@torch.no_grad()
+def install(own: Factors, given: Factors) -> None:
+    """Copy the first slices of given factors into a client's; its further slices become 0."""
+    rank = min(own.rank, given.rank)
+    own.a.zero_()[:rank] = given.a[:rank]
+    own.b.zero_()[:, :rank] = given.b[:, :rank]
+
+
+def rows_of(rank: int, columns: int, drawn: torch.Generator) -> Tensor:
+    """Return an A, [rank, columns], uniform in ±1/√columns as LoRA begins."""
+    spread = 1 / math.sqrt(columns)
+    return (2 * torch.rand(rank, columns, generator=drawn) - 1) * spread
+
+
+def fresh(server: pf.Server[Any], name: str) -> Tensor:
+    """Return new rows of A of a weight, of the largest rank."""
+    largest = max(ranks_of(server.config.ranks))
+    drawn = server.generator(f"A of {name}")
+    return rows_of(largest, server.state["columns"][name], drawn).to(server.device)

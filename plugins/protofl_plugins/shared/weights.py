@@ -1,0 +1,112 @@
+"""Weights that clients send and the server averages: options, and the steps of a round.
+
+    server    w ← Σ_i (n_i / n) · w_i        (FedPKD Eq. 1)
+
+A ``part`` is ``model``, ``head`` or the name of a further module of the client; its weights travel
+as ``PART/*``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+import protofl as pf
+
+
+class SharingConfig(pf.Config):
+    """Weights of clients in the mean."""
+
+    aggregate: Literal["weighted", "uniform"] = pf.Field(
+        "weighted", description="weights n_i/n of the average, or 1/M"
+    )
+
+
+class ModelSharingConfig(SharingConfig):
+    """Options of the aggregation of whole models."""
+
+    buffers: Literal["average", "local"] = pf.Field(
+        "average", description="average BatchNorm statistics too, or keep them on the client"
+    )
+
+
+# --- before the run -------------------------------------------------------------------------------
+
+
+def unequal_models(run: pf.RunInfo) -> list[str]:
+    """Return the reason why clients can't share one model: they have several architectures."""
+    if run.homogeneous:
+        return []
+    names = ", ".join(a.name for a in run.architectures)
+    one = "--models cnn4, resnet18"
+    if run.sample.kind != "image":
+        one = f"--set models.only={run.architectures[0].name}"
+    return [
+        f"it averages whole models, and the clients have {len(run.architectures)} "
+        f"architectures ({names}); a homogeneous group works ({one}), or a "
+        "method for heterogeneous models (fedproto, fedtgp, fedsa)"
+    ]
+
+
+def unequal_heads(run: pf.RunInfo, does: str) -> list[str]:
+    """Return the reason why clients can't share one head: their heads have several shapes.
+
+    Args:
+        run: The run.
+        does: The method's use of heads, for the message: "averages heads".
+    """
+    if run.one_head:
+        return []
+    heads = ", ".join(dict.fromkeys(a.head for a in run.architectures))
+    return [
+        f"it {does}, and the clients of {run.group} have different heads ({heads}); "
+        "a group with one head works (--models htfe8, htcnn8), or a method that shares no "
+        "head (feddistill, fml, fedproto)"
+    ]
+
+
+def built_model(server: pf.Server[Any]) -> pf.models.SplitModel:
+    """Return the model of the first client's architecture, with the initial weights."""
+    return server.build(server.clients[0].architecture)
+
+
+# --- a round --------------------------------------------------------------------------------------
+
+
+def averages_buffers(config: SharingConfig) -> bool:
+    """Return True if BatchNorm statistics travel; with ``buffers=local`` they stay on clients."""
+    return not isinstance(config, ModelSharingConfig) or config.buffers == "average"
+
+
+def install(client: pf.Client[Any], part: str) -> None:
+    """Copy the received weights of a part into the client's module; does nothing without them."""
+    if client.received.under(part):
+        pf.models.load_weights(client.module(part), client.received, part)
+
+
+def trained_weights(client: pf.Client[Any], part: str) -> pf.Payload:
+    """Return the client's weights of a part, and n_i."""
+    weights = pf.models.pack_weights(
+        client.module(part), part, buffers=averages_buffers(client.config)
+    )
+    return pf.Payload(weights, samples=torch.tensor(client.num_samples))
+
+
+def mean_weights(server: pf.Server[Any], uploads: pf.Uploads, part: str) -> pf.Payload:
+    """Return Σ_i (n_i / n) · w_i over the round's clients; 1/M for n_i/n if uniform."""
+    samples = torch.stack([upload["samples"] for upload in uploads.values()])
+    weights = None if server.config.aggregate == "uniform" else samples
+    return pf.models.average_weights(list(uploads.values()), part, weights)
+
+
+def shared_model(server: pf.Server[Any], model: nn.Module) -> dict[str, nn.Module]:
+    """Return the model with the server's weights, as the only global model.
+
+    None if its BatchNorm statistics stay on the clients, as it can't predict without them.
+    """
+    if not averages_buffers(server.config) and any(True for _ in model.buffers()):
+        return {}
+    pf.models.load_weights(model, server.knowledge, "model")
+    return {"model": model}
