@@ -138,11 +138,11 @@ def compare_states(here: Path, there: Path) -> tuple[int, int]:
         if ours.files[name] != theirs.files.get(name):
             raise RunFailure(f"the deployed run differs from local in {name}")
     kept = {digest_of(path) for path in there.parent.glob("node-*/runs/*/client-*.safetensors")}
-    for client, (name, check) in sorted(ours.clients.items()):
+    for client, (name, check) in sorted(ours.client_files.items()):
         same = digest_of(here / "checkpoint" / name) in kept
-        if not same or theirs.clients.get(client) != (name, check):
+        if not same or theirs.client_files.get(client) != (name, check):
             raise RunFailure(f"the deployed run differs from local in client {client}")
-    return len(servers), len(ours.clients)
+    return len(servers), len(ours.client_files)
 
 
 def digest_of(path: Path) -> str:

@@ -204,7 +204,7 @@ class _KeptRun(InitialWeights):
             )
         folder, found = kept_commit(self.path, "last", seed - self._seeds.start)
         require_here(self.path, found)
-        clients = sorted(found.clients, reverse=True)
+        clients = sorted(found.client_files, reverse=True)
         return folder, found, {self._name(client): client for client in clients}
 
     def _name(self, client: int) -> str:
@@ -215,7 +215,7 @@ class _KeptRun(InitialWeights):
         """A digest of the sizes and checksums of all clients' files."""
         about: list[object] = [self._names, self._clients]
         for seed in self._seeds:
-            clients = self._kept(seed)[1].clients
+            clients = self._kept(seed)[1].client_files
             about.append([[c, *check.values] for c, (_, check) in sorted(clients.items())])
         return hashlib.sha256(json.dumps(about).encode()).hexdigest()
 
@@ -227,9 +227,9 @@ class _KeptRun(InitialWeights):
             if name not in others:
                 raise unknown("architecture in " + self.where + ":", name, {*self._names})
             client = others[name]
-        if client not in found.clients:
+        if client not in found.client_files:
             return {}  # it never trained
-        file, check = found.clients[client]
+        file, check = found.client_files[client]
         check.require(folder / file)
         start = "model/"
         return {

@@ -52,6 +52,7 @@ class Commit:
         trial: The trial.
         round: The round; -1 before the first one.
         server: The server's file; empty before the first round.
+        clients: The table of the clients' files; empty before the first round.
         holders: Clients that hold the download of the round's end.
         elsewhere: True if hosts keep the clients' files, so that the folder does not have them.
         record: The part of ``metrics.jsonl`` that counts: rows, bytes, CRC-32.
@@ -59,13 +60,14 @@ class Commit:
         extended: True if the run continued with other numbers of rounds or trials.
         finished: True if the run is finished.
         kept: {title: its file} of the kept commits; a title is ``best-t0`` or ``last-t0``.
-        files: {file: its check} of the server, the configuration and the kept commits.
-        clients: {client: its file and check} of all clients that have trained in the trial.
+        files: {file: its check} of all files above.
+        client_files: {client: its file and check} of all clients that have trained in the trial.
     """
 
     trial: int = 0
     round: int = -1
     server: str = ""
+    clients: str = ""
     holders: tuple[int, ...] = ()
     elsewhere: bool = False
     record: tuple[int, ...] = ()
@@ -74,63 +76,58 @@ class Commit:
     finished: bool = False
     kept: dict[str, str] = field(default_factory=dict)
     files: dict[str, Check] = field(default_factory=dict)
-    clients: dict[int, Entry] = field(default_factory=dict)
+    client_files: dict[int, Entry] = field(default_factory=dict)
 
     @classmethod
     def read(cls, file: Path) -> Commit:
-        """Read a commit.
+        """Read a commit and its table of clients' files.
 
         Raises:
-            Damaged: The file was changed since it was written, or names no files.
+            Damaged: One of them was changed since it was written, or names no files.
         """
         values = commit_values(file)
         try:
-            if "journal" in values:
-                values = _of_0_1_0(values, file.parent)
-            files = {check_plain_name(n): Check.of_values(c) for n, c in values["checks"].items()}
-            clients = {
-                int(client): (check_plain_name(name), Check.of_values(check))
-                for client, (name, *check) in values.get("clients", {}).items()
-            }
+            if "journal" in values:  # protofl 0.1.0 appended to the table, and titles were keys
+                titles = {key: name for key, name in values.items() if key.startswith(_TITLE)}
+                kept = {key.removeprefix(_TITLE): name for key, name in titles.items()}
+                values |= {"clients": values["journal"], "kept": kept}
             facts = {name: values[name] for name in _FACTS if name in values}
             facts |= {name: tuple(facts[name]) for name in ("holders", "record") if name in facts}
-            found = cls(**facts, files=files, clients=clients)
+            files = {check_plain_name(n): Check.of_values(c) for n, c in values["checks"].items()}
+            found = cls(**facts, files=files)
             if not files.keys() >= found._named:
                 raise KeyError
         except (KeyError, ValueError, TypeError, AttributeError):
             raise Damaged(f"{file} is damaged: it names no files") from None
-        return found
+        if not found.clients:
+            return found
+        client_files = _read_table(file.parent / found.clients, files[found.clients])
+        return replace(found, client_files=client_files)
 
     @property
     def text(self) -> str:
-        """The content of the file: JSON with a line for each fact, and its own CRC-32."""
+        """The content of the file: JSON with its own CRC-32."""
         facts = {name: getattr(self, name) for name in _FACTS}
         if not self.server:
             del facts["trial"], facts["round"]
-        clients = {f"{c}": [name, *check.values] for c, (name, check) in self.clients.items()}
-        values = {
-            **{name: v for name, v in facts.items() if v is not False and v not in ("", (), {})},
-            "checks": {name: check.values for name, check in sorted(self.files.items())},
-            "clients": clients,
-        }
-        values["crc32"] = _crc(values)
-        lines = (f" {json.dumps(key)}: {json.dumps(value)}" for key, value in values.items())
-        return "{\n" + ",\n".join(lines) + "\n}\n"
+        values = {n: v for n, v in facts.items() if v is not False and v not in ("", (), {})}
+        values["checks"] = {name: check.values for name, check in sorted(self.files.items())}
+        return json.dumps({**values, "crc32": _crc(values)}, indent=1) + "\n"
 
     @property
     def _named(self) -> set[str]:
         """The files that must have a check among `files`."""
-        return {self.server, self.config, *self.kept.values()} - {""}
+        return {self.server, self.clients, self.config, *self.kept.values()} - {""}
 
     @cached_property
     def names(self) -> frozenset[str]:
         """The names of all files, those of the kept commits' own excepted."""
-        return frozenset((*self.files, *(name for name, _ in self.clients.values())))
+        return frozenset((*self.files, *(name for name, _ in self.client_files.values())))
 
     @property
     def client_checks(self) -> dict[int, list[int]]:
         """{client: length and CRC-32 of its file} if hosts keep the clients' files."""
-        return {c: check.values for c, (_, check) in self.clients.items() if self.elsewhere}
+        return {c: check.values for c, (_, check) in self.client_files.items() if self.elsewhere}
 
     def with_exact_files(self) -> Commit:
         """Return the commit without checks of files that it does not name."""
@@ -148,14 +145,17 @@ class Commit:
             Damaged: A file differs.
         """
         kept = {*self.kept.values()}
-        clients = () if self.elsewhere else self.clients.values()
+        clients = () if self.elsewhere else self.client_files.values()
         for name, check in (*self.files.items(), *clients):
-            if name not in kept and not name.endswith(_JOURNAL):
-                check.require(folder / name)
+            if name not in kept:
+                check.require(folder / name, grows=name == self.clients)  # of protofl 0.1.0
 
 
-_FACTS = [f.name for f in fields(Commit) if f.name not in ("files", "clients")]
+_FACTS = [f.name for f in fields(Commit) if f.name not in ("files", "client_files")]
 """Attributes of a commit that its file has under their own names."""
+
+_TITLE = "kept: "
+"""Start of the keys of kept commits in files of protofl 0.1.0."""
 
 
 def commit_values(file: Path) -> dict[str, Any]:
@@ -179,22 +179,26 @@ def _crc(values: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps(values, sort_keys=True).encode())
 
 
-_JOURNAL = ".jsonl"
-"""End of the name of a file in which protofl 0.1.0 listed the clients of several commits."""
+def table_of(client_files: Mapping[int, Entry]) -> str:
+    """Return the content of a table of clients' files: {client: [file, length, CRC-32]}."""
+    entries = {c: (name, check.size, check.crc) for c, (name, check) in client_files.items()}
+    return json.dumps(entries) + "\n"
 
 
-def _of_0_1_0(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the values of a commit that protofl 0.1.0 wrote as they would be written now.
+def _read_table(file: Path, check: Check) -> dict[int, Entry]:
+    """Read a table of clients' files; of several lines, the last one that names a client counts.
 
-    The first bytes of a journal count, and the last of its lines that names a client. The journal
-    stays among the checks, as long as a commit needs it.
+    Raises:
+        Damaged: The file was changed, or names no files.
     """
-    journal, clients = check_plain_name(values["journal"]), dict[str, Any]()
-    for line in read_lines(folder / journal, Check.of_values(values["checks"][journal])):
-        clients |= line
-    titles = {key: file for key, file in values.items() if key.startswith("kept: ")}
-    kept = {key.removeprefix("kept: "): file for key, file in titles.items()}
-    return {**values, "kept": kept, "clients": clients}
+    found: dict[int, Entry] = {}
+    try:
+        for line in read_lines(file, check):
+            for client, (name, *values) in line.items():
+                found[int(client)] = check_plain_name(name), Check.of_values(values)
+    except (ValueError, TypeError, AttributeError):
+        raise Damaged(f"{file} is damaged: it names no files") from None
+    return found
 
 
 class Checkpoint:
@@ -213,6 +217,7 @@ class Checkpoint:
         self._folder = folder
         self.last = self._before = Commit()
         self._kept: dict[str, Commit] = {}
+        self._back = False
         self.damage = ""
         self.lost: list[str] = []
 
@@ -252,7 +257,7 @@ class Checkpoint:
             except Damaged as problem:
                 problems.append(problem)
                 continue
-            self.last = self._with_kept(found)
+            self.last, self._back = self._with_kept(found), file.name == BEFORE
             self.damage = problems[0].what if problems else ""
             return
         if (self._folder / LAST).exists():
@@ -280,15 +285,15 @@ class Checkpoint:
     def settle(self) -> None:
         """Make the commit that `read` found the last one on the disk, and remove other files."""
         self._folder.mkdir(exist_ok=True)
-        file, counted = self._folder / LAST, set[str]()
+        counted = set[str]()
         if self.last.files:
             self._before = self.last
-            if file.exists() and file.read_text(encoding="utf-8") == self.last.text:
+            if self._back or self.lost:
+                self._write(self.last)
+            else:
                 with suppress(Damaged):
                     self._before = Commit.read(self._folder / BEFORE)
                     counted.add(BEFORE)
-            else:  # damaged, or written by protofl 0.1.0
-                write_file(file, self.last.text)
             for name in {*self._before.kept.values()} - self._kept.keys():
                 with suppress(Damaged):
                     self._kept[name] = Commit.read(self._folder / name)
@@ -301,6 +306,11 @@ class Checkpoint:
         checks = checks_of([self._folder / name for name in new])
         return dict(zip(new, checks, strict=True))
 
+    def write(self, name: str, text: str) -> Check:
+        """Write a file, durably, and return its check."""
+        write_file(self._folder / name, text)
+        return Check().plus(text.encode())
+
     def commit(self, commit: Commit, keep: Mapping[str, Commit] | None = None) -> None:
         """Make a commit the last one, and remove files that no commit needs any more.
 
@@ -308,16 +318,13 @@ class Checkpoint:
             commit: The commit; its files are there and synced (`sync`).
             keep: {title: commit of which it keeps server and clients}.
         """
-        for title, kept in (keep or {}).items():
-            name = f"kept-t{kept.trial}-r{kept.round}.json"
-            if name not in commit.files:
-                self._kept[name] = kept.to_keep()
-                text = self._kept[name].text
-                write_file(self._folder / name, text)
-                check = Check().plus(text.encode())
-                commit = replace(commit, files={**commit.files, name: check})
-            commit = replace(commit, kept={**commit.kept, title: name})
-        commit = commit.with_exact_files()
+        kept, files = dict(commit.kept), dict(commit.files)
+        for title, other in (keep or {}).items():
+            kept[title] = name = f"kept-t{other.trial}-r{other.round}.json"
+            if name not in files:
+                self._kept[name] = other.to_keep()
+                files[name] = self.write(name, self._kept[name].text)
+        commit = replace(commit, kept=kept, files=files).with_exact_files()
         sync_folder(self._folder)
         if (self._folder / LAST).exists():
             link_or_copy(self._folder / LAST, self._folder / BEFORE)
@@ -335,7 +342,7 @@ class Checkpoint:
         self.last = commit
 
     def _write(self, commit: Commit) -> None:
-        write_file(self._folder / LAST, commit.text)
+        self.write(LAST, commit.text)
 
     def _remove(self, files: Iterable[str]) -> None:
         for file in files:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
-from protofl.records.checkpoint import LAST, Checkpoint, Commit
+from protofl.records.checkpoint import LAST, Checkpoint, Commit, table_of
 from protofl.records.layout import CONFIG, METRICS, OWN, SUMMARY, check_free
 from protofl.records.reading import Reading
 from protofl.records.result import is_best
@@ -257,20 +257,24 @@ class RunFolder:
         write_tensors(self._folder / file, *server)
         self.add(row)
         names = {client: Path(path).name for client, path in paths.items()}
-        written = self._checkpoint.sync([file, *(() if self.elsewhere else names.values())])
-        trained = {c: (name, checks[c] if checks else written[name]) for c, name in names.items()}
-        before = self.commit.clients if self.commit and self.commit.trial == trial else {}
+        found = self._checkpoint.sync([file, *(() if self.elsewhere else names.values())])
+        trained = {c: (name, checks[c] if checks else found[name]) for c, name in names.items()}
+        before = self.commit if self.commit and self.commit.trial == trial else Commit()
+        client_files = {**before.client_files, **trained}
+        table = f"clients-t{trial}-r{row.round}.jsonl"
+        check = self._checkpoint.write(table, table_of(client_files))
         commit = replace(
             last,
             trial=trial,
             round=row.round,
             server=file,
+            clients=table,
             holders=tuple(sorted(holders)),
             elsewhere=self.elsewhere,
             record=self._record.length,
             finished=False,
-            files={**last.files, file: written[file]},
-            clients={**before, **trained},
+            files={**last.files, file: found[file], table: check},
+            client_files=client_files,
         )
         if best:
             kept[f"best-t{trial}"] = commit
@@ -291,7 +295,7 @@ class RunFolder:
     def committed_clients(self) -> dict[int, str]:
         """Return {client: file} of the round from which the run continues."""
         assert self.commit is not None
-        return {client: self._path(name) for client, (name, _) in self.commit.clients.items()}
+        return {client: self._path(name) for client, (name, _) in self.commit.client_files.items()}
 
     def committed_server(self) -> Packed:
         """Return the server's tensors of the round from which the run continues."""

@@ -61,7 +61,7 @@ def read_weights(
         found.trial,
         found.round,
         _tensors(folder / found.server),
-        {c: _tensors(folder / name) for c, (name, _) in sorted(found.clients.items())},
+        {c: _tensors(folder / name) for c, (name, _) in sorted(found.client_files.items())},
     )
 
 
@@ -70,8 +70,8 @@ def kept_round(
 ) -> tuple[Path, Commit]:
     """Return the folder and the files of a kept round, checked; see `read_weights`."""
     folder, found = kept_commit(run, which, trial)
-    wanted = {c: e for c, e in found.clients.items() if clients is None or c in clients}
-    found = replace(found, clients=wanted)
+    wanted = {c: e for c, e in found.client_files.items() if clients is None or c in clients}
+    found = replace(found, client_files=wanted)
     require_here(folder.parent, found)
     found.require(folder)
     return folder, found
@@ -83,7 +83,7 @@ def require_here(run: str | Path, found: Commit) -> None:
     Raises:
         UsageError: The backend keeps them.
     """
-    if found.clients and found.elsewhere:
+    if found.client_files and found.elsewhere:
         raise UsageError(
             f"{run}: the clients' weights are not in the run folder",
             "the hosts of the run's backend keep them, on the clients' own machines",

@@ -141,7 +141,7 @@ def scorers_of(
         side.begin(number)
         blobs = [*side.downloads(clients, Totals(), counted=False)]
     for client, blob in blobs:
-        file = folder / found.clients[client][0] if client in found.clients else None
+        file = folder / found.client_files[client][0] if client in found.client_files else None
         yield client, scorer_with(plan, trial, client, file, number, blob, preparation)
 
 

@@ -41,12 +41,11 @@ def test_a_commit_adds_what_trained(tmp_path):
     folder = commits(tmp_path / "run", range(5), lambda number: [number, number + 1])
     again = RunFolder.reopen(tmp_path / "run")
     assert again.commit == folder.commit
-    assert {c: int(name[-13]) for c, (name, _) in again.commit.clients.items()} == {
+    assert {c: int(name[-13]) for c, (name, _) in again.commit.client_files.items()} == {
         0: 0, 1: 1, 2: 2, 3: 3, 4: 4, 5: 4
     }  # fmt: skip
-    names = {*(name for name, _ in again.commit.clients.values()), again.commit.server}
-    before = {"client-00004-t0-r3.safetensors", "server-t0-r3.safetensors"}
-    names |= before | {"manifest.json", "before.json"}
+    names = {*again.commit.names, "manifest.json", "before.json"}
+    names |= {"client-00004-t0-r3.safetensors", "server-t0-r3.safetensors", "clients-t0-r3.jsonl"}
     assert files_in(tmp_path / "run") == names
     again.settle()
     assert files_in(tmp_path / "run") == names
@@ -56,7 +55,7 @@ def test_a_round_writes_the_files_of_its_participants_alone(tmp_path):
     """A client that did not train keeps its file, under the same name."""
     commits(tmp_path / "run", range(3), lambda number: range(9) if number == 0 else [number])
     last = Commit.read(tmp_path / "run/checkpoint/manifest.json")
-    rounds = {c: int(name[-13]) for c, (name, _) in last.clients.items()}
+    rounds = {c: int(name[-13]) for c, (name, _) in last.client_files.items()}
     assert rounds == dict.fromkeys(range(9), 0) | {1: 1, 2: 2}
 
 
@@ -66,7 +65,7 @@ def test_files_that_no_commit_names_do_not_count(tmp_path):
     for name in ("client-00000-t0-r3.safetensors", "server-t0-r3.safetensors", "kept-t0-r3.json"):
         (tmp_path / "run/checkpoint" / name).write_bytes(b"half of")
     folder = RunFolder.reopen(tmp_path / "run")
-    assert set(folder.commit.clients) == {0, 1, 2}
+    assert set(folder.commit.client_files) == {0, 1, 2}
     folder.settle()
     assert files_in(tmp_path / "run") == before
 
@@ -75,11 +74,15 @@ def test_a_kept_round_has_its_files_until_another_one_is_kept(tmp_path):
     """Round 1 is the best here; its client's file stays, though the client trains again."""
     folder = commits(tmp_path / "run", range(4), lambda number: [0], keep="best")
     assert folder._checkpoint.last.kept == {"best-t0": "kept-t0-r1.json"}
-    kept = {"kept-t0-r1.json", "server-t0-r1.safetensors", "client-00000-t0-r1.safetensors"}
-    rounds = {f"{who}-t0-r{n}.safetensors" for who in ("server", "client-00000") for n in (2, 3)}
-    assert files_in(tmp_path / "run") == kept | rounds | {"manifest.json", "before.json"}
+    names = ("server-t0-r{}.safetensors", "client-00000-t0-r{}.safetensors", "clients-t0-r{}.jsonl")
+    rounds = {name.format(number) for name in names for number in (1, 2, 3)}
+    assert files_in(tmp_path / "run") == rounds | {
+        "kept-t0-r1.json",
+        "manifest.json",
+        "before.json",
+    }
     weights = Commit.read(tmp_path / "run/checkpoint/kept-t0-r1.json")
-    assert (weights.round, set(weights.clients), weights.record) == (1, {0}, ())
+    assert (weights.round, set(weights.client_files), weights.record) == (1, {0}, ())
 
 
 def test_a_commit_is_read_as_it_was_written(tmp_path):
@@ -88,7 +91,7 @@ def test_a_commit_is_read_as_it_was_written(tmp_path):
     last = Commit.read(file)
     assert last == folder._checkpoint.last
     assert last.text == file.read_text()
-    assert list(json.loads(last.text)["clients"]) == ["0", "1", "2"]
+    assert list(json.loads((file.parent / last.clients).read_text())) == ["0", "1", "2"]
 
 
 def test_a_client_file_has_one_name(tmp_path):
@@ -129,7 +132,7 @@ def test_a_manifest_without_checksums_is_refused(tmp_path):
     folder = commits(tmp_path / "run", range(1), lambda number: [number])
     manifest = tmp_path / "run/checkpoint/manifest.json"
     values = {"trial": 0, "round": 0, "server": folder.commit.server, "holders": []}
-    values["clients"] = {str(c): name for c, (name, _) in folder.commit.clients.items()}
+    values["clients"] = {str(c): name for c, (name, _) in folder.commit.client_files.items()}
     manifest.write_text(json.dumps(values))
     with pytest.raises(pf.UsageError, match="no checksums") as caught:
         RunFolder.reopen(tmp_path / "run")

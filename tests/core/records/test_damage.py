@@ -207,6 +207,7 @@ PARTS = (
     "checkpoint/manifest.json",
     "checkpoint/before.json",
     "checkpoint/config.json",
+    "checkpoint/clients-*.jsonl",
     "checkpoint/kept-*.json",
     "checkpoint/server-t0-r2.safetensors",
     "checkpoint/server-t0-r1.safetensors",
@@ -215,7 +216,8 @@ PARTS = (
 )
 """A file of each kind in the folder after three rounds."""
 
-FAST = [("checkpoint/manifest.json", "emptied"), ("checkpoint/kept-*.json", "a bit at the end")]
+FAST = [("checkpoint/manifest.json", "emptied"), ("checkpoint/clients-*.jsonl", "a bit at the end")]
+FAST += [("checkpoint/kept-*.json", "a bit at the end")]
 FAST += [("checkpoint/client-*-r2.safetensors", "a bit in the middle"), ("config.json", "edited")]
 FAST += [("metrics.jsonl", d) for d in ("deleted", "doubled", "no last line", "edited")]
 FAST += [("checkpoint/server-t0-r2.safetensors", d) for d in ("a link", "of an older commit")]
@@ -376,9 +378,12 @@ def test_names_that_lead_out_of_the_folder(tmp_path, folders, name, where):
     name = str(victim) if name == "absolute" else name
     for file in ("manifest.json", "before.json"):
         check = [4, zlib.crc32(b"dear")]
+        line = json.dumps({"0": [name, *check]}).encode() + b"\n"
+        line_check = [len(line), zlib.crc32(line)]
+        (out / "checkpoint/forged.jsonl").write_bytes(line)
         changes = {
             "files": {"server": name, "checks": {name: check}},
-            "clients": {"clients": {"0": [name, *check]}},
+            "clients": {"clients": "forged.jsonl", "checks": {"forged.jsonl": line_check}},
             "kept": {"kept": {"best-t0": name}, "checks": {name: check}},
         }
 

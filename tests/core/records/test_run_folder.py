@@ -86,11 +86,12 @@ def test_the_checkpoint_holds_no_more_than_two_manifests_name(tmp_path):
     for file, number in (("manifest.json", 2), ("before.json", 1)):
         manifest = read(out / "checkpoint" / file)
         assert (manifest["trial"], manifest["round"]) == (0, number)
-        assert len(manifest["clients"]) >= 2
-        named |= {name for name, *_ in manifest["clients"].values()}
-        named |= {manifest["server"], manifest["config"]}
+        clients = read(out / "checkpoint" / manifest["clients"])
+        assert len(clients) >= 2
+        named |= {name for name, *_ in clients.values()}
+        named |= {manifest["server"], manifest["config"], manifest["clients"]}
     assert {p.name for p in (out / "checkpoint").iterdir()} == named
-    assert all(name.endswith((".safetensors", ".json")) for name in named)
+    assert all(name.endswith((".safetensors", ".json", ".jsonl")) for name in named)
 
 
 def test_config_json_records_what_the_run_was(tmp_path):

@@ -41,7 +41,7 @@ def weights_of(result):
     checkpoint = folder._checkpoint
     commits = {title: checkpoint.kept(title) for title in checkpoint.last.kept}
     for title, commit in {"now": checkpoint.last, **commits}.items():
-        clients = {c: file for c, (file, _) in commit.clients.items()}
+        clients = {c: file for c, (file, _) in commit.client_files.items()}
         found[title] = {
             who: (result.folder / "checkpoint" / file).read_bytes()
             for who, file in {"server": commit.server, **clients}.items()
@@ -240,7 +240,8 @@ def test_only_what_is_kept_lies_there(tmp_path):
     named = {"manifest.json", "before.json"}
     for name in [*named, *(p.name for p in folder.glob("kept-*.json"))]:
         values = json.loads((folder / name).read_text())
-        named |= {*values["checks"], *(name for name, *_ in values["clients"].values())}
+        clients = json.loads((folder / values["clients"]).read_text())
+        named |= {*values["checks"], *(name for name, *_ in clients.values())}
     assert {p.name for p in folder.iterdir()} == named
     kept = {p.name for p in folder.glob("kept-*.json")}
     now = json.loads((folder / "manifest.json").read_text())

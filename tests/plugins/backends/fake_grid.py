@@ -105,10 +105,10 @@ def lines(result):
 def same_state(first, second, run=RUN):
     """Check that a local and a deployed run have bit-identical servers and clients."""
     ours, theirs = (Commit.read(r.folder / "checkpoint/manifest.json") for r in (first, second))
-    assert ours.clients == theirs.clients
+    assert ours.client_files == theirs.client_files
     assert ours.files[ours.server] == theirs.files[ours.server]
     nodes = second.folder.parent.glob(f"*/runs/{run}/client-*.safetensors")
     kept = [path.read_bytes() for path in nodes]
-    assert ours.clients
-    for name, _ in ours.clients.values():
+    assert ours.client_files
+    for name, _ in ours.client_files.values():
         assert (first.folder / "checkpoint" / name).read_bytes() in kept, name

@@ -234,8 +234,8 @@ def test_random_lies_change_no_result_and_end_no_run(method, seed, rounds, tmp_p
             assert ours.get("metrics") == theirs.get("metrics")
     one, other = (Commit.read(r.folder / "checkpoint/manifest.json") for r in (there, found))
     assert server_of(there) == server_of(found)
-    assert {c: f for c, f in one.clients.items() if c} == {
-        c: f for c, f in other.clients.items() if c
+    assert {c: f for c, f in one.client_files.items() if c} == {
+        c: f for c, f in other.client_files.items() if c
     }
     left_out = sum(bool(row.get("absent")) + bool(row.get("unscored")) for row in found.record)
     assert left_out > rounds / 2  # most lies are seen
