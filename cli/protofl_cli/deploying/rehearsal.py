@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from protofl.errors import RunFailure, UsageError
-from protofl.system.files.commit import Generation
+from protofl.records.checkpoint import Commit
 from protofl_cli.deploying import programs
 from protofl_cli.deploying.federation_file import Federation, Site
 from protofl_cli.deploying.link import make_federation, running_link, submit
@@ -132,17 +132,17 @@ def compare_states(here: Path, there: Path) -> tuple[int, int]:
     Raises:
         RunFailure: One differs.
     """
-    ours, theirs = (Generation.read(f / "checkpoint" / "manifest.json") for f in (here, there))
+    ours, theirs = (Commit.read(f / "checkpoint" / "manifest.json") for f in (here, there))
     servers = [name for name in ours.files if name.startswith("server-")]
     for name in servers:
         if ours.files[name] != theirs.files.get(name):
             raise RunFailure(f"the deployed run differs from local in {name}")
     kept = {digest_of(path) for path in there.parent.glob("node-*/runs/*/client-*.safetensors")}
-    for client, (name, check) in sorted(ours.numbered.items()):
+    for client, (name, check) in sorted(ours.client_files.items()):
         same = digest_of(here / "checkpoint" / name) in kept
-        if not same or theirs.numbered.get(client) != (name, check):
+        if not same or theirs.client_files.get(client) != (name, check):
             raise RunFailure(f"the deployed run differs from local in client {client}")
-    return len(servers), len(ours.numbered)
+    return len(servers), len(ours.client_files)
 
 
 def digest_of(path: Path) -> str:

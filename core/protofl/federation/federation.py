@@ -104,7 +104,7 @@ class Federation:
         start = jobs.StartTrial(trial, parked=self._parked)
         if folder and folder.commit:
             keep_files(self.pool, folder.client_files)
-            start.files, start.checks = folder.committed_clients(), folder.commit.checks
+            start.files, start.checks = folder.committed_clients(), folder.commit.client_checks
         self.pool.broadcast(start)
 
     def resume(self, folder: RunFolder) -> None:

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from protofl.errors import UsageError, unknown
 from protofl.hooks.views.run_info import RunInfo
+from protofl.records.checkpoint import Commit
 from protofl.records.layout import architectures_in
 from protofl.records.reading import Reading
-from protofl.records.weights import kept_generation, require_here
+from protofl.records.weights import kept_commit, require_here
 from protofl.system.files.atomic import LARGEST_DATA, regular_file
 from protofl.system.files.checksums import sha256_of
-from protofl.system.files.commit import Generation
 from protofl.system.files.tensors import opened_tensors, read_tensors
 from protofl.system.formatting import shortened
 
@@ -193,7 +193,7 @@ class _KeptRun(InitialWeights):
         self._clients, self._names = config["clients"], architectures_in(config)
         self._kept = lru_cache(maxsize=8)(self._read)
 
-    def _read(self, seed: int) -> tuple[Path, Generation, dict[str, int]]:
+    def _read(self, seed: int) -> tuple[Path, Commit, dict[str, int]]:
         """Return the folder and files of a trial's last round, and a client per architecture."""
         if seed not in self._seeds:
             known = ", ".join(map(str, self._seeds[:10]))
@@ -202,9 +202,9 @@ class _KeptRun(InitialWeights):
                 f"its seeds: {known}",
                 "a trial starts from the trial with the same seed, because of its split",
             )
-        folder, found = kept_generation(self.path, "last", seed - self._seeds.start)
+        folder, found = kept_commit(self.path, "last", seed - self._seeds.start)
         require_here(self.path, found)
-        clients = sorted(found.numbered, reverse=True)
+        clients = sorted(found.client_files, reverse=True)
         return folder, found, {self._name(client): client for client in clients}
 
     def _name(self, client: int) -> str:
@@ -215,8 +215,8 @@ class _KeptRun(InitialWeights):
         """A digest of the sizes and checksums of all clients' files."""
         about: list[object] = [self._names, self._clients]
         for seed in self._seeds:
-            numbered = self._kept(seed)[1].numbered
-            about.append([[n, *check.values] for n, (_, check) in sorted(numbered.items())])
+            clients = self._kept(seed)[1].client_files
+            about.append([[c, *check.values] for c, (_, check) in sorted(clients.items())])
         return hashlib.sha256(json.dumps(about).encode()).hexdigest()
 
     def tensors(self, client: int, seed: int) -> dict[str, Tensor]:
@@ -227,9 +227,9 @@ class _KeptRun(InitialWeights):
             if name not in others:
                 raise unknown("architecture in " + self.where + ":", name, {*self._names})
             client = others[name]
-        if client not in found.numbered:
+        if client not in found.client_files:
             return {}  # it never trained
-        file, check = found.numbered[client]
+        file, check = found.client_files[client]
         check.require(folder / file)
         start = "model/"
         return {

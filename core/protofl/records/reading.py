@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from protofl.errors import UsageError
+from protofl.records.checkpoint import commit_values
 from protofl.records.layout import (
     CONFIG,
     FAILURE,
@@ -28,7 +29,6 @@ from protofl.records.result import is_best, is_exhausted, summarise
 from protofl.records.row import Row, round_after
 from protofl.records.weights import Weights, read_weights
 from protofl.system.files.checksums import Check, Damaged, read_json
-from protofl.system.files.commit import manifest_values
 from protofl.system.files.home import expand_user
 from protofl.system.files.lock import LOCK, is_held
 
@@ -241,7 +241,7 @@ class Reading:
             if not manifest.is_file() or "checks" not in table_of(manifest):
                 return ""  # a copy without its checkpoint, or of an early version
             try:
-                check = Check.of_values(manifest_values(manifest)["record"][1:])
+                check = Check.of_values(commit_values(manifest)["record"][1:])
                 check.require((self.folder / METRICS).resolve(), grows=True)
                 return ""
             except Damaged as problem:

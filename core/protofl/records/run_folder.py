@@ -1,33 +1,29 @@
 """The run folder: how a run writes it, and how an interrupted run is resumed.
 
 Files: ``config.json`` (resolved options), ``partition.json``, ``metrics.jsonl`` (a line per round),
-``summary.json`` and ``checkpoint/``. A manifest, renamed last, commits a round. Files that it does
-not name do not count, so a killed run resumes from its last complete round. The manifest holds
-checksums of all its files and of the record's lines (`protofl.system.files.manifest`).
-
-A round writes only the files of its participants. A journal names the files of all trained clients,
-and the manifest says how much of the journal counts.
+``summary.json`` and ``checkpoint/``. A round is committed by one table of the files that count,
+`protofl.records.checkpoint.Commit`, so a killed run resumes from its last complete round. The table
+also says how much of ``metrics.jsonl`` counts. A round writes only the files of its participants.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
-from protofl.records.committed import Commit
+from protofl.records.checkpoint import LAST, Checkpoint, Commit, table_of
 from protofl.records.layout import CONFIG, METRICS, OWN, SUMMARY, check_free
 from protofl.records.reading import Reading
+from protofl.records.result import is_best
 from protofl.records.row import Row
 from protofl.system.files.atomic import write_json
 from protofl.system.files.checksums import Check, Damaged, Record, check_plain
-from protofl.system.files.commit import ELSEWHERE
 from protofl.system.files.home import expand_user
-from protofl.system.files.manifest import Manifest
 from protofl.system.files.tables import unchanged_table
 from protofl.system.files.tensors import Packed, read_tensors, write_tensors
 from protofl.system.options.table import EXTENDED
@@ -50,9 +46,8 @@ class RunFolder:
     elsewhere: bool = False
 
     def __post_init__(self) -> None:
-        self._kept = ""  # the name of the kept round that the run continues, if it is not the last
-        self._checkpoint = self.path / "checkpoint"
-        self._manifest = Manifest(self._checkpoint)
+        self._folder = self.path / "checkpoint"
+        self._checkpoint = Checkpoint(self._folder)
         self._record = Record(self.path / METRICS, Row)
 
     @property
@@ -99,10 +94,10 @@ class RunFolder:
     def _begin(self, config: Mapping[str, Any]) -> None:
         """Commit the configuration before the first round."""
         (self.path / METRICS).touch()
-        self._checkpoint.mkdir(exist_ok=True)
-        write_json(self._checkpoint / CONFIG, config)
-        begun = {"config": CONFIG, "record": self._record.length}
-        self._manifest.commit(begun, {}, journal="begin.jsonl")
+        self._folder.mkdir(exist_ok=True)
+        write_json(self._folder / CONFIG, config)
+        files = self._checkpoint.sync([CONFIG])
+        self._checkpoint.commit(Commit(config=CONFIG, record=self._record.length, files=files))
 
     @classmethod
     def reopen(cls, path: Path, *, extend: bool = False, back: bool = False) -> RunFolder:
@@ -118,21 +113,26 @@ class RunFolder:
         """
         folder = cls(expand_user(path).absolute())
 
-        def read_record(values: Mapping[str, Any]) -> None:
-            folder._record.read(values.get("record"))
-            folder.finished = bool(values.get("finished")) and not extend
+        def read_record(commit: Commit) -> None:
+            folder._record.read(commit.record)
+            folder.finished = commit.finished and not extend
 
         try:
             check_plain(folder.path, OWN)
-            folder._manifest.read(read_record, back=back)
-            if not folder._manifest.values and not folder._record.is_empty:
-                raise Damaged(f"{folder._checkpoint / 'manifest.json'} is missing")
+            folder._checkpoint.read(read_record, back=back)
+            if not folder._checkpoint.last.files and not folder._record.is_empty:
+                raise Damaged(f"{folder._folder / LAST} is missing")
         except Damaged as problem:
             problem.what = f"--resume: {problem.what}"
             problem.do = f"restore the file, or start again with --config {path / CONFIG}"
             raise
-        folder._take_commit()
+        folder._continue(folder._checkpoint.last)
         return folder
+
+    def _continue(self, commit: Commit) -> None:
+        """Continue the run from a commit."""
+        if commit.server:
+            self.commit, self.elsewhere = commit, commit.elsewhere
 
     def config(self) -> dict[str, Any]:
         """Return the content of ``config.json``.
@@ -140,9 +140,9 @@ class RunFolder:
         Raises:
             Damaged: The file is not complete, or has changed since the run began.
         """
-        file, began = self.path / CONFIG, self._manifest.values.get("config")
-        free = EXTENDED if self._manifest.values.get("extended") else ()
-        values = unchanged_table(file, self._checkpoint / began if began else None, free)
+        file, last = self.path / CONFIG, self._checkpoint.last
+        first = self._folder / last.config if last.config else None
+        values = unchanged_table(file, first, EXTENDED if last.extended else ())
         data, options = values.get("data"), values.get("options")
         if not (isinstance(data, dict) and "digest" in data and isinstance(options, dict)):
             raise Damaged(f"{file} doesn't say what the run was", do="start a new one")
@@ -164,13 +164,13 @@ class RunFolder:
         shutil.rmtree(self.parked, ignore_errors=True)  # of a run that was killed
         if not self.finished:
             (self.path / SUMMARY).unlink(missing_ok=True)
-            self._manifest.settle()
+            self._checkpoint.settle()
         self._record.cut()
-        if not self._manifest.values:  # it was killed inside `create`
+        if not self._checkpoint.last.files:  # it was killed inside `create`
             self._begin(self.config())
-        if self._manifest.values.get("extended"):  # it may have been killed before writing it
+        if self._checkpoint.last.extended:  # it may have been killed before writing it
             write_json(self.path / CONFIG, self.config())
-        return "; ".join(filter(None, [self._manifest.damage, *self._manifest.lost]))
+        return "; ".join(filter(None, [self._checkpoint.damage, *self._checkpoint.lost]))
 
     def extend(self, config: Mapping[str, Any]) -> None:
         """Give the run other numbers of rounds and trials.
@@ -178,9 +178,11 @@ class RunFolder:
         Args:
             config: The new content of ``config.json``.
         """
-        name = f"config-{config['trials']}x{config['rounds']}.json"
-        write_json(self._checkpoint / name, config)
-        self._manifest.restate({"config": name, "extended": True, "finished": False})
+        name, last = f"config-{config['trials']}x{config['rounds']}.json", self._checkpoint.last
+        write_json(self._folder / name, config)
+        files = last.files | self._checkpoint.sync([name])
+        now = replace(last, config=name, extended=True, finished=False, files=files)
+        self._checkpoint.restate(now)
         write_json(self.path / CONFIG, config)
 
     def add(self, row: Row) -> None:
@@ -192,7 +194,8 @@ class RunFolder:
         """Write the summary; the run is finished."""
         write_json(self.path / SUMMARY, summary)
         if not self.finished:
-            self._manifest.restate({"record": self._record.length, "finished": True})
+            last = self._checkpoint.last
+            self._checkpoint.restate(replace(last, record=self._record.length, finished=True))
             self.finished = True
 
     # --- checkpoints ----------------------------------------------------------------------------
@@ -202,7 +205,7 @@ class RunFolder:
         return {c: self._path(f"client-{c:05d}-t{trial}-r{round}.safetensors") for c in clients}
 
     def _path(self, name: str) -> str:
-        return name if self.elsewhere else str(self._checkpoint / name)
+        return name if self.elsewhere else str(self._folder / name)
 
     def place_clients(self, *, elsewhere: bool) -> None:
         """Say where hosts write clients: to the folder, or elsewhere under plain names.
@@ -222,7 +225,7 @@ class RunFolder:
     @property
     def client_files(self) -> set[str]:
         """The names of the clients' files that the run may need."""
-        return {name for name in self._manifest.names if name.startswith("client-")}
+        return {name for name in self._checkpoint.names if name.startswith("client-")}
 
     def commit_round(
         self,
@@ -232,10 +235,9 @@ class RunFolder:
         paths: Mapping[int, str],
         checks: Mapping[int, Check] | None = None,
         *,
-        keep: bool = False,
-        best: bool = False,
+        keep: str = "current",
     ) -> None:
-        """Commit a round: server file, line of the record, manifest; then remove old files.
+        """Commit a round: server file, line of the record, table of files; then remove old files.
 
         Args:
             row: The round's line of the record.
@@ -244,68 +246,58 @@ class RunFolder:
             paths: {client: file} of clients that have trained since the last commit; the files
                 have been written already.
             checks: {client: check} of these files if they are elsewhere.
-            keep: Keep the last round of the trial before.
-            best: Keep this round as the best of its trial.
+            keep: What ``--keep`` says: ``current``, or ``last`` for the last round of the trial
+                before too, or ``best`` for both and the best round.
         """
-        trial, round, before = row.trial, row.round, self._manifest.values
-        begins, last = before.get("trial", trial) != trial, {}
-        if begins and keep:
-            t, r = before["trial"], before["round"]
-            last = {f"last-t{t}": f"kept-t{t}-r{r}.json"}
-        file = f"server-t{trial}-r{round}.safetensors"
-        write_tensors(self._checkpoint / file, *server)
+        trial, last, kept = row.trial, self._checkpoint.last, dict[str, Commit]()
+        if keep != "current" and last.server and last.trial != trial:
+            kept[f"last-t{last.trial}"] = last
+        best = keep == "best" and is_best(row, self.rows)
+        file = f"server-t{trial}-r{row.round}.safetensors"
+        write_tensors(self._folder / file, *server)
         self.add(row)
-        self._manifest.commit(
-            {
-                "trial": trial,
-                "round": round,
-                "server": file,
-                "holders": sorted(holders),
-                "record": self._record.length,
-                **({ELSEWHERE: True} if self.elsewhere else {}),
-                **{key: before[key] for key in ("config", "extended") if key in before},
-            },
-            {client: Path(path).name for client, path in paths.items()},
-            checks if self.elsewhere else None,
-            journal=f"clients-t{trial}-r{round}.jsonl",
-            anew=begins,
-            base=self._kept,
-            keep={f"best-t{trial}": f"kept-t{trial}-r{round}.json"} if best else {},
-            keep_before=last,
+        names = {client: Path(path).name for client, path in paths.items()}
+        found = self._checkpoint.sync([file, *(() if self.elsewhere else names.values())])
+        trained = {c: (name, checks[c] if checks else found[name]) for c, name in names.items()}
+        before = self.commit if self.commit and self.commit.trial == trial else Commit()
+        client_files = {**before.client_files, **trained}
+        table = f"clients-t{trial}-r{row.round}.jsonl"
+        check = self._checkpoint.write(table, table_of(client_files))
+        commit = replace(
+            last,
+            trial=trial,
+            round=row.round,
+            server=file,
+            clients=table,
+            holders=tuple(sorted(holders)),
+            elsewhere=self.elsewhere,
+            record=self._record.length,
+            finished=False,
+            files={**last.files, file: found[file], table: check},
+            client_files=client_files,
         )
-        self._kept = ""
-        self._take_commit()
-
-    def _take_commit(self) -> None:
-        kept = self._manifest.kept(self._kept)
-        values = kept.values if kept else self._manifest.values
-        if "server" in values:
-            self.elsewhere = bool(values.get(ELSEWHERE))
-            numbered = kept.numbered if kept else self._manifest.numbered
-            clients = {client: name for client, (name, _) in numbered.items()}
-            checks = {c: check.values for c, (_, check) in numbered.items() if self.elsewhere}
-            keys = ("trial", "round", "server", "holders", "journal")
-            self.commit = Commit(
-                clients=clients, checks=checks, **{key: values[key] for key in keys}
-            )
+        if best:
+            kept[f"best-t{trial}"] = commit
+        self._checkpoint.commit(commit, kept)
+        self._continue(self._checkpoint.last)
 
     def has_last(self, trial: int) -> bool:
         """Return True if the last round of a finished trial is kept."""
-        return self._manifest.kept(f"last-t{trial}") is not None
+        return self._checkpoint.kept(f"last-t{trial}") is not None
 
     def continue_trial(self, trial: int) -> None:
         """Continue a trial at its last round, which may be a kept one."""
         if self.commit is None or self.commit.trial != trial:
-            assert self.has_last(trial)
-            self._kept = f"last-t{trial}"
-            self._take_commit()
+            kept = self._checkpoint.kept(f"last-t{trial}")
+            assert kept is not None
+            self._continue(kept)
 
     def committed_clients(self) -> dict[int, str]:
         """Return {client: file} of the round from which the run continues."""
         assert self.commit is not None
-        return {c: self._path(name) for c, name in self.commit.clients.items()}
+        return {client: self._path(name) for client, (name, _) in self.commit.client_files.items()}
 
     def committed_server(self) -> Packed:
         """Return the server's tensors of the round from which the run continues."""
         assert self.commit is not None
-        return read_tensors(self._checkpoint / self.commit.server)
+        return read_tensors(self._folder / self.commit.server)

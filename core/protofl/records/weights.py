@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from protofl.errors import UsageError
-from protofl.system.files.commit import ELSEWHERE, KEPT, Generation
+from protofl.records.checkpoint import LAST, Commit
 from protofl.system.files.home import expand_user
 
 if TYPE_CHECKING:
@@ -58,32 +58,32 @@ def read_weights(
     """
     folder, found = kept_round(run, which, trial, clients)
     return Weights(
-        found.values["trial"],
-        found.values["round"],
-        _tensors(folder / found.values["server"]),
-        {c: _tensors(folder / name) for c, (name, _) in sorted(found.numbered.items())},
+        found.trial,
+        found.round,
+        _tensors(folder / found.server),
+        {c: _tensors(folder / name) for c, (name, _) in sorted(found.client_files.items())},
     )
 
 
 def kept_round(
     run: str | Path, which: str, trial: int, clients: Collection[int] | None
-) -> tuple[Path, Generation]:
+) -> tuple[Path, Commit]:
     """Return the folder and the files of a kept round, checked; see `read_weights`."""
-    folder, found = kept_generation(run, which, trial)
-    wanted = {c: e for c, e in found.numbered.items() if clients is None or c in clients}
-    found = replace(found, numbered=wanted)
+    folder, found = kept_commit(run, which, trial)
+    wanted = {c: e for c, e in found.client_files.items() if clients is None or c in clients}
+    found = replace(found, client_files=wanted)
     require_here(folder.parent, found)
     found.require(folder)
     return folder, found
 
 
-def require_here(run: str | Path, found: Generation) -> None:
+def require_here(run: str | Path, found: Commit) -> None:
     """Check that the clients' files of a kept round are in the run folder.
 
     Raises:
         UsageError: The backend keeps them.
     """
-    if found.numbered and found.values.get(ELSEWHERE):
+    if found.client_files and found.elsewhere:
         raise UsageError(
             f"{run}: the clients' weights are not in the run folder",
             "the hosts of the run's backend keep them, on the clients' own machines",
@@ -92,24 +92,20 @@ def require_here(run: str | Path, found: Generation) -> None:
         )
 
 
-def kept_generation(run: str | Path, which: str, trial: int) -> tuple[Path, Generation]:
+def kept_commit(run: str | Path, which: str, trial: int) -> tuple[Path, Commit]:
     """Return the folder and the files of a kept round, before their checks; see `read_weights`."""
-    folder = expand_user(run) / "checkpoint"
-    now = Generation.read(folder / "manifest.json")
-    values, title = now.values, f"{KEPT}{which}-t{trial}"
-    if which == "last" and values.get("trial") == trial:
-        found = now.fixed()
-    elif title in values:
-        found = Generation.read(folder / values[title])
-    else:
-        kept = [key.removeprefix(KEPT) for key in values if key.startswith(KEPT)]
-        kept += [f"last-t{values['trial']}"] if "trial" in values else []
-        raise UsageError(
-            f"{run} has not kept {which}-t{trial}",
-            f"it has kept: {', '.join(sorted(kept)) or 'nothing'}",
-            "see --keep",
-        )
-    return folder, found
+    folder, title = expand_user(run) / "checkpoint", f"{which}-t{trial}"
+    last = Commit.read(folder / LAST)
+    here = f"last-t{last.trial}" if last.server else ""
+    if title == here:
+        return folder, last.to_keep()
+    if title in last.kept:
+        return folder, Commit.read(folder / last.kept[title])
+    raise UsageError(
+        f"{run} has not kept {title}",
+        f"it has kept: {', '.join(sorted(filter(None, {*last.kept, here}))) or 'nothing'}",
+        "see --keep",
+    )
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:

@@ -361,7 +361,7 @@ class _Lifecycle:
                 every, best = settings.checkpoint_every, settings.keep == "best"
                 best = best and is_best(row, self.folder.rows)
                 if every and ((number + 1) % every == 0 or last or best):
-                    self._commit(federation, row, trained, best=best)
+                    self._commit(federation, row, trained)
                     trained = set()
                 else:
                     self.folder.add(row)
@@ -372,7 +372,7 @@ class _Lifecycle:
                 self._note(f"{name} ends after round {number + 1}: its best round is {age}")
                 break
 
-    def _commit(self, federation: Federation, row: Row, trained: set[int], *, best: bool) -> None:
+    def _commit(self, federation: Federation, row: Row, trained: set[int]) -> None:
         """Commit a round, with all clients that trained since the last commit."""
         paths = self.folder.client_paths(sorted(trained), federation.trial, row.round)
         seconds, checks = federation.save_clients(sorted(trained), paths)
@@ -380,8 +380,8 @@ class _Lifecycle:
         row = row.changed(seconds={**row.seconds, **spent})
         with self.profile.sums.span("commit", "server"):
             server = pack_server(federation.server)
-            holders, keep = federation.holders, self.plan.settings.keep != "current"
-            self.folder.commit_round(row, server, holders, paths, checks, keep=keep, best=best)
+            holders, keep = federation.holders, self.plan.settings.keep
+            self.folder.commit_round(row, server, holders, paths, checks, keep=keep)
             keep_files(federation.pool, self.folder.client_files)
 
     def conclude(self) -> Result:

@@ -134,14 +134,14 @@ def scorers_of(
     """
     own = reading.weights(which, trial, []).trial  # of a part of a run, the trial of the whole
     folder, found = kept_round(reading.folder, which, own, [*clients])
-    number = found.values["round"]
+    number = found.round
     with standard_torch(), compute_threads(plan.settings.server_threads):
         side = ServerSide(plan, trial, Sums())
-        unpack_server(side.record, read_tensors(folder / found.values["server"]))
+        unpack_server(side.record, read_tensors(folder / found.server))
         side.begin(number)
         blobs = [*side.downloads(clients, Totals(), counted=False)]
     for client, blob in blobs:
-        file = folder / found.numbered[client][0] if client in found.numbered else None
+        file = folder / found.client_files[client][0] if client in found.client_files else None
         yield client, scorer_with(plan, trial, client, file, number, blob, preparation)
 
 

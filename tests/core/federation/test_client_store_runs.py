@@ -13,8 +13,8 @@ from torch import nn
 
 import protofl as pf
 from protofl.federation import client_store as store
+from protofl.records.checkpoint import Checkpoint
 from protofl.records.run_folder import RunFolder
-from protofl.system.files.commit import Journal
 
 pytestmark = pytest.mark.always
 
@@ -102,12 +102,16 @@ class Killed(BaseException):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["os.replace", "os.link", "journal"])
+@pytest.mark.parametrize("place", ["os.replace", "os.link", "commit"])
 @pytest.mark.parametrize(
     "late", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["before", "after"]
 )
 def test_a_kill_at_each_step_of_writing(tmp_path, monkeypatch, place, late):
-    places = {"os.replace": (os, "replace"), "os.link": (os, "link"), "journal": (Journal, "add")}
+    places = {
+        "os.replace": (os, "replace"),
+        "os.link": (os, "link"),
+        "commit": (Checkpoint, "_write"),
+    }
     holder, name = places[place]
     options = {"rounds": 3, "participation": 0.5, "client_store": "disk", "dry_step": False}
     whole = train(Counting, tmp_path / "whole", **options)

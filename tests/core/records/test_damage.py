@@ -208,6 +208,7 @@ PARTS = (
     "checkpoint/before.json",
     "checkpoint/config.json",
     "checkpoint/clients-*.jsonl",
+    "checkpoint/kept-*.json",
     "checkpoint/server-t0-r2.safetensors",
     "checkpoint/server-t0-r1.safetensors",
     "checkpoint/client-*-r2.safetensors",
@@ -216,6 +217,7 @@ PARTS = (
 """A file of each kind in the folder after three rounds."""
 
 FAST = [("checkpoint/manifest.json", "emptied"), ("checkpoint/clients-*.jsonl", "a bit at the end")]
+FAST += [("checkpoint/kept-*.json", "a bit at the end")]
 FAST += [("checkpoint/client-*-r2.safetensors", "a bit in the middle"), ("config.json", "edited")]
 FAST += [("metrics.jsonl", d) for d in ("deleted", "doubled", "no last line", "edited")]
 FAST += [("checkpoint/server-t0-r2.safetensors", d) for d in ("a link", "of an older commit")]
@@ -367,7 +369,7 @@ def forged(file, change):
 
 
 @pytest.mark.parametrize("name", ["../../victim/1.safetensors", "absolute", "..", "a/b", ""])
-@pytest.mark.parametrize("where", ["files", "journal"])
+@pytest.mark.parametrize("where", ["files", "clients", "kept"])
 def test_names_that_lead_out_of_the_folder(tmp_path, folders, name, where):
     out, victim = tmp_path / "run", tmp_path / "victim/1.safetensors"
     shutil.copytree(folders.cut, out)
@@ -375,19 +377,19 @@ def test_names_that_lead_out_of_the_folder(tmp_path, folders, name, where):
     victim.write_bytes(b"dear")
     name = str(victim) if name == "absolute" else name
     for file in ("manifest.json", "before.json"):
-        if where == "files":
-            forged(
-                out / "checkpoint" / file,
-                lambda values: values.update(
-                    server=name, checks=values["checks"] | {name: [4, zlib.crc32(b"dear")]}
-                ),
-            )
-            continue
-        line = json.dumps({"0": [name, 4, zlib.crc32(b"dear")]}).encode() + b"\n"
+        check = [4, zlib.crc32(b"dear")]
+        line = json.dumps({"0": [name, *check]}).encode() + b"\n"
+        line_check = [len(line), zlib.crc32(line)]
+        (out / "checkpoint/forged.jsonl").write_bytes(line)
+        changes = {
+            "files": {"server": name, "checks": {name: check}},
+            "clients": {"clients": "forged.jsonl", "checks": {"forged.jsonl": line_check}},
+            "kept": {"kept": {"best-t0": name}, "checks": {name: check}},
+        }
 
-        def change(values, line=line):
-            (out / "checkpoint" / values["journal"]).write_bytes(line)
-            values["checks"][values["journal"]] = [len(line), zlib.crc32(line)]
+        def change(values, changes=changes[where]):
+            for key, value in changes.items():
+                values[key] = {**values[key], **value} if isinstance(value, dict) else value
 
         forged(out / "checkpoint" / file, change)
     assert "leads out of the folder" in resumed(folders, out)

@@ -42,6 +42,22 @@ def test_an_interrupted_run_opens_replays_and_goes_on(older):
     before = run.rows
     result = pf.run(resume=True, out="0.1.0-interrupted", backend="local", data_dir="data")
     assert [*map(dict, result.record[:2])] == [*map(dict, before)] and len(result.record) == 4
+    best, last = (pf.read_weights("0.1.0-interrupted", which) for which in ("best", "last"))
+    assert (best.round, last.round) == (result.summary["best_round"], 3)
+    assert best.clients.keys() == last.clients.keys() == {0, 1}
+
+
+def test_weights_that_protofl_0_1_0_has_kept(older):
+    """A journal lists the files of the clients, and counts up to the length in the commit."""
+    best, last = (pf.read_weights("0.1.0-interrupted", which) for which in ("best", "last"))
+    assert (best.round, last.round) == (0, 1)
+    assert best.clients.keys() == last.clients.keys() == {0, 1}
+    journal = older / "0.1.0-interrupted/checkpoint/clients-t0-r1.jsonl"
+    journal.write_text(journal.read_text() + '{"0": ["client-00000-t0-r9.safetensors", 1, 1]}\n')
+    assert pf.read_weights("0.1.0-interrupted", "last").clients.keys() == {0, 1}
+    journal.write_text(journal.read_text().replace("r1", "r0"))
+    with pytest.raises(pf.UsageError, match=r"clients-t0-r1\.jsonl is damaged"):
+        pf.read_weights("0.1.0-interrupted", "last")
 
 
 def test_a_run_of_0_1_0_is_the_one_that_its_options_ask_for_now(older):

@@ -12,8 +12,6 @@ from runtime_toys import DATA, install, train, without_times
 
 import protofl as pf
 from protofl.federation.plan import Plan
-from protofl.system.files.checksums import Check
-from protofl.system.files.commit import Journal
 from protofl.system.machine import machine_facts
 from protofl.system.options.parsing import options_in
 
@@ -88,12 +86,10 @@ def test_the_checkpoint_holds_no_more_than_two_manifests_name(tmp_path):
     for file, number in (("manifest.json", 2), ("before.json", 1)):
         manifest = read(out / "checkpoint" / file)
         assert (manifest["trial"], manifest["round"]) == (0, number)
-        journal = manifest["journal"]
-        check = Check.of_values(manifest["checks"][journal])
-        clients = Journal.read(out / "checkpoint" / journal, check)
+        clients = read(out / "checkpoint" / manifest["clients"])
         assert len(clients) >= 2
-        named |= {name for name, _ in clients.values()}
-        named |= {manifest["server"], manifest["config"], journal}
+        named |= {name for name, *_ in clients.values()}
+        named |= {manifest["server"], manifest["config"], manifest["clients"]}
     assert {p.name for p in (out / "checkpoint").iterdir()} == named
     assert all(name.endswith((".safetensors", ".json", ".jsonl")) for name in named)
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 from interrupted_runs import Killed, Remembering, interrupted
 from runtime_toys import DATA, install, train, without_times
 
 import protofl as pf
+from protofl.records.checkpoint import Checkpoint, Commit
 from protofl.records.run_folder import RunFolder
-from protofl.system.files import checksums, commit
+from protofl.system.files import checksums
 
 pytestmark = pytest.mark.always
 
@@ -36,18 +38,14 @@ def weights_of(result):
     """Return the bytes of all files of the last commit and of kept rounds."""
     folder = RunFolder.reopen(result.folder, extend=True)
     found = {}
-    generations = {"now": folder._manifest._now} | {
-        name: folder._manifest.kept(name)
-        for name in (f"{which}-t{trial}" for which in ("best", "last") for trial in range(9))
-    }
-    for name, generation in generations.items():
-        if generation is not None:
-            clients = {c: file for c, (file, _) in generation.numbered.items()}
-            files = {"server": generation.values["server"], **clients}
-            found[name] = {
-                who: (result.folder / "checkpoint" / file).read_bytes()
-                for who, file in files.items()
-            }
+    checkpoint = folder._checkpoint
+    commits = {title: checkpoint.kept(title) for title in checkpoint.last.kept}
+    for title, commit in {"now": checkpoint.last, **commits}.items():
+        clients = {c: file for c, (file, _) in commit.client_files.items()}
+        found[title] = {
+            who: (result.folder / "checkpoint" / file).read_bytes()
+            for who, file in {"server": commit.server, **clients}.items()
+        }
     return found
 
 
@@ -137,14 +135,14 @@ def test_what_goes_on_may_be_interrupted(tmp_path, at):
 def test_it_may_be_killed_while_it_begins_to_go_on(tmp_path, monkeypatch):
     at_once = train(Remembering, tmp_path / "once", rounds=4)
     train(Remembering, tmp_path / "run", rounds=2)
-    write, restate = commit.Generation.write, RunFolder.extend
+    write, restate = Checkpoint.restate, RunFolder.extend
 
     def killed_behind(self, config):
         def stop(*args):
             write(*args)
             raise Killed
 
-        monkeypatch.setattr(commit.Generation, "write", stop)
+        monkeypatch.setattr(Checkpoint, "restate", stop)
         restate(self, config)
 
     monkeypatch.setattr(RunFolder, "extend", killed_behind)
@@ -242,10 +240,9 @@ def test_only_what_is_kept_lies_there(tmp_path):
     named = {"manifest.json", "before.json"}
     for name in [*named, *(p.name for p in folder.glob("kept-*.json"))]:
         values = json.loads((folder / name).read_text())
-        named |= values["checks"].keys()
-        for line in (folder / values["journal"]).read_text().splitlines():
-            named |= {name for name, *_ in json.loads(line).values()}
-    assert {p.name for p in folder.iterdir()} <= named
+        clients = json.loads((folder / values["clients"]).read_text())
+        named |= {*values["checks"], *(name for name, *_ in clients.values())}
+    assert {p.name for p in folder.iterdir()} == named
     kept = {p.name for p in folder.glob("kept-*.json")}
     now = json.loads((folder / "manifest.json").read_text())
     before = json.loads((folder / "before.json").read_text())
@@ -302,11 +299,8 @@ def test_kept_weights_are_read(tmp_path):
     assert "it has kept: best-t0, best-t1, last-t0, last-t1" in str(caught.value)
 
 
-def test_a_manifest_is_the_same_bytes_whatever_the_order_of_its_files(tmp_path):
+def test_a_commit_is_the_same_bytes_whatever_the_order_of_its_files():
     """Run folders are compared by bytes, and the order of sets differs between processes."""
     checks = {name: checksums.Check(number) for number, name in enumerate("abc")}
-    values = {"server": "a", "config": "b", "journal": "c"}
-    backwards = dict(reversed(checks.items()))
-    for name, files in (("one", checks), ("two", backwards)):
-        commit.Generation(values, files).write(tmp_path / name)
-    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    one = Commit(server="a", config="b", kept={"best-t0": "c"}, files=checks)
+    assert one.text == replace(one, files=dict(reversed(checks.items()))).text

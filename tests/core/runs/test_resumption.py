@@ -21,8 +21,7 @@ from runtime_toys import DATA, GIVEN, install, train, without_times
 from torch import nn
 
 import protofl as pf
-from protofl.records import run_folder
-from protofl.system.files import commit
+from protofl.records import checkpoint, run_folder
 from protofl_workbench.replaying.replay import replay
 
 pytestmark = pytest.mark.always
@@ -79,7 +78,7 @@ def killing(monkeypatch, place, number, late):
 
 PLACES = {
     "os.replace": (os, "replace"),
-    "manifest": (commit, "write_json"),
+    "manifest": (checkpoint, "write_file"),
     "save_server": (run_folder, "write_tensors"),
     "add": (run_folder.RunFolder, "add"),
     "unlink": (Path, "unlink"),

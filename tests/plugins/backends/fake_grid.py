@@ -6,7 +6,7 @@ import json
 from itertools import count
 
 import protofl as pf
-from protofl.system.files.commit import Generation
+from protofl.records.checkpoint import Commit
 from protofl_plugins.backends import flower
 from protofl_plugins.backends.node import Node
 from protofl_plugins.backends.posts import Delivery, Deployed, Site
@@ -104,12 +104,11 @@ def lines(result):
 
 def same_state(first, second, run=RUN):
     """Check that a local and a deployed run have bit-identical servers and clients."""
-    ours, theirs = (Generation.read(r.folder / "checkpoint/manifest.json") for r in (first, second))
-    assert ours.numbered == theirs.numbered
-    server = ours.values["server"]
-    assert ours.files[server] == theirs.files[server]
+    ours, theirs = (Commit.read(r.folder / "checkpoint/manifest.json") for r in (first, second))
+    assert ours.client_files == theirs.client_files
+    assert ours.files[ours.server] == theirs.files[ours.server]
     nodes = second.folder.parent.glob(f"*/runs/{run}/client-*.safetensors")
     kept = [path.read_bytes() for path in nodes]
-    assert ours.numbered
-    for name, _ in ours.numbered.values():
+    assert ours.client_files
+    for name, _ in ours.client_files.values():
         assert (first.folder / "checkpoint" / name).read_bytes() in kept, name

@@ -15,7 +15,7 @@ from safetensors import safe_open
 
 import protofl as pf
 from protofl.hooks.wire.payload import Payload
-from protofl.system.files.commit import Generation
+from protofl.records.checkpoint import Commit
 from protofl_plugins.backends import flower
 from protofl_plugins.backends.node import Node
 from protofl_plugins.backends.posts import Delivery, Deployed, Site
@@ -188,8 +188,8 @@ def with_liar(method, seed, folder, **options):
 
 def server_of(run):
     """Return the tensors of a run's server, as bytes."""
-    manifest = Generation.read(run.folder / "checkpoint/manifest.json")
-    with safe_open(run.folder / "checkpoint" / manifest.values["server"], "pt") as file:
+    commit = Commit.read(run.folder / "checkpoint/manifest.json")
+    with safe_open(run.folder / "checkpoint" / commit.server, "pt") as file:
         return {key: file.get_tensor(key).numpy().tobytes() for key in file.keys()}
 
 
@@ -232,10 +232,10 @@ def test_random_lies_change_no_result_and_end_no_run(method, seed, rounds, tmp_p
         if theirs.get("unscored"):
             assert ours["test_accuracy"] == theirs["test_accuracy"]
             assert ours.get("metrics") == theirs.get("metrics")
-    one, other = (Generation.read(r.folder / "checkpoint/manifest.json") for r in (there, found))
+    one, other = (Commit.read(r.folder / "checkpoint/manifest.json") for r in (there, found))
     assert server_of(there) == server_of(found)
-    assert {c: f for c, f in one.numbered.items() if c} == {
-        c: f for c, f in other.numbered.items() if c
+    assert {c: f for c, f in one.client_files.items() if c} == {
+        c: f for c, f in other.client_files.items() if c
     }
     left_out = sum(bool(row.get("absent")) + bool(row.get("unscored")) for row in found.record)
     assert left_out > rounds / 2  # most lies are seen

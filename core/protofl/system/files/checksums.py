@@ -250,9 +250,9 @@ class Record(Generic[R]):
         self.rows: list[R] = []
 
     @property
-    def length(self) -> list[int]:
-        """The part of the file that counts, as a JSON list: rows, bytes, checksum."""
-        return [len(self.rows), *self._check.values]
+    def length(self) -> tuple[int, ...]:
+        """The part of the file that counts: rows, bytes, CRC-32."""
+        return (len(self.rows), *self._check.values)
 
     def add(self, values: dict[str, Any]) -> None:
         """Append a row, durably."""
