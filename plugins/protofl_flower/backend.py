@@ -1,8 +1,9 @@
 """The backend of deployed runs: clients on nodes of their own, reached through Flower.
 
-protofl knows Flower as a `posts.Post`. `flower_app.server_app` makes one of Flower's grid and calls
-`serve`; ``protofl deploy run`` starts that app. A run knows a client by the name and the version of
-its file (`client_versions`); the file itself never leaves the node.
+protofl knows Flower as a `protocol.transport.Transport`. ``protofl deploy run`` starts Flower's
+app. Its `flower_app.server_app` makes a transport of Flower's grid and starts `run_process`, which
+calls `serve`. A run knows a client by the name and the version of its file
+(`server.client_versions`); the file itself never leaves the node.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import protofl as pf
-from protofl_plugins.backends.hellos import told_by_sites
-from protofl_plugins.backends.posts import Deployed, Post, Site, write_end
-from protofl_plugins.backends.site_pool import SitePool
+from protofl_flower.protocol.transport import Deployment, Site, Transport, write_end
+from protofl_flower.server.data_sizes import ask_data_sizes
+from protofl_flower.server.site_pool import SitePool
 
-DEPLOYED: ContextVar[Deployed | None] = ContextVar("deployed", default=None)
+DEPLOYMENT: ContextVar[Deployment | None] = ContextVar("deployed", default=None)
 """The place of the run of this context; `serve` sets it."""
 
 
@@ -51,8 +52,8 @@ class Flower:
     @pf.hookimpl
     def open_pool(self, plan: pf.backends.Plan, config: Config) -> pf.backends.Pool:
         """Greet all nodes; they load the plan while the run prepares itself."""
-        deployed = DEPLOYED.get()
-        if deployed is None:
+        deployment = DEPLOYMENT.get()
+        if deployment is None:
             raise pf.UsageError(
                 "backend 'flower' works on the nodes of a federation only",
                 do="start the run with: protofl deploy run METHOD --models GROUP; "
@@ -63,7 +64,7 @@ class Flower:
                 f"--world {plan.settings.world} simulates devices, and these are real",
                 do="leave it out; --set backend.deadline=SECONDS limits the time of a reply",
             )
-        return SitePool(plan, deployed, config)
+        return SitePool(plan, deployment, config)
 
 
 def asked_of_sites(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,8 +76,8 @@ def asked_of_sites(options: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ProtoflError: A node is missing, or its data do not fit.
     """
-    deployed, of_data = DEPLOYED.get(), options.get("options", {}).get("dataset", {})
-    if options.get("dataset") != "sites" or options.get("resume") or deployed is None:
+    deployment, of_data = DEPLOYMENT.get(), options.get("options", {}).get("dataset", {})
+    if options.get("dataset") != "sites" or options.get("resume") or deployment is None:
         return {**options}
     given = options.get("set", ())
     typed = given.items() if isinstance(given, Mapping) else (i.split("=", 1) for i in given)
@@ -84,23 +85,23 @@ def asked_of_sites(options: Mapping[str, Any]) -> dict[str, Any]:
     pace = ("patience", "poll", "start_deadline")
     config = Flower.Config(**{key: seconds[key] for key in pace if key in seconds})
     skip = options.get("on_lost_client") == "skip"
-    told = told_by_sites(deployed, of_data, config, skip=skip)
+    told = ask_data_sizes(deployment, of_data, config, skip=skip)
     own = {**options["options"], "dataset": {**of_data, "told": told}}
     return {**options, "options": own}
 
 
-def serve(post: Post, request: str) -> None:
+def serve(transport: Transport, request: str) -> None:
     """Do a run on Flower's grid; its lines and its end go to files.
 
     Args:
-        post: The way to the nodes.
+        transport: The way to the nodes.
         request: A JSON file: ``options`` of `protofl.run`, ``sites``, ``run``, and the files
             ``lines`` and ``end``.
     """
     asked = json.loads(Path(request).read_text(encoding="utf-8"))
     sites = [Site(s["name"], s["key"], tuple(s["clients"])) for s in asked["sites"]]
     end: dict[str, Any] = {"done": True}
-    token = DEPLOYED.set(Deployed(post, sites, asked["run"]))
+    token = DEPLOYMENT.set(Deployment(transport, sites, asked["run"]))
     try:
         with (
             open(asked["lines"], "a", encoding="utf-8", buffering=1) as lines,
@@ -110,5 +111,5 @@ def serve(post: Post, request: str) -> None:
     except Exception as error:
         end = {"failure": pf.ProtoflError.to_values(error)}
     finally:
-        DEPLOYED.reset(token)
+        DEPLOYMENT.reset(token)
     write_end(asked["end"], end)

@@ -1,4 +1,4 @@
-"""What must be equal for equal results: versions, code of plugins, data; here and the last time."""
+"""Facts that must be equal for equal results: versions, code of plugins, data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import protofl as pf
-from protofl_plugins.backends.ray_actor import fingerprint
+from protofl_plugins.backends.fingerprint import fingerprint
 
 FILE = "facts.json"
 
@@ -34,15 +34,15 @@ def changes_of(folder: Path, facts: dict[str, str]) -> list[str]:
         A line for each that has changed.
 
     Raises:
-        UsageError: The data have.
+        UsageError: The data have changed.
     """
     file, before = folder / FILE, dict[str, str]()
     with suppress(OSError, ValueError):
         before = dict(json.loads(file.read_text(encoding="utf-8")))
     if before.get("data", facts["data"]) != facts["data"]:
         raise pf.UsageError(
-            "the data of this node are not those with which the run began here",
-            do="bring the node's data back, or begin a new run",
+            "the data of this node have changed since the run started",
+            do="restore the node's data, or start a new run",
         )
     part = folder / (FILE + ".part")
     part.write_text(json.dumps(facts) + "\n", encoding="utf-8")

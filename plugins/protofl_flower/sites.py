@@ -1,7 +1,7 @@
 """The data of a federation's sites, which stay on their nodes: ``--dataset sites``.
 
 The server knows the form of a sample, the classes, and what nodes tell of their sizes. A node reads
-its samples from the data set that its ``node.toml`` names (`protofl_plugins.backends.own_data`).
+its samples from the data set that its ``node.toml`` names (`protofl_flower.node.local_data`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ KINDS = {3: "image", 2: "series", 1: "table"}
 """{number of axes: kind of a sample}; one axis with a vocabulary are tokens."""
 
 MOST_CLASSES = 100_000
+
+FORM = ("sample", "classes", "vocabulary", "padding")
+"""Options of this data set that a node reads from a plan."""
 
 
 class Sites:

@@ -2,7 +2,7 @@
 
 Ray imports this module by its name in the actor's process, so protofl has to be installed there,
 with the same plugins. Every argument and result is bytes, which Ray passes on as they are: a JSON
-header and a blob, as in `wire`.
+header and a blob, as in `protofl_plugins.backends.wire`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import json
 import os
 import socket
 from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import protofl as pf
 from protofl_plugins.backends import wire
+from protofl_plugins.backends.fingerprint import fingerprint
 
 _MALLOPT = {-1: 1 << 30, -2: 64 << 20, -3: 32 << 20}
 """M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD: keep freed memory, as worker processes do."""
@@ -71,12 +71,6 @@ class HostActor:
         except Exception as error:
             answer, data = wire.failure(error), b""
         return json.dumps(answer).encode(), data
-
-
-def fingerprint(plan: pf.backends.Plan) -> dict[str, str]:
-    """Return the facts that must be equal on all machines for equal results."""
-    versions = {name: metadata.version(name) for name in ("protofl", "torch")}
-    return versions | {"data": plan.data.digest}
 
 
 def _same(expected: dict[str, str], found: dict[str, str]) -> None:

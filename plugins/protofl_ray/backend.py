@@ -9,8 +9,10 @@ from contextlib import suppress
 from typing import Any
 
 import protofl as pf
-from protofl_plugins.backends import ray_cluster, wire
-from protofl_plugins.backends.ray_actor import HostActor, fingerprint
+from protofl_plugins.backends import wire
+from protofl_plugins.backends.fingerprint import fingerprint
+from protofl_ray import cluster
+from protofl_ray.actor import HostActor
 
 APART = 64 << 10
 """Bytes from which a download is put into Ray's object store: once for all who get it."""
@@ -71,7 +73,7 @@ class Actor:
             self.close()
             raise pf.backends.HostFailure(
                 f"actor {self.number} found no place within {seconds:g} s",
-                f"free in the cluster: {ray_cluster.listed(ray.available_resources())}",
+                f"free in the cluster: {cluster.listed(ray.available_resources())}",
                 "add a node, ask for fewer --workers or a smaller share, or raise backend.patience",
             )
         place = json.loads(self._get(self._place, "starting"))
@@ -137,16 +139,16 @@ class Pool(pf.backends.Dispatcher):
     def __init__(
         self,
         ray: Any,  # noqa: ANN401 - a module
-        leave: ray_cluster.Leave,
+        leave: cluster.Leave,
         plan: pf.backends.Plan,
-        config: ray_cluster.Config,
+        config: cluster.Config,
         workers: int,
     ) -> None:
         self.ray, self.config, self._leave = ray, config, leave
         self.plan = plan.to_json().encode()
         self.expected = json.dumps(fingerprint(plan)).encode()
         self.downloads = _Downloads(ray)
-        self.remote = ray.remote(HostActor).options(**config.share(), **ray_cluster.ACTOR)
+        self.remote = ray.remote(HostActor).options(**config.share(), **cluster.ACTOR)
         first = set(range(workers))
 
         def start(number: int) -> Actor:
@@ -166,15 +168,15 @@ class Pool(pf.backends.Dispatcher):
 class Ray:
     """Ray actors with one thread each, on this machine or on the machines of a cluster."""
 
-    Config = ray_cluster.Config
+    Config = cluster.Config
 
     @pf.hookimpl
-    def open_pool(self, plan: pf.backends.Plan, config: ray_cluster.Config, workers: int) -> Pool:
+    def open_pool(self, plan: pf.backends.Plan, config: cluster.Config, workers: int) -> Pool:
         """Start or join Ray and start the actors, which load while the run prepares itself."""
-        ray_cluster.check(plan, config)
-        ray, leave = ray_cluster.connect(config, workers)
+        cluster.check(plan, config)
+        ray, leave = cluster.connect(config, workers)
         try:
-            count = ray_cluster.actors(ray, config, workers)
+            count = cluster.actors(ray, config, workers)
             return Pool(ray, leave, plan, config, min(count, plan.info.num_clients))
         except BaseException:
             leave()

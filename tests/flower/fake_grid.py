@@ -7,14 +7,14 @@ from itertools import count
 
 import protofl as pf
 from protofl.system.files.commit import Generation
-from protofl_plugins.backends import flower
-from protofl_plugins.backends.node import Node
-from protofl_plugins.backends.posts import Delivery, Deployed, Site
+from protofl_flower import backend
+from protofl_flower.node.host import Node
+from protofl_flower.protocol.transport import Delivery, Deployment, Site
 
 RUN = "0123456789abcdef"
 
 
-class FakePost:
+class FakeTransport:
     """Flower's grid with nodes in this process: a node does its work when its reply is fetched.
 
     Attributes:
@@ -81,19 +81,19 @@ def node(folder, key, data_dir, **policy):
 
 def deployed(method, nodes, fates=None, **options):
     """Run through a fake grid; return the result and the grid."""
-    post = FakePost(nodes)
-    post.fates = fates or {}
-    return run_on(post, method, **options), post
+    transport = FakeTransport(nodes)
+    transport.fates = fates or {}
+    return run_on(transport, method, **options), transport
 
 
-def run_on(post, method, run=RUN, **options):
+def run_on(transport, method, run=RUN, **options):
     """Run through a grid."""
-    token = flower.DEPLOYED.set(Deployed(post, SITES, run))
+    token = backend.DEPLOYMENT.set(Deployment(transport, SITES, run))
     try:
         given = {"set": {"backend.poll": 1e-6, "backend.patience": 0} | options.pop("set", {})}
         return pf.run(method, backend="flower", **given, **options)
     finally:
-        flower.DEPLOYED.reset(token)
+        backend.DEPLOYMENT.reset(token)
 
 
 def lines(result):

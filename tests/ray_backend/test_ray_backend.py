@@ -17,8 +17,9 @@ import torch
 
 import protofl as pf
 from protofl.federation.jobs import StartTrial, Train
-from protofl_plugins.backends import ray_backend, ray_cluster
-from protofl_plugins.backends.ray_actor import HostActor, fingerprint
+from protofl_plugins.backends.fingerprint import fingerprint
+from protofl_ray import backend, cluster
+from protofl_ray.actor import HostActor
 
 BASE = {"models": "htcnn8", "dataset": "digits", "clients": 4, "batch_size": 64, "rounds": 3}
 BASE |= {"local_epochs": 1}
@@ -129,13 +130,13 @@ def test_without_ray(monkeypatch, tmp_path, data_dir):
 def test_shares_and_devices_fit_each_other(device, options, words):
     run = SimpleNamespace(device=torch.device(device))
     with pytest.raises(pf.UsageError) as caught:
-        ray_cluster.check(run, ray_cluster.Config(**options))
+        cluster.check(run, cluster.Config(**options))
     assert words in caught.value.do
 
 
 def test_shares_that_fit():
-    ray_cluster.check(SimpleNamespace(device=torch.device("cpu")), ray_cluster.Config(num_cpus=0.5))
-    ray_cluster.check(SimpleNamespace(device=torch.device("cuda")), ray_cluster.Config(num_gpus=1))
+    cluster.check(SimpleNamespace(device=torch.device("cpu")), cluster.Config(num_cpus=0.5))
+    cluster.check(SimpleNamespace(device=torch.device("cuda")), cluster.Config(num_gpus=1))
 
 
 @pytest.mark.parametrize(
@@ -150,10 +151,10 @@ def test_options_out_of_range(given, data_dir, tmp_path):
 
 
 def test_a_runtime_environment_in_json():
-    config = ray_cluster.Config(runtime_env='{"env_vars": {"A": "1"}}', num_cpus=2)
+    config = cluster.Config(runtime_env='{"env_vars": {"A": "1"}}', num_cpus=2)
     share = {"num_cpus": 2, "num_gpus": 0, "runtime_env": {"env_vars": {"A": "1"}}}
     assert config.share() == share
-    assert "runtime_env" not in ray_cluster.Config().share()
+    assert "runtime_env" not in cluster.Config().share()
 
 
 def test_nobody_at_the_address():
@@ -161,7 +162,7 @@ def test_nobody_at_the_address():
         port = server.getsockname()[1]
     for address in (f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}", "127.0.0.1:x", "here"):
         with pytest.raises(pf.UsageError, match=rf"backend\.address={address}") as caught:
-            ray_cluster._answers(address)
+            cluster._answers(address)
         assert "ray start --head" in caught.value.do
 
 
@@ -180,17 +181,17 @@ class FakeRay:
 
 def test_as_many_actors_as_there_is_room_for():
     busy = FakeRay({"CPU": 3.0, "GPU": 0.5}, CPU=16.0, GPU=2.0)
-    config = ray_cluster.Config
-    assert ray_cluster.actors(busy, config(), 0) == 3
-    assert ray_cluster.actors(busy, config(num_cpus=0.5), 0) == 6
-    assert ray_cluster.actors(busy, config(num_gpus=0.25), 0) == 2
-    assert ray_cluster.actors(busy, config(num_gpus=1), 0) == 1, "what is taken may be given back"
-    assert ray_cluster.actors(busy, config(), 16) == 16
+    config = cluster.Config
+    assert cluster.actors(busy, config(), 0) == 3
+    assert cluster.actors(busy, config(num_cpus=0.5), 0) == 6
+    assert cluster.actors(busy, config(num_gpus=0.25), 0) == 2
+    assert cluster.actors(busy, config(num_gpus=1), 0) == 1, "what is taken may be given back"
+    assert cluster.actors(busy, config(), 16) == 16
     with pytest.raises(pf.UsageError, match="17 actors") as caught:
-        ray_cluster.actors(busy, config(), 17)
+        cluster.actors(busy, config(), 17)
     assert "16 CPU, 2 GPU" in caught.value.near
     with pytest.raises(pf.UsageError, match="0 do"):
-        ray_cluster.actors(FakeRay({}, CPU=4.0), config(num_gpus=0.5), 0)
+        cluster.actors(FakeRay({}, CPU=4.0), config(num_gpus=0.5), 0)
 
 
 # --- messages ------------------------------------------------------------------------------------
@@ -206,8 +207,8 @@ def test_the_same_download_is_stored_once():
             return len(self.stored)
 
     store = Store()
-    downloads = ray_backend._Downloads(store, most=2)
-    small, large = b"x" * 10, [bytes([n]) * ray_backend.APART for n in range(3)]
+    downloads = backend._Downloads(store, most=2)
+    small, large = b"x" * 10, [bytes([n]) * backend.APART for n in range(3)]
     assert downloads.passed(small) is small
     assert [downloads.passed(large[n]) for n in (0, 1, 0, 1)] == [1, 2, 1, 2]
     assert downloads.passed(large[2]) == 3
@@ -284,7 +285,7 @@ def sockets_of(session):
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads Linux's tables")
 def test_a_ray_of_our_own_listens_on_loopback_only():
     ray = pytest.importorskip("ray")
-    _, leave = ray_cluster.connect(ray_cluster.Config(), 1)
+    _, leave = cluster.connect(cluster.Config(), 1)
     try:
         found = sockets_of(Path(ray._private.worker._global_node.get_session_dir_path()).name)
     finally:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 import protofl as pf
-from protofl_plugins.backends import ray_cluster
+from protofl_ray import cluster
 
 
 def failing(error):
@@ -32,8 +32,8 @@ def failing(error):
     ],
 )
 def test_a_ray_that_does_not_start_is_no_bug_of_ours(monkeypatch, error):
-    monkeypatch.setattr(ray_cluster, "_import", lambda: failing(error))
+    monkeypatch.setattr(cluster, "_import", lambda: failing(error))
     with pytest.raises(pf.UsageError, match="Ray could not be started here") as caught:
-        ray_cluster.connect(ray_cluster.Config(), 2)
+        cluster.connect(cluster.Config(), 2)
     assert caught.value.near == (str(error) or "TimeoutError")
     assert "try again, use fewer --workers" in caught.value.do

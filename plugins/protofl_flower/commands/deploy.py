@@ -6,15 +6,17 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import typer
 
 from protofl.errors import ProtoflError, UsageError
 from protofl.system.files.home import expand_user
 from protofl_cli import render
+from protofl_cli.groups import WithRuns, group_of
 from protofl_cli.interrupts import interrupted
 from protofl_cli.options import Debug, option
+from protofl_cli.run_options import with_options
 
 PANEL = "Deployment"
 
@@ -52,7 +54,7 @@ def rehearse(
     differs from a simulated run by one bit. Rounds take about ten seconds, because Flower's nodes
     ask for messages every few seconds.
     """
-    from protofl_cli.deploying.rehearsal import rehearse as carry_out
+    from protofl_flower.deployment.rehearsal import rehearse as carry_out
 
     place = new_folder(folder, "--folder") if folder else Path(tempfile.mkdtemp(prefix="protofl-"))
     try:
@@ -96,8 +98,8 @@ def init(
     With --sample and --classes, runs train on the sites' own data. Keep ca.key and server.key
     secret. Give ca.crt to every node.
     """
-    from protofl_cli.deploying.link import make_federation
-    from protofl_cli.deploying.service_files import write_link_files
+    from protofl_flower.deployment.link import make_federation
+    from protofl_flower.deployment.service_files import write_link_files
 
     host, colon, number = public.rpartition(":")
     if not (host and colon and number.isdecimal()):
@@ -136,8 +138,8 @@ def add_site(
     """Add a site. A running link takes it when it is restarted."""
     from dataclasses import replace
 
-    from protofl_cli.deploying.federation_file import FILE, Site, check_sites, read_federation
-    from protofl_cli.deploying.keys import read_public_key
+    from protofl_flower.deployment.federation_file import FILE, Site, check_sites, read_federation
+    from protofl_flower.deployment.keys import read_public_key
 
     found = read_federation(folder)
     sites = [*found.sites, Site(name, read_public_key(key), tuple(client), architecture)]
@@ -148,8 +150,8 @@ def add_site(
 
 def link(folder: Folder, debug: Debug = False) -> None:
     """Run the link until it is interrupted: Flower's SuperLink and SuperExec, on loopback only."""
-    from protofl_cli.deploying.federation_file import read_federation
-    from protofl_cli.deploying.link import running_link
+    from protofl_flower.deployment.federation_file import read_federation
+    from protofl_flower.deployment.link import running_link
 
     found = read_federation(folder)
     try:
@@ -171,9 +173,9 @@ def keys(
 
     Restart the link afterwards. The command says if nodes need the new ca.crt.
     """
-    from protofl_cli.deploying.federation_file import read_federation
-    from protofl_cli.deploying.keys import renew_certificates
-    from protofl_cli.deploying.link import hosts_of
+    from protofl_flower.deployment.federation_file import read_federation
+    from protofl_flower.deployment.keys import renew_certificates
+    from protofl_flower.deployment.link import hosts_of
 
     found = read_federation(folder)
     end, authority = renew_certificates(found.folder, hosts_of(found.public))
@@ -213,7 +215,7 @@ def run(
     Takes the options of protofl run. Two differ: --deadline is the real time in seconds after which
     a node's reply no longer counts, and --on-lost-client and --on-bad-upload are skip by default.
     """
-    from protofl_cli.deploying.deployed_run import start
+    from protofl_flower.deployment.deployed_run import start
 
     if out is None:
         raise UsageError("the run folder is missing", do="give it: --out DIR")
@@ -232,8 +234,8 @@ def run(
 
 def status(folder: Folder, debug: Debug = False) -> None:
     """Show the sites of a federation, whether they are online, and its runs."""
-    from protofl_cli.deploying.federation_file import read_federation
-    from protofl_cli.deploying.link import node_states, runs_of
+    from protofl_flower.deployment.federation_file import read_federation
+    from protofl_flower.deployment.link import node_states, runs_of
 
     found = read_federation(folder)
     states = node_states(found)
@@ -251,8 +253,8 @@ def status(folder: Folder, debug: Debug = False) -> None:
 
 def stop(folder: Folder, debug: Debug = False) -> None:
     """Stop the runs of a federation; finished rounds are saved and can be resumed."""
-    from protofl_cli.deploying.federation_file import read_federation
-    from protofl_cli.deploying.link import flwr, runs_of
+    from protofl_flower.deployment.federation_file import read_federation
+    from protofl_flower.deployment.link import flwr, runs_of
 
     found = read_federation(folder)
     going = [number for number, state in runs_of(found).items() if "finished" not in state]
@@ -272,3 +274,26 @@ def new_folder(folder: Path, flag: str) -> Path:
         raise UsageError(f"{flag} {folder} is not empty", do="give a new folder")
     place.mkdir(parents=True, exist_ok=True)
     return place
+
+
+class Deployments(WithRuns):
+    """The group ``protofl deploy``."""
+
+    runs: ClassVar = {"run": (run, ""), "rehearse": (rehearse, "")}
+
+
+app = group_of(
+    {
+        "rehearse": with_options(rehearse),
+        "init": init,
+        "add-site": add_site,
+        "link": link,
+        "keys": keys,
+        "run": with_options(run),
+        "status": status,
+        "stop": stop,
+    },
+    help="Run on machines of their own, through Flower.",
+    rich_help_panel="Deploy",
+    cls=Deployments,
+)

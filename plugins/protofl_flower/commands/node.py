@@ -10,6 +10,7 @@ import typer
 from protofl.errors import UsageError
 from protofl.system.files.home import expand_user
 from protofl_cli import render
+from protofl_cli.groups import group_of
 from protofl_cli.interrupts import interrupted
 from protofl_cli.options import Debug, option
 from protofl_cli.overwriting import Force, checked
@@ -35,8 +36,8 @@ def init(
 
     Prints the public key, which the federation's operator needs.
     """
-    from protofl_cli.deploying.node_process import check_address, make_node, settings_text
-    from protofl_cli.deploying.service_files import unit_text
+    from protofl_flower.deployment.node_process import check_address, make_node, settings_text
+    from protofl_flower.deployment.service_files import unit_text
 
     check_address("--link", link)
     place = expand_user(folder).absolute()
@@ -59,7 +60,7 @@ def start(folder: Folder, debug: Debug = False) -> None:
     If the link is not there, or refuses a node that was killed less than a minute ago, the node
     tries again.
     """
-    from protofl_cli.deploying.node_process import keep_running
+    from protofl_flower.deployment.node_process import keep_running
 
     try:
         keep_running(expand_user(folder).absolute(), render.line)
@@ -72,7 +73,7 @@ def check(folder: Folder, debug: Debug = False) -> None:
 
     Exit code 2: something is wrong.
     """
-    from protofl_cli.deploying.node_check import checks
+    from protofl_flower.deployment.node_check import checks
 
     rows = checks(expand_user(folder).absolute())
     for name, found, good in rows:
@@ -98,7 +99,14 @@ def export(
     """Export a client of this node as it was evaluated last; the same file as protofl export."""
     target = checked("FILE", out, force=force)
     with render.waiting("exporting"):
-        from protofl_cli.deploying.node_export import export_client
+        from protofl_flower.deployment.node_export import export_client
 
         rows = export_client(expand_user(folder).absolute(), run, client, target)
     render.pairs(rows)
+
+
+app = group_of(
+    {"init": init, "start": start, "check": check, "export": export},
+    help="Run clients on this machine for a deployed run.",
+    rich_help_panel="Deploy",
+)

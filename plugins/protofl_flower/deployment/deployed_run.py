@@ -11,8 +11,8 @@ from typing import Any
 from protofl.errors import UsageError
 from protofl.system.files.atomic import write_json
 from protofl.system.files.home import expand_user
-from protofl_cli.deploying.federation_file import FILE, Federation, read_federation
-from protofl_cli.deploying.link import submit
+from protofl_flower.deployment.federation_file import FILE, Federation, read_federation
+from protofl_flower.deployment.link import submit
 
 
 def start(

@@ -15,12 +15,12 @@ from protofl.errors import RunFailure, UsageError
 from protofl.system.files.atomic import write_json
 from protofl.system.files.home import expand_user
 from protofl.system.files.lock import folder_lock
-from protofl_cli.deploying import programs
-from protofl_cli.deploying.federation_file import Federation
-from protofl_cli.deploying.keys import check_dates, make_certificates, pem_of, write_secret
-from protofl_cli.deploying.programs import Child, call, environment, program, wait_for_port
+from protofl_flower.deployment import programs
+from protofl_flower.deployment.federation_file import Federation
+from protofl_flower.deployment.keys import check_dates, make_certificates, pem_of, write_secret
+from protofl_flower.deployment.programs import Child, call, environment, program, wait_for_port
 
-APP = "protofl_plugins.backends.flower_app"
+APP = "protofl_flower.flower_app"
 """The package with the Flower app, the same for every run."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import shutil
 import ssl
 import stat
@@ -12,9 +11,8 @@ from typing import Any
 
 from protofl.errors import ProtoflError, UsageError
 from protofl.system.formatting import size_text
-from protofl_cli.deploying import programs
-from protofl_cli.deploying.node_process import (
-    HOST,
+from protofl_flower.deployment import programs
+from protofl_flower.deployment.node_process import (
     check_clock,
     expiry,
     link_of,
@@ -49,18 +47,21 @@ def checks(folder: Path) -> list[tuple[str, str, bool]]:
 
 def _settings(folder: Path) -> str:
     """Check node.toml and its policy as the host does."""
-    values = settings_of(folder)
-    _, clients, policy = importlib.import_module(HOST).read_settings(folder, values)
+    from protofl_flower.node.host import read_settings
+
+    _, clients, policy = read_settings(folder, settings_of(folder))
     methods = ", ".join(sorted(policy.methods)) or "all installed methods"
     return f"client {', '.join(map(str, sorted(clients)))}; allows {methods}"
 
 
 def _data(folder: Path) -> str:
     """Read the node's own data, without the federation's classes."""
+    from protofl_flower.node.host import read_settings
+    from protofl_flower.node.local_data import LocalData
+
     values = settings_of(folder)
-    host = importlib.import_module(HOST)
-    own, clients, _ = host.read_settings(folder, values)
-    data = host.OwnData.read(values.get("data"), sorted(clients), Path(own["data_dir"]))
+    own, clients, _ = read_settings(folder, values)
+    data = LocalData.read(values.get("data"), sorted(clients), Path(own["data_dir"]))
     return "those of the run" if data is None else str(data.described())
 
 

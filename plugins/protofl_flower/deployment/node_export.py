@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 
 from protofl.errors import UsageError
 from protofl.federation.plan import Plan
 from protofl.runs.scorer import export, scorer_with
-from protofl_cli.deploying.node_process import HOST, settings_of
-
-CLIENTS = "protofl_plugins.backends.node_clients"
-"""The module of a node's client files."""
+from protofl_flower.deployment.node_process import settings_of
+from protofl_flower.node.client_files import last_evaluation
+from protofl_flower.node.host import read_settings
+from protofl_flower.node.local_data import LocalData
 
 
 def export_client(folder: Path, run: str, client: int, out: Path) -> list[tuple[str, str]]:
@@ -26,8 +25,8 @@ def export_client(folder: Path, run: str, client: int, out: Path) -> list[tuple[
     Raises:
         UsageError: There is no such run or client, or the file cannot be written.
     """
-    settings, host = settings_of(folder), importlib.import_module(HOST)
-    own, clients, _ = host.read_settings(folder, settings)
+    settings = settings_of(folder)
+    own, clients, _ = read_settings(folder, settings)
     if client not in clients:
         listed = ", ".join(map(str, sorted(clients)))
         raise UsageError(f"client {client} is not on this node", f"its clients: {listed}")
@@ -36,8 +35,8 @@ def export_client(folder: Path, run: str, client: int, out: Path) -> list[tuple[
     if not chosen:
         listed = ", ".join(path.name for path in runs) or "none"
         raise UsageError(f"the node has no run {run}".rstrip(), f"its runs, oldest first: {listed}")
-    found = importlib.import_module(CLIENTS).last_evaluation(chosen[0], client)
-    data = host.OwnData.read(settings.get("data"), sorted(clients), Path(own["data_dir"]))
+    found = last_evaluation(chosen[0], client)
+    data = LocalData.read(settings.get("data"), sorted(clients), Path(own["data_dir"]))
     plan = Plan.from_json(found.plan, None if data is None else data.of_plan(found.plan))
     kept = found.file, found.round, found.blob
     scorer = scorer_with(plan, found.trial, client, *kept, plan.data.preparation)

@@ -19,11 +19,11 @@ from protofl.errors import RunFailure, UsageError
 from protofl.system.files.home import expand_user
 from protofl.system.files.lock import folder_lock
 from protofl.system.machine import fresh_interpreter
-from protofl_cli.deploying import programs
-from protofl_cli.deploying.keys import end_of, make_node_key
-from protofl_cli.deploying.programs import Child, environment, program
+from protofl_flower.deployment import programs
+from protofl_flower.deployment.keys import end_of, make_node_key
+from protofl_flower.deployment.programs import Child, environment, program
 
-HOST = "protofl_plugins.backends.node"
+HOST = "protofl_flower.node.host"
 """The module of the resident host."""
 
 REFUSED = 60.0

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from protofl.errors import RunFailure, UsageError
 from protofl.system.files.commit import Generation
-from protofl_cli.deploying import programs
-from protofl_cli.deploying.federation_file import Federation, Site
-from protofl_cli.deploying.link import make_federation, running_link, submit
-from protofl_cli.deploying.node_process import make_node, running_node
+from protofl_flower.deployment import programs
+from protofl_flower.deployment.federation_file import Federation, Site
+from protofl_flower.deployment.link import make_federation, running_link, submit
+from protofl_flower.deployment.node_process import make_node, running_node
 
 if TYPE_CHECKING:
     from protofl.records.result import Result

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from protofl_cli.deploying.federation_file import Federation
+from protofl_flower.deployment.federation_file import Federation
 
 UNIT = """\
 [Unit]

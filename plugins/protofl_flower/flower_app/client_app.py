@@ -8,7 +8,7 @@ from typing import BinaryIO, cast
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from protofl_plugins.backends import wire
+from protofl_flower.protocol import framing
 
 app = ClientApp()
 
@@ -39,9 +39,9 @@ def _ask(path: str, text: str, blobs: list[bytes]) -> tuple[str, list[bytes]]:
             raise RuntimeError("the host of this node does not run: protofl node start") from error
         with line.makefile("rwb") as made:
             stream = cast(BinaryIO, made)
-            wire.send_parts(stream, text, blobs)
+            framing.send(stream, text, blobs)
             blobs.clear()  # of the message too: not in memory beside what comes back
-            return wire.receive_parts(stream)
+            return framing.receive(stream)
 
 
 app.train()(work)

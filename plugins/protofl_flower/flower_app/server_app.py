@@ -14,19 +14,19 @@ from typing import BinaryIO, cast
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from protofl_plugins.backends.posts import (
+from protofl_flower.protocol.transport import (
     MALFORMED,
     Delivery,
     end_with_parent,
     pass_on,
-    tell_killed,
+    report_killed,
 )
 
 app = ServerApp()
 
 
-class Post:
-    """Messages to nodes, as `protofl_plugins.backends.posts.Post` describes them."""
+class GridTransport:
+    """Messages to nodes, as `protofl_flower.protocol.transport.Transport` describes them."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
@@ -36,7 +36,7 @@ class Post:
         return {node.public_key.decode().strip(): node.node_id for node in self._grid.get_nodes()}
 
     def send(self, node: int, text: str, blobs: Sequence[bytes], seconds: float, group: str) -> str:
-        """Send an envelope to a node; return its ticket, empty if Flower refused it."""
+        """Send a message to a node; return its ticket, empty if Flower refused it."""
         arrays = {
             str(number): Array("uint8", (len(blob),), "safetensors", blob)
             for number, blob in enumerate(blobs)
@@ -83,13 +83,13 @@ def _delivery(ticket: str, message: Message) -> Delivery:
 
 def main(grid: Grid, context: Context) -> None:
     """Do the run that the file in the run's configuration describes."""
-    run = [sys.executable, "-P", "-m", "protofl_plugins.backends.server_process"]
+    run = [sys.executable, "-P", "-m", "protofl_flower.run_process"]
     command = [*run, str(context.run_config["request"])]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         end_with_parent(process)
         asked, answered = cast(BinaryIO, process.stdout), cast(BinaryIO, process.stdin)
-        pass_on(Post(grid), asked, answered)
-    tell_killed(str(context.run_config["request"]), process.returncode)
+        pass_on(GridTransport(grid), asked, answered)
+    report_killed(str(context.run_config["request"]), process.returncode)
 
 
 app.main()(main)

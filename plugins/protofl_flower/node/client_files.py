@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import protofl as pf
-from protofl_plugins.backends.client_versions import version_of
+from protofl_flower.protocol.messages import version_of
 
 RUNS = 5
 """Runs whose clients a node keeps."""

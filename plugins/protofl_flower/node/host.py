@@ -1,6 +1,6 @@
 """The resident host of a node: it keeps clients, and does jobs that come through a Unix socket.
 
-Started as ``python -m protofl_plugins.backends.node FOLDER SOCKET`` by ``protofl node start``.
+Started as ``python -m protofl_flower.node.host FOLDER SOCKET`` by ``protofl node start``.
 FOLDER has ``node.toml``, and gets the clients' files. The host works in the main thread, which the
 limit of a job needs. Rows, paths and tracebacks stay here: an error leaves as its words alone, and
 its traceback goes to standard error.
@@ -26,12 +26,12 @@ else:
     import tomli as tomllib
 
 import protofl as pf
-from protofl_plugins.backends import envelopes, wire
-from protofl_plugins.backends.envelopes import Answer, BadEnvelope
-from protofl_plugins.backends.node_clients import NodeFiles, Stale
-from protofl_plugins.backends.node_facts import changes_of, facts_of
-from protofl_plugins.backends.node_plan import Policy, plan_here
-from protofl_plugins.backends.own_data import OwnData
+from protofl_flower.fingerprints import changes_of, facts_of
+from protofl_flower.node.client_files import NodeFiles, Stale
+from protofl_flower.node.local_data import LocalData
+from protofl_flower.node.policy import Policy, plan_here
+from protofl_flower.protocol import framing, messages
+from protofl_flower.protocol.messages import Answer, MalformedMessage
 
 PATIENCE = 60.0
 """Seconds that the pipe of a message may pause before it is given up."""
@@ -58,7 +58,7 @@ class Node:
         self._runs = folder / "runs"
         self._own, self._clients, self._policy = read_settings(folder, settings)
         place = Path(self._own["data_dir"])
-        self._data = OwnData.read(settings.get("data"), sorted(self._clients), place)
+        self._data = LocalData.read(settings.get("data"), sorted(self._clients), place)
         self._digest, self._run, self._trial, self._plan = "", "", -1, ""
         self._host: pf.backends.Host | None = None
         self._files: NodeFiles | None = None
@@ -69,18 +69,18 @@ class Node:
     def respond(self, text: str, blobs: Sequence[bytes]) -> tuple[str, list[bytes]]:
         """Do what a request asks for; return the response."""
         try:
-            asked = envelopes.read(text)
-            if "hello" in asked:
-                return json.dumps({"hello": self._hello(asked["hello"])}), []
+            asked = messages.read(text)
+            if "sizes" in asked:
+                return json.dumps({"sizes": self._sizes(asked["sizes"])}), []
             check_request(asked)
             if asked.get("plan") != self._digest and "text" not in asked:
                 return json.dumps({"lacks": "plan"}), []
             return self._do_all(asked, blobs)
         except Exception as error:
-            return json.dumps({"failure": words_of(error)}), []
+            return json.dumps({"failure": error_values(error)}), []
 
     def _do_all(self, asked: Mapping[str, Any], blobs: Sequence[bytes]) -> tuple[str, list[bytes]]:
-        run = envelopes.matching(envelopes.RUN, asked.get("run"))
+        run = messages.matching(messages.RUN, asked.get("run"))
         if asked["plan"] != self._digest:
             self._take(asked["text"])
         if self._files is None or run != self._run:
@@ -93,11 +93,11 @@ class Node:
             changes, self._changes = self._changes, []
             return json.dumps({"facts": self._facts, "changes": changes}), []
         self._start(asked["trial"])
-        self._files.keep(*envelopes.kept_in(asked))
+        self._files.keep(*messages.kept_in(asked))
         fresh = asked.get("fresh") is True
-        return envelopes.response([self._answer(job, blobs, fresh) for job in asked["jobs"]])
+        return messages.response([self._answer(job, blobs, fresh) for job in asked["jobs"]])
 
-    def _hello(self, form: Any) -> dict[str, Any]:  # noqa: ANN401 - as it came
+    def _sizes(self, form: Any) -> dict[str, Any]:  # noqa: ANN401 - as it came
         """Tell what the operator allows of the sizes of this node's data.
 
         Raises:
@@ -109,15 +109,15 @@ class Node:
                 do='name them in node.toml: [data] and dataset = "npz:FILE"',
             )
         if not isinstance(form, dict):
-            raise BadEnvelope(f"hello is {envelopes.shown(form)}, expected a table")
-        with private_words():
-            return self._data.hello(form)
+            raise MalformedMessage(f"sizes is {messages.shown(form)}, expected a table")
+        with private_errors():
+            return self._data.sizes(form)
 
     def _take(self, text: str) -> None:
         """Build the host of a plan."""
         self._host, self._files, self._digest = None, None, ""
         here = plan_here(text, self._own, self._policy, self._data)
-        with private_words():
+        with private_errors():
             data = None if self._data is None else self._data.of_plan(here)
         # A file that the plan names may be any file of the node, and errors may name its content.
         self._private = data is None and ":" in str(json.loads(here)["dataset"])
@@ -125,11 +125,11 @@ class Node:
             plan = pf.backends.Plan.from_json(here, data)
         self._host, self._facts = pf.backends.Host(plan), facts_of(plan)
         self._host.warm_up()
-        self._plan, self._digest = here, envelopes.digest_of(text)
+        self._plan, self._digest = here, messages.digest_of(text)
 
     def _words(self) -> AbstractContextManager[None]:
         """Return the context of work whose errors may tell of data that the plan names."""
-        return private_words() if self._private else nullcontext()
+        return private_errors() if self._private else nullcontext()
 
     def _start(self, trial: int) -> None:
         assert self._host is not None and self._files is not None
@@ -145,8 +145,10 @@ class Node:
         assert self._host is not None and self._files is not None
         try:
             job = self._job(asked, blobs)
-        except BadEnvelope as error:
-            return Answer({"failure": words_of(pf.UsageError(f"the node refuses a job: {error}"))})
+        except MalformedMessage as error:
+            return Answer(
+                {"failure": error_values(pf.UsageError(f"the node refuses a job: {error}"))}
+            )
         header, version = job.header(), ""
         client = header["client"]
         try:
@@ -168,7 +170,7 @@ class Node:
             return Answer({"kind": "Absent", "reason": "stale", "notes": [str(error)]})
         except Exception as error:
             self._files.forget(client)
-            return Answer({"failure": words_of(error)})
+            return Answer({"failure": error_values(error)})
 
     def _set(self, client: int, base: object, fresh: bool) -> list[str]:
         """Set a client to the version on which its job builds; return lines for the user.
@@ -178,7 +180,7 @@ class Node:
         """
         assert self._files is not None
         try:
-            self._files.set(client, envelopes.matching(envelopes.VERSION, base))
+            self._files.set(client, messages.matching(messages.VERSION, base))
         except Stale as error:
             if not fresh:
                 raise
@@ -190,17 +192,17 @@ class Node:
         """Return the job that a request describes, of values that a node takes.
 
         Raises:
-            BadEnvelope: The job is of another kind, for another client, or has other values.
+            MalformedMessage: The job is of another kind, for another client, or has other values.
         """
         header = asked.get("header")
         if not isinstance(header, dict) or header.get("kind") not in FIELDS:
             kind = header.get("kind") if isinstance(header, dict) else header
-            raise BadEnvelope(f"{str(kind)[:40]!r} is neither Train nor Evaluate")
+            raise MalformedMessage(f"{str(kind)[:40]!r} is neither Train nor Evaluate")
         client = header.get("client")
         if type(client) is not int or client not in self._clients:
-            raise BadEnvelope(f"client {str(client)[:40]!r} is not on this node")
+            raise MalformedMessage(f"client {str(client)[:40]!r} is not on this node")
         if header.get("observe", 0) and not self._policy.observe:
-            raise BadEnvelope("it asks for features (rule: [policy] observe)")
+            raise MalformedMessage("it asks for features (rule: [policy] observe)")
         if header["kind"] == "Evaluate":
             self._count_evaluation(client, header.get("round"), tuned=bool(header.get("epochs")))
         known = ("client", *FIELDS[header["kind"]])
@@ -208,8 +210,8 @@ class Node:
         usual = {"when": str, "round": int, "observe": int, "epochs": int}
         for name, value in values.items():
             if name != "client" and type(value) is not usual.get(name, bool):
-                raise BadEnvelope(f"{name} is {str(value)[:40]!r}")
-        blob = envelopes.blob_at(asked.get("blob"), blobs)
+                raise MalformedMessage(f"{name} is {str(value)[:40]!r}")
+        blob = messages.blob_at(asked.get("blob"), blobs)
         return pf.backends.Job.from_header({"kind": header["kind"], **values}, blob)
 
     def _count_evaluation(self, client: int, number: object, *, tuned: bool) -> None:
@@ -218,14 +220,14 @@ class Node:
         Those of a client that is fine-tuned before are counted by themselves.
 
         Raises:
-            BadEnvelope: There are more than the policy allows.
+            MalformedMessage: There are more than the policy allows.
         """
         assert self._files is not None and self._host is not None
         rounds, most = self._host.plan.settings.rounds, self._policy.most_evaluations
         if type(number) is not int or not 0 <= number < rounds:
-            raise BadEnvelope(f"round is {str(number)[:40]!r}, of {rounds}")
+            raise MalformedMessage(f"round is {str(number)[:40]!r}, of {rounds}")
         if self._files.count_evaluation(client, self._trial, 2 * number + tuned) > most:
-            raise BadEnvelope(
+            raise MalformedMessage(
                 f"more than {most} evaluations of client {client} after round {number} "
                 "(rule: [policy] most_evaluations)"
             )
@@ -235,16 +237,18 @@ def check_request(asked: Mapping[str, Any]) -> None:
     """Check the types of a request's values.
 
     Raises:
-        BadEnvelope: One has another type.
+        MalformedMessage: One has another type.
     """
     kinds: dict[str, type] = {"run": str, "plan": str, "text": str, "trial": int, "jobs": list}
     for key, kind in kinds.items():
         if key in asked and type(asked[key]) is not kind:
-            raise BadEnvelope(f"{key} is {envelopes.shown(asked[key])}, expected {kind.__name__}")
+            raise MalformedMessage(
+                f"{key} is {messages.shown(asked[key])}, expected {kind.__name__}"
+            )
     if not isinstance(asked.get("jobs"), list) or not all(
         isinstance(j, dict) for j in asked["jobs"]
     ):
-        raise BadEnvelope("jobs is not a list of tables")
+        raise MalformedMessage("jobs is not a list of tables")
 
 
 def read_settings(
@@ -272,7 +276,7 @@ def read_settings(
 
 
 @contextmanager
-def private_words() -> Iterator[None]:
+def private_errors() -> Iterator[None]:
     """Keep on the node what an error says of its data: labels, files, shapes.
 
     Raises:
@@ -293,7 +297,7 @@ PLACE = re.compile(
 """A path from the root in the words of an error."""
 
 
-def words_of(error: Exception) -> dict[str, Any]:
+def error_values(error: Exception) -> dict[str, Any]:
     """Return an error without its traceback, which is printed here, and without paths."""
     traceback.print_exception(error)
     sys.stderr.flush()
@@ -341,8 +345,8 @@ def _answer_one(node: Node, line: socket.socket) -> None:
     line.settimeout(PATIENCE)
     with line, line.makefile("rwb") as made:
         stream = cast(BinaryIO, made)
-        text, blobs = wire.receive_parts(stream)
-        wire.send_parts(stream, *node.respond(text, blobs))
+        text, blobs = framing.receive(stream)
+        framing.send(stream, *node.respond(text, blobs))
 
 
 def main() -> None:

@@ -22,18 +22,16 @@ import torch
 from torch import Tensor
 
 import protofl as pf
+from protofl_flower.sites import FORM
 
 SHARE = 0.75
 """Training share of samples that have no test part of their own."""
-
-FORM = ("sample", "classes", "vocabulary", "padding")
-"""Options of the data set ``sites`` that a node reads from a plan."""
 
 Tell = Literal["counts", "sizes", "nothing"]
 
 
 @dataclass
-class OwnData:
+class LocalData:
     """The table ``[data]`` of ``node.toml``, and the samples that it names.
 
     Attributes:
@@ -59,7 +57,7 @@ class OwnData:
     public: str = ""
 
     @classmethod
-    def read(cls, table: Any, clients: Sequence[int], data_dir: Path) -> OwnData | None:  # noqa: ANN401 - of a file
+    def read(cls, table: Any, clients: Sequence[int], data_dir: Path) -> LocalData | None:  # noqa: ANN401 - of a file
         """Return the data of a table of ``node.toml``; None without it.
 
         Raises:
@@ -113,7 +111,7 @@ class OwnData:
         labels = ", ".join(found.classes[:20]) + (", …" if found.num_classes > 20 else "")
         return f"{found.sample}, {sizes} for training and tests; labels: {labels}"
 
-    def hello(self, form: Mapping[str, Any]) -> dict[str, Any]:
+    def sizes(self, form: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the server is told before a run.
 
         Args:

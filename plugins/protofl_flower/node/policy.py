@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import protofl as pf
-from protofl_plugins.backends.own_data import OwnData
+from protofl_flower.node.local_data import LocalData
 
 TAKEN = (
     "method models architectures dataset subset partition clients participation selection unseen "
@@ -111,7 +111,7 @@ def refused(rule: str, what: str) -> pf.UsageError:
 
 
 def plan_here(
-    text: str, own: Mapping[str, Any], policy: Policy, data: OwnData | None = None
+    text: str, own: Mapping[str, Any], policy: Policy, data: LocalData | None = None
 ) -> str:
     """Return the plan that a node makes of the server's.
 
@@ -153,7 +153,7 @@ def plan_here(
     return json.dumps(here, default=str)
 
 
-def _check(plan: Mapping[str, Any], policy: Policy, data: OwnData | None) -> None:
+def _check(plan: Mapping[str, Any], policy: Policy, data: LocalData | None) -> None:
     """Compare a plan with the policy, and its data set with the node's.
 
     Raises:

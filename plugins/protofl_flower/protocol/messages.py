@@ -1,4 +1,4 @@
-"""Envelopes between a deployed run and its nodes: one JSON text and a list of byte strings.
+"""Messages between a deployed run and its nodes: one JSON text and a list of byte strings.
 
 A *request* names the run, the digest of its plan (and the plan, until a node knows it), the trial,
 the versions of clients that the node must keep, and the jobs of one stage for the node's clients.
@@ -27,13 +27,13 @@ LONGEST = 64 << 20
 """Characters of a text that is read, at most."""
 
 
-class BadEnvelope(Exception):
-    """An envelope is not what the protocol says."""
+class MalformedMessage(Exception):
+    """A message is not what the protocol says."""
 
 
 @dataclass
 class Blobs:
-    """Byte strings of an envelope; equal ones are held once."""
+    """Byte strings of a message; equal ones are held once."""
 
     parts: list[bytes] = field(default_factory=list)
     _places: dict[bytes, int] = field(default_factory=dict)
@@ -49,12 +49,17 @@ class Blobs:
         return self._places[digest]
 
 
+def version_of(size: int, crc: int) -> str:
+    """Return the version of a client whose file has this length and CRC-32."""
+    return f"{size:x}-{crc:08x}"
+
+
 def digest_of(text: str) -> str:
     """Return the digest by which a plan is known."""
     return sha256(text.encode()).hexdigest()
 
 
-def without_told(plan: str) -> str:
+def without_data_sizes(plan: str) -> str:
     """Return a plan, as JSON, without what other nodes tell of their data."""
     found = json.loads(plan)
     found["options"].get("dataset", {}).pop("told", None)
@@ -62,19 +67,19 @@ def without_told(plan: str) -> str:
 
 
 def read(text: str) -> dict[str, Any]:
-    """Parse the text of an envelope.
+    """Parse the text of a message.
 
     Raises:
-        BadEnvelope: The text is not a JSON object.
+        MalformedMessage: The text is not a JSON object.
     """
     try:
         if len(text) > LONGEST:
-            raise BadEnvelope(f"its text has {len(text)} characters")
+            raise MalformedMessage(f"its text has {len(text)} characters")
         found = json.loads(text)
     except (ValueError, RecursionError):
-        raise BadEnvelope("its text is not JSON") from None
+        raise MalformedMessage("its text is not JSON") from None
     if not isinstance(found, dict):
-        raise BadEnvelope("its text is not a JSON object")
+        raise MalformedMessage("its text is not a JSON object")
     return found
 
 
@@ -82,12 +87,12 @@ def blob_at(place: Any, blobs: Sequence[bytes]) -> bytes:  # noqa: ANN401 - what
     """Return the byte string at a place; empty for None.
 
     Raises:
-        BadEnvelope: There is none.
+        MalformedMessage: There is none.
     """
     if place is None:
         return b""
     if type(place) is not int or not 0 <= place < len(blobs):
-        raise BadEnvelope(f"it has no blob {str(place)[:20]!r}")
+        raise MalformedMessage(f"it has no blob {str(place)[:20]!r}")
     return blobs[place]
 
 
@@ -95,22 +100,22 @@ def matching(pattern: re.Pattern[str], value: Any) -> str:  # noqa: ANN401 - wha
     """Return a value that has the form of a version, a run or a client's file.
 
     Raises:
-        BadEnvelope: The value has another form.
+        MalformedMessage: The value has another form.
     """
     if isinstance(value, str) and pattern.match(value):
         return value
-    raise BadEnvelope(f"{str(value)[:80]!r} is not a version, run or file")
+    raise MalformedMessage(f"{str(value)[:80]!r} is not a version, run or file")
 
 
 def kept_in(asked: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
     """Return the names and the other versions that a request names to be kept.
 
     Raises:
-        BadEnvelope: One has another form.
+        MalformedMessage: One has another form.
     """
     names, versions = asked.get("names"), asked.get("keep")
     if not isinstance(names, dict) or not isinstance(versions, list):
-        raise BadEnvelope("it doesn't say which versions to keep")
+        raise MalformedMessage("it doesn't say which versions to keep")
     named = {matching(FILE, name): matching(VERSION, v) for name, v in names.items()}
     return named, [matching(VERSION, version) for version in versions]
 
@@ -138,23 +143,25 @@ class Answer:
             kinds: The kinds that answer the job.
 
         Raises:
-            BadEnvelope: The header describes no such reply, or a reply that no node sends.
+            MalformedMessage: The header describes no such reply, or a reply that no node sends.
         """
         kind = self.header.get("kind")
         if not isinstance(kind, str) or kind not in kinds:
-            raise BadEnvelope(f"kind is {shown(kind)}, expected {' or '.join(kinds)}")
+            raise MalformedMessage(f"kind is {shown(kind)}, expected {' or '.join(kinds)}")
         known = {f.name for f in fields(pf.backends.Reply.kinds[kind])} - {"blob"}
         if further := sorted(self.header.keys() - known - {"kind"}):
-            raise BadEnvelope(f"{shown(further[0])} is not a value of a {kind}")
+            raise MalformedMessage(f"{shown(further[0])} is not a value of a {kind}")
         if self.header.get("profile", "") != "":
-            raise BadEnvelope(f"profile is {shown(self.header['profile'])}, and a node sends none")
+            raise MalformedMessage(
+                f"profile is {shown(self.header['profile'])}, and a node sends none"
+            )
         notes = self.header.get("notes", [])
         if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
-            raise BadEnvelope(f"notes is {shown(notes)}, expected a list of texts")
+            raise MalformedMessage(f"notes is {shown(notes)}, expected a list of texts")
         try:
             return pf.backends.Reply.from_header(self.header, self.blob)
         except pf.RunFailure as error:
-            raise BadEnvelope(error.what) from None
+            raise MalformedMessage(error.what) from None
 
 
 def shown(value: Any) -> str:  # noqa: ANN401 - whatever was sent
@@ -164,7 +171,7 @@ def shown(value: Any) -> str:  # noqa: ANN401 - whatever was sent
 
 
 def response(answers: Sequence[Answer]) -> tuple[str, list[bytes]]:
-    """Return the envelope of a node's answers."""
+    """Return the message of a node's answers."""
     blobs, replies = Blobs(), []
     for answer in answers:
         place = blobs.add(answer.blob)
@@ -176,15 +183,15 @@ def answers_in(found: dict[str, Any], blobs: Sequence[bytes], count: int) -> lis
     """Return the answers of a response to that many jobs.
 
     Raises:
-        BadEnvelope: The response has other parts.
+        MalformedMessage: The response has other parts.
     """
     replies = found.get("replies")
     if not isinstance(replies, list) or len(replies) != count:
-        raise BadEnvelope(f"it doesn't answer its {count} jobs")
+        raise MalformedMessage(f"it doesn't answer its {count} jobs")
     if further := sorted(found.keys() - {"replies"}):
-        raise BadEnvelope(f"{shown(further[0])} is not a part of a response")
+        raise MalformedMessage(f"{shown(further[0])} is not a part of a response")
     if len(blobs) > 2 * count:
-        raise BadEnvelope(f"it has {len(blobs)} blobs for {count} jobs")
+        raise MalformedMessage(f"it has {len(blobs)} blobs for {count} jobs")
     return [_answer(reply, blobs) for reply in replies]
 
 
@@ -192,10 +199,10 @@ def _answer(reply: Any, blobs: Sequence[bytes]) -> Answer:  # noqa: ANN401 - wha
     """Return an answer; a wrong one names what is wrong, so that the others count."""
     try:
         if not isinstance(reply, dict) or not isinstance(reply.get("header"), dict):
-            raise BadEnvelope("a reply in it has no header")
+            raise MalformedMessage("a reply in it has no header")
         if further := sorted(reply.keys() - {"header", "blob", "version"}):
-            raise BadEnvelope(f"{shown(further[0])} is not a part of a reply")
+            raise MalformedMessage(f"{shown(further[0])} is not a part of a reply")
         version = matching(VERSION, reply.get("version"))
         return Answer(reply["header"], blob_at(reply.get("blob"), blobs), version)
-    except BadEnvelope as error:
+    except MalformedMessage as error:
         return Answer(wrong=str(error))

@@ -16,20 +16,20 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 import protofl as pf
-from protofl_plugins.backends import wire
+from protofl_flower.protocol import framing
 
 MALFORMED = -1
-"""The code of an answer that is not an envelope; codes of Flower are not negative."""
+"""The code of an answer that is not a message; codes of Flower are not negative."""
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """The answer to a message: an envelope, or Flower's error.
+    """The answer to a message: a message, or Flower's error.
 
     Attributes:
         ticket: The message's ticket.
-        text: The envelope's text.
-        blobs: The envelope's byte strings.
+        text: The message's text.
+        blobs: The message's byte strings.
         code: The code of Flower's error, or `MALFORMED`; 0 for none.
         reason: The text of the error.
     """
@@ -53,7 +53,7 @@ def printed(text: object) -> str:
     return "".join(c if c.isprintable() else "?" for c in line[:300])
 
 
-class Post(Protocol):
+class Transport(Protocol):
     """Messages between a run and its nodes."""
 
     def nodes(self) -> Mapping[str, int]:
@@ -61,12 +61,12 @@ class Post(Protocol):
         ...
 
     def send(self, node: int, text: str, blobs: Sequence[bytes], seconds: float, group: str) -> str:
-        """Send an envelope to a node; return its ticket, empty if it was refused.
+        """Send a message to a node; return its ticket, empty if it was refused.
 
         Args:
             node: The node.
-            text: The envelope's text.
-            blobs: The envelope's byte strings.
+            text: The message's text.
+            blobs: The message's byte strings.
             seconds: The time after which nobody waits for the response; 0 for Flower's own.
             group: The group of the message, for Flower's record.
         """
@@ -93,17 +93,17 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Deployed:
+class Deployment:
     """The place of a deployed run.
 
     Attributes:
-        post: The way to the nodes.
+        transport: The way to the nodes.
         sites: The sites.
         run: The name of the run on the nodes' disks, 16 hexadecimal digits.
         missing: Names of the sites that nobody waits for any more before the run starts.
     """
 
-    post: Post
+    transport: Transport
     sites: Sequence[Site]
     run: str
     missing: set[str] = field(default_factory=set)
@@ -132,7 +132,7 @@ def write_end(path: str, values: dict[str, Any]) -> None:
     part.replace(path)
 
 
-def tell_killed(request: str, code: int) -> None:
+def report_killed(request: str, code: int) -> None:
     """Write the end of a run whose process ended without one, as after a signal.
 
     Args:
@@ -153,28 +153,28 @@ def tell_killed(request: str, code: int) -> None:
     write_end(end, {"failure": pf.ProtoflError.to_values(error)})
 
 
-def pass_on(post: Post, asked: BinaryIO, answered: BinaryIO) -> None:
+def pass_on(transport: Transport, asked: BinaryIO, answered: BinaryIO) -> None:
     """Make the calls that the process of a run asks for, until it closes its side."""
     while True:
         try:
-            text, blobs = wire.receive_parts(asked)
+            text, blobs = framing.receive(asked)
         except (EOFError, OSError):
             return
-        found, parts = _called(post, json.loads(text), blobs)
-        wire.send_parts(answered, json.dumps(found), parts)
+        found, parts = _called(transport, json.loads(text), blobs)
+        framing.send(answered, json.dumps(found), parts)
 
 
 def _called(
-    post: Post, asked: dict[str, Any], blobs: Sequence[bytes]
+    transport: Transport, asked: dict[str, Any], blobs: Sequence[bytes]
 ) -> tuple[dict[str, Any], list[bytes]]:
     """Make a call; return what it found as values, and byte strings."""
     call, values, parts = asked.pop("call"), [], list[bytes]()
     try:
         if call == "nodes":
-            return {"nodes": dict(post.nodes())}, []
+            return {"nodes": dict(transport.nodes())}, []
         if call == "send":
-            return {"ticket": post.send(blobs=blobs, **asked)}, []
-        for found in post.receive(asked["tickets"]):
+            return {"ticket": transport.send(blobs=blobs, **asked)}, []
+        for found in transport.receive(asked["tickets"]):
             values.append([found.ticket, found.text, len(found.blobs), found.code, found.reason])
             parts += found.blobs
         return {"deliveries": values}, parts
@@ -182,8 +182,8 @@ def _called(
         return {"error": f"{type(error).__name__}: {error}"}, []
 
 
-class Piped:
-    """A post in another process, which `pass_on` serves.
+class PipedTransport:
+    """A transport in another process, which `pass_on` serves.
 
     Args:
         asked: Takes calls.
@@ -194,16 +194,16 @@ class Piped:
         self._asked, self._answered = asked, answered
 
     def nodes(self) -> Mapping[str, int]:
-        """See `Post`."""
+        """See `Transport`."""
         return dict(self._call({"call": "nodes"})[0]["nodes"])
 
     def send(self, node: int, text: str, blobs: Sequence[bytes], seconds: float, group: str) -> str:
-        """See `Post`."""
+        """See `Transport`."""
         asked = {"call": "send", "node": node, "text": text, "seconds": seconds, "group": group}
         return str(self._call(asked, blobs)[0]["ticket"])
 
     def receive(self, tickets: Sequence[str]) -> Sequence[Delivery]:
-        """See `Post`."""
+        """See `Transport`."""
         found, parts = self._call({"call": "receive", "tickets": [*tickets]})
         left, deliveries = iter(parts), []
         for ticket, text, count, code, reason in found["deliveries"]:
@@ -219,8 +219,8 @@ class Piped:
             RunFailure: Flower reports an error, or its process has ended.
         """
         try:
-            wire.send_parts(self._asked, json.dumps(asked), blobs)
-            text, parts = wire.receive_parts(self._answered)
+            framing.send(self._asked, json.dumps(asked), blobs)
+            text, parts = framing.receive(self._answered)
         except (EOFError, OSError):
             raise pf.RunFailure("Flower ended the run", do="resume it: --resume") from None
         found: dict[str, Any] = json.loads(text)

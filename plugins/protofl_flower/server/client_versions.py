@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import protofl as pf
+from protofl_flower.protocol.messages import version_of
 
 
 class Versions:
@@ -70,8 +71,3 @@ class Versions:
         found |= {self._before.get(client, "") for client in own}
         names = {name: v for name, v in self._names.items() if int(name.split("-")[1]) in own}
         return names, sorted(found - {""})
-
-
-def version_of(size: int, crc: int) -> str:
-    """Return the version of a file of this length and CRC-32."""
-    return f"{size:x}-{crc:08x}"

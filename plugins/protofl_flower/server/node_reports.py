@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import protofl as pf
-from protofl_plugins.backends.node_facts import facts_of
-from protofl_plugins.backends.posts import Site, printed
+from protofl_flower.fingerprints import facts_of
+from protofl_flower.protocol.transport import Site, printed
 
 
 def absent(reason: str, words: str, site: Site) -> pf.backends.Reply:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from protofl_plugins.backends.posts import Delivery, Post, Site
+from protofl_flower.protocol.transport import Delivery, Site, Transport
 
 FIRST = 30.0
 """Seconds after which a line names the nodes that have not answered; then after twice as many."""
 
 
 def answers(
-    post: Post,
+    transport: Transport,
     waiting: dict[str, Site],
     what: str,
     poll: float,
@@ -22,7 +22,7 @@ def answers(
     """Yield the answers of nodes as they come, until all have answered or the time is over.
 
     Args:
-        post: The way to the nodes.
+        transport: The way to the nodes.
         waiting: {ticket: site}; answered ones are removed, and the caller may add others.
         what: What is waited for, such as ``the plan``.
         poll: Seconds between two looks.
@@ -31,7 +31,7 @@ def answers(
     """
     began, next_line = time.monotonic(), FIRST
     while waiting:
-        for delivery in post.receive([*waiting]):
+        for delivery in transport.receive([*waiting]):
             site = waiting.pop(delivery.ticket, None)
             if site is not None:
                 yield site, delivery

@@ -15,18 +15,18 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import protofl as pf
-from protofl_plugins.backends import envelopes
-from protofl_plugins.backends.client_versions import Versions
-from protofl_plugins.backends.envelopes import Answer, BadEnvelope, shown, without_told
-from protofl_plugins.backends.node_words import (
+from protofl_flower.protocol import messages
+from protofl_flower.protocol.messages import Answer, MalformedMessage, shown, without_data_sizes
+from protofl_flower.protocol.transport import Delivery, Deployment, Site, printed
+from protofl_flower.server.client_versions import Versions
+from protofl_flower.server.node_reports import (
     absent,
     differences,
     failure_of,
     one_line,
     reason_of,
 )
-from protofl_plugins.backends.posts import Delivery, Deployed, Site, printed
-from protofl_plugins.backends.waiting import answers
+from protofl_flower.server.polling import answers
 
 REASONS = {1: "failed", 2: "failed", 3: "deadline", 4: "deadline", 5: "left", 6: "failed"}
 REASONS |= {8: "failed"}
@@ -40,7 +40,7 @@ AWAY = ("Train", "Evaluate")
 """Kinds of jobs that are sent to nodes; the pool answers all others itself."""
 
 
-class Pace(Protocol):
+class BackendOptions(Protocol):
     """Options of the backend, see `flower.Flower.Config`."""
 
     deadline: float
@@ -56,7 +56,7 @@ class SitePool:
 
     Args:
         plan: The run.
-        deployed: Where it takes place.
+        deployment: Where it takes place.
         config: Options of the backend.
 
     Attributes:
@@ -67,18 +67,18 @@ class SitePool:
     """
 
     plan: pf.backends.Plan
-    deployed: Deployed
-    config: Pace
+    deployment: Deployment
+    config: BackendOptions
     _known: set[str] = field(default_factory=set)
     _notes: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.report: Callable[[str], None] = lambda line: None
-        self._text = without_told(self.plan.to_json())
-        self._digest = envelopes.digest_of(self._text)
+        self._text = without_data_sizes(self.plan.to_json())
+        self._digest = messages.digest_of(self._text)
         self._versions, self._trial = Versions(), 0
-        self._home = {client: site for site in self.deployed.sites for client in site.clients}
-        places = [client for site in self.deployed.sites for client in site.clients]
+        self._home = {client: site for site in self.deployment.sites for client in site.clients}
+        places = [client for site in self.deployment.sites for client in site.clients]
         wanted = range(self.plan.info.num_clients)
         if sorted(places) != [*wanted]:
             raise pf.UsageError(
@@ -101,8 +101,8 @@ class SitePool:
 
     def present(self) -> set[int]:
         """Return the clients whose nodes are online."""
-        nodes = self.deployed.post.nodes()
-        return {c for site in self.deployed.sites if site.key in nodes for c in site.clients}
+        nodes = self.deployment.transport.nodes()
+        return {c for site in self.deployment.sites if site.key in nodes for c in site.clients}
 
     def host_of(self, client: int) -> str:
         """Return the name of a client's site."""
@@ -145,14 +145,14 @@ class SitePool:
         """
         skip = self.plan.settings.on_lost_client == "skip"
         waiting, end = dict[str, Site](), time.monotonic() + self.config.patience
-        missing = list(self.deployed.sites)
+        missing = list(self.deployment.sites)
         while True:
-            nodes = self.deployed.post.nodes()
+            nodes = self.deployment.transport.nodes()
             for site in [site for site in missing if site.key in nodes]:
                 if ticket := self._send(nodes[site.key], site, []):
                     missing.remove(site)
                     waiting[ticket] = site
-            awaited = {site.name for site in missing} - self.deployed.missing
+            awaited = {site.name for site in missing} - self.deployment.missing
             if not awaited or time.monotonic() > end:
                 break
             time.sleep(min(1.0, self.config.poll * 5))
@@ -166,7 +166,9 @@ class SitePool:
         if missing:
             self.report(f"the run starts without {names}")
         refusals, pace = list[pf.ProtoflError](), (self.config.poll, self.config.start_deadline)
-        for site, delivery in answers(self.deployed.post, waiting, "the plan", *pace, self.report):
+        for site, delivery in answers(
+            self.deployment.transport, waiting, "the plan", *pace, self.report
+        ):
             try:
                 self._greeted(site, delivery)
             except pf.ProtoflError as error:
@@ -197,7 +199,7 @@ class SitePool:
         found = self._opened(site, delivery)
         facts, changes = found.get("facts"), found.get("changes", [])
         if not isinstance(facts, dict) or not isinstance(changes, list):
-            raise pf.RunFailure(f"{site.name} sent a wrong envelope: no facts of the plan")
+            raise pf.RunFailure(f"{site.name} sent a wrong message: no facts of the plan")
         self._known.add(site.name)
         for line in differences(site, self.plan, facts):
             self.report(line)
@@ -206,10 +208,10 @@ class SitePool:
 
     def _send(self, node: int, site: Site, jobs: Sequence[pf.backends.Job]) -> str:
         """Send a node its jobs, or the plan alone; return the ticket, empty if Flower refused."""
-        blobs = envelopes.Blobs()
+        blobs = messages.Blobs()
         names, versions = self._versions.needed(site.clients)
         asked: dict[str, Any] = {
-            "run": self.deployed.run,
+            "run": self.deployment.run,
             "plan": self._digest,
             "trial": self._trial,
             "names": names,
@@ -226,12 +228,12 @@ class SitePool:
         first = jobs[0].header() if jobs else {}
         group = f"round {first['round']}" if first else "plan"
         seconds = self.config.deadline if jobs else 0
-        return self.deployed.post.send(node, json.dumps(asked), blobs.parts, seconds, group)
+        return self.deployment.transport.send(node, json.dumps(asked), blobs.parts, seconds, group)
 
     def _exchange(
         self, away: Mapping[Site, list[pf.backends.Job]]
     ) -> Iterator[tuple[pf.backends.Job, pf.backends.Reply]]:
-        nodes = self.deployed.post.nodes() if away else {}
+        nodes = self.deployment.transport.nodes() if away else {}
         waiting, again = dict[str, Site](), set[str]()
         for site, jobs in away.items():
             ticket = self._send(nodes[site.key], site, jobs) if site.key in nodes else ""
@@ -240,8 +242,8 @@ class SitePool:
             else:
                 words = "Flower refused its message" if site.key in nodes else "it is not online"
                 yield from self._lost(site, jobs, "left", words)
-        pace, post = (self.config.poll, self.config.deadline), self.deployed.post
-        for site, delivery in answers(post, waiting, "its jobs", *pace, self.report):
+        pace, transport = (self.config.poll, self.config.deadline), self.deployment.transport
+        for site, delivery in answers(transport, waiting, "its jobs", *pace, self.report):
             if self._lacks_plan(delivery):
                 self._known.discard(site.name)
                 # Once in a stage: a node that asks for ever would keep the run from going on.
@@ -260,8 +262,8 @@ class SitePool:
     @staticmethod
     def _lacks_plan(delivery: Delivery) -> bool:
         """Return True if a node that was restarted asks for the plan again."""
-        with contextlib.suppress(BadEnvelope):
-            return not delivery.code and envelopes.read(delivery.text).get("lacks") == "plan"
+        with contextlib.suppress(MalformedMessage):
+            return not delivery.code and messages.read(delivery.text).get("lacks") == "plan"
         return False
 
     def _opened(self, site: Site, delivery: Delivery) -> dict[str, Any]:
@@ -273,9 +275,9 @@ class SitePool:
         if delivery.code:
             raise pf.RunFailure(f"{site.name}: {delivery.words}")
         try:
-            found = envelopes.read(delivery.text)
-        except BadEnvelope as error:
-            raise pf.RunFailure(f"{site.name} sent a wrong envelope: {error}") from None
+            found = messages.read(delivery.text)
+        except MalformedMessage as error:
+            raise pf.RunFailure(f"{site.name} sent a wrong message: {error}") from None
         if "failure" in found:
             raise failure_of(site, found["failure"])
         return found
@@ -302,9 +304,9 @@ class SitePool:
             return
         self._known.add(site.name)
         try:
-            given = envelopes.answers_in(found, delivery.blobs, len(jobs))
-        except BadEnvelope as error:
-            yield from self._lost(site, jobs, "failed", f"it sent a wrong envelope: {error}")
+            given = messages.answers_in(found, delivery.blobs, len(jobs))
+        except MalformedMessage as error:
+            yield from self._lost(site, jobs, "failed", f"it sent a wrong message: {error}")
             return
         for job, answer in zip(jobs, given, strict=True):
             yield job, self._reply(site, job, answer)
@@ -317,7 +319,7 @@ class SitePool:
         """
         try:
             return self._sound(site, job, answer)
-        except BadEnvelope as error:
+        except MalformedMessage as error:
             words = f"it sent a wrong answer: {printed(error)}"
             ((_, reply),) = self._lost(site, [job], "failed", words)
             return reply
@@ -327,12 +329,12 @@ class SitePool:
 
         Raises:
             ProtoflError: The client is lost, and the run does not go on without it.
-            BadEnvelope: It is not an answer to this job.
+            MalformedMessage: It is not an answer to this job.
         """
         asked = job.header()
         train, client = asked["kind"] == "Train", asked["client"]
         if answer.wrong:
-            raise BadEnvelope(answer.wrong)
+            raise MalformedMessage(answer.wrong)
         if "failure" in answer.header:
             error = failure_of(site, answer.header["failure"])
             if asked.get("may_fail"):
@@ -345,9 +347,9 @@ class SitePool:
             if reply.reason == "skipped" and left_out and asked["when"] == "before_upload":
                 return reply
             if reply.reason not in ("failed", "stale"):
-                raise BadEnvelope(f"reason is {shown(reply.reason)}")
+                raise MalformedMessage(f"reason is {shown(reply.reason)}")
             if not isinstance(reply.error, str):
-                raise BadEnvelope(f"error is {shown(reply.error)}, expected a text")
+                raise MalformedMessage(f"error is {shown(reply.error)}, expected a text")
             reply.error = printed(reply.error)
             stale = reply.reason == "stale"
             if stale and (self.config.on_stale == "stop" or not asked.get("may_fail")):
@@ -360,7 +362,7 @@ class SitePool:
                 raise pf.RunFailure(f"{site.name}, {job}: the client is absent ({reply.reason})")
         elif train:
             if not answer.version:
-                raise BadEnvelope("version is empty, and the client has trained")
+                raise MalformedMessage("version is empty, and the client has trained")
             self._versions.trained(client, answer.version)
         return reply
 

@@ -30,12 +30,12 @@ import pytest
 import protofl as pf
 from protofl.errors import UsageError
 from protofl.system.files.lock import folder_lock
-from protofl_cli.deploying import keys, node_process
-from protofl_cli.deploying.deployed_run import options_of, real_options
-from protofl_cli.deploying.federation_file import Federation, Site, read_federation
-from protofl_cli.deploying.node_process import cause_in, check_clock, look_at
-from protofl_plugins.backends.node_plan import Policy
-from protofl_plugins.backends.own_data import OwnData
+from protofl_flower.deployment import keys, node_process
+from protofl_flower.deployment.deployed_run import options_of, real_options
+from protofl_flower.deployment.federation_file import Federation, Site, read_federation
+from protofl_flower.deployment.node_process import cause_in, check_clock, look_at
+from protofl_flower.node.local_data import LocalData
+from protofl_flower.node.policy import Policy
 
 needs_keys = pytest.mark.skipif(
     find_spec("cryptography") is None, reason="cryptography is not installed (extra: flower)"
@@ -191,7 +191,7 @@ def test_a_node_says_why_the_link_refuses_it(said, words, heals):
 
 APP = """
 import subprocess, sys
-from protofl_plugins.backends.posts import end_with_parent
+from protofl_flower.protocol.transport import end_with_parent
 sleep = "import time; print('here', flush=True); time.sleep(600)"
 with subprocess.Popen([sys.executable, "-c", sleep]) as run:
     end_with_parent(run)
@@ -207,7 +207,7 @@ time.sleep(600)
 PARENT = """
 import sys, time
 from pathlib import Path
-from protofl_cli.deploying.programs import Child
+from protofl_flower.deployment.programs import Child
 sleep = "import time; print('here', flush=True); time.sleep(600)"
 Child([sys.executable, "-c", sleep], Path(sys.argv[1]))
 time.sleep(600)
@@ -398,7 +398,7 @@ def test_the_examples_of_a_new_node_work():
     found = tomllib.loads(text.replace('"npz:FILE"', '"digits"'))
     assert {*found["policy"]} == {f.name for f in fields(Policy)} - {"wrappers", "models"}
     Policy.read(found["policy"])
-    OwnData.read(found["data"], [0], Path())
+    LocalData.read(found["data"], [0], Path())
     ((name, options),) = found["policy"]["required"].items()
     given = {"method": "fedproto", "models": "htcnn8", "clients": 4, "with": [name]}
     pf.backends.Plan.make(

@@ -1,4 +1,4 @@
-"""Tests of nodes with their own data: equal to a simulation of the same split; hostile hellos."""
+"""Tests of nodes with their own data: equal to a simulation of the same split; hostile answers."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from fake_grid import RUN, FakePost, lines, same_state
+from fake_grid import RUN, FakeTransport, lines, same_state
 from safetensors import safe_open
 from sklearn.datasets import load_digits
 
 import protofl as pf
 from protofl.hooks.wire.payload import Payload
-from protofl_cli.deploying.node_export import export_client
-from protofl_cli.deploying.node_process import settings_text
-from protofl_plugins.backends import flower, hellos, site_pool, waiting
-from protofl_plugins.backends.hellos import LARGEST, told_by_sites
-from protofl_plugins.backends.node import Node
-from protofl_plugins.backends.node_plan import Policy, plan_here
-from protofl_plugins.backends.own_data import OwnData
-from protofl_plugins.backends.posts import Deployed, Site
+from protofl_flower import backend
+from protofl_flower.deployment.node_export import export_client
+from protofl_flower.deployment.node_process import settings_text
+from protofl_flower.node.host import Node
+from protofl_flower.node.local_data import LocalData
+from protofl_flower.node.policy import Policy, plan_here
+from protofl_flower.protocol.transport import Deployment, Site
+from protofl_flower.server import data_sizes, polling, site_pool
+from protofl_flower.server.data_sizes import LARGEST, ask_data_sizes
 
 FORM = {"sample": "1x8x8", "classes": "10"}
 QUICK = {"models": "htcnn8", "architectures": "3,0,3", "batch_size": 32, "rounds": 4}
@@ -81,7 +82,7 @@ def tables(files):
 
 def own_data(files, key, **more):
     clients = next([*site.clients] for site in SITES if site.key == key)
-    return OwnData.read({**tables(files)[key], **more}, clients, files / "cache")
+    return LocalData.read({**tables(files)[key], **more}, clients, files / "cache")
 
 
 def nodes_of(tmp_path, files, **more):
@@ -97,16 +98,16 @@ def nodes_of(tmp_path, files, **more):
 
 def deployed(nodes, fates=None, sites=SITES, method="fedproto", **options):
     """Run on the nodes' own data through a fake grid; return the result and the grid."""
-    post = FakePost(nodes)
-    post.fates = fates or {}
-    token = flower.DEPLOYED.set(Deployed(post, sites, RUN))
+    transport = FakeTransport(nodes)
+    transport.fates = fates or {}
+    token = backend.DEPLOYMENT.set(Deployment(transport, sites, RUN))
     pace = {"backend.poll": 1e-6, "backend.patience": 0} | options.pop("set", {})
     given = {"dataset": "sites", "options": {"dataset": FORM}, "set": pace}
     try:
-        options = flower.asked_of_sites({**given, **options})
-        return pf.run(method, backend="flower", **options), post
+        options = backend.asked_of_sites({**given, **options})
+        return pf.run(method, backend="flower", **options), transport
     finally:
-        flower.DEPLOYED.reset(token)
+        backend.DEPLOYMENT.reset(token)
 
 
 def simulated(files, out, method="fedproto", **options):
@@ -115,7 +116,7 @@ def simulated(files, out, method="fedproto", **options):
 
 
 def test_sites_with_own_data_equal_a_simulation_of_data_split_alike(tmp_path, files):
-    found, post = deployed(nodes_of(tmp_path, files), out=tmp_path / "deployed", **QUICK)
+    found, transport = deployed(nodes_of(tmp_path, files), out=tmp_path / "deployed", **QUICK)
     local = simulated(files, tmp_path / "local")
     assert lines(local) == lines(found)
     same_state(local, found)
@@ -126,7 +127,7 @@ def test_sites_with_own_data_equal_a_simulation_of_data_split_alike(tmp_path, fi
     for table in ("train_counts", "test_counts", "hash"):
         assert ours[table] == theirs[table]
     # No node receives what another node reports.
-    assert not [text for _, text, _ in post.sent if '"told"' in text or "[40, " in text]
+    assert not [text for _, text, _ in transport.sent if '"told"' in text or "[40, " in text]
 
 
 @pytest.mark.parametrize("method", ["fedpkd", "fedmd"])
@@ -138,11 +139,11 @@ def test_each_node_has_the_public_samples_in_a_file_of_its_own(method, tmp_path,
         np.savez(tmp_path / f"{name}.npz", x_train=x, y_train=digits.target[-60:].astype(np.int64))
     options = QUICK | {"rounds": 2, "public": f"npz:{tmp_path}/ours.npz"}
     nodes = nodes_of(tmp_path, files, public=f"npz:{tmp_path}/theirs.npz")
-    found, post = deployed(nodes, method=method, out=tmp_path / "deployed", **options)
+    found, transport = deployed(nodes, method=method, out=tmp_path / "deployed", **options)
     local = simulated(files, tmp_path / "local", method, **options)
     assert lines(local) == lines(found)
     same_state(local, found)
-    assert b"theirs.npz" not in b"".join(post.left)
+    assert b"theirs.npz" not in b"".join(transport.left)
 
 
 def content(path):
@@ -242,7 +243,7 @@ def test_a_missing_site_costs_its_patience_once(tmp_path, files, monkeypatch):
     clock = SimpleNamespace(
         monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds)
     )
-    for module in (hellos, site_pool, waiting):
+    for module in (data_sizes, site_pool, polling):
         monkeypatch.setattr(module, "time", clock)
     sites, pace = [*SITES, Site("island", "d", (3,))], {"backend.patience": 60, "backend.poll": 1}
     options = QUICK | {"architectures": "3,0,3,1", "rounds": 1, "set": pace}
@@ -275,42 +276,42 @@ def test_sizes_that_are_told_sample_clients(tmp_path, files):
     assert lines(simulated(files, tmp_path / "local", **sampled)) == lines(found)
 
 
-def hello(**client):
+def sizes(**client):
     told = {"train": [6] * 10, "test": [2] * 10, "majority": [2, 20], **client}
-    return {"hello": {"clients": {"0": told}}}
+    return {"sizes": {"clients": {"0": told}}}
 
 
 @pytest.mark.parametrize(
     ("sent", "words"),
     [
         ([], "text is not a JSON object"),
-        ({}, "it should have hello, and has nothing"),
-        ({"hello": 3}, "its hello should have clients, and has 3"),
-        ({"hello": {"clients": {}}}, "its clients should have 0, and has nothing"),
-        ({"hello": {"clients": {"0": {}, "1": {}}}}, "should have 0, and has '0', '1'"),
-        ({"hello": {"clients": {"\x1b[2J\n": {}}}}, r"has '\x1b[2J\n'"),
-        (hello(x=1), "client 0 should have train, test, majority"),
-        (hello(train=2**62), f"train is {2**62}, and should be from 1 to {LARGEST:,}"),
-        (hello(train=10**400), "train is a huge number"),
-        (hello(train=[LARGEST] * 10), "train is 100000000, and"),
-        (hello(train=[1] * 1_000_000), "train has 1000000 classes, and the federation has 10"),
-        (hello(train=[-1] * 10), "train is -1"),
-        (hello(train=[0] * 10), "train is 0, and should be from 1"),
-        (hello(train=[True] * 10), "train is True"),
-        (hello(train=1e300), "train is 1e+300"),
-        (hello(train="\x1b]0;x\x07" * 99), "train is ?]0;x?"),
-        (hello(test=20), "tells of train and test in two ways"),
-        (hello(majority=None), "majority is None"),
-        (hello(majority=[3, 2]), "majority is 3 of 2"),
-        (hello(train=5, test=7, majority=[1, 2]), "has 7 test samples and guesses 2"),
+        ({}, "it should have sizes, and has nothing"),
+        ({"sizes": 3}, "its sizes should have clients, and has 3"),
+        ({"sizes": {"clients": {}}}, "its clients should have 0, and has nothing"),
+        ({"sizes": {"clients": {"0": {}, "1": {}}}}, "should have 0, and has '0', '1'"),
+        ({"sizes": {"clients": {"\x1b[2J\n": {}}}}, r"has '\x1b[2J\n'"),
+        (sizes(x=1), "client 0 should have train, test, majority"),
+        (sizes(train=2**62), f"train is {2**62}, and should be from 1 to {LARGEST:,}"),
+        (sizes(train=10**400), "train is a huge number"),
+        (sizes(train=[LARGEST] * 10), "train is 100000000, and"),
+        (sizes(train=[1] * 1_000_000), "train has 1000000 classes, and the federation has 10"),
+        (sizes(train=[-1] * 10), "train is -1"),
+        (sizes(train=[0] * 10), "train is 0, and should be from 1"),
+        (sizes(train=[True] * 10), "train is True"),
+        (sizes(train=1e300), "train is 1e+300"),
+        (sizes(train="\x1b]0;x\x07" * 99), "train is ?]0;x?"),
+        (sizes(test=20), "tells of train and test in two ways"),
+        (sizes(majority=None), "majority is None"),
+        (sizes(majority=[3, 2]), "majority is 3 of 2"),
+        (sizes(train=5, test=7, majority=[1, 2]), "has 7 test samples and guesses 2"),
         ({"failure": {"what": "\x1b[31mred\n" * 99, "error": "UsageError"}}, "clinic: ?[31mred"),
     ],
 )
-def test_a_hostile_hello_is_refused_in_a_line(sent, words):
+def test_a_hostile_answer_is_refused_in_a_line(sent, words):
     there = {"a": SimpleNamespace(respond=lambda *_: (json.dumps(sent), []))}
     with pytest.raises(pf.ProtoflError) as caught:
-        place = Deployed(FakePost(there), SITES[:1], RUN)
-        told_by_sites(place, FORM, flower.Flower.Config(patience=0, poll=1e-6), skip=True)
+        place = Deployment(FakeTransport(there), SITES[:1], RUN)
+        ask_data_sizes(place, FORM, backend.Flower.Config(patience=0, poll=1e-6), skip=True)
     text = caught.value.what
     assert words in text
     assert text.isprintable() and len(text) < 400
@@ -337,18 +338,18 @@ def test_a_hostile_hello_is_refused_in_a_line(sent, words):
 )
 def test_wrong_settings_of_a_nodes_data_are_refused(key, change, words, files):
     with pytest.raises(pf.UsageError, match=words):
-        own_data(files, key, **change).hello(FORM)
+        own_data(files, key, **change).sizes(FORM)
 
 
 def test_labels_and_files_of_a_node_stay_in_its_log(tmp_path, files, capfd):
     nodes = nodes_of(tmp_path, files, labels={"one": 1})
-    post = FakePost(nodes)
+    transport = FakeTransport(nodes)
     with pytest.raises(pf.UsageError, match="clinic: its own data do not fit the run"):
-        place = Deployed(post, SITES, RUN)
-        told_by_sites(place, FORM, flower.Flower.Config(patience=0, poll=1e-6), skip=True)
-    assert post.left
+        place = Deployment(transport, SITES, RUN)
+        ask_data_sizes(place, FORM, backend.Flower.Config(patience=0, poll=1e-6), skip=True)
+    assert transport.left
     for planted in ("three", "zero", str(files), "npz"):
-        assert not any(planted.encode() in part for part in post.left), planted
+        assert not any(planted.encode() in part for part in transport.left), planted
     assert "label 'three' of this node is not a class" in capfd.readouterr().err
 
 
@@ -357,12 +358,12 @@ def test_data_of_another_form_are_refused(files):
     with pytest.raises(
         pf.UsageError, match="has images 1×8×8, and the federation has images 3×8×8"
     ):
-        data.hello({"sample": "3x8x8", "classes": "10"})
+        data.sizes({"sample": "3x8x8", "classes": "10"})
     with pytest.raises(pf.UsageError, match="label '3' of this node is not a class"):
-        data.hello({"sample": "1x8x8", "classes": "3"})
+        data.sizes({"sample": "1x8x8", "classes": "3"})
     for wrong in ({"sample": "8xx8"}, {"classes": "1"}, {"classes": "a,a"}, {"classes": "9" * 9}):
         with pytest.raises(pf.UsageError):
-            data.hello(FORM | wrong)
+            data.sizes(FORM | wrong)
 
 
 def test_a_node_trains_on_its_own_data_alone(files):

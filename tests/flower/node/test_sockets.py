@@ -17,16 +17,17 @@ import pytest
 
 import protofl as pf
 from protofl.system.machine import fresh_interpreter
-from protofl_plugins.backends import node, posts, wire
+from protofl_flower.node import host as node_host
+from protofl_flower.protocol import framing, transport
 
 
 @pytest.fixture
 def door(tmp_path, monkeypatch):
     """Serve a host whose answers are larger than the buffers of a socket."""
-    monkeypatch.setattr(node, "PATIENCE", 0.3)
+    monkeypatch.setattr(node_host, "PATIENCE", 0.3)
     host = SimpleNamespace(respond=lambda text, blobs: (text[::-1], [b"x" * (16 << 20)]))
     path = tmp_path / "host"
-    threading.Thread(target=node.serve, args=(host, path), daemon=True).start()
+    threading.Thread(target=node_host.serve, args=(host, path), daemon=True).start()
     wait_for(path.exists)
     return path
 
@@ -47,7 +48,7 @@ def connected(path):
 
 def ask(line, text="abc"):
     made = cast(BinaryIO, line.makefile("rwb"))
-    wire.send_parts(made, text, [])
+    framing.send(made, text, [])
     return made
 
 
@@ -58,7 +59,7 @@ def test_a_clientapp_that_is_killed_or_stopped_does_not_end_or_block_the_host(do
         garbage.sendall(b"\x07" * 20)
     with connected(door) as stopped, connected(door), ask(stopped):  # the second is silent
         with connected(door) as honest, ask(honest) as made:
-            text, blobs = wire.receive_parts(made)
+            text, blobs = framing.receive(made)
     assert (text, len(blobs[0])) == ("cba", 16 << 20)
 
 
@@ -67,7 +68,7 @@ def test_a_clientapp_that_is_killed_or_stopped_does_not_end_or_block_the_host(do
 def test_the_host_outlives_killed_clientapps(tmp_path):
     """With programs: five ClientApps are killed (-9) while they wait, then one is answered."""
     (tmp_path / "node.toml").write_text("clients = [0]\n")
-    command, variables = fresh_interpreter("protofl_plugins.backends.node")
+    command, variables = fresh_interpreter("protofl_flower.node.host")
     path = tmp_path / "host"
     with open(tmp_path / "log", "wb") as log:
         host = subprocess.Popen([*command, str(tmp_path), str(path)], env=variables, stderr=log)
@@ -75,9 +76,7 @@ def test_the_host_outlives_killed_clientapps(tmp_path):
         wait_for(path.exists, 120)
         app = "import socket, sys, time; from protofl_plugins.backends import wire; "
         app += "line = socket.socket(socket.AF_UNIX); line.connect(sys.argv[1]); "
-        app += (
-            "wire.send_parts(line.makefile('rwb'), '{\"hello\": {}}', []); print(1, flush=True); "
-        )
+        app += "framing.send(line.makefile('rwb'), '{\"sizes\": {}}', []); print(1, flush=True); "
         app += "time.sleep(99)"
         for _ in range(5):
             with subprocess.Popen(
@@ -85,8 +84,8 @@ def test_the_host_outlives_killed_clientapps(tmp_path):
             ) as process:
                 assert process.stdout.read(1)
                 process.kill()
-        with connected(path) as line, ask(line, '{"hello": {}}') as made:
-            text, _ = wire.receive_parts(made)
+        with connected(path) as line, ask(line, '{"sizes": {}}') as made:
+            text, _ = framing.receive(made)
         assert "no data of its own" in text
         assert host.poll() is None
     finally:
@@ -101,11 +100,11 @@ def test_the_host_outlives_killed_clientapps(tmp_path):
 def test_a_killed_server_is_reported_as_killed(code, words, tmp_path):
     request, end = tmp_path / "request.json", tmp_path / "end.json"
     request.write_text(json.dumps({"end": str(end)}))
-    posts.tell_killed(str(request), code)
+    transport.report_killed(str(request), code)
     error = pf.ProtoflError.from_values(json.loads(end.read_text())["failure"])
     assert isinstance(error, pf.RunFailure) and words in error.what and "--resume" in error.do
-    posts.write_end(str(end), {"done": True})
-    posts.tell_killed(str(request), code)
+    transport.write_end(str(end), {"done": True})
+    transport.report_killed(str(request), code)
     assert json.loads(end.read_text()) == {"done": True}
 
 
@@ -114,7 +113,7 @@ def test_a_killed_server_is_reported_as_killed(code, words, tmp_path):
 def test_the_serverapp_tells_that_its_process_was_killed(tmp_path, monkeypatch):
     """The run waits for nodes when its process is killed (-9)."""
     pytest.importorskip("flwr")
-    from protofl_plugins.backends.flower_app import server_app
+    from protofl_flower.flower_app import server_app
 
     started = []
 
@@ -148,12 +147,12 @@ def test_the_serverapp_tells_that_its_process_was_killed(tmp_path, monkeypatch):
     assert "--resume" in json.loads(end.read_text())["failure"]["do"]
 
 
-def test_messages_that_are_not_envelopes_cost_no_other_message():
+def test_messages_that_are_malformed_cost_no_other_message():
     """Each ticket is pulled by itself, so an unreadable message takes no other with it."""
     pytest.importorskip("flwr")
     from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-    from protofl_plugins.backends.flower_app.server_app import Post
+    from protofl_flower.flower_app.server_app import GridTransport
 
     def blobs(*names):
         return ArrayRecord({name: Array("uint8", (1,), "safetensors", b"x") for name in names})
@@ -181,10 +180,12 @@ def test_messages_that_are_not_envelopes_cost_no_other_message():
         return [SimpleNamespace(has_error=lambda: False, content=content)]
 
     tickets = [*contents, "unreadable", "an error"]
-    found = {d.ticket: d for d in Post(SimpleNamespace(pull_messages=pull)).receive(tickets)}
+    found = {
+        d.ticket: d for d in GridTransport(SimpleNamespace(pull_messages=pull)).receive(tickets)
+    }
     assert [*found] == tickets
     for ticket, delivery in found.items():
         if ticket in ("good", "the last"):
             assert (delivery.text, delivery.blobs, delivery.code) == ("{}", [b"x"], 0)
         else:
-            assert delivery.code == (77 if ticket == "an error" else posts.MALFORMED), ticket
+            assert delivery.code == (77 if ticket == "an error" else transport.MALFORMED), ticket

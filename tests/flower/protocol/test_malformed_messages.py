@@ -6,14 +6,15 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from fake_grid import FakePost, deployed, node, site_of
+from fake_grid import FakeTransport, deployed, node, site_of
 from runtime_toys import GIVEN, install, make_plan
 
 import protofl as pf
 from protofl.federation.jobs import Evaluate, StartTrial, Train
-from protofl_plugins.backends import flower, hellos, site_pool, waiting
-from protofl_plugins.backends.posts import MALFORMED, Delivery, Deployed
-from protofl_plugins.backends.site_pool import SitePool
+from protofl_flower import backend
+from protofl_flower.protocol.transport import MALFORMED, Delivery, Deployment
+from protofl_flower.server import data_sizes, polling, site_pool
+from protofl_flower.server.site_pool import SitePool
 
 RUN = "0123456789abcdef"
 TRAIN = {"kind": "TrainReply", "seconds": {}, "samples": 18, "sums": {"ce": 1.0}, "floats": 3}
@@ -62,15 +63,15 @@ def pool_of(answer, clients=1, **options):
     """Return a pool of one site whose node gives this answer to all jobs, and its grid."""
     options = {"on_lost_client": "skip", "on_bad_upload": "skip"} | options
     plan = make_plan("fedproto", clients=clients, **options)
-    post = FakePost({"a": SimpleNamespace(respond=lambda *_: ('{"facts": {}}', []))})
+    transport = FakeTransport({"a": SimpleNamespace(respond=lambda *_: ('{"facts": {}}', []))})
     for kind in ("before_upload", "Evaluate"):
-        post.fates[("a", 0, kind)] = lambda text: (answer, [])
+        transport.fates[("a", 0, kind)] = lambda text: (answer, [])
     pool = SitePool(
-        plan, Deployed(post, [site_of("a", range(clients))], RUN),
-        flower.Flower.Config(poll=1e-6, patience=0),
+        plan, Deployment(transport, [site_of("a", range(clients))], RUN),
+        backend.Flower.Config(poll=1e-6, patience=0),
     )  # fmt: skip
     pool.broadcast(StartTrial(0))
-    return pool, post
+    return pool, transport
 
 
 @pytest.mark.parametrize("what", WRONG)
@@ -88,28 +89,28 @@ def test_a_wrong_answer_makes_its_client_absent_and_no_other(what):
 
 
 def test_a_node_that_always_lacks_the_plan_is_asked_once_more():
-    pool, post = pool_of('{"lacks": "plan"}')
+    pool, transport = pool_of('{"lacks": "plan"}')
     ((_, found),) = pool.run([Train(0, 0, may_fail=True)])
     assert found.notes == ["site-a: it asks for the plan again; the round goes on without it"]
-    assert len(post.sent) == 3  # the plan, the job, and the job with the plan
+    assert len(transport.sent) == 3  # the plan, the job, and the job with the plan
 
 
 @pytest.mark.parametrize("code", [MALFORMED, 7, 77, 10**9, -5])
 def test_an_error_that_a_node_invents_ends_no_run(code):
-    pool, post = pool_of("")
-    post.fates["a", 0, "before_upload"] = code
+    pool, transport = pool_of("")
+    transport.fates["a", 0, "before_upload"] = code
     ((_, found),) = pool.run([Train(0, 0, may_fail=True)])
     assert found.reason == "failed"
     assert ("Flower's error" in found.notes[0]) == (code != MALFORMED)
 
 
 def test_a_message_that_flower_refuses_and_answers_nobody_waits_for():
-    pool, post = pool_of(replies(reply()))
-    receive = post.receive
-    post.receive = lambda tickets: [Delivery("x", "{"), *receive(tickets)]
+    pool, transport = pool_of(replies(reply()))
+    receive = transport.receive
+    transport.receive = lambda tickets: [Delivery("x", "{"), *receive(tickets)]
     ((_, found),) = pool.run([Train(0, 0, may_fail=True)])
     assert type(found).__name__ == "TrainReply"
-    post.send = lambda *_: ""
+    transport.send = lambda *_: ""
     ((_, found),) = pool.run([Train(0, 1, may_fail=True)])
     assert found.notes == ["site-a: Flower refused its message; the round goes on without it"]
 
@@ -130,10 +131,10 @@ def test_notes_carry_the_name_of_their_node_and_are_limited():
 
 def test_an_undo_takes_no_earlier_training_back():
     """A node that says `skipped` without training made the server forget the round before."""
-    pool, post = pool_of(replies(reply()))
+    pool, transport = pool_of(replies(reply()))
     ((_, _),) = pool.run([Train(0, 0, may_fail=True)])
     lie = {"header": {"kind": "Absent", "reason": "skipped"}, "blob": None, "version": ""}
-    post.fates["a", 1, "before_upload"] = lambda text: (replies(lie), [])
+    transport.fates["a", 1, "before_upload"] = lambda text: (replies(lie), [])
     ((_, found),) = pool.run([Train(0, 1, may_fail=True)])
     assert found.reason == "skipped"
     [*pool.run([pf.backends.Job.from_header({"kind": "Undo", "client": 0})])]
@@ -190,7 +191,7 @@ def test_a_node_that_never_answers_the_plan_is_named_and_has_a_deadline(
         now[0] += 10.0
 
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
-    monkeypatch.setattr(waiting, "time", clock)
+    monkeypatch.setattr(polling, "time", clock)
     fates = {("a", -1, "plan"): "never"}
     found, _ = deployed("fedproto", nodes, fates, out=tmp_path / "run", **SKIP)
     said = capsys.readouterr().err
@@ -202,32 +203,32 @@ def test_a_node_that_never_answers_the_plan_is_named_and_has_a_deadline(
         deployed("fedproto", nodes, fates, out=tmp_path / "stop", **given)
 
 
-def test_a_hello_that_never_comes_has_a_deadline(monkeypatch):
+def test_an_answer_with_sizes_that_never_comes_has_a_deadline(monkeypatch):
     now, said = [0.0], []
     clock = SimpleNamespace(
         monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + 10.0)
     )
-    monkeypatch.setattr(waiting, "time", clock)
+    monkeypatch.setattr(polling, "time", clock)
     told = {"train": 5, "test": 3, "majority": [1, 3]}
-    text = json.dumps({"hello": {"clients": {"0": told}}})
-    post = SimpleNamespace(
+    text = json.dumps({"sizes": {"clients": {"0": told}}})
+    transport = SimpleNamespace(
         nodes=lambda: {"a": 0, "b": 1},
         send=lambda node, *_: str(node),
         receive=lambda tickets: [Delivery("0", text)] if "0" in tickets else [],
     )
-    place = Deployed(post, [site_of("a", [0]), site_of("b", [1])], RUN)
-    form, pace = {"sample": "1x8x8", "classes": "10"}, flower.Flower.Config()
-    found = hellos.told_by_sites(place, form, pace, skip=True, report=said.append)
+    place = Deployment(transport, [site_of("a", [0]), site_of("b", [1])], RUN)
+    form, pace = {"sample": "1x8x8", "classes": "10"}, backend.Flower.Config()
+    found = data_sizes.ask_data_sizes(place, form, pace, skip=True, report=said.append)
     assert found == [told, {}]
     assert said[0] == "waiting for site-b to answer the question for its sizes: 40 s of 600 s"
     assert said[-1] == "no sizes after 600 s: site-b"
     with pytest.raises(pf.RunFailure, match="no sizes after 600 s: site-b"):
-        hellos.told_by_sites(place, form, pace, skip=False, report=said.append)
+        data_sizes.ask_data_sizes(place, form, pace, skip=False, report=said.append)
 
 
 def test_a_client_that_tells_of_nearly_all_samples_is_named():
     told = {0: {"train": 10**7}, 1: {"train": [3, 4]}, 2: {"train": 9}, 3: {}}
-    place = Deployed(None, [site_of("a", [0, 1]), site_of("b", [2, 3])], RUN)
-    (line,) = hellos.large(place, told)
+    place = Deployment(None, [site_of("a", [0, 1]), site_of("b", [2, 3])], RUN)
+    (line,) = data_sizes.large(place, told)
     assert line.startswith("site-a tells of 10,000,000 training samples of client 0")
-    assert not hellos.large(place, {0: {"train": 10**7}, 1: {"train": 1}})
+    assert not data_sizes.large(place, {0: {"train": 10**7}, 1: {"train": 1}})

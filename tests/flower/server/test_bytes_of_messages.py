@@ -9,7 +9,7 @@ import socket
 import numpy as np
 import pytest
 import torch
-from fake_grid import SITES, FakePost, deployed, node, run_on
+from fake_grid import SITES, FakeTransport, deployed, node, run_on
 from runtime_toys import GIVEN, install
 from slowness import quick
 
@@ -131,11 +131,11 @@ def words(folder):
     return [str(folder), folder.name, str(GIVEN["data_dir"]), MACHINE, "Traceback", 'File "']
 
 
-def leaks(post, result, folder):
+def leaks(transport, result, folder):
     """Return the private strings and data that left the nodes."""
     config = json.loads((result.folder / "config.json").read_text())
-    assert len(post.left) > 8
-    everything = b"\0".join(post.left)
+    assert len(transport.left) > 8
+    everything = b"\0".join(transport.left)
     found = {word for word in words(folder) if word.encode() in everything}
     return found | {name for name, data in private(config).items() if data in everything}
 
@@ -145,17 +145,17 @@ def leaks(post, result, folder):
 )
 def test_no_sample_and_no_place_leaves_a_node(method, tmp_path, there):
     folder, nodes = there
-    result, post = run(method, nodes, tmp_path, **options_of(method))
+    result, transport = run(method, nodes, tmp_path, **options_of(method))
     assert not any(row.get("absent") for row in result.record)
-    assert leaks(post, result, folder) == set()
+    assert leaks(transport, result, folder) == set()
 
 
 @pytest.mark.parametrize("method", [Leaky, LeakyStored])
 def test_the_search_finds_a_sample(method, tmp_path, there):
     folder, nodes = there
-    result, post = run(method, nodes, tmp_path, **OPTIONS)
+    result, transport = run(method, nodes, tmp_path, **OPTIONS)
     form = {"Leaky": "prepared", "LeakyStored": "floats"}[method.__name__]
-    found = leaks(post, result, folder)
+    found = leaks(transport, result, folder)
     assert {f"client {client}, train 0, {form}" for client in range(4)} <= found
 
 
@@ -163,10 +163,10 @@ def test_the_search_finds_a_sample(method, tmp_path, there):
 def test_an_error_leaves_without_places(lost, tmp_path, there):
     """If a hook fails on a file of the node, the error leaves without the file's path."""
     folder, nodes = there
-    post = FakePost(nodes)
+    transport = FakeTransport(nodes)
     with pytest.raises(pf.RunFailure):
-        run_on(post, Broken, out=tmp_path / "1", **OPTIONS | {"on_lost_client": lost})
-    everything = b"\0".join(post.left)
+        run_on(transport, Broken, out=tmp_path / "1", **OPTIONS | {"on_lost_client": lost})
+    everything = b"\0".join(transport.left)
     assert b"FileNotFoundError" in everything
     for word in [*words(folder), "/srv", "secret-5d0e"]:
         assert word.encode() not in everything, word

@@ -9,16 +9,16 @@ from io import StringIO
 
 import pytest
 import torch
-from fake_grid import RUN, FakePost, stage
+from fake_grid import RUN, FakeTransport, stage
 from runtime_toys import GIVEN, install, train
 from safetensors import safe_open
 
 import protofl as pf
 from protofl.hooks.wire.payload import Payload
 from protofl.system.files.commit import Generation
-from protofl_plugins.backends import flower
-from protofl_plugins.backends.node import Node
-from protofl_plugins.backends.posts import Delivery, Deployed, Site
+from protofl_flower import backend
+from protofl_flower.node.host import Node
+from protofl_flower.protocol.transport import Delivery, Deployment, Site
 
 LIAR = "a"
 FOUR = [Site(f"site-{key}", key, (client,)) for client, key in enumerate("abcd")]
@@ -36,7 +36,7 @@ TEXTS = [
     '{"failure": {}}', '{"failure": 3}', '{"failure": {"what": "\\u001b[2J", "error": "Late"}}',
     '{"failure": {"error": "UsageError", "what": "no", "near": ["x"], "do": "curl x | sh"}}',
     '{"replies": []}', '{"replies": [{}]}', '{"replies": [{"header": {}, "version": ""}]}',
-    '{"replies": 1e999}', '{"facts": {}}', '{"hello": {}}', "\ud800",
+    '{"replies": 1e999}', '{"facts": {}}', '{"sizes": {}}', "\ud800",
 ]  # fmt: skip
 """Whole texts of answers."""
 
@@ -132,7 +132,7 @@ def lie(chance, ticket, text, blobs):
     return Delivery(ticket, changed_json(chance, text), blobs)
 
 
-class LyingPost(FakePost):
+class LyingTransport(FakeTransport):
     """A grid with a node that lies in each of its answers to jobs.
 
     The liar keeps its state: where the server took a false version, it knows the right one.
@@ -176,14 +176,16 @@ def nodes_of(folder):
 
 def with_liar(method, seed, folder, **options):
     """Run with three honest nodes and one that lies; return the result and the grid."""
-    post = LyingPost(nodes_of(folder), seed)
-    token = flower.DEPLOYED.set(Deployed(post, FOUR, RUN))
+    transport = LyingTransport(nodes_of(folder), seed)
+    token = backend.DEPLOYMENT.set(Deployment(transport, FOUR, RUN))
     try:
         pace = {"backend.poll": 1e-6, "backend.patience": 0}
         with redirect_stderr(StringIO()):
-            return pf.run(method, backend="flower", set=pace, out=folder / "run", **options), post
+            return pf.run(
+                method, backend="flower", set=pace, out=folder / "run", **options
+            ), transport
     finally:
-        flower.DEPLOYED.reset(token)
+        backend.DEPLOYMENT.reset(token)
 
 
 def server_of(run):
@@ -214,9 +216,9 @@ def test_random_lies_change_no_result_and_end_no_run(method, seed, rounds, tmp_p
     install(monkeypatch)
     given = {k: v for k, v in GIVEN.items() if k != "backend"} | GO_ON | METHODS[method]
     given |= {"rounds": rounds}
-    found, post = with_liar(method, seed, tmp_path, **given)
+    found, transport = with_liar(method, seed, tmp_path, **given)
     assert len(found.record) == rounds
-    assert len(post.lies) >= 2 * rounds
+    assert len(transport.lies) >= 2 * rounds
     honest = {k: v for k, v in given.items() if k != "progress"}
     there = train(method, tmp_path / "there", participants_from=found.folder, **honest)
     for ours, theirs in zip(there.record, found.record, strict=True):

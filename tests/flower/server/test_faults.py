@@ -11,7 +11,7 @@ from io import StringIO
 from types import SimpleNamespace
 
 import pytest
-from fake_grid import RUN, SITES, FakePost, deployed, lines, node, run_on, same_state, stage
+from fake_grid import RUN, SITES, FakeTransport, deployed, lines, node, run_on, same_state, stage
 from hostile_uploads import ALL, DOWNLOAD, DOWNLOADS, HOSTILE, notes_of
 from runtime_toys import GIVEN, install, train
 
@@ -21,9 +21,10 @@ from protofl.federation.jobs import Train
 from protofl.federation.participation import Participation
 from protofl.hooks.wire.payload import Payload
 from protofl.runs.dry_step.dry_run import dry_step
-from protofl_plugins.backends import envelopes, flower, node_facts
-from protofl_plugins.backends.posts import Deployed
-from protofl_plugins.backends.site_pool import SitePool
+from protofl_flower import backend, fingerprints
+from protofl_flower.protocol import messages
+from protofl_flower.protocol.transport import Deployment
+from protofl_flower.server.site_pool import SitePool
 
 OPTIONS = {k: v for k, v in GIVEN.items() if k != "backend"} | {"progress": False, "rounds": 4}
 SKIP = OPTIONS | {"on_lost_client": "skip"}
@@ -89,24 +90,24 @@ def test_any_faults_are_as_if_clients_had_not_trained(method, seed, tmp_path, no
 def test_nodes_that_are_gone_for_a_while_are_waited_for(tmp_path, nodes, monkeypatch):
     monkeypatch.setattr("protofl.federation.participation.PAUSE", 1e-3)
     local = train("fedproto", tmp_path / "local", rounds=4, on_lost_client="skip")
-    post = FakePost(nodes)
-    looks, everyone = iter(range(20)), post.nodes
+    transport = FakeTransport(nodes)
+    looks, everyone = iter(range(20)), transport.nodes
 
     def there():
-        done = post.sent and stage(json.loads(post.sent[-1][1])) == (0, "Evaluate")
-        away = done and len(post.left) > 6 and next(looks, None) is not None
+        done = transport.sent and stage(json.loads(transport.sent[-1][1])) == (0, "Evaluate")
+        away = done and len(transport.left) > 6 and next(looks, None) is not None
         return {} if away else everyone()
 
-    post.nodes = there
+    transport.nodes = there
     given = SKIP | {"min_clients": 4, "wait_for_clients": 60}
-    found = run_on(post, "fedproto", out=tmp_path / "deployed", **given)
+    found = run_on(transport, "fedproto", out=tmp_path / "deployed", **given)
     assert next(looks, None) is None
     assert lines(local) == lines(found)
     same_state(local, found)
-    post.nodes = lambda: {"a": 0}
+    transport.nodes = lambda: {"a": 0}
     with pytest.raises(pf.RunFailure, match="2 of 4 clients can be reached in round 0") as caught:
         given |= {"wait_for_clients": 0}
-        run_on(post, "fedproto", out=tmp_path / "again", **given)
+        run_on(transport, "fedproto", out=tmp_path / "again", **given)
     assert "missing: 1, 3" in str(caught.value)
 
 
@@ -130,14 +131,14 @@ def test_a_round_asks_among_those_who_are_online(tmp_path, nodes):
 def test_few_messages_and_bytes_cross(method, tmp_path, nodes):
     """Two or three messages per node and round; at most 2 KB per job beyond the payloads."""
     more = {"public": 12} if method == "fedpkd" else {}
-    found, post = deployed(method, nodes, out=tmp_path / "deployed", **SKIP | more)
+    found, transport = deployed(method, nodes, out=tmp_path / "deployed", **SKIP | more)
     rounds = len(found.record)
-    asked = [json.loads(text) for _, text, _ in post.sent]
+    asked = [json.loads(text) for _, text, _ in transport.sent]
     assert len(asked) == len(nodes) * (1 + rounds * (2 + len(PHASES[method])))
     jobs = sum(len(each["jobs"]) for each in asked)
     plans = sum(len(each.pop("text", "")) for each in asked)
-    there = sum(len(text) + sum(map(len, blobs)) for _, text, blobs in post.sent) - plans
-    back = sum(map(len, post.left))
+    there = sum(len(text) + sum(map(len, blobs)) for _, text, blobs in transport.sent) - plans
+    back = sum(map(len, transport.left))
     counted = (
         [row["upload_bytes"] for row in found.record],
         [row["download_bytes"] for row in found.record],
@@ -163,16 +164,16 @@ def test_a_full_disk_makes_the_clients_absent(tmp_path, nodes):
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, usual)
 
-    post = FakePost(nodes | {"a": SimpleNamespace(respond=respond)})
-    found = run_on(post, "fedproto", out=tmp_path / "deployed", **SKIP)
+    transport = FakeTransport(nodes | {"a": SimpleNamespace(respond=respond)})
+    found = run_on(transport, "fedproto", out=tmp_path / "deployed", **SKIP)
     assert found.record[1]["absent"] == {"0": "failed", "2": "failed"}
     assert [i for i, row in enumerate(found.record) if row.get("absent")] == [1]
     simulated("fedproto", found, tmp_path)
-    assert not any(str(tmp_path).encode() in part for part in post.left)
+    assert not any(str(tmp_path).encode() in part for part in transport.left)
 
 
 def test_a_node_with_other_data_than_last_time_is_refused(tmp_path, nodes, monkeypatch):
-    facts = node_facts.facts_of
+    facts = fingerprints.facts_of
     hosts = [nodes["a"]]
 
     def respond(text, blobs):
@@ -181,7 +182,7 @@ def test_a_node_with_other_data_than_last_time_is_refused(tmp_path, nodes, monke
                 if len(hosts) == 1:
                     hosts.append(node(tmp_path, "a", GIVEN["data_dir"]))
                 other = lambda plan: facts(plan) | {"data": "other"}  # noqa: E731
-                patch.setattr("protofl_plugins.backends.node.facts_of", other)
+                patch.setattr("protofl_flower.node.host.facts_of", other)
             return hosts[-1].respond(text, blobs)
 
     there = nodes | {"a": SimpleNamespace(respond=respond)}
@@ -193,10 +194,10 @@ def test_a_node_with_other_data_than_last_time_is_refused(tmp_path, nodes, monke
 def test_what_has_changed_on_a_node_is_told_when_a_run_is_resumed(
     tmp_path, nodes, monkeypatch, capsys
 ):
-    out, facts = tmp_path / "deployed", node_facts.facts_of
+    out, facts = tmp_path / "deployed", fingerprints.facts_of
     deployed("fedproto", nodes, out=out, **SKIP | {"rounds": 1})
     other = {"torch": "1.0", "code of fedproto": "0123456789ab"}
-    monkeypatch.setattr("protofl_plugins.backends.node.facts_of", lambda plan: facts(plan) | other)
+    monkeypatch.setattr("protofl_flower.node.host.facts_of", lambda plan: facts(plan) | other)
     again = {key: node(tmp_path, key, GIVEN["data_dir"]) for key in nodes}
     deployed(None, again, out=out, resume=True, rounds=2)
     said = capsys.readouterr().err
@@ -204,7 +205,7 @@ def test_what_has_changed_on_a_node_is_told_when_a_run_is_resumed(
     assert "its code of fedproto was" in said
     assert "site-b has torch 1.0, the run has" in said
     monkeypatch.setattr(
-        "protofl_plugins.backends.node.facts_of", lambda plan: facts(plan) | {"data": "x"}
+        "protofl_flower.node.host.facts_of", lambda plan: facts(plan) | {"data": "x"}
     )
     again = {key: node(tmp_path, key, GIVEN["data_dir"]) for key in nodes}
     with pytest.raises(pf.UsageError, match="the data of this node are not those"):
@@ -248,7 +249,7 @@ def test_two_runs_share_nodes(tmp_path, nodes):
 # --- hostile uploads and downloads ----------------------------------------------------------------
 
 
-class HostilePost(FakePost):
+class HostileTransport(FakeTransport):
     """A grid that replaces the upload of a client in some rounds."""
 
     def __init__(self, nodes, changes):
@@ -284,9 +285,9 @@ def test_hostile_uploads_are_refused_as_in_every_run(tmp_path, monkeypatch):
         given = GIVEN | {"method": "fedproto", "wrappers": list(wrappers or {})} | options
         plan = pf.backends.Plan.make(given)
         learned = dry_step(plan)
-        post = HostilePost(there, changes)
+        transport = HostileTransport(there, changes)
         pool = SitePool(
-            plan, Deployed(post, SITES, RUN), flower.Flower.Config(poll=1e-6, patience=0)
+            plan, Deployment(transport, SITES, RUN), backend.Flower.Config(poll=1e-6, patience=0)
         )
         found = Federation(plan, pool, told, participation=Participation(plan))
         found.learned = learned
@@ -301,7 +302,7 @@ def test_hostile_uploads_are_refused_as_in_every_run(tmp_path, monkeypatch):
 def test_hostile_downloads_are_refused_by_the_node(nodes):
     plan = pf.backends.Plan.make(GIVEN | {"method": "fedproto"})
     text = plan.to_json()
-    request = {"run": RUN, "plan": envelopes.digest_of(text), "text": text, "trial": 0}
+    request = {"run": RUN, "plan": messages.digest_of(text), "text": text, "trial": 0}
     request |= {"names": {}, "keep": []}
 
     def answer(blob):

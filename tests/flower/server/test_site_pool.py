@@ -8,16 +8,18 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from fake_grid import RUN, SITES, FakePost, deployed, lines, node, same_state, site_of, stage
+from fake_grid import RUN, SITES, FakeTransport, deployed, lines, node, same_state, site_of, stage
 
 import protofl as pf
 from protofl.federation.jobs import StartTrial, Train
 from protofl.system.options.table import OPTIONS
-from protofl_plugins.backends import envelopes, flower, node_plan
-from protofl_plugins.backends.node import Node
-from protofl_plugins.backends.node_plan import Policy, plan_here
-from protofl_plugins.backends.posts import Delivery, Deployed, Piped, pass_on
-from protofl_plugins.backends.site_pool import SitePool
+from protofl_flower import backend
+from protofl_flower.node import policy
+from protofl_flower.node.host import Node
+from protofl_flower.node.policy import Policy, plan_here
+from protofl_flower.protocol import messages
+from protofl_flower.protocol.transport import Delivery, Deployment, PipedTransport, pass_on
+from protofl_flower.server.site_pool import SitePool
 
 BASE = {"models": "htcnn8", "dataset": "digits", "clients": 4, "batch_size": 64, "rounds": 3}
 BASE |= {"local_epochs": 1, "device": "cpu", "progress": False, "feature_dim": 16}
@@ -41,10 +43,10 @@ def nodes(tmp_path, data_dir):
 def test_a_deployed_run_equals_a_local_one(tmp_path, data_dir, nodes, method, options):
     options = BASE | {"data_dir": data_dir} | options
     local = pf.run(method, backend="local", out=tmp_path / "local", **options)
-    found, post = deployed(method, nodes, out=tmp_path / "deployed", **options)
+    found, transport = deployed(method, nodes, out=tmp_path / "deployed", **options)
     assert lines(local) == lines(found)
     same_state(local, found)
-    messages = [key for key, _, _ in post.sent if key == "a"]
+    messages = [key for key, _, _ in transport.sent if key == "a"]
     assert len(messages) == 1 + BASE["rounds"] * (3 if method == "fedpkd" else 2)
 
 
@@ -161,10 +163,10 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_what_a_hostile_node_sends_makes_its_clients_absent(name, tmp_path, data_dir, plan):
-    post = FakePost({"a": SimpleNamespace(respond=lambda *_: ('{"facts": {}}', []))})
-    post.fates = {("a", 0, "before_upload"): lambda text: (HOSTILE[name], [])}
-    one = Deployed(post, [site_of("a", range(4))], RUN)
-    pool = SitePool(plan, one, flower.Flower.Config(poll=1e-6, patience=0))
+    transport = FakeTransport({"a": SimpleNamespace(respond=lambda *_: ('{"facts": {}}', []))})
+    transport.fates = {("a", 0, "before_upload"): lambda text: (HOSTILE[name], [])}
+    one = Deployment(transport, [site_of("a", range(4))], RUN)
+    pool = SitePool(plan, one, backend.Flower.Config(poll=1e-6, patience=0))
     pool.broadcast(StartTrial(0))
     jobs = [Train(client, 0, may_fail=True) for client in (0, 2)]
     replies = [reply.header() for _, reply in pool.run(jobs)]
@@ -179,7 +181,7 @@ def plan(data_dir):
 
 def asked(plan, **values):
     text = plan.to_json()
-    request = {"run": RUN, "plan": envelopes.digest_of(text), "text": text, "trial": 0}
+    request = {"run": RUN, "plan": messages.digest_of(text), "text": text, "trial": 0}
     return json.dumps({**request, "names": {}, "keep": [], "jobs": [], **values})
 
 
@@ -244,7 +246,7 @@ def test_a_plan_outside_the_policy_is_refused_before_training(changes, words, pl
     strict = Node(folder, {"clients": [0], "policy": rules})
     given = json.loads(plan.to_json()) | {"wrappers": ["quantise"]} | changes
     text = json.dumps(given)
-    request = {"run": RUN, "plan": envelopes.digest_of(text), "text": text, "jobs": []}
+    request = {"run": RUN, "plan": messages.digest_of(text), "text": text, "jobs": []}
     response, _ = strict.respond(json.dumps(request), [])
     failure = json.loads(response)["failure"]
     assert words in failure["what"]
@@ -261,7 +263,7 @@ def test_errors_of_data_that_a_plan_names_stay_on_the_node(plan, tmp_path):
     open_node = Node(folder, {"clients": [0], **own})
     for dataset in (f"pfllib:{tmp_path}/secret", f"folder:{tmp_path}/secret", "pfllib:."):
         text = json.dumps(json.loads(plan.to_json()) | {"dataset": dataset, "partition": "iid"})
-        request = {"run": RUN, "plan": envelopes.digest_of(text), "text": text, "jobs": []}
+        request = {"run": RUN, "plan": messages.digest_of(text), "text": text, "jobs": []}
         response, _ = open_node.respond(json.dumps(request), [])
         assert json.loads(response)["failure"]["what"] == "its own data do not fit the run"
         assert "patient" not in response and "secret" not in response
@@ -275,7 +277,7 @@ def test_errors_of_data_that_a_plan_names_stay_on_the_node(plan, tmp_path):
         ({"jobs": {}}, "jobs is '{}', expected list"),
         ({"jobs": [3]}, "jobs is not a list of tables"),
         ({"run": 3}, "run is '3', expected str"),
-        ({"hello": "x"}, "this node has no data of its own"),
+        ({"sizes": "x"}, "this node has no data of its own"),
     ],
 )
 def test_a_node_refuses_requests_of_other_types(change, words, plan, nodes):
@@ -318,7 +320,7 @@ def test_options_of_the_machine_are_the_nodes_own(plan):
 
 def test_every_option_of_a_run_is_taken_or_not():
     """Each new option has to be added to one of the lists."""
-    assert sorted([*node_plan.TAKEN, *node_plan.OWN, *node_plan.SERVERS]) == sorted(OPTIONS)
+    assert sorted([*policy.TAKEN, *policy.OWN, *policy.SERVERS]) == sorted(OPTIONS)
 
 
 def test_without_a_federation_the_backend_says_what_to_do(tmp_path):
@@ -327,12 +329,14 @@ def test_without_a_federation_the_backend_says_what_to_do(tmp_path):
 
 
 def test_calls_cross_a_pipe():
-    """The process of a run calls the post of its ServerApp and receives its errors."""
+    """The process of a run calls the transport of its ServerApp and receives its errors."""
     asked, answered = open_pipe(), open_pipe()
-    post = FakePost({"key": SimpleNamespace(respond=lambda text, blobs: (text[::-1], blobs * 2))})
-    end = threading.Thread(target=pass_on, args=(post, asked[0], answered[1]))
+    transport = FakeTransport(
+        {"key": SimpleNamespace(respond=lambda text, blobs: (text[::-1], blobs * 2))}
+    )
+    end = threading.Thread(target=pass_on, args=(transport, asked[0], answered[1]))
     end.start()
-    far = Piped(asked[1], answered[0])
+    far = PipedTransport(asked[1], answered[0])
     assert far.nodes() == {"key": 0}
     ticket = far.send(0, '{"jobs": []}', [b"one", b""], 0, "plan")
     assert far.receive([ticket]) == [Delivery(ticket, '}][ :"sboj"{', [b"one", b""] * 2)]
@@ -343,7 +347,7 @@ def test_calls_cross_a_pipe():
     answered[1].close()
     with open(os.devnull, "wb") as nobody, asked[0], answered[0]:
         with pytest.raises(pf.RunFailure, match="Flower ended the run"):
-            Piped(nobody, answered[0]).nodes()
+            PipedTransport(nobody, answered[0]).nodes()
 
 
 def open_pipe():
