@@ -61,9 +61,14 @@ class Commands(WithRuns):
 
     runs: ClassVar = {"run": (run.run, USE), "sweep": (sweep.sweep, USE)}
 
+    @property
+    def own_commands(self) -> list[str]:
+        """The names of our own commands, which plugins' commands cannot have."""
+        return [*self.commands]
+
     @cached_property
     def _of_plugins(self) -> Installed:
-        return Installed(self.commands.keys())
+        return Installed(self.own_commands)
 
     def list_commands(self, context: Any) -> list[str]:  # noqa: ANN401 - a class that Typer does not export
         """Return the names of all commands, in the order of the help."""

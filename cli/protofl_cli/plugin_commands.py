@@ -6,11 +6,7 @@ command is imported when it is called.
 
 from __future__ import annotations
 
-import ast
-import importlib.util
-import inspect
 from collections.abc import Collection
-from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -52,13 +48,15 @@ class Installed:
 
     def help_of(self, name: str) -> Help | None:
         """Return the help of a command; None if no plugin has a command of this name."""
+        from protofl.hooks.discovery.command_help import summary
+
         found = [plugin for plugin in self._plugins if plugin.name == name]
         if not found:
             return None
         text, panel = summary(found[0])
         if len(found) > 1:
             text = f"Clash: {' and '.join(p.distribution for p in found)} have this command."
-        return Help(name, help=text.replace("[", r"\["), rich_help_panel=panel)
+        return Help(name, help=text.replace("[", r"\["), rich_help_panel=panel or PANEL)
 
     def load(self, name: str) -> Any:  # noqa: ANN401 - a class that Typer does not export
         """Import a command.
@@ -98,65 +96,3 @@ def built(name: str, command: Any) -> Any:  # noqa: ANN401 - a function or a Typ
         found = typer.main.get_command(app)
     found.name = name
     return found
-
-
-# --- help without an import -------------------------------------------------------------------
-
-
-def summary(plugin: Plugin) -> tuple[str, str]:
-    """Return the first paragraph of a command's help, and its panel, without importing it.
-
-    The help is the docstring of a function, and ``help`` of ``typer.Typer(help=…)``; otherwise the
-    docstring of the module. The panel is ``rich_help_panel`` of the Typer app.
-    """
-    module, _, attribute = plugin.target.partition(":")
-    try:
-        tree = ast.parse(_source(module))
-    except Exception:  # the plugin is damaged, or has no source; calling it says what is wrong
-        tree = ast.Module(body=[], type_ignores=[])
-    text, panel = _described(tree, attribute)
-    whole = text or ast.get_docstring(tree) or ""
-    first = " ".join(inspect.cleandoc(whole).partition("\n\n")[0].split())
-    return first or f"A command of {plugin.distribution} {plugin.version}.", panel or PANEL
-
-
-def _source(module: str) -> str:
-    """Return the source of a module, without importing it or its packages.
-
-    Raises:
-        ImportError: The module does not exist, or has no source.
-    """
-    whole, *inner = module.split(".")
-    spec = importlib.util.find_spec(whole)
-    for name in inner:
-        whole = f"{whole}.{name}"
-        places = (spec.submodule_search_locations if spec else None) or []
-        spec = PathFinder.find_spec(whole, places)
-    if spec is None or spec.loader is None:
-        raise ImportError(module)
-    source: str | None = spec.loader.get_source(whole)  # type: ignore[attr-defined]  # most have it
-    if source is None:
-        raise ImportError(module)
-    return source
-
-
-def _described(tree: ast.Module, attribute: str) -> tuple[str, str]:
-    """Return help and panel of a function or an app that a module defines; empty if not given."""
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and node.name == attribute:
-            return ast.get_docstring(node) or "", ""
-        if isinstance(node, ast.Assign):
-            targets = node.targets
-        elif isinstance(node, ast.AnnAssign):
-            targets = [node.target]
-        else:
-            continue
-        named = any(isinstance(each, ast.Name) and each.id == attribute for each in targets)
-        if named and isinstance(node.value, ast.Call):
-            given = {
-                word.arg: word.value.value
-                for word in node.value.keywords
-                if isinstance(word.value, ast.Constant) and isinstance(word.value.value, str)
-            }
-            return given.get("help", ""), given.get("rich_help_panel", "")
-    return "", ""

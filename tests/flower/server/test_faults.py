@@ -208,7 +208,7 @@ def test_what_has_changed_on_a_node_is_told_when_a_run_is_resumed(
         "protofl_flower.node.host.facts_of", lambda plan: facts(plan) | {"data": "x"}
     )
     again = {key: node(tmp_path, key, GIVEN["data_dir"]) for key in nodes}
-    with pytest.raises(pf.UsageError, match="the data of this node are not those"):
+    with pytest.raises(pf.UsageError, match="the data of this node have changed"):
         deployed(None, again, out=out, resume=True, rounds=3)
 
 
