@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import signal
 import sys
-from functools import cached_property
 from typing import Annotated, Any, ClassVar
 
 import typer
@@ -53,6 +52,10 @@ CLOSED = 141
 """Exit code if standard output was closed: that of SIGPIPE in a shell."""
 
 
+COMMANDS = "protofl_cli.plugin_commands"
+"""The key of the plugins' commands in a context."""
+
+
 class Commands(WithRuns):
     """The group of all commands, which turns exceptions into messages and exit codes.
 
@@ -66,19 +69,22 @@ class Commands(WithRuns):
         """The names of our own commands, which plugins' commands cannot have."""
         return [*self.commands]
 
-    @cached_property
-    def _of_plugins(self) -> Installed:
-        return Installed(self.own_commands)
+    def _of_plugins(self, context: Any) -> Installed:  # noqa: ANN401 - a class that Typer does not export
+        """Return the plugins' commands, which are looked up once in a call of protofl."""
+        if COMMANDS not in context.meta:
+            context.meta[COMMANDS] = Installed(self.own_commands)
+        found: Installed = context.meta[COMMANDS]
+        return found
 
-    def list_commands(self, context: Any) -> list[str]:  # noqa: ANN401 - a class that Typer does not export
+    def list_commands(self, context: Any) -> list[str]:  # noqa: ANN401 - as above
         """Return the names of all commands, in the order of the help."""
         own = super().list_commands(context)
         at = own.index(LAST_TO_USE) + 1
-        return [*own[:at], *self._of_plugins.names, *own[at:]]
+        return [*own[:at], *self._of_plugins(context).names, *own[at:]]
 
     def get_command(self, context: Any, name: str) -> Any:  # noqa: ANN401 - as above
         """Return a command of our own, or the help of a plugin's, which is not imported."""
-        return super().get_command(context, name) or self._of_plugins.help_of(name)
+        return super().get_command(context, name) or self._of_plugins(context).help_of(name)
 
     def resolve_command(self, context: Any, words: list[str]) -> Any:  # noqa: ANN401 - as above
         """Return the command; a plugin's is imported here."""
@@ -86,12 +92,12 @@ class Commands(WithRuns):
         if isinstance(command, Help):
             if "--debug" in rest:  # the command itself cannot read it yet
                 context.obj["debug"] = True
-            command = self._of_plugins.load(name)
+            command = self._of_plugins(context).load(name)
         return name, command, rest
 
     def format_help(self, context: Any, formatter: Any) -> None:  # noqa: ANN401 - as above
         """Write the help, and a line for each plugin's command that has the name of one of ours."""
-        self.epilog = "\n\n".join(self._of_plugins.left_out) or None
+        self.epilog = "\n\n".join(self._of_plugins(context).left_out) or None
         super().format_help(context, formatter)
 
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 - as the base class has it

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperCommand
 
+from protofl_cli.run_options import help_text
+
 if TYPE_CHECKING:
     from protofl.hooks.discovery.kinds import Plugin
 
@@ -56,7 +58,7 @@ class Installed:
         text, panel = summary(found[0])
         if len(found) > 1:
             text = f"Clash: {' and '.join(p.distribution for p in found)} have this command."
-        return Help(name, help=text.replace("[", r"\["), rich_help_panel=panel or PANEL)
+        return Help(name, help=without_markup(text), rich_help_panel=panel or PANEL)
 
     def load(self, name: str) -> Any:  # noqa: ANN401 - a class that Typer does not export
         """Import a command.
@@ -91,8 +93,13 @@ def built(name: str, command: Any) -> Any:  # noqa: ANN401 - a function or a Typ
     if isinstance(command, typer.Typer):
         found: Any = typer.main.get_group(command)
     else:
-        app = typer.Typer(add_completion=False)
-        app.command(name)(command)
+        app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+        app.command(name, help=without_markup(help_text(command)))(command)
         found = typer.main.get_command(app)
     found.name = name
     return found
+
+
+def without_markup(text: str) -> str:
+    """Return a text whose brackets Rich does not interpret."""
+    return text.replace("[", r"\[")

@@ -6,8 +6,14 @@ its samples from the data set that its ``node.toml`` names (`protofl_flower.node
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
 
 import protofl as pf
 
@@ -15,6 +21,9 @@ KINDS = {3: "image", 2: "series", 1: "table"}
 """{number of axes: kind of a sample}; one axis with a vocabulary are tokens."""
 
 MOST_CLASSES = 100_000
+
+_STORED = {"image": torch.uint8, "tokens": torch.int64}
+"""Types of stored samples; float32 for others."""
 
 FORM = ("sample", "classes", "vocabulary", "padding")
 """Options of this data set that a node reads from a plan."""
@@ -61,7 +70,7 @@ class Sites:
                 "the data set sites is on the nodes of a federation",
                 do="train with: protofl deploy run",
             )
-        return pf.datasets.data_elsewhere(sample, classes, config.told)
+        return remote_data(sample, classes, config.told)
 
 
 def sample_of(config: Sites.Config) -> pf.datasets.SampleSpec:
@@ -102,3 +111,56 @@ def class_names(text: str) -> list[str]:
             do='write them into federation.toml: classes = 10, or classes = ["cat", "dog"]',
         )
     return names
+
+
+def remote_data(
+    sample: pf.datasets.SampleSpec, classes: Sequence[str], told: Sequence[Mapping[str, Any]]
+) -> pf.datasets.Dataset:
+    """Return the data set of clients whose samples lie on other machines.
+
+    Args:
+        sample: The spec of a sample.
+        classes: Names of the C classes.
+        told: What the machine of each client tells: ``train`` and ``test``, each a list of counts
+            [C], a number of samples or None, and ``majority``, the right and all test samples of
+            always guessing the client's most frequent class. Empty for one that has not answered.
+
+    Returns:
+        The data, split over as many clients as ``told`` has. A client of unknown size has no rows.
+    """
+    parts = [(client.get("train"), client.get("test")) for client in told]
+    known = all(isinstance(client["train"], list) for client in told if client)
+    sizes = [_size(part) for pair in parts for part in pair]
+    rows = torch.split(torch.arange(sum(sizes)), sizes) if sizes else ()
+    labels = [_labels(part) for pair in parts for part in pair] if known else []
+    y = torch.cat(labels) if labels else torch.empty(sum(sizes), dtype=torch.int64, device="meta")
+    unknown = [str(number) for number, (train, _) in enumerate(parts) if train is None]
+    dtype = _STORED.get(sample.kind, torch.float32)
+    about = json.dumps([str(sample), [*classes], *map(dict, told)], sort_keys=True)
+    return pf.datasets.Dataset(
+        x=torch.empty(len(y), *sample.shape, dtype=dtype, device="meta"),
+        y=y,
+        num_train=len(y),
+        classes=[*classes],
+        split=[*zip(rows[::2], rows[1::2], strict=True)],
+        note=f"sizes are not known of client {', '.join(unknown)}" if unknown else "",
+        digest=hashlib.sha256(about.encode()).hexdigest(),
+        vocabulary=sample.vocabulary,
+        padding=sample.padding,
+        elsewhere=True,
+        guesses=[_pair(client.get("majority")) for client in told],
+        preparation=None,  # each machine has its own
+    )
+
+
+def _size(part: list[int] | int | None) -> int:
+    return sum(part) if isinstance(part, list) else part or 0
+
+
+def _pair(guess: Sequence[int] | None) -> tuple[int, int]:
+    return (guess[0], guess[1]) if guess else (0, 0)
+
+
+def _labels(part: list[int] | None) -> Tensor:
+    counts = torch.tensor(part or [], dtype=torch.int64)
+    return torch.repeat_interleave(torch.arange(len(counts)), counts)

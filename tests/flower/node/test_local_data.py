@@ -22,6 +22,7 @@ from protofl_flower.node.policy import Policy, plan_here
 from protofl_flower.protocol.transport import Deployment, Site
 from protofl_flower.server import data_sizes, polling, site_pool
 from protofl_flower.server.data_sizes import LARGEST, ask_data_sizes
+from protofl_flower.sites import remote_data
 
 FORM = {"sample": "1x8x8", "classes": "10"}
 QUICK = {"models": "htcnn8", "architectures": "3,0,3", "batch_size": 32, "rounds": 4}
@@ -380,3 +381,9 @@ def test_a_node_trains_on_its_own_data_alone(files):
 def test_without_a_federation_the_data_set_says_what_to_do(tmp_path):
     with pytest.raises(pf.UsageError, match="is on the nodes of a federation"):
         pf.run("fedproto", dataset="sites", options={"dataset": FORM}, out=tmp_path / "x", **QUICK)
+
+
+def test_data_on_other_machines_have_no_preparation():
+    told = [{"train": [3, 4], "test": [1, 1], "majority": [1, 2]}]
+    sample = pf.datasets.SampleSpec((4,), "table")
+    assert remote_data(sample, ["a", "b"], told).preparation is None
