@@ -67,11 +67,14 @@ class Installed:
             UsageError: Two plugins have a command of this name, or it cannot be imported.
         """
         from protofl.errors import UsageError, ends_hook, error_text
+        from protofl.hooks.discovery.command_help import summary
 
         plugin = self._registry.find("command", name)
         found = self._registry.load("command", name)
         try:
-            return built(name, found)
+            command = built(name, found)
+            command.rich_help_panel = summary(plugin)[1] or PANEL
+            return command
         except BaseException as error:
             if not ends_hook(error):
                 raise
