@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import typer
 
-from protofl.errors import ProtoflError, UsageError
+import protofl as pf
 from protofl.system.files.home import expand_user
 from protofl_cli import render
 from protofl_cli.groups import WithRuns, group_of
@@ -61,7 +61,7 @@ def rehearse(
         rows = carry_out(place, _typed(method, given), sites, render.line)
     except KeyboardInterrupt as stop:
         raise typer.Exit(interrupted(stop, f"logs and runs are in {place}")) from None
-    except ProtoflError as problem:
+    except pf.ProtoflError as problem:
         problem.do = "; ".join(filter(None, (problem.do, f"logs and runs are in {place}")))
         raise
     if folder is None:
@@ -103,14 +103,13 @@ def init(
 
     host, colon, number = public.rpartition(":")
     if not (host and colon and number.isdecimal()):
-        raise UsageError(f"--public {public!r}: expected HOST:PORT")
+        raise pf.UsageError(f"--public {public!r}: expected HOST:PORT")
     if bool(sample) != bool(classes):
-        raise UsageError("--sample and --classes belong together", do="give both, or neither")
+        raise pf.UsageError("--sample and --classes belong together", do="give both, or neither")
     data = {"sample": sample, "classes": classes} if sample else {}
     if data:
-        from protofl.federation.inputs import load_dataset
-
-        load_dataset("sites", {**data, "told": [{}]}, Path(), render.line)  # words what is wrong
+        # Raises an error that says what is wrong with them.
+        pf.backends.load_dataset("sites", {**data, "told": [{}]}, Path(), render.line)
     made = make_federation(folder, public, port, data)
     files = write_link_files(made)
     render.pairs(
@@ -218,7 +217,7 @@ def run(
     from protofl_flower.deployment.deployed_run import start
 
     if out is None:
-        raise UsageError("the run folder is missing", do="give it: --out DIR")
+        raise pf.UsageError("the run folder is missing", do="give it: --out DIR")
     try:
         start(
             federation,
@@ -271,7 +270,7 @@ def new_folder(folder: Path, flag: str) -> Path:
     """
     place = expand_user(folder).absolute()
     if place.exists() and any(place.iterdir()):
-        raise UsageError(f"{flag} {folder} is not empty", do="give a new folder")
+        raise pf.UsageError(f"{flag} {folder} is not empty", do="give a new folder")
     place.mkdir(parents=True, exist_ok=True)
     return place
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from protofl.errors import UsageError
+import protofl as pf
 from protofl.system.files.home import expand_user
 from protofl_cli import render
 from protofl_cli.groups import group_of
@@ -80,7 +80,7 @@ def check(folder: Folder, debug: Debug = False) -> None:
         render.line(f"{name}: {found}", "" if good else "red")
     wrong = [name for name, _, good in rows if not good]
     if wrong:
-        raise UsageError(f"the node can't start: {', '.join(wrong)}")
+        raise pf.UsageError(f"the node can't start: {', '.join(wrong)}")
 
 
 def export(

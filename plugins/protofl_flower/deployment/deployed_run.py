@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from protofl.errors import UsageError
+import protofl as pf
 from protofl.system.files.atomic import write_json
 from protofl.system.files.home import expand_user
 from protofl_flower.deployment.federation_file import FILE, Federation, read_federation
@@ -37,7 +37,7 @@ def start(
     """
     federation, place = read_federation(folder), expand_user(out).absolute()
     if not federation.sites:
-        raise UsageError("the federation has no site", do="add one: protofl deploy add-site")
+        raise pf.UsageError("the federation has no site", do="add one: protofl deploy add-site")
     run = _name(federation, place, resume=resume)
     own = {} if resume else options_of(federation, options)
     submit(federation, run, {**own, **real_options(options, resume=resume), "out": str(place)}, say)
@@ -62,7 +62,7 @@ def options_of(federation: Federation, options: Mapping[str, Any]) -> dict[str, 
     if "architectures" in options or len(without) == len(sites):
         return found
     if without:
-        raise UsageError(
+        raise pf.UsageError(
             f"{without[0]} has no architecture in {FILE}, and other sites have one",
             do="name one for each site, or for none",
         )
@@ -80,9 +80,9 @@ def real_options(options: dict[str, Any], *, resume: bool) -> dict[str, Any]:
         if found.get(name):
             flag = f"--{name.replace('_', '-')}"
             what = f"{flag} {found[name]} simulates devices, and these are real"
-            raise UsageError(what, do="leave it out")
+            raise pf.UsageError(what, do="leave it out")
     if "backend" in found:
-        raise UsageError(
+        raise pf.UsageError(
             f"--backend {found['backend']}: a deployed run has its own", do="leave out"
         )
     for name in ("deadline", "on_stale"):
@@ -105,7 +105,7 @@ def _name(federation: Federation, out: Path, *, resume: bool) -> str:
     names = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     if resume:
         if str(out) not in names:
-            raise UsageError(
+            raise pf.UsageError(
                 f"--resume: {out} is not a run of the federation in {federation.folder}",
                 do="give the run folder of protofl deploy run",
             )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from protofl.errors import UsageError
+import protofl as pf
 from protofl.system.files.home import expand_user
 
 FILE = "federation.toml"
@@ -86,15 +86,15 @@ def read_federation(folder: Path) -> Federation:
 
     path = expand_user(folder).absolute() / FILE
     if not path.is_file():
-        raise UsageError(f"{path} is missing", do="make a federation with: protofl deploy init")
+        raise pf.UsageError(f"{path} is missing", do="make a federation with: protofl deploy init")
     table = read_table(path, "federation", "options")
     if unknown := sorted(table.keys() - {"port", "public", "site", "data"}):
-        raise UsageError(f"{path}: unknown key {unknown[0]}", "known: port, public, data, site")
+        raise pf.UsageError(f"{path}: unknown key {unknown[0]}", "known: port, public, data, site")
     port, public, tables = table.get("port"), table.get("public"), table.get("site", [])
     if type(port) is not int or not 0 < port < 65536:
-        raise UsageError(f"{path}: port is {port!r}", do="write a number from 1 to 65535")
+        raise pf.UsageError(f"{path}: port is {port!r}", do="write a number from 1 to 65535")
     if not isinstance(public, str) or not isinstance(tables, list):
-        raise UsageError(f"{path}: public is {public!r}", do='write public = "HOST:PORT"')
+        raise pf.UsageError(f"{path}: public is {public!r}", do='write public = "HOST:PORT"')
     sites = [_site(path, each) for each in tables]
     check_sites(path, sites)
     return Federation(path.parent, port, public, sites, _form(path, table.get("data", {})))
@@ -104,14 +104,14 @@ def _form(path: Path, table: Any) -> dict[str, str | int]:  # noqa: ANN401 - wha
     """Return the form of the sites' data, with the classes as one text."""
     keys = ("sample", "classes", "vocabulary", "padding")
     if not isinstance(table, dict) or table.keys() - {*keys}:
-        raise UsageError(f"{path}: data is {table!r}", f"expected the keys {', '.join(keys)}")
+        raise pf.UsageError(f"{path}: data is {table!r}", f"expected the keys {', '.join(keys)}")
     if table and not {"sample", "classes"} <= table.keys():
         do = 'write sample = "1x28x28" and classes = 10'
-        raise UsageError(f"{path}: [data] has {', '.join(table)}", do=do)
+        raise pf.UsageError(f"{path}: [data] has {', '.join(table)}", do=do)
     classes = table.get("classes")
     names = [*map(str, classes)] if isinstance(classes, list) else [str(classes)]
     if isinstance(classes, list) and any("," in name for name in names):
-        raise UsageError(f"{path}: a class has a comma in its name: {', '.join(names)}")
+        raise pf.UsageError(f"{path}: a class has a comma in its name: {', '.join(names)}")
     return {**table, "classes": ",".join(names)} if table else {}
 
 
@@ -119,10 +119,10 @@ def _site(path: Path, table: Any) -> Site:  # noqa: ANN401 - whatever the file h
     keys = ("name", "key", "clients")
     if not isinstance(table, dict) or {*table} - {"architecture"} != {*keys}:
         expected = f"expected the keys {', '.join(keys)} and, if wanted, architecture"
-        raise UsageError(f"{path}: a site is {table!r}", expected)
+        raise pf.UsageError(f"{path}: a site is {table!r}", expected)
     clients = table["clients"]
     if not isinstance(clients, list) or any(type(c) is not int or c < 0 for c in clients):
-        raise UsageError(f"{path}: clients is {clients!r}", do="write clients = [NUMBER, …]")
+        raise pf.UsageError(f"{path}: clients is {clients!r}", do="write clients = [NUMBER, …]")
     architecture = str(table.get("architecture", ""))
     return Site(str(table["name"]), str(table["key"]), tuple(clients), architecture)
 
@@ -137,11 +137,11 @@ def check_sites(where: Path, sites: Iterable[Site]) -> None:
     for site in sites:
         if not NAME.match(site.name):
             do = "use up to 40 letters, digits, '.', '_' and '-'"
-            raise UsageError(f"{where}: {site.name!r} is not a name of a site", do=do)
+            raise pf.UsageError(f"{where}: {site.name!r} is not a name of a site", do=do)
         own = [("name", site.name), ("key", site.key), *(("client", c) for c in site.clients)]
         for what, value in own:
             if (what, value) in seen:
-                raise UsageError(
+                raise pf.UsageError(
                     f"{where}: {site.name} and {seen[what, value]} have the same {what}"
                     + (f" {value}" if what == "client" else "")
                 )

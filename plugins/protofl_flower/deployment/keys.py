@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from protofl.errors import UsageError
+import protofl as pf
 
 DAYS = 825
 """Days for which a server's certificate is valid."""
@@ -27,7 +27,7 @@ def write_secret(path: Path, data: bytes) -> None:
     try:
         number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise UsageError(
+        raise pf.UsageError(
             f"{path} exists", do="keys are never overwritten; remove it first"
         ) from None
     with os.fdopen(number, "wb") as file:
@@ -59,11 +59,11 @@ def read_public_key(path: Path) -> str:
     try:
         key = form.load_ssh_public_key(path.read_bytes())
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
-        raise UsageError(
+        raise pf.UsageError(
             f"{path} is not a public key: {error}", do="give the file key.pub of the node"
         ) from None
     if not isinstance(key, EllipticCurvePublicKey):
-        raise UsageError(f"{path} is not an ECDSA key", do="make one with: protofl node init")
+        raise pf.UsageError(f"{path} is not an ECDSA key", do="make one with: protofl node init")
     return str(key.public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH).decode())
 
 
@@ -100,7 +100,7 @@ def renew_certificates(folder: Path, hosts: Sequence[str]) -> tuple[datetime, bo
         authority = load_pem_private_key((folder / "ca.key").read_bytes(), None)
         end = end_of((folder / "ca.crt").read_bytes())
     except (OSError, ValueError, TypeError) as error:
-        raise UsageError(
+        raise pf.UsageError(
             f"the key of the federation can't be read: {error}",
             do="restore ca.key and ca.crt, or make a new federation: protofl deploy init",
         ) from None
@@ -140,9 +140,9 @@ def check_dates(folder: Path) -> None:
         try:
             end = end_of((folder / name).read_bytes())
         except (OSError, ValueError) as error:
-            raise UsageError(f"{folder / name} can't be read: {error}") from None
+            raise pf.UsageError(f"{folder / name} can't be read: {error}") from None
         if end < datetime.now(timezone.utc):
-            raise UsageError(
+            raise pf.UsageError(
                 f"{folder / name} expired on {end:%Y-%m-%d}",
                 do=f"protofl deploy keys renew {folder}; then start the link again",
             )

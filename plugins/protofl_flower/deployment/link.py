@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from protofl.errors import RunFailure, UsageError
+import protofl as pf
 from protofl.system.files.atomic import write_json
 from protofl.system.files.home import expand_user
 from protofl.system.files.lock import folder_lock
@@ -40,7 +40,7 @@ def make_federation(
     """
     folder = expand_user(folder).absolute()
     if folder.exists() and any(folder.iterdir()):
-        raise UsageError(f"{folder} is not empty", do="give a new folder")
+        raise pf.UsageError(f"{folder} is not empty", do="give a new folder")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     make_certificates(folder, hosts_of(public))
     write_secret(folder / "secret", secrets.token_bytes(32))
@@ -80,7 +80,7 @@ def check_port(port: int) -> None:
         try:
             door.bind(("127.0.0.1", port))
         except OSError as error:
-            raise UsageError(
+            raise pf.UsageError(
                 f"port {port} of this machine can't be used: {error.strerror}",
                 do="end the program that uses it, or write another port into federation.toml",
             ) from None
@@ -134,7 +134,7 @@ def flwr(federation: Federation, *arguments: str) -> dict[str, Any]:
     """
     try:
         return call(arguments, connection(federation))
-    except RunFailure:
+    except pf.RunFailure:
         check_dates(federation.folder)  # Flower's words are about the network
         raise
 
@@ -215,8 +215,6 @@ def follow(
     Raises:
         ProtoflError: The run failed, or its program ended without a word.
     """
-    from protofl.errors import ProtoflError
-
     looked = time.monotonic()
     with open(lines, encoding="utf-8") as file:
         while True:
@@ -229,8 +227,8 @@ def follow(
                 looked = time.monotonic()
                 try:
                     status = status_of(federation, number)
-                except RunFailure as error:
-                    raise RunFailure(
+                except pf.RunFailure as error:
+                    raise pf.RunFailure(
                         f"the link has ended, and the run with it: {error.what}",
                         do=f"start it again: protofl deploy link {federation.folder}; then "
                         "continue the run with --resume",
@@ -242,11 +240,11 @@ def follow(
                     )
                     what += "was killed or stopped"
                     do = f"finished rounds are saved: continue with --resume; see {log}"
-                    raise RunFailure(what, programs.last_line(log), do)
+                    raise pf.RunFailure(what, programs.last_line(log), do)
             time.sleep(0.3)
     found = json.loads(end.read_text(encoding="utf-8"))
     if "failure" in found:
-        raise ProtoflError.from_values(found["failure"])
+        raise pf.ProtoflError.from_values(found["failure"])
 
 
 def status_of(federation: Federation, number: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from protofl.errors import ProtoflError, UsageError
+import protofl as pf
 from protofl.system.formatting import size_text
 from protofl_flower.deployment import programs
 from protofl_flower.deployment.node_process import (
@@ -39,8 +39,8 @@ def checks(folder: Path) -> list[tuple[str, str, bool]]:
     for name, check in made.items():
         try:
             found.append((name, check(), True))
-        except (ProtoflError, OSError, ValueError) as error:
-            words = error.what if isinstance(error, ProtoflError) else str(error)
+        except (pf.ProtoflError, OSError, ValueError) as error:
+            words = error.what if isinstance(error, pf.ProtoflError) else str(error)
             found.append((name, words, False))
     return found
 
@@ -68,7 +68,7 @@ def _data(folder: Path) -> str:
 def _key(folder: Path) -> str:
     mode = stat.S_IMODE((folder / "key").stat().st_mode)
     if mode & 0o077:
-        raise UsageError(f"{folder / 'key'} can be read by others: chmod 600 it")
+        raise pf.UsageError(f"{folder / 'key'} can be read by others: chmod 600 it")
     return f"{folder / 'key'}, for its owner alone"
 
 
@@ -81,7 +81,7 @@ def _device(settings: dict[str, Any]) -> str:
 def _disk(folder: Path) -> str:
     free = shutil.disk_usage(folder).free
     if free < LEAST:
-        raise UsageError(f"{size_text(free)} free in {folder}, less than {size_text(LEAST)}")
+        raise pf.UsageError(f"{size_text(free)} free in {folder}, less than {size_text(LEAST)}")
     return f"{size_text(free)} free"
 
 
@@ -95,6 +95,6 @@ def _link(folder: Path) -> str:
     except ssl.SSLCertVerificationError as error:
         words = f"the certificate of {address} is refused: {error.verify_message}"
         words += expiry(address, folder / "ca.crt")
-        raise UsageError(words) from None
+        raise pf.UsageError(words) from None
     except OSError as error:
-        raise UsageError(f"{address} does not answer: {error}") from None
+        raise pf.UsageError(f"{address} does not answer: {error}") from None

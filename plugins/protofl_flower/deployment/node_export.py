@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from protofl.errors import UsageError
-from protofl.federation.plan import Plan
+import protofl as pf
 from protofl.runs.scorer import export, scorer_with
 from protofl_flower.deployment.node_process import settings_of
 from protofl_flower.node.client_files import last_evaluation
@@ -29,15 +28,19 @@ def export_client(folder: Path, run: str, client: int, out: Path) -> list[tuple[
     own, clients, _ = read_settings(folder, settings)
     if client not in clients:
         listed = ", ".join(map(str, sorted(clients)))
-        raise UsageError(f"client {client} is not on this node", f"its clients: {listed}")
+        raise pf.UsageError(f"client {client} is not on this node", f"its clients: {listed}")
     runs = sorted((folder / "runs").glob("*"), key=lambda path: path.stat().st_mtime)
     chosen = [path for path in runs if path.name == run] if run else runs[-1:]
     if not chosen:
         listed = ", ".join(path.name for path in runs) or "none"
-        raise UsageError(f"the node has no run {run}".rstrip(), f"its runs, oldest first: {listed}")
+        raise pf.UsageError(
+            f"the node has no run {run}".rstrip(), f"its runs, oldest first: {listed}"
+        )
     found = last_evaluation(chosen[0], client)
     data = LocalData.read(settings.get("data"), sorted(clients), Path(own["data_dir"]))
-    plan = Plan.from_json(found.plan, None if data is None else data.of_plan(found.plan))
+    plan = pf.backends.Plan.from_json(
+        found.plan, None if data is None else data.of_plan(found.plan)
+    )
     kept = found.file, found.round, found.blob
     scorer = scorer_with(plan, found.trial, client, *kept, plan.data.preparation)
     export(scorer, plan, out)

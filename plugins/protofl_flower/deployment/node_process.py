@@ -15,10 +15,10 @@ from http.client import HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
 
-from protofl.errors import RunFailure, UsageError
+import protofl as pf
 from protofl.system.files.home import expand_user
 from protofl.system.files.lock import folder_lock
-from protofl.system.machine import fresh_interpreter
+from protofl.system.machine import fresh_interpreter  # pf.backends would import torch
 from protofl_flower.deployment import programs
 from protofl_flower.deployment.keys import end_of, make_node_key
 from protofl_flower.deployment.programs import Child, environment, program
@@ -98,7 +98,7 @@ def check_address(what: str, address: object) -> str:
     """
     host, colon, port = str(address).rpartition(":")
     if not (host and colon and port.isdecimal()):
-        raise UsageError(f"{what} {address!r}: expected HOST:PORT")
+        raise pf.UsageError(f"{what} {address!r}: expected HOST:PORT")
     return str(address)
 
 
@@ -113,7 +113,7 @@ def link_of(folder: Path, settings: Mapping[str, Any]) -> str:
         ("ca.crt", "copy the file of the federation's folder there"),
     ):
         if not (folder / name).is_file():
-            raise UsageError(f"{folder / name} is missing", do=do)
+            raise pf.UsageError(f"{folder / name} is missing", do=do)
     return check_address("node.toml: link is", settings.get("link"))
 
 
@@ -193,7 +193,7 @@ def check_clock(ahead: float) -> None:
     if -BEHIND < ahead < AHEAD + 1:  # the link's time is in whole seconds
         return
     way = "ahead of" if ahead > 0 else "behind"
-    raise UsageError(
+    raise pf.UsageError(
         f"this clock is {abs(ahead):.0f} s {way} the link's",
         f"from {BEHIND:.0f} s behind to {AHEAD:.0f} s ahead",
         "set the clock, such as with NTP",
@@ -220,19 +220,19 @@ def keep_running(folder: Path, say: Callable[[str], None]) -> None:
                 while True:
                     check()
                     time.sleep(2)
-        except RunFailure as problem:
+        except pf.RunFailure as problem:
             said = log.read_bytes()[start:].decode(errors="replace") if log.is_file() else ""
             cause, heals = cause_in(said)
             if not heals:
                 cause += expiry(address, folder / "ca.crt") if "certificate" in cause else ""
-                raise RunFailure(cause, do=problem.do) from None
+                raise pf.RunFailure(cause, do=problem.do) from None
             if not said:  # the host, which nothing on the link can heal
                 raise
             words = cause or problem.what
             with suppress(OSError):
                 try:
                     check_clock(look_at(address, folder / "ca.crt")[1])
-                except UsageError as wrong:
+                except pf.UsageError as wrong:
                     words = wrong.what
             say(f"{words}; the next try is in 15 s")
             time.sleep(15)
@@ -302,5 +302,7 @@ def wait_for_door(door: Path, host: Child, seconds: float = 120) -> None:
     while not door.exists():
         host.check()
         if time.monotonic() > end:
-            raise RunFailure(f"the host does not listen after {seconds:g} s", do=f"see {host.log}")
+            raise pf.RunFailure(
+                f"the host does not listen after {seconds:g} s", do=f"see {host.log}"
+            )
         time.sleep(0.1)

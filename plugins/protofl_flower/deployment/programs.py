@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from protofl.errors import RunFailure, UsageError
+import protofl as pf
 
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 """Flower sends nothing to its authors."""
@@ -33,7 +33,9 @@ def program(name: str) -> str:
     scripts = sysconfig.get_path("scripts")
     found = shutil.which(name, path=os.pathsep.join([scripts, os.environ.get("PATH", "")]))
     if found is None:
-        raise UsageError(f"{name} is missing: deployment needs Flower", do=f"install it: {EXTRA}")
+        raise pf.UsageError(
+            f"{name} is missing: deployment needs Flower", do=f"install it: {EXTRA}"
+        )
     return found
 
 
@@ -89,7 +91,7 @@ class Child:
             RunFailure: It has ended.
         """
         if self.code is not None:
-            raise RunFailure(
+            raise pf.RunFailure(
                 f"{self._name} ended with exit code {self.code}",
                 last_line(self.log),
                 f"see {self.log}",
@@ -131,7 +133,7 @@ def wait_for_port(port: int, child: Child, seconds: float = 60) -> None:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
             return
         time.sleep(0.2)
-    raise RunFailure(f"no answer at port {port} after {seconds:g} s", do=f"see {child.log}")
+    raise pf.RunFailure(f"no answer at port {port} after {seconds:g} s", do=f"see {child.log}")
 
 
 def call(arguments: Sequence[str], home: Path) -> dict[str, Any]:
@@ -150,5 +152,5 @@ def call(arguments: Sequence[str], home: Path) -> dict[str, Any]:
         values = {}
     if found.returncode or not values.get("success", True) or not values:
         said = str(values.get("error-message") or found.stderr or found.stdout)
-        raise RunFailure(f"flwr {arguments[0]} failed: {' '.join(said.split())[-300:]}")
+        raise pf.RunFailure(f"flwr {arguments[0]} failed: {' '.join(said.split())[-300:]}")
     return dict(values)

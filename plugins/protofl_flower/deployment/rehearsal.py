@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from protofl.errors import RunFailure, UsageError
+import protofl as pf
 from protofl.system.files.commit import Generation
 from protofl_flower.deployment import programs
 from protofl_flower.deployment.federation_file import Federation, Site
@@ -44,13 +44,11 @@ def rehearse(
     Raises:
         RunFailure: The runs differ, or one failed.
     """
-    import protofl as pf
-
     programs.program("flower-superlink")
     local = pf.run(**{**options, "backend": "local"}, out=folder / "local", progress=False)
     clients, data_dir = _facts(local)
     if not 1 <= sites <= clients:
-        raise UsageError(f"--sites {sites}: expected 1 to {clients}, the number of clients")
+        raise pf.UsageError(f"--sites {sites}: expected 1 to {clients}, the number of clients")
     federation = make_federation(
         folder / "federation", f"127.0.0.1:{(port := programs.free_port())}", port
     )
@@ -109,11 +107,11 @@ def compare(here: Path, there: Path, accuracy: float) -> list[tuple[str, str]]:
     for line, other in zip(wanted, found, strict=False):
         keys = sorted({*line, *other})
         if wrong := [key for key in keys if line.get(key) != other.get(key)]:
-            raise RunFailure(
+            raise pf.RunFailure(
                 f"the deployed run differs from local in round {line['round']}: {', '.join(wrong)}"
             )
     if len(wanted) != len(found):
-        raise RunFailure(f"the deployed run has {len(found)} rounds, local {len(wanted)}")
+        raise pf.RunFailure(f"the deployed run has {len(found)} rounds, local {len(wanted)}")
     servers, clients = compare_states(here, there)
     return [
         ("rounds", f"{len(found)}, best test accuracy {100 * accuracy:.2f} %"),
@@ -136,12 +134,12 @@ def compare_states(here: Path, there: Path) -> tuple[int, int]:
     servers = [name for name in ours.files if name.startswith("server-")]
     for name in servers:
         if ours.files[name] != theirs.files.get(name):
-            raise RunFailure(f"the deployed run differs from local in {name}")
+            raise pf.RunFailure(f"the deployed run differs from local in {name}")
     kept = {digest_of(path) for path in there.parent.glob("node-*/runs/*/client-*.safetensors")}
     for client, (name, check) in sorted(ours.numbered.items()):
         same = digest_of(here / "checkpoint" / name) in kept
         if not same or theirs.numbered.get(client) != (name, check):
-            raise RunFailure(f"the deployed run differs from local in client {client}")
+            raise pf.RunFailure(f"the deployed run differs from local in client {client}")
     return len(servers), len(ours.numbered)
 
 
