@@ -6,16 +6,31 @@ import ipaddress
 import os
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import protofl as pf
+from protofl_flower.deployment.programs import EXTRA
 
 DAYS = 825
 """Days for which a server's certificate is valid."""
 
 AUTHORITY_DAYS = 3650
 """Days for which a federation's certificate is valid: nodes have a copy of it."""
+
+
+def check_library() -> None:
+    """Check that the library for keys and certificates is installed.
+
+    Raises:
+        UsageError: It is not.
+    """
+    if find_spec("cryptography") is None:
+        raise pf.UsageError(
+            "cryptography is missing: deployment needs keys and certificates",
+            do=f"install it: {EXTRA}",
+        )
 
 
 def write_secret(path: Path, data: bytes) -> None:
@@ -52,6 +67,7 @@ def read_public_key(path: Path) -> str:
     Raises:
         UsageError: The file holds no ECDSA key as OpenSSH writes it.
     """
+    check_library()
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
@@ -94,6 +110,7 @@ def renew_certificates(folder: Path, hosts: Sequence[str]) -> tuple[datetime, bo
     Raises:
         UsageError: ``ca.key`` is missing or damaged.
     """
+    check_library()
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     try:

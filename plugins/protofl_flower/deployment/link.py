@@ -17,7 +17,13 @@ from protofl.system.files.home import expand_user
 from protofl.system.files.lock import folder_lock
 from protofl_flower.deployment import programs
 from protofl_flower.deployment.federation_file import Federation
-from protofl_flower.deployment.keys import check_dates, make_certificates, pem_of, write_secret
+from protofl_flower.deployment.keys import (
+    check_dates,
+    check_library,
+    make_certificates,
+    pem_of,
+    write_secret,
+)
 from protofl_flower.deployment.programs import Child, call, environment, program, wait_for_port
 
 APP = "protofl_flower.flower_app"
@@ -38,6 +44,7 @@ def make_federation(
     Raises:
         UsageError: The folder has files.
     """
+    check_library()
     folder = expand_user(folder).absolute()
     if folder.exists() and any(folder.iterdir()):
         raise pf.UsageError(f"{folder} is not empty", do="give a new folder")

@@ -20,7 +20,7 @@ from protofl.system.files.home import expand_user
 from protofl.system.files.lock import folder_lock
 from protofl.system.machine import fresh_interpreter  # pf.backends would import torch
 from protofl_flower.deployment import programs
-from protofl_flower.deployment.keys import end_of, make_node_key
+from protofl_flower.deployment.keys import check_library, end_of, make_node_key
 from protofl_flower.deployment.programs import Child, environment, program
 
 HOST = "protofl_flower.node.host"
@@ -36,6 +36,7 @@ def make_node(folder: Path, settings: str) -> str:
     Raises:
         UsageError: The folder has a key.
     """
+    check_library()
     folder = expand_user(folder).absolute()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     public = make_node_key(folder / "key")

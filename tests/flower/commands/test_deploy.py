@@ -405,3 +405,13 @@ def test_the_examples_of_a_new_node_work():
         {k: v for k, v in given.items() if k != "with"}
         | {"wrappers": [name], "options": {name: options}, "dataset": "digits"}
     )
+
+
+@pytest.mark.parametrize(
+    "words", ["deploy init made --public lab:1", "node init made --link lab:1 --client 0"]
+)
+def test_without_the_extra_a_command_says_what_to_install(cli, tmp_path, monkeypatch, words):
+    monkeypatch.setattr(keys, "find_spec", lambda name: None)
+    found = cli(*words.split())
+    assert found.exit_code == 2 and "pip install 'protofl[flower]'" in found.stderr
+    assert not (tmp_path / "made").exists()
