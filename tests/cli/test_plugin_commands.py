@@ -103,11 +103,11 @@ import torch
 def sloppy(number: int = 3):
     print(number)
 
-class Hidden:
-    pass
+import typer
+from typing import Annotated
 
-def fails(hidden: Hidden):
-    "Take an argument of a type that Typer does not know."
+def fails(number: Annotated[int, typer.Option(), typer.Option()] = 3):
+    "Take an option that is described twice, which Typer refuses."
 """
 
 
@@ -170,7 +170,11 @@ BROKEN = {
     "nothing": ("", "AttributeError"),
     "number": ("f = 7", "it must name a function or a typer.Typer"),
     "class": ("class f: pass", "it must name a function or a typer.Typer"),
-    "option": ("class A: pass\ndef f(x: A):\n    'Print.'", "is broken: "),
+    "option": (
+        "import typer\nfrom typing import Annotated\n"
+        "def f(x: Annotated[int, typer.Option(), typer.Option()] = 1):\n    'Print.'",
+        "is broken: ",
+    ),
 }
 
 
