@@ -6,7 +6,7 @@
 Prints the seconds per round, the time to import flwr, the lifetime of a ClientApp (the rest of a
 message's time is polling), and the peak resident memory of each program. The same clients train in
 two simulated runs: in the run's own process, and in worker processes. Messages and bytes are
-counted by tests/plugins/backends/test_flower_pool.py. Needs protofl[flower]; Linux only.
+counted by tests/flower/server/test_faults.py. Needs protofl[flower]; Linux only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from deployed_faults import RUN, Lab, Program, closing, online, processes
 SMALL = RUN.replace("--local-epochs 10", "--local-epochs 2")
 LARGE = "--models torchvision:resnet18 --dataset digits --subset 0.1 --clients 4 --batch-size 16"
 LARGE += " --local-epochs 1 --device cpu --feature-dim 512 --no-dry-step"
-LINK, CLIENTAPP, HOST = "flower-superlink", "flwr-clientapp", "backends.node"
+LINK, CLIENTAPP, HOST = "flower-superlink", "flwr-clientapp", "protofl_flower.node.host"
 PROGRAMS = {LINK: "SuperLink", CLIENTAPP: "ClientApp", HOST: "resident host"}
 PROGRAMS |= {"flower-supernode": "SuperNode", "backends.worker": "process worker"}
 

@@ -23,11 +23,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib import error, request
 
-from protofl_cli.deploying import programs
-from protofl_cli.deploying.federation_file import read_federation
-from protofl_cli.deploying.link import make_federation
-from protofl_cli.deploying.node_process import make_node
-from protofl_cli.deploying.rehearsal import compare_states, make_sites
+from protofl_flower.deployment import programs
+from protofl_flower.deployment.federation_file import read_federation
+from protofl_flower.deployment.link import make_federation
+from protofl_flower.deployment.node_process import make_node
+from protofl_flower.deployment.rehearsal import compare_states, make_sites
 
 PROTOFL = [sys.executable, "-c", "from protofl_cli.start import main; main()"]
 RUN = "--models htcnn8 --dataset digits --clients 4 --batch-size 64 --local-epochs 10 --device cpu"
@@ -176,18 +176,18 @@ def clientapp(lab: Lab, run: Program) -> Program:
 def host(lab: Lab, run: Program) -> Program:
     """The resident host is killed in training."""
     lab.in_training(run)
-    assert kill("backends.node", lab.nodes[0])
+    assert kill("protofl_flower.node.host", lab.nodes[0])
     return run
 
 
 def deadline(lab: Lab, run: Program) -> Program:
     """The node's host is paused until the deadline has passed."""
     lab.in_training(run)
-    assert kill("backends.node", lab.nodes[0], signal.SIGSTOP)
+    assert kill("protofl_flower.node.host", lab.nodes[0], signal.SIGSTOP)
     try:
         run.wait_for("no reply within")
     finally:
-        kill("backends.node", lab.nodes[0], signal.SIGCONT)
+        kill("protofl_flower.node.host", lab.nodes[0], signal.SIGCONT)
     return run
 
 
@@ -216,7 +216,7 @@ def superlink(lab: Lab, run: Program) -> Program:
 def server(lab: Lab, run: Program) -> Program:
     """The process of the run on the server is killed in training; the run is resumed."""
     lab.in_training(run)
-    assert kill("backends.server_process", lab.lab)
+    assert kill("protofl_flower.run_process", lab.lab)
     print("   the run:", closing(run))
     return lab.run("server", "--resume")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import signal
 import sys
-from collections.abc import Callable
 from typing import Annotated, Any, ClassVar
 
 import typer
@@ -16,13 +15,11 @@ from protofl_cli.commands import (
     check,
     compare,
     data,
-    deploy,
     evaluate,
     export,
     generator,
     list_plugins,
     new_plugin,
-    node,
     partition,
     plot,
     replay,
@@ -35,39 +32,73 @@ from protofl_cli.commands import (
     sweep,
     watch,
 )
+from protofl_cli.groups import WithRuns, add, group_of
 from protofl_cli.interrupts import Terminated, interrupted
-from protofl_cli.run_options import help_text, whole_command, with_options
+from protofl_cli.plugin_commands import Help, Installed
+from protofl_cli.run_options import with_options
 
 # Base classes of mistakes on the command line. Typer exports BadParameter, but not them.
 _ClickUsageError: type[Any] = typer.BadParameter.__bases__[0]
 _ClickException: type[Any] = _ClickUsageError.__bases__[0]
 
 
-USE, DEPLOY, WRITE, DEVELOP = "Run and inspect", "Deploy", "Write a plugin", "Develop"
+USE, WRITE, DEVELOP = "Run and inspect", "Write a plugin", "Develop"
 """Groups of commands in the help."""
+
+LAST_TO_USE = "partition"
+"""The last command of the first group; those of plugins are listed after it."""
 
 CLOSED = 141
 """Exit code if standard output was closed: that of SIGPIPE in a shell."""
 
 
-class WithRuns(TyperGroup):
-    """A group with commands that take the options of a run, which they get only when called."""
-
-    runs: ClassVar[dict[str, tuple[Callable[..., None], str]]] = {}
-    """{name of such a command: (its function, its panel of the help)}."""
-
-    def resolve_command(self, *args: Any) -> Any:  # noqa: ANN401 - as the base class has it
-        """Return the command, with the options of a run where it takes them."""
-        name, command, words = super().resolve_command(*args)
-        if name in self.runs:
-            command = whole_command(name, *self.runs[name])
-        return name, command, words
+COMMANDS = "protofl_cli.plugin_commands"
+"""The key of the plugins' commands in a context."""
 
 
 class Commands(WithRuns):
-    """The group of all commands, which turns exceptions into messages and exit codes."""
+    """The group of all commands, which turns exceptions into messages and exit codes.
+
+    Plugins' commands are listed after our own that run and inspect, and imported when called.
+    """
 
     runs: ClassVar = {"run": (run.run, USE), "sweep": (sweep.sweep, USE)}
+
+    @property
+    def own_commands(self) -> list[str]:
+        """The names of our own commands, which plugins' commands cannot have."""
+        return [*self.commands]
+
+    def _of_plugins(self, context: Any) -> Installed:  # noqa: ANN401 - a class that Typer does not export
+        """Return the plugins' commands, which are looked up once in a call of protofl."""
+        if COMMANDS not in context.meta:
+            context.meta[COMMANDS] = Installed(self.own_commands)
+        found: Installed = context.meta[COMMANDS]
+        return found
+
+    def list_commands(self, context: Any) -> list[str]:  # noqa: ANN401 - as above
+        """Return the names of all commands, in the order of the help."""
+        own = super().list_commands(context)
+        at = own.index(LAST_TO_USE) + 1
+        return [*own[:at], *self._of_plugins(context).names, *own[at:]]
+
+    def get_command(self, context: Any, name: str) -> Any:  # noqa: ANN401 - as above
+        """Return a command of our own, or the help of a plugin's, which is not imported."""
+        return super().get_command(context, name) or self._of_plugins(context).help_of(name)
+
+    def resolve_command(self, context: Any, words: list[str]) -> Any:  # noqa: ANN401 - as above
+        """Return the command; a plugin's is imported here."""
+        name, command, rest = super().resolve_command(context, words)
+        if isinstance(command, Help):
+            if "--debug" in rest:  # the command itself cannot read it yet
+                context.obj["debug"] = True
+            command = self._of_plugins(context).load(name)
+        return name, command, rest
+
+    def format_help(self, context: Any, formatter: Any) -> None:  # noqa: ANN401 - as above
+        """Write the help, and a line for each plugin's command that has the name of one of ours."""
+        self.epilog = "\n\n".join(self._of_plugins(context).left_out) or None
+        super().format_help(context, formatter)
 
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 - as the base class has it
         """Run a command and end the program.
@@ -88,12 +119,6 @@ class Commands(WithRuns):
             closed = standard_streams.is_closed_pipe(problem)
             code = CLOSED if closed else _report(problem, debug=known["debug"])
         sys.exit(code if isinstance(code, int) else 0)
-
-
-class Deployments(WithRuns):
-    """The group ``protofl deploy``."""
-
-    runs: ClassVar = {"run": (deploy.run, ""), "rehearse": (deploy.rehearse, "")}
 
 
 def _left(end: SystemExit) -> int:
@@ -137,7 +162,7 @@ def _usage(problem: Any) -> tuple[str, str, str]:  # noqa: ANN401 - a class that
         what = f"no such option: {option}"
         near = _near(str(option), [o for p in context.command.params for o in p.opts])
     elif context and isinstance(context.command, TyperGroup):
-        known = list(context.command.commands)
+        known = context.command.list_commands(context)
         typed = what.partition("'")[2].partition("'")[0]
         near = _near(typed, known) or f"known: {', '.join(known)}"
     what = what[:1].lower() + what[1:].rstrip(".")
@@ -187,81 +212,52 @@ def start(
         render.plain([text] if text else [])
 
 
-def _add(group: typer.Typer, name: str, command: Callable[..., None], panel: str = "") -> None:
-    """Add a command to a group, in a panel of the help."""
-    group.command(name, help=help_text(command), rich_help_panel=panel or None)(command)
-
-
-def _group(
-    name: str,
-    about: str,
-    panel: str,
-    commands: dict[str, Callable[..., None]],
-    cls: type[TyperGroup] = TyperGroup,
-) -> None:
-    """Add a group of commands, in a panel of the help."""
-    group = typer.Typer(help=about, cls=cls)
-    for own, command in commands.items():
-        _add(group, own, command)
-    app.add_typer(group, name=name, rich_help_panel=panel)
-
-
-_add(app, "run", with_options(run.run), USE)
-_add(app, "sweep", with_options(sweep.sweep), USE)
-_add(app, "reproduce", reproduce.reproduce, USE)
-_add(app, "watch", watch.watch, USE)
-_group(
-    "runs",
-    "List, show, compare and remove recorded runs.",
-    USE,
-    {
-        "list": runs.list_runs,
-        "show": runs.show_runs,
-        "diff": runs.diff_runs,
-        "rm": runs.remove_runs,
-    },
+add(app, "run", with_options(run.run), USE)
+add(app, "sweep", with_options(sweep.sweep), USE)
+add(app, "reproduce", reproduce.reproduce, USE)
+add(app, "watch", watch.watch, USE)
+app.add_typer(
+    group_of(
+        {
+            "list": runs.list_runs,
+            "show": runs.show_runs,
+            "diff": runs.diff_runs,
+            "rm": runs.remove_runs,
+        },
+        help="List, show, compare and remove recorded runs.",
+    ),
+    name="runs",
+    rich_help_panel=USE,
 )
-_add(app, "report", report.report, USE)
-_add(app, "compare", compare.compare, USE)
-_add(app, "plot", plot.plot, USE)
-_add(app, "export", export.export, USE)
-_add(app, "score", score.score, USE)
-_add(app, "evaluate", evaluate.evaluate, USE)
-_add(app, "replay", replay.replay, USE)
-_add(app, "list-plugins", list_plugins.list_plugins, USE)
-_add(app, "show", show.show, USE)
-_group(
-    "data",
-    "List cached data sets and import new ones.",
-    USE,
-    {"list": data.list_data, "import": data.import_data},
+add(app, "report", report.report, USE)
+add(app, "compare", compare.compare, USE)
+add(app, "plot", plot.plot, USE)
+add(app, "export", export.export, USE)
+add(app, "score", score.score, USE)
+add(app, "evaluate", evaluate.evaluate, USE)
+add(app, "replay", replay.replay, USE)
+add(app, "list-plugins", list_plugins.list_plugins, USE)
+add(app, "show", show.show, USE)
+app.add_typer(
+    group_of(
+        {"list": data.list_data, "import": data.import_data},
+        help="List cached data sets and import new ones.",
+    ),
+    name="data",
+    rich_help_panel=USE,
 )
-_group("partition", "Show how data are split over clients.", USE, {"show": partition.show})
-_group(
-    "deploy",
-    "Run on machines of their own, through Flower.",
-    DEPLOY,
-    {
-        "rehearse": with_options(deploy.rehearse),
-        "init": deploy.init,
-        "add-site": deploy.add_site,
-        "link": deploy.link,
-        "keys": deploy.keys,
-        "run": with_options(deploy.run),
-        "status": deploy.status,
-        "stop": deploy.stop,
-    },
-    Deployments,
+app.add_typer(
+    group_of({"show": partition.show}, help="Show how data are split over clients."),
+    name="partition",
+    rich_help_panel=USE,
 )
-_group(
-    "node",
-    "Run clients on this machine for a deployed run.",
-    DEPLOY,
-    {"init": node.init, "start": node.start, "check": node.check, "export": node.export},
+add(app, "new-plugin", new_plugin.new_plugin, WRITE)
+add(app, "check", check.check, WRITE)
+app.add_typer(
+    group_of({"train": generator.train}, help="Train image generators for the server."),
+    name="generator",
+    rich_help_panel=DEVELOP,
 )
-_add(app, "new-plugin", new_plugin.new_plugin, WRITE)
-_add(app, "check", check.check, WRITE)
-_group("generator", "Train image generators for the server.", DEVELOP, {"train": generator.train})
 
 
 def _terminated(number: int, frame: object) -> None:

@@ -53,6 +53,11 @@ def contract_for(
             values["plugin"] = _recipe_in(path)
         values["name"] = path.stem
     elif colon and (left.endswith(".py") or _means_module(left, right)):
+        if kind == "command":
+            raise UsageError(
+                f"{rest} is not installed, and protofl check tests installed commands only",
+                do="install its package, then: protofl check command/NAME",
+            )
         plugin = load(f"{left}:{right}")
         kind = kind or kind_of(plugin)
         values["plugin"] = plugin
@@ -67,7 +72,7 @@ def contract_for(
     if options:
         made.options = {**made().chosen, **options}
     found = made()
-    found.choice() if kind not in ("method", "wrapper") else found.cls
+    found.choice() if kind not in ("method", "wrapper", "command") else found.cls
     return made
 
 

@@ -37,11 +37,14 @@ def test_every_name_is_used_in_an_example():
     assert set(pf.__all__) - shown - used == set()
 
 
+PLUGINS = [f"plugins/protofl_{name}" for name in ("plugins", "flower", "ray")]
+
+
 def test_the_templates_belong_to_the_wheel():
     """hatchling packages every file that git does not ignore."""
     folder = ROOT / "cli/protofl_cli/templates"
     assert len([*folder.glob("*.tmpl")]) >= 13
-    for package in ("core/protofl", "plugins/protofl_plugins", "cli/protofl_cli"):
+    for package in ("core/protofl", *PLUGINS, "cli/protofl_cli"):
         assert (ROOT / package / "py.typed").is_file()
 
 

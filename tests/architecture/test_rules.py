@@ -21,11 +21,14 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = {
     "protofl": ROOT / "core/protofl",
     "protofl_plugins": ROOT / "plugins/protofl_plugins",
+    "protofl_flower": ROOT / "plugins/protofl_flower",
+    "protofl_ray": ROOT / "plugins/protofl_ray",
     "protofl_cli": ROOT / "cli/protofl_cli",
 }
 FILES = {
     path: package for package, folder in PACKAGES.items() for path in sorted(folder.rglob("*.py"))
 }
+PLUGINS = ("protofl_plugins", "protofl_flower", "protofl_ray")
 WORKBENCH = sorted((ROOT / "core/protofl_workbench").rglob("*.py"))
 
 
@@ -72,20 +75,38 @@ def test_there_is_something_to_look_at():
 
 def test_the_core_imports_neither_plugins_nor_the_cli():
     for path in of("protofl"):
-        assert not tops(path) & {"protofl_plugins", "protofl_cli"}, text_of(path)
+        assert not tops(path) & {*PLUGINS, "protofl_cli"}, text_of(path)
 
 
 def test_the_cli_reaches_plugins_through_entry_points_alone():
     for path in of("protofl_cli"):
-        assert "protofl_plugins" not in tops(path), text_of(path)
+        assert not tops(path) & {*PLUGINS}, text_of(path)
+
+
+def test_only_entry_points_lead_to_flower_and_ray():
+    """Each has its own package. They use the wire of the process backend, and no other plugin."""
+    apart = {"protofl_flower", "protofl_ray"}
+    for path, package in FILES.items():
+        assert not tops(path) & apart - {package}, text_of(path)
+        for module, _ in imports(path):
+            if package in apart and module.startswith("protofl_plugins"):
+                assert module.startswith("protofl_plugins.backends"), f"{text_of(path)}: {module}"
+
+
+FLOWERS_COMMANDS = [ROOT / "plugins/protofl_flower" / name for name in ("commands", "deployment")]
+"""What users type for deployed runs: parts of the command line, which use what it uses."""
 
 
 def test_plugins_import_public_names_only():
-    allowed = set(sys.stdlib_module_names) | declared_dependencies() | {"protofl_plugins"}
+    allowed = set(sys.stdlib_module_names) | declared_dependencies() | {*PLUGINS}
     allowed |= {"tomllib"}  # Python 3.10 has tomli in its place
-    for path in of("protofl_plugins"):
+    paths = [path for package in PLUGINS for path in of(package)]
+    for path in paths:
         for module, name in imports(path):
             top = module.split(".")[0]
+            if {*path.parents} & {*FLOWERS_COMMANDS}:
+                assert top in allowed | {"protofl", "protofl_cli"}, f"{text_of(path)}: {module}"
+                continue
             if top != "protofl":
                 assert top in allowed, f"{text_of(path)} imports {module}"
                 continue
@@ -95,7 +116,7 @@ def test_plugins_import_public_names_only():
 
 
 def test_plugins_read_public_names_only():
-    for path in of("protofl_plugins"):
+    for path in [path for package in PLUGINS for path in of(package)]:
         for node in ast.walk(tree(path)):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                 if node.value.id == "pf":

@@ -24,7 +24,7 @@ PACKAGE = Path(protofl_cli.__file__).parent
     "words", [["--help"], ["run", "--help"], ["sweep", "--help"], ["list-plugins", "--names"]]
 )
 def test_does_not_import_torch(words):
-    heavy = {"torch", "numpy", "sklearn", "matplotlib", "protofl_plugins"}
+    heavy = {"torch", "numpy", "sklearn", "matplotlib", "protofl_plugins", "protofl_flower"}
     if words[0] not in ("run", "sweep"):
         heavy |= {"protofl.system.options.settings", "protofl.system.options.plugin_options"}
     heavy |= {"pydantic"} if words == ["--help"] else set()  # new versions of Typer parse with it
@@ -160,7 +160,8 @@ def imports(path):
 def test_only_render_imports_rich_and_nothing_imports_plugins():
     files = list(PACKAGE.rglob("*.py"))
     assert [f.name for f in files if "rich" in imports(f)] == ["render.py"]
-    assert not [f for f in files if "protofl_plugins" in imports(f)]
+    plugins = {"protofl_plugins", "protofl_flower", "protofl_ray"}
+    assert not [f for f in files if plugins & {*imports(f)}]
 
 
 @pytest.mark.parametrize(

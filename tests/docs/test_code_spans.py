@@ -93,7 +93,8 @@ def options():
         names = {n for p in command.params for n in [*p.opts, *p.secondary_opts]}
         if hasattr(command, "list_commands"):
             for name in command.list_commands(context):
-                names |= of(command.get_command(context, name), context)
+                _, inner, _ = command.resolve_command(context, [name])  # imports that of a plugin
+                names |= of(inner, context)
         return names
 
     command = whole()

@@ -84,8 +84,9 @@ HEADINGS = {
 
 
 def test_all_kinds_are_looked_at():
-    assert set(HEADINGS) == set(KINDS) - {"recipe", "study"}
-    assert not [*spec_hooks("recipe"), *spec_hooks("study")], "recipes and studies are data"
+    without_hooks = {"recipe", "study", "command"}  # two kinds of data, and functions
+    assert set(HEADINGS) == set(KINDS) - without_hooks
+    assert not [hook for kind in without_hooks for hook in spec_hooks(kind)]
     found = {(kind, hook.name) for kind, hook in specified()}
     assert found == {(kind, name) for kind in KINDS for name in spec_hooks(kind)}
 
@@ -134,11 +135,18 @@ def registered(group, path=""):
         yield from registered(inner.typer_instance, f"{path} {inner.name}".strip())
 
 
+def registered_by_plugins():
+    """Yield the names of the commands that protofl registers as plugins."""
+    for plugin in PLUGINS:
+        if plugin.kind == "command":
+            yield from registered(Registry().load("command", plugin.name), plugin.name)
+
+
 CONTEXTS = {site_commands.path_of(c): c for c in site_commands.commands()}
 
 
 def test_every_command_is_there(page):
-    known = {f"protofl {name}" for name in registered(app)}
+    known = {f"protofl {name}" for name in [*registered(app), *registered_by_plugins()]}
     assert len(known) >= 8
     headings = re.findall(r"^## (protofl .+)$", page("reference/commands.md"), re.MULTILINE)
     assert sorted(headings) == sorted(known)
@@ -184,6 +192,9 @@ def test_every_plugin_has_its_options(plugin, page):
     found = Registry().load(plugin.kind, plugin.name)
     if plugin.kind == "method" and not hasattr(found, "donates"):
         assert f"[{plugin.name}]({plugin.name}.md)" in page("reference/methods/index.md")
+        return
+    if plugin.kind == "command":
+        assert f"\n## protofl {plugin.name} " in page("reference/commands.md")
         return
     text = page("reference/plugins.md")
     kind = "defence" if plugin.kind == "method" else plugin.kind

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from protofl_cli import render
 from protofl_cli.options import Block, Debug, option
+from protofl_cli.plugin_commands import clash_with_own
 
 if TYPE_CHECKING:
     from protofl.hooks.discovery.kinds import Plugin
@@ -17,13 +19,15 @@ if TYPE_CHECKING:
 
 
 def list_plugins(
+    context: typer.Context,
     kind: Annotated[
         str | None,
         option(
             "--kind",
             "KIND",
             "Only this kind: method, defence, recipe, study, model-group, partitioner, dataset, "
-            "generator, wrapper, metric, selection, world, tracker, engine or backend.",
+            "generator, text-encoder, wrapper, metric, selection, world, tracker, engine, backend "
+            "or command.",
         ),
     ] = None,
     names: Annotated[
@@ -51,9 +55,10 @@ def list_plugins(
         render.plain(dict.fromkeys(plugin.name for plugin in plugins))
         return
 
+    own = context.find_root().command.own_commands  # type: ignore[attr-defined]  # `Commands`
     # Output of imported plugins goes to standard error.
     with contextlib.redirect_stdout(sys.stderr):
-        found = [(plugin, *registry.status(plugin)) for plugin in plugins]
+        found = [(plugin, *_status(registry, plugin, own)) for plugin in plugins]
     listed = [
         (DEFENCE if status == "ok" and _is_defence(registry, plugin) else plugin.kind, *each)
         for each in found
@@ -89,12 +94,29 @@ def list_plugins(
         render.text(f"Left out by --block or PROTOFL_BLOCK: {', '.join(registry.block)}", "dim")
 
 
+def _status(registry: Registry, plugin: Plugin, own: Collection[str]) -> tuple[str, list[str]]:
+    """Return the status of a plugin and its hooks, see `Registry.status`.
+
+    Args:
+        registry: The plugins.
+        plugin: The plugin.
+        own: Names of protofl's own commands, which a plugin's command cannot have.
+    """
+    if plugin.kind == "command" and plugin.name in own:
+        return f"clash: {clash_with_own(plugin)}", []
+    return registry.status(plugin)
+
+
 def _table(registry: Registry, listed: list[tuple[str, Plugin, str]]) -> None:
     """Print a table of plugins, by kind, with the first line of their docstrings."""
+    from protofl.hooks.discovery.command_help import summary as command_summary
+
     rows = []
     for shown, plugin, status in listed:
         word, _, what = status.partition(": ")
-        if word == "ok":
+        if word == "ok" and plugin.kind == "command":
+            what = command_summary(plugin)[0].rstrip(".")
+        elif word == "ok":
             what = summary(registry.load(plugin.kind, plugin.name))
         origin = f"{plugin.distribution} {plugin.version}"
         rows.append((shown, plugin.name, what, origin, word))

@@ -35,6 +35,7 @@ KINDS = {
     "tracker": "fedproto --models cnn4 --track {name}",
     "engine": "fedproto --models cnn4 --engine {name}",
     "backend": "fedproto --models cnn4 --backend {name} --workers 2",
+    "command": "",
 }
 """{kind of plugin: arguments of `protofl run` with the plugin}."""
 
@@ -124,6 +125,8 @@ def new_plugin(
 
 def run_command(kind: str, name: str, samples: str = "image") -> str:
     """Return the command that runs a new plugin."""
+    if kind == "command":
+        return f"protofl {name} --help"
     words = KINDS[kind] if samples == "image" else SAMPLES[kind, samples]
     return f"protofl run {words.format(name=name)} --rounds 3"
 
@@ -208,13 +211,14 @@ def render_files(kind: str, name: str, samples: str = "image") -> dict[str, str]
         "name": name,
         "kind": kind,
         "key": name.replace("_", "-"),
-        "Class": _class_name(name, kind, module.template),
+        "Class": "command" if kind == "command" else _class_name(name, kind, module.template),
         "package": package,
         "distribution": f"protofl-{name}",
         "description": about[:1].upper() + about[1:],
         "group": GROUPS[kind].group,
         "Contract": f"{kind.title().replace('-', '')}Contract",
         "run": run_command(kind, name, samples),
+        "show": f"{name} --help" if kind == "command" else f"show {kind}/{name}",
         "hookspec": HOOKSPEC_VERSION,
         "release": ".".join(__version__.split(".")[:2]),
     }
@@ -224,7 +228,7 @@ def render_files(kind: str, name: str, samples: str = "image") -> dict[str, str]
         ".gitignore": "gitignore",
         f"src/{package}/py.typed": "",
         f"src/{package}/__init__.py": source,
-        f"tests/test_{package}.py": "test.py",
+        f"tests/test_{package}.py": "test-command.py" if kind == "command" else "test.py",
     }
     if kind == "backend":
         files[f"src/{package}/worker.py"] = "worker.py"

@@ -65,7 +65,9 @@ def show(
         render.line(paragraph)
     render.text()
 
-    if kind == "recipe":
+    if kind == "command":
+        render.pairs([("run it", f"protofl {short}"), ("options", f"protofl {short} --help")])
+    elif kind == "recipe":
         _recipe(short, found)
     elif kind == "study":
         _studies(found)
@@ -128,7 +130,11 @@ def resolve(registry: Registry, text: str) -> tuple[str, str, list[str]]:
 
 def _about(registry: Registry, plugin: Plugin, found: type) -> list[str]:
     """Return the docstring of the module, after that of the class if there are several classes."""
+    from protofl.hooks.discovery.command_help import summary
+
     module = plugin.target.partition(":")[0]
+    if plugin.kind == "command":
+        return [summary(plugin)[0]]
     if plugin.kind in ("recipe", "study"):
         return inspect.cleandoc(found.__doc__ or "").splitlines()
     shared = sum(p.target.partition(":")[0] == module for p in registry.plugins(plugin.kind)) > 1

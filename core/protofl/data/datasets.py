@@ -7,7 +7,6 @@ from protofl.data.array_files import open_arrays
 from protofl.data.arrays import dataset_from_arrays
 from protofl.data.dataset import Dataset
 from protofl.data.download import download, files_key
-from protofl.data.elsewhere import data_elsewhere
 from protofl.data.generators import Generator, Outline
 from protofl.data.image_files import (
     DecodedImages,
@@ -34,7 +33,6 @@ __all__ = [
     "TextOutline",
     "TextSource",
     "Words",
-    "data_elsewhere",
     "dataset_from_arrays",
     "decode_images",
     "download",

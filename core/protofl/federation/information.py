@@ -140,9 +140,9 @@ def checked(settings: Settings, info: RunInfo, data: Dataset, selection: type) -
             do="leave one of them out",
         )
     if data.elsewhere:
-        from protofl.data.elsewhere import check_elsewhere
+        from protofl.data.remote_data import check_remote_data
 
-        check_elsewhere(settings, data, selection)
+        check_remote_data(settings, data, selection)
     if settings.architectures:
         return settings.model_copy(update={"architectures": info.names_by_client})
     return settings

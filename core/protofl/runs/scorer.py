@@ -236,7 +236,7 @@ ENDINGS = (".safetensors", ".pt2", ".onnx")
 def _two_samples(plan: Plan) -> Tensor:
     """Return two samples as the data set stores them, drawn ones if none are here."""
     if plan.data.x.is_meta:
-        from protofl.data.elsewhere import drawn
+        from protofl.data.remote_data import drawn
 
         return drawn(plan.data, 2).x
     return plan.data.x[:2].clone()

@@ -17,6 +17,7 @@ Start with ``contract.py``.
 """
 
 from protofl.testing.backends import BackendContract
+from protofl.testing.commands import CommandContract
 from protofl.testing.contract import Contract, Finding, checks_of, expect, run_checks, skip
 from protofl.testing.datasets import DatasetContract
 from protofl.testing.engines import EngineContract
@@ -35,6 +36,7 @@ from protofl.testing.wrappers import WrapperContract
 __all__ = [
     "CONTRACTS",
     "BackendContract",
+    "CommandContract",
     "Contract",
     "DatasetContract",
     "EngineContract",
@@ -73,6 +75,7 @@ CONTRACTS: dict[str, type[Contract]] = {
         EngineContract,
         BackendContract,
         RecipeContract,
+        CommandContract,
     )
 }
 """The contract of each kind but studies: that one is `protofl_workbench.studies.study_contract`."""

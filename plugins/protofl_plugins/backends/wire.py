@@ -1,4 +1,4 @@
-"""Messages between a run and its hosts elsewhere: a JSON header and one blob of bytes.
+"""Messages between a run and its hosts in other processes: a JSON header and one blob of bytes.
 
 On a stream a message is two lengths (8 bytes each, little-endian), the header, the blob. Nothing is
 pickled. Before its reply a host may send reports: the steps that are done, without a blob.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 import protofl as pf
@@ -19,7 +18,7 @@ _LENGTHS = struct.Struct("<QQ")
 
 def send(stream: BinaryIO, header: dict[str, Any], blob: bytes = b"") -> None:
     """Write a message."""
-    stream.write(_opening(header, len(blob)))
+    stream.write(opening(header, len(blob)))
     stream.write(blob)
     stream.flush()
 
@@ -30,7 +29,7 @@ def send_steps(stream: BinaryIO, client: int, done: int) -> None:
     One call of the system writes all of it, so that a job that is interrupted at its time limit
     leaves no half of a message behind. ``send`` has left nothing in the stream's buffer.
     """
-    os.write(stream.fileno(), _opening({"steps": [client, done]}))
+    os.write(stream.fileno(), opening({"steps": [client, done]}))
 
 
 def steps_in(header: dict[str, Any]) -> tuple[int, int] | None:
@@ -41,8 +40,8 @@ def steps_in(header: dict[str, Any]) -> tuple[int, int] | None:
     return client, done
 
 
-def _opening(header: dict[str, Any], blob_length: int = 0) -> bytes:
-    """All of a message but its blob."""
+def opening(header: dict[str, Any], blob_length: int = 0) -> bytes:
+    """Return the bytes of a message before its blob."""
     text = json.dumps(header).encode()
     return _LENGTHS.pack(len(text), blob_length) + text
 
@@ -53,36 +52,31 @@ def receive(stream: BinaryIO) -> tuple[dict[str, Any], bytes]:
     Raises:
         EOFError: The other side closed the stream.
     """
-    text_length, blob_length = _LENGTHS.unpack(_exactly(stream, _LENGTHS.size))
-    header: dict[str, Any] = json.loads(_exactly(stream, text_length))
-    return header, _exactly(stream, blob_length)
+    header, blob_length = receive_opening(stream)
+    return header, read_exactly(stream, blob_length)
 
 
-def _exactly(stream: BinaryIO, count: int) -> bytes:
-    data = stream.read(count)
-    if len(data) < count:
-        raise EOFError("the stream was closed")
-    return data
-
-
-def send_parts(stream: BinaryIO, text: str, blobs: Sequence[bytes]) -> None:
-    """Write an envelope of a deployed run: a text, and byte strings as one blob."""
-    lengths = [len(blob) for blob in blobs]
-    stream.write(_opening({"text": text, "lengths": lengths}, sum(lengths)))
-    for blob in blobs:
-        stream.write(blob)
-    stream.flush()
-
-
-def receive_parts(stream: BinaryIO) -> tuple[str, list[bytes]]:
-    """Read an envelope of a deployed run.
+def receive_opening(stream: BinaryIO) -> tuple[dict[str, Any], int]:
+    """Read a message up to its blob; return the header and the length of the blob.
 
     Raises:
         EOFError: The other side closed the stream.
     """
-    text_length, _ = _LENGTHS.unpack(_exactly(stream, _LENGTHS.size))
-    header = json.loads(_exactly(stream, text_length))
-    return str(header["text"]), [_exactly(stream, length) for length in header["lengths"]]
+    text_length, blob_length = _LENGTHS.unpack(read_exactly(stream, _LENGTHS.size))
+    header: dict[str, Any] = json.loads(read_exactly(stream, text_length))
+    return header, blob_length
+
+
+def read_exactly(stream: BinaryIO, count: int) -> bytes:
+    """Read this number of bytes.
+
+    Raises:
+        EOFError: The other side closed the stream.
+    """
+    data = stream.read(count)
+    if len(data) < count:
+        raise EOFError("the stream was closed")
+    return data
 
 
 def answer(

@@ -34,6 +34,7 @@ RUN = {
     "engine": ["run", "fedproto", "--models", "cnn4", "--engine", "my-engine"],
     "backend": ["run", "fedproto", "--models", "cnn4", "--backend", "my-backend"],
 }
+"""{kind: the words of a run with the new plugin}. The new command reads a run instead."""
 
 
 VARIANTS = {f"{samples}-{kind[:4]}": (kind, samples) for kind, samples in new_plugin.SAMPLES}
@@ -65,7 +66,7 @@ def installed(written, monkeypatch):
 
 def test_there_is_a_template_for_every_kind():
     assert {*new_plugin.KINDS} <= {*KINDS}
-    assert {*RUN} == {*new_plugin.KINDS}
+    assert {*RUN} == {*new_plugin.KINDS} - {"command"}
 
 
 @pytest.mark.parametrize("kind", RUN)
@@ -103,6 +104,18 @@ def test_it_passes_the_check(installed, cli, kind, data_dir):
     result = cli("check", f"my-{kind}", "--data-dir", data_dir)
     assert result.exit_code == 0, result.output
     assert f"protofl-my-{kind} 0.1.0" in result.stdout
+
+
+def test_a_new_command_reads_a_run(installed, cli, tiny):
+    assert cli("run", "fedproto", *tiny, "--out", "run").exit_code == 0
+    found = cli("my-command", "run", "--accuracy", "0.01")
+    assert found.exit_code == 0 and found.output.startswith("round 1: 0.")
+    found = cli("my-command", "run", "--accuracy", "1")
+    assert found.exit_code == 2 and "did not reach an accuracy of 1" in found.stderr
+    checked = cli("check", "command/my-command")
+    assert checked.exit_code == 0, checked.output
+    assert "Print the first round" in cli("list-plugins", "--kind", "command").output
+    assert "protofl my-command --help" in (installed["command"] / "README.md").read_text()
 
 
 @pytest.mark.parametrize("name", VARIANTS)

@@ -12,7 +12,6 @@ from safetensors.torch import save_file
 
 import protofl as pf
 from protofl.data import cache
-from protofl.data.elsewhere import data_elsewhere
 from protofl.data.in_memory import ArrayData
 
 Preparation, Scaling, Words = pf.datasets.Preparation, pf.datasets.Scaling, pf.datasets.Words
@@ -87,12 +86,6 @@ def test_a_preparation_of_other_samples_is_a_fault():
     assert "scales 2 columns of rows of 4 numbers" in data.faults()[0]
     data.preparation = Preparation(words=Words(("a",), 4))
     assert "makes sequences of 4 tokens (3 ids)" in data.faults()[0]
-
-
-def test_data_on_other_machines_do_not_know_it():
-    told = [{"train": [3, 4], "test": [1, 1], "majority": [1, 2]}]
-    sample = pf.datasets.SampleSpec((4,), "table")
-    assert data_elsewhere(sample, ["a", "b"], told).preparation is None
 
 
 def test_arrays_with_another_preparation_are_other_data():

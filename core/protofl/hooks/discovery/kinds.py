@@ -53,6 +53,7 @@ KINDS = {
     "tracker": Kind("protofl.trackers", rounds.TrackerSpec),
     "engine": Kind("protofl.engines", resources.EngineSpec),
     "backend": Kind("protofl.backends", resources.BackendSpec),
+    "command": Kind("protofl.commands", resources.CommandSpec),
 }
 
 LOADERS = "protofl.loaders"
@@ -165,7 +166,7 @@ def check_version(plugin: Plugin, loaded: Any) -> None:  # noqa: ANN401 - it may
 
 
 def check_class(kind: str, name: str, plugin: Any) -> None:  # noqa: ANN401 - it may be anything
-    """Check a plugin's class against the hooks of its kind.
+    """Check a plugin's class against the hooks of its kind; a command is a function or an app.
 
     Raises:
         UsageError: The plugin is not a class, a hook lacks ``@hookimpl`` or takes an unknown
@@ -178,6 +179,13 @@ def check_class(kind: str, name: str, plugin: Any) -> None:  # noqa: ANN401 - it
         raise UsageError(
             f"{label}: a plugin's name is lower-case letters, digits, '-' and '_', not {name!r}"
         )
+    if kind == "command":
+        if isinstance(plugin, type) or not callable(plugin):
+            raise UsageError(
+                f"{label}: the entry point names {plugin!r}",
+                do="it must name a function or a typer.Typer",
+            )
+        return
     if not isinstance(plugin, type):
         raise UsageError(
             f"{label}: the entry point names {plugin!r}", do="it must name a class with hooks"

@@ -119,11 +119,12 @@ class Registry:
         first, *others = sorted([*plugins, *rivals], key=lambda p: p.kind)
         for other in others:
             out = f"{other.label if rivals else name}@{other.distribution}"
+            both = f"--block {out}, or PROTOFL_BLOCK={out}"
             raise Clash(
                 f"{name!r} is a {first.kind} of {first.distribution} and a {other.kind} of "
                 f"{other.distribution}",
                 f"{first.distribution} has {first.target}; {other.distribution} has {other.target}",
-                do=f"block one: --block {out}, or PROTOFL_BLOCK={out}",
+                do=f"block one: {f'PROTOFL_BLOCK={out}' if kind == 'command' else both}",
             )
         return plugins[0]
 

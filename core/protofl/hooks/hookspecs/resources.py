@@ -41,6 +41,10 @@ class StudySpec:
     """Studies have no hooks: they are TOML files (docs/how-to/write-a-study.md)."""
 
 
+class CommandSpec:
+    """Commands have no hooks: they are functions or Typer apps (docs/how-to/plugins/command.md)."""
+
+
 class ModelGroupSpec:
     """A model group.
 

@@ -109,7 +109,7 @@ def for_dry_rounds(plan: Plan, clients: int, batches: int = 1) -> Plan:
     few, public = plan.settings.batch_size * batches, plan.public_data
     data, split = plan.data, lambda seed: plan.splits(seed).first_batch(few, clients)
     if data.x.is_meta:
-        from protofl.data.elsewhere import drawn, drawn_split
+        from protofl.data.remote_data import drawn, drawn_split
 
         few = min(few, 256)
         data, split = drawn(data, few), lambda seed: drawn_split(few, clients)

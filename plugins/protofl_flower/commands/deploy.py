@@ -1,0 +1,298 @@
+"""``protofl deploy``: runs on machines of their own, through Flower."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import typer
+
+import protofl as pf
+from protofl.system.files.home import expand_user
+from protofl_cli import render
+from protofl_cli.groups import WithRuns, group_of
+from protofl_cli.interrupts import interrupted
+from protofl_cli.options import Debug, option
+from protofl_cli.run_options import with_options
+
+PANEL = "Deployment"
+
+
+def _typed(method: str | None, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the typed options of a run."""
+    values = {name.removesuffix("_"): value for name, value in given.items()}
+    return {k: v for k, v in {"method": method, **values}.items() if v is not None and v != []}
+
+
+def rehearse(
+    method: Annotated[
+        str | None, typer.Argument(metavar="METHOD", help="Method or recipe.")
+    ] = None,
+    sites: Annotated[
+        int, option("--sites", "N", "Number of nodes.", min=1, rich_help_panel=PANEL)
+    ] = 2,
+    folder: Annotated[
+        Path | None,
+        option(
+            "--folder",
+            "DIR",
+            "New folder for the federation, the nodes, their logs and both runs (default: a "
+            "temporary one)",
+            rich_help_panel=PANEL,
+            show_default=False,
+        ),
+    ] = None,
+    debug: Debug = False,
+    **given: Any,  # noqa: ANN401 - the options of `Settings`, see with_options
+) -> None:
+    """Try a deployment on this machine: nodes, TLS and keys, compared with backend local.
+
+    Every node has the whole data set. The command fails if the record, the server or a client
+    differs from a simulated run by one bit. Rounds take about ten seconds, because Flower's nodes
+    ask for messages every few seconds.
+    """
+    from protofl_flower.deployment.rehearsal import rehearse as carry_out
+
+    place = new_folder(folder, "--folder") if folder else Path(tempfile.mkdtemp(prefix="protofl-"))
+    try:
+        rows = carry_out(place, _typed(method, given), sites, render.line)
+    except KeyboardInterrupt as stop:
+        raise typer.Exit(interrupted(stop, f"logs and runs are in {place}")) from None
+    except pf.ProtoflError as problem:
+        problem.do = "; ".join(filter(None, (problem.do, f"logs and runs are in {place}")))
+        raise
+    if folder is None:
+        shutil.rmtree(place, ignore_errors=True)
+    render.pairs(rows)
+
+
+Federated = Annotated[
+    Path, option("--federation", "DIR", "Folder of the federation.", rich_help_panel=PANEL)
+]
+Folder = Annotated[Path, typer.Argument(metavar="FEDERATION", help="Folder of the federation.")]
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="FEDERATION", help="New folder.")],
+    public: Annotated[
+        str, option("--public", "HOST:PORT", "Address at which nodes reach the link (needed).")
+    ],
+    port: Annotated[
+        int, option("--port", "N", "Port of the link on this machine.", min=1, max=65535)
+    ] = 9200,
+    sample: Annotated[
+        str,
+        option("--sample", "SHAPE", "Shape of a sample of the sites' own data, such as 1x28x28"),
+    ] = "",
+    classes: Annotated[
+        str,
+        option("--classes", "N|NAME,…", "Classes of the sites' own data: a number, or names"),
+    ] = "",
+    debug: Debug = False,
+) -> None:
+    """Make a federation: certificates, a secret, federation.toml, a proxy's configuration.
+
+    With --sample and --classes, runs train on the sites' own data. Keep ca.key and server.key
+    secret. Give ca.crt to every node.
+    """
+    from protofl_flower.deployment.link import make_federation
+    from protofl_flower.deployment.service_files import write_link_files
+
+    host, colon, number = public.rpartition(":")
+    if not (host and colon and number.isdecimal()):
+        raise pf.UsageError(f"--public {public!r}: expected HOST:PORT")
+    if bool(sample) != bool(classes):
+        raise pf.UsageError("--sample and --classes belong together", do="give both, or neither")
+    data = {"sample": sample, "classes": classes} if sample else {}
+    if data:
+        # Raises an error that says what is wrong with them.
+        pf.backends.load_dataset("sites", {**data, "told": [{}]}, Path(), render.line)
+    made = make_federation(folder, public, port, data)
+    files = write_link_files(made)
+    render.pairs(
+        [
+            ("federation", str(made.folder / "federation.toml")),
+            ("for nodes", str(made.folder / "ca.crt")),
+            *((file.name, str(file)) for file in files),
+            ("next", f"protofl deploy add-site {folder} NAME KEY.pub --client 0"),
+        ]
+    )
+
+
+def add_site(
+    folder: Folder,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the site.")],
+    key: Annotated[Path, typer.Argument(metavar="KEY.pub", help="Public key of its node.")],
+    client: Annotated[
+        list[int], option("--client", "N", "A client on the node; repeatable.", min=0)
+    ],
+    architecture: Annotated[
+        str, option("--architecture", "NAME|N", "Architecture of its clients (default: i mod X)")
+    ] = "",
+    debug: Debug = False,
+) -> None:
+    """Add a site. A running link takes it when it is restarted."""
+    from dataclasses import replace
+
+    from protofl_flower.deployment.federation_file import FILE, Site, check_sites, read_federation
+    from protofl_flower.deployment.keys import read_public_key
+
+    found = read_federation(folder)
+    sites = [*found.sites, Site(name, read_public_key(key), tuple(client), architecture)]
+    check_sites(found.folder / FILE, sites)
+    replace(found, sites=sites).write()
+    render.line(f"{name} has client {', '.join(map(str, client))}: {len(sites)} sites")
+
+
+def link(folder: Folder, debug: Debug = False) -> None:
+    """Run the link until it is interrupted: Flower's SuperLink and SuperExec, on loopback only."""
+    from protofl_flower.deployment.federation_file import read_federation
+    from protofl_flower.deployment.link import running_link
+
+    found = read_federation(folder)
+    try:
+        with running_link(found) as check:
+            render.line(f"link at {found.address} with {len(found.sites)} sites")
+            while True:
+                check()
+                time.sleep(2)
+    except KeyboardInterrupt as stop:
+        raise typer.Exit(interrupted(stop, "the link has ended")) from None
+
+
+def keys(
+    action: Annotated[Literal["renew"], typer.Argument(metavar="renew", help="What to do.")],
+    folder: Folder,
+    debug: Debug = False,
+) -> None:
+    """Renew the certificate of a link; keys of nodes stay valid.
+
+    Restart the link afterwards. The command says if nodes need the new ca.crt.
+    """
+    from protofl_flower.deployment.federation_file import read_federation
+    from protofl_flower.deployment.keys import renew_certificates
+    from protofl_flower.deployment.link import hosts_of
+
+    found = read_federation(folder)
+    end, authority = renew_certificates(found.folder, hosts_of(found.public))
+    rows = [("valid until", f"{end:%Y-%m-%d}"), ("next", f"protofl deploy link {folder}")]
+    if authority:
+        rows.insert(1, ("for all nodes", str(found.folder / "ca.crt")))
+    render.pairs(rows)
+
+
+def run(
+    method: Annotated[
+        str | None, typer.Argument(metavar="METHOD", help="Method or recipe.")
+    ] = None,
+    out: Annotated[
+        Path | None, option("--out", "DIR", "Run folder (needed).", rich_help_panel=PANEL)
+    ] = None,
+    federation: Federated = Path(),
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Resume the run in --out.", rich_help_panel=PANEL)
+    ] = False,
+    on_stale: Annotated[
+        str | None,
+        option(
+            "--on-stale",
+            "skip|stop|fresh",
+            "If a node lost the state of a client: go on without the client, stop the run, or give "
+            "the client its initial state (default: skip)",
+            rich_help_panel=PANEL,
+            show_default=False,
+        ),
+    ] = None,
+    debug: Debug = False,
+    **given: Any,  # noqa: ANN401 - the options of `Settings`, see with_options
+) -> None:
+    """Train on the nodes of a federation, whose link must run.
+
+    Takes the options of protofl run. Two differ: --deadline is the real time in seconds after which
+    a node's reply no longer counts, and --on-lost-client and --on-bad-upload are skip by default.
+    """
+    from protofl_flower.deployment.deployed_run import start
+
+    if out is None:
+        raise pf.UsageError("the run folder is missing", do="give it: --out DIR")
+    try:
+        start(
+            federation,
+            out,
+            _typed(method, {**given, "on_stale": on_stale}),
+            render.line,
+            resume=resume,
+        )
+    except KeyboardInterrupt as stop:
+        do = "the run goes on; end it with: protofl deploy stop"
+        raise typer.Exit(interrupted(stop, do)) from None
+
+
+def status(folder: Folder, debug: Debug = False) -> None:
+    """Show the sites of a federation, whether they are online, and its runs."""
+    from protofl_flower.deployment.federation_file import read_federation
+    from protofl_flower.deployment.link import node_states, runs_of
+
+    found = read_federation(folder)
+    states = node_states(found)
+    rows = [
+        (
+            site.name,
+            f"{states.get(site.name, 'not registered')}, client "
+            f"{', '.join(map(str, site.clients))}",
+        )
+        for site in found.sites
+    ]
+    rows += [(f"run {number}", state) for number, state in runs_of(found).items()]
+    render.pairs(rows)
+
+
+def stop(folder: Folder, debug: Debug = False) -> None:
+    """Stop the runs of a federation; finished rounds are saved and can be resumed."""
+    from protofl_flower.deployment.federation_file import read_federation
+    from protofl_flower.deployment.link import flwr, runs_of
+
+    found = read_federation(folder)
+    going = [number for number, state in runs_of(found).items() if "finished" not in state]
+    for number in going:
+        flwr(found, "stop", number, "lab")
+    render.line(f"stopped: {', '.join(going)}" if going else "no run is going on")
+
+
+def new_folder(folder: Path, flag: str) -> Path:
+    """Return a folder that is missing or empty, made absolute.
+
+    Raises:
+        UsageError: It has files.
+    """
+    place = expand_user(folder).absolute()
+    if place.exists() and any(place.iterdir()):
+        raise pf.UsageError(f"{flag} {folder} is not empty", do="give a new folder")
+    place.mkdir(parents=True, exist_ok=True)
+    return place
+
+
+class Deployments(WithRuns):
+    """The group ``protofl deploy``."""
+
+    runs: ClassVar = {"run": (run, ""), "rehearse": (rehearse, "")}
+
+
+app = group_of(
+    {
+        "rehearse": with_options(rehearse),
+        "init": init,
+        "add-site": add_site,
+        "link": link,
+        "keys": keys,
+        "run": with_options(run),
+        "status": status,
+        "stop": stop,
+    },
+    help="Run on machines of their own, through Flower.",
+    rich_help_panel="Deploy",
+    cls=Deployments,
+)

@@ -1,0 +1,112 @@
+"""``protofl node``: a machine on which clients of a deployed run live."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import protofl as pf
+from protofl.system.files.home import expand_user
+from protofl_cli import render
+from protofl_cli.groups import group_of
+from protofl_cli.interrupts import interrupted
+from protofl_cli.options import Debug, option
+from protofl_cli.overwriting import Force, checked
+
+Folder = Annotated[Path, typer.Argument(metavar="NODE", help="Folder of the node.")]
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="NODE", help="New folder.")],
+    link: Annotated[
+        str, option("--link", "HOST:PORT", "Address of the federation's link (needed).")
+    ],
+    client: Annotated[
+        list[int], option("--client", "N", "A client on this node; repeatable.", min=0)
+    ],
+    data: Annotated[
+        str,
+        option("--data", "NAME[:PATH]", "Data set with this node's samples (default: the run's)"),
+    ] = "",
+    debug: Debug = False,
+) -> None:
+    """Make a node: a key pair, node.toml with its policy, a systemd unit.
+
+    Prints the public key, which the federation's operator needs.
+    """
+    from protofl_flower.deployment.node_process import check_address, make_node, settings_text
+    from protofl_flower.deployment.service_files import unit_text
+
+    check_address("--link", link)
+    place = expand_user(folder).absolute()
+    public = make_node(place, settings_text(link, client, data))
+    unit = unit_text("node", f"node start {place}")
+    (place / "protofl-node.service").write_text(unit, encoding="utf-8")
+    render.pairs(
+        [
+            ("settings", str(place / "node.toml")),
+            ("public key", str(place / "key.pub")),
+            ("next", f"copy the federation's ca.crt to {place}, then: protofl node check {folder}"),
+        ]
+    )
+    render.line(public)
+
+
+def start(folder: Folder, debug: Debug = False) -> None:
+    """Run the node until it is interrupted.
+
+    If the link is not there, or refuses a node that was killed less than a minute ago, the node
+    tries again.
+    """
+    from protofl_flower.deployment.node_process import keep_running
+
+    try:
+        keep_running(expand_user(folder).absolute(), render.line)
+    except KeyboardInterrupt as stop:
+        raise typer.Exit(interrupted(stop, "the node has ended")) from None
+
+
+def check(folder: Folder, debug: Debug = False) -> None:
+    """Check settings, policy, keys, device, disk and link of a node, a line each.
+
+    Exit code 2: something is wrong.
+    """
+    from protofl_flower.deployment.node_check import checks
+
+    rows = checks(expand_user(folder).absolute())
+    for name, found, good in rows:
+        render.line(f"{name}: {found}", "" if good else "red")
+    wrong = [name for name, _, good in rows if not good]
+    if wrong:
+        raise pf.UsageError(f"the node can't start: {', '.join(wrong)}")
+
+
+def export(
+    folder: Folder,
+    out: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="FILE.onnx, FILE.pt2 or FILE.safetensors."),
+    ],
+    client: Annotated[int, option("--client", "N", "Number of the client.", min=0)],
+    run: Annotated[
+        str, option("--run", "NAME", "Run, by its folder in NODE/runs (default: the latest)")
+    ] = "",
+    force: Force = False,
+    debug: Debug = False,
+) -> None:
+    """Export a client of this node as it was evaluated last; the same file as protofl export."""
+    target = checked("FILE", out, force=force)
+    with render.waiting("exporting"):
+        from protofl_flower.deployment.node_export import export_client
+
+        rows = export_client(expand_user(folder).absolute(), run, client, target)
+    render.pairs(rows)
+
+
+app = group_of(
+    {"init": init, "start": start, "check": check, "export": export},
+    help="Run clients on this machine for a deployed run.",
+    rich_help_panel="Deploy",
+)

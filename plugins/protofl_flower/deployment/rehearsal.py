@@ -1,0 +1,155 @@
+"""A deployed run on this machine alone, and its comparison with a simulated one."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import protofl as pf
+from protofl.records.checkpoint import Commit
+from protofl_flower.deployment import programs
+from protofl_flower.deployment.federation_file import Federation, Site
+from protofl_flower.deployment.link import make_federation, running_link, submit
+from protofl_flower.deployment.node_process import make_node, running_node
+
+if TYPE_CHECKING:
+    from protofl.records.result import Result
+
+TIMES = ("seconds", "time")
+"""Values of a record's line that differ between equal runs."""
+
+
+def rehearse(
+    folder: Path, options: Mapping[str, Any], sites: int, say: Callable[[str], None]
+) -> list[tuple[str, str]]:
+    """Run on nodes of this machine, with TLS and keys, and compare with backend ``local``.
+
+    Every node has the whole data set, and its clients take their rows by seed.
+
+    Args:
+        folder: A new folder for the federation, the nodes and both runs.
+        options: Options of `protofl.run`.
+        sites: The number of nodes.
+        say: Takes each line of the run.
+
+    Returns:
+        What was compared, in words.
+
+    Raises:
+        RunFailure: The runs differ, or one failed.
+    """
+    programs.program("flower-superlink")
+    local = pf.run(**{**options, "backend": "local"}, out=folder / "local", progress=False)
+    clients, data_dir = _facts(local)
+    if not 1 <= sites <= clients:
+        raise pf.UsageError(f"--sites {sites}: expected 1 to {clients}, the number of clients")
+    federation = make_federation(
+        folder / "federation", f"127.0.0.1:{(port := programs.free_port())}", port
+    )
+    with ExitStack() as until:
+        federation, nodes = make_sites(federation, folder, sites, clients, data_dir)
+        say(f"link at {federation.address}: TLS, keys of {sites} nodes, process isolation")
+        checks = [until.enter_context(running_link(federation))]
+        checks += [until.enter_context(running_node(node, federation.address)) for node in nodes]
+        here = {**options, "out": str(folder / "deployed"), "data_dir": str(data_dir)}
+        submit(federation, secrets.token_hex(8), here, say)
+        for check in checks:
+            check()
+    return compare(local.folder, folder / "deployed", local.summary["best_test_accuracy"])
+
+
+def _facts(local: Result) -> tuple[int, Path]:
+    """Return the number of clients and the data folder of a run."""
+    config = json.loads((local.folder / "config.json").read_text(encoding="utf-8"))
+    return int(config["clients"]), Path(config["data_dir"])
+
+
+def make_sites(
+    federation: Federation, folder: Path, sites: int, clients: int, data_dir: Path
+) -> tuple[Federation, list[Path]]:
+    """Write a folder for each node; clients are dealt to nodes in turn."""
+    made, nodes = [], []
+    for number in range(sites):
+        own = tuple(range(number, clients, sites))
+        node = folder / f"node-{number}"
+        settings = f"clients = {[*own]}\ndata_dir = {json.dumps(str(data_dir))}\n"
+        settings += "\n[policy]\npaths = true\nclass_counts = true\nclasses = true\n"
+        key = make_node(node, settings)
+        (node / "ca.crt").write_bytes((federation.folder / "ca.crt").read_bytes())
+        made.append(Site(f"site-{number}", key, own))
+        nodes.append(node)
+    federation = replace(federation, sites=made)
+    federation.write()
+    return federation, nodes
+
+
+def compare(here: Path, there: Path, accuracy: float) -> list[tuple[str, str]]:
+    """Compare a deployed run with the simulated one, to the last bit.
+
+    Args:
+        here: The run folder of the simulated run.
+        there: The run folder of the deployed run, beside the folders of its nodes.
+        accuracy: The accuracy to tell.
+
+    Returns:
+        What was compared, in words.
+
+    Raises:
+        RunFailure: They differ.
+    """
+    wanted, found = _lines(here), _lines(there)
+    for line, other in zip(wanted, found, strict=False):
+        keys = sorted({*line, *other})
+        if wrong := [key for key in keys if line.get(key) != other.get(key)]:
+            raise pf.RunFailure(
+                f"the deployed run differs from local in round {line['round']}: {', '.join(wrong)}"
+            )
+    if len(wanted) != len(found):
+        raise pf.RunFailure(f"the deployed run has {len(found)} rounds, local {len(wanted)}")
+    servers, clients = compare_states(here, there)
+    return [
+        ("rounds", f"{len(found)}, best test accuracy {100 * accuracy:.2f} %"),
+        ("record", "equal to local"),
+        ("server", f"equal to local: {servers} files"),
+        ("clients", f"equal to local: {clients} files, which stayed on the nodes"),
+    ]
+
+
+def compare_states(here: Path, there: Path) -> tuple[int, int]:
+    """Compare server and clients of the last round; see `compare`.
+
+    Returns:
+        The numbers of files of the server and of the clients.
+
+    Raises:
+        RunFailure: One differs.
+    """
+    ours, theirs = (Commit.read(f / "checkpoint" / "manifest.json") for f in (here, there))
+    servers = [name for name in ours.files if name.startswith("server-")]
+    for name in servers:
+        if ours.files[name] != theirs.files.get(name):
+            raise pf.RunFailure(f"the deployed run differs from local in {name}")
+    kept = {digest_of(path) for path in there.parent.glob("node-*/runs/*/client-*.safetensors")}
+    for client, (name, check) in sorted(ours.client_files.items()):
+        same = digest_of(here / "checkpoint" / name) in kept
+        if not same or theirs.client_files.get(client) != (name, check):
+            raise pf.RunFailure(f"the deployed run differs from local in client {client}")
+    return len(servers), len(ours.client_files)
+
+
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    return sha256(path.read_bytes()).hexdigest()
+
+
+def _lines(folder: Path) -> list[dict[str, Any]]:
+    """Return the lines of a record without times."""
+    text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in text.splitlines()]
+    return [{k: v for k, v in line.items() if k not in TIMES} for line in lines]

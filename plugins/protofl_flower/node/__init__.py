@@ -1,0 +1,1 @@
+"""The side of a node: its resident host, its clients' files, its data and its policy."""

@@ -1,0 +1,201 @@
+"""Hellos of nodes: what they tell of their data before a run, and the gate that it passes."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import protofl as pf
+from protofl_flower.protocol import messages
+from protofl_flower.protocol.messages import MalformedMessage
+from protofl_flower.protocol.transport import Delivery, Deployment, Site, printed
+from protofl_flower.server.node_reports import failure_of, one_line
+from protofl_flower.server.polling import answers
+from protofl_flower.server.site_pool import BackendOptions
+from protofl_flower.sites import FORM
+
+LARGEST = 10_000_000
+"""Samples of a client, at most."""
+
+
+def ask_data_sizes(
+    deployment: Deployment,
+    form: Mapping[str, Any],
+    config: BackendOptions,
+    *,
+    skip: bool,
+    report: Callable[[str], None] | None = None,
+) -> list[dict[str, Any]]:
+    """Ask all nodes for the sizes of their data; return what each client's node tells.
+
+    Args:
+        deployment: The nodes.
+        form: The options of the data set ``sites``.
+        config: Options of the backend.
+        skip: Go on without nodes that do not answer, or wrongly; their sizes are not known then.
+        report: Takes a line for the user.
+
+    Raises:
+        ProtoflError: A node's data do not fit, its answer is wrong, or it does not answer, and the
+            run needs it; or no node tells anything.
+    """
+    report = report or to_stderr
+    form = {key: form[key] for key in FORM if key in form}
+    classes = len(pf.backends.load_dataset("sites", {**form, "told": [{}]}, Path(), print).classes)
+    clients = sorted(client for site in deployment.sites for client in site.clients)
+    if clients != [*range(len(clients))]:
+        raise pf.UsageError(
+            f"the sites have the clients {clients}", do="number them from 0 in federation.toml"
+        )
+    told: dict[int, dict[str, Any]] = {client: {} for client in clients}
+    text = json.dumps({"run": deployment.run, "sizes": form, "jobs": []})
+    waiting, missing = dict[str, Site](), [*deployment.sites]
+    end = time.monotonic() + config.patience
+    while missing:
+        nodes = deployment.transport.nodes()
+        for site in [site for site in missing if site.key in nodes]:
+            if ticket := deployment.transport.send(nodes[site.key], text, [], 0, "sizes"):
+                missing.remove(site)
+                waiting[ticket] = site
+        if time.monotonic() > end:
+            break
+        time.sleep(min(1.0, config.poll * 5) if missing else 0)
+    if missing and not skip:
+        names = ", ".join(site.name for site in missing)
+        raise pf.RunFailure(
+            f"not online after {config.patience:g} s: {names}",
+            do="start the nodes, or go on without: --on-lost-client skip",
+        )
+    deployment.missing.update(site.name for site in missing)
+    wrong, pace = list[pf.ProtoflError](), (config.poll, config.start_deadline)
+    for site, delivery in answers(
+        deployment.transport, waiting, "the question for its sizes", *pace, report
+    ):
+        try:
+            told |= checked(site, delivery, classes)
+        except pf.ProtoflError as error:
+            wrong.append(error)
+            if not skip:
+                raise
+            report(f"the sizes of {site.name} are not known: {one_line(error)}")
+    if waiting:
+        names = ", ".join(site.name for site in waiting.values())
+        words = f"no sizes after {config.start_deadline:g} s: {names}"
+        if not skip:
+            raise pf.RunFailure(
+                words,
+                do="look at the nodes' logs, raise --set backend.start_deadline=SECONDS, or go on "
+                "without: --on-lost-client skip",
+            )
+        report(words)
+    if wrong and not any(told.values()):
+        raise wrong[0]
+    for line in large(deployment, told):
+        report(line)
+    return [told[client] for client in clients]
+
+
+def large(deployment: Deployment, told: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    """Return a line for a client that tells of more than 90 % of all samples of three or more.
+
+    Nobody can check the number, and means that are weighted by samples follow it.
+    """
+    sizes = {
+        client: sum(train) if isinstance(train, list) else train
+        for client, own in told.items()
+        if (train := own.get("train")) is not None
+    }
+    total, names = sum(sizes.values()), {c: s.name for s in deployment.sites for c in s.clients}
+    return [
+        f"{names[client]} tells of {size:,} training samples of client {client}, of {total:,} of "
+        "all clients: means that are weighted by samples follow this client"
+        for client, size in sizes.items()
+        if len(sizes) > 2 and size > 0.9 * total
+    ]
+
+
+def to_stderr(line: str) -> None:
+    """Print a line beside the lines of the run."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def checked(site: Site, delivery: Delivery, classes: int) -> dict[int, dict[str, Any]]:
+    """Return what a node tells of each of its clients.
+
+    Args:
+        site: The node's site.
+        delivery: Its answer.
+        classes: Classes C of the federation.
+
+    Raises:
+        ProtoflError: The node or Flower reports an error, or the answer is malformed.
+    """
+    if delivery.code:
+        raise pf.RunFailure(f"{site.name}: {delivery.words}")
+    try:
+        found = messages.read(delivery.text)
+        if "failure" in found:
+            raise failure_of(site, found["failure"])
+        sizes = _table(found, ("sizes",), "it")["sizes"]
+        own = _table(sizes, ("clients",), "its sizes")["clients"]
+        names = [*map(str, site.clients)]
+        clients = _table(own, names, "its clients")
+        return {int(name): _told(clients[name], f"client {name}", classes) for name in names}
+    except MalformedMessage as error:
+        raise pf.RunFailure(f"{site.name} sent wrong sizes: {printed(error)}") from None
+
+
+def _table(value: Any, keys: Sequence[str], what: str) -> dict[str, Any]:  # noqa: ANN401 - as sent
+    if not isinstance(value, dict) or {*value} != {*keys}:
+        found = ", ".join(map(repr, [*value][:5])) if isinstance(value, dict) else repr(value)[:40]
+        raise MalformedMessage(
+            f"{what} should have {', '.join(keys)}, and has {found or 'nothing'}"
+        )
+    return value
+
+
+def _told(value: Any, what: str, classes: int) -> dict[str, Any]:  # noqa: ANN401 - as sent
+    """Return what is told of a client: two tables of counts, or two sizes, or neither."""
+    found = _table(value, ("train", "test", "majority"), what)
+    train, test = (_part(found[key], f"{what}: {key}", classes) for key in ("train", "test"))
+    if type(train) is not type(test):
+        raise MalformedMessage(f"{what} tells of train and test in two ways")
+    guess = found["majority"]
+    if not isinstance(guess, list) or len(guess) != 2:
+        raise MalformedMessage(f"{what}: majority is {_short(guess)}, and should be two numbers")
+    right, total = (_number(each, f"{what}: majority", 0) for each in guess)
+    if right > total:
+        raise MalformedMessage(f"{what}: majority is {right} of {total}")
+    if isinstance(train, list) and isinstance(test, list):
+        right, total = test[train.index(max(train))], sum(test)
+    elif test is not None and test != total:
+        raise MalformedMessage(f"{what} has {test} test samples and guesses {total}")
+    return {"train": train, "test": test, "majority": [right, total]}
+
+
+def _part(value: Any, what: str, classes: int) -> list[int] | int | None:  # noqa: ANN401 - as sent
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        return _number(value, what, 1)
+    if len(value) != classes:
+        raise MalformedMessage(f"{what} has {len(value)} classes, and the federation has {classes}")
+    counts = [_number(each, what, 0) for each in value]
+    _number(sum(counts), what, 1)
+    return counts
+
+
+def _number(value: Any, what: str, least: int) -> int:  # noqa: ANN401 - as sent
+    if type(value) is not int or not least <= value <= LARGEST:
+        raise MalformedMessage(
+            f"{what} is {_short(value)}, and should be from {least} to {LARGEST:,}"
+        )
+    return value
+
+
+def _short(value: Any) -> str:  # noqa: ANN401 - as sent
+    return str(value)[:40] if type(value) is not int or abs(value) < 10**30 else "a huge number"

@@ -1,0 +1,50 @@
+"""Messages about nodes: absent clients, errors that nodes sent, differences of machines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import protofl as pf
+from protofl_flower.fingerprints import facts_of
+from protofl_flower.protocol.transport import Site, printed
+
+
+def absent(reason: str, words: str, site: Site) -> pf.backends.Reply:
+    """Return the reply for a lost client."""
+    note = f"{site.name}: {words}; the round goes on without it"
+    return pf.backends.Reply.from_header({"kind": "Absent", "reason": reason, "notes": [note]})
+
+
+def reason_of(error: pf.ProtoflError) -> str:
+    """Return the reason for which a client is absent after a node's error."""
+    return "refused" if isinstance(error, pf.UsageError) else "failed"
+
+
+def one_line(error: pf.ProtoflError) -> str:
+    """Return an error in one line."""
+    return "; ".join(filter(None, (error.what, error.near, error.do)))
+
+
+def failure_of(site: Site, values: Any) -> pf.ProtoflError:  # noqa: ANN401 - as a node sent it
+    """Return the error that a node sent."""
+    if not isinstance(values, dict):
+        return pf.RunFailure(f"{site.name} sent an error without words")
+    words = {key: printed(values.get(key, "")) for key in ("near", "do")}
+    words = {key: f"{site.name} says: {text}" if text else "" for key, text in words.items()}
+    words |= {"error": printed(values.get("error", "")), "trace": "see the node's log"}
+    words |= {"what": f"{site.name}: {printed(values.get('what'))}"}
+    return pf.ProtoflError.from_values(words)
+
+
+def differences(site: Site, plan: pf.backends.Plan, facts: Any) -> list[str]:  # noqa: ANN401
+    """Return lines about what differs between a node and the run's machine."""
+    found = facts if isinstance(facts, dict) else {}
+    here = facts_of(plan)
+    if plan.data.elsewhere:
+        del here["data"]  # each node has its own
+    return [
+        f"{site.name} has {name} {printed(found[name])}, the run has {value}: "
+        "results differ from a simulation's"
+        for name, value in here.items()
+        if name in found and found[name] != value
+    ]

@@ -1,0 +1,392 @@
+"""The nodes of a federation as the hosts of a run.
+
+A client belongs to its node: it is never moved and never trained elsewhere. All jobs of a stage for
+the clients of a node travel in one message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import protofl as pf
+from protofl_flower.protocol import messages
+from protofl_flower.protocol.messages import Answer, MalformedMessage, shown, without_data_sizes
+from protofl_flower.protocol.transport import Delivery, Deployment, Site, printed
+from protofl_flower.server.client_versions import Versions
+from protofl_flower.server.node_reports import (
+    absent,
+    differences,
+    failure_of,
+    one_line,
+    reason_of,
+)
+from protofl_flower.server.polling import answers
+
+REASONS = {1: "failed", 2: "failed", 3: "deadline", 4: "deadline", 5: "left", 6: "failed"}
+REASONS |= {8: "failed"}
+"""{code of a Flower error: reason for which the node's clients are absent}; ``failed`` for others,
+which a node may have invented."""
+
+MOST_NOTES = 200
+"""Lines of a node that are shown in a run, at most."""
+
+AWAY = ("Train", "Evaluate")
+"""Kinds of jobs that are sent to nodes; the pool answers all others itself."""
+
+
+class BackendOptions(Protocol):
+    """Options of the backend, see `flower.Flower.Config`."""
+
+    deadline: float
+    patience: float
+    start_deadline: float
+    poll: float
+    on_stale: Literal["skip", "stop", "fresh"]
+
+
+@dataclass
+class SitePool:
+    """The nodes of a federation, as the hosts of a run.
+
+    Args:
+        plan: The run.
+        deployment: Where it takes place.
+        config: Options of the backend.
+
+    Attributes:
+        report: Takes a line for the user.
+
+    Raises:
+        UsageError: A client has no site, or two.
+    """
+
+    plan: pf.backends.Plan
+    deployment: Deployment
+    config: BackendOptions
+    _known: set[str] = field(default_factory=set)
+    _notes: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.report: Callable[[str], None] = lambda line: None
+        self._text = without_data_sizes(self.plan.to_json())
+        self._digest = messages.digest_of(self._text)
+        self._versions, self._trial = Versions(), 0
+        self._home = {client: site for site in self.deployment.sites for client in site.clients}
+        places = [client for site in self.deployment.sites for client in site.clients]
+        wanted = range(self.plan.info.num_clients)
+        if sorted(places) != [*wanted]:
+            raise pf.UsageError(
+                f"the sites have the clients {sorted(places)}, the run has {len(wanted)} clients",
+                do="give each client to one site in federation.toml, or other --clients",
+            )
+        self._greeting = self._greet()
+        next(self._greeting, None)  # sends; what comes back is read when the first trial starts
+
+    # --- a pool ---------------------------------------------------------------------------------
+
+    def broadcast(self, job: pf.backends.Job) -> None:
+        """Start a trial: the nodes are told with their next jobs."""
+        for _ in self._greeting:
+            pass
+        header = job.header()
+        if header["kind"] == "StartTrial":
+            self._trial = header["trial"]
+            self._versions.start(header["files"], header["checks"])
+
+    def present(self) -> set[int]:
+        """Return the clients whose nodes are online."""
+        nodes = self.deployment.transport.nodes()
+        return {c for site in self.deployment.sites if site.key in nodes for c in site.clients}
+
+    def host_of(self, client: int) -> str:
+        """Return the name of a client's site."""
+        return self._home[client].name
+
+    def keep_files(self, names: Collection[str]) -> None:
+        """Keep files of clients; nodes are told with their next jobs."""
+        self._versions.keep(names)
+
+    def run(
+        self, jobs: Sequence[pf.backends.Job]
+    ) -> Iterator[tuple[pf.backends.Job, pf.backends.Reply]]:
+        """Send each node its jobs in one message, and yield the replies as they come.
+
+        Raises:
+            RunFailure: A client is lost, and the run does not go on without it.
+        """
+        away: dict[Site, list[pf.backends.Job]] = {}
+        for job in jobs:
+            header = job.header()
+            if header["kind"] in AWAY:
+                if header["kind"] == "Train":
+                    self._versions.begin(header["client"])
+                away.setdefault(self._home[header["client"]], []).append(job)
+            else:
+                yield job, self._versions.answer(header)
+        yield from self._exchange(away)
+
+    def close(self) -> None:
+        """Do nothing: nodes outlive the run."""
+
+    # --- messages -------------------------------------------------------------------------------
+
+    def _greet(self) -> Iterator[None]:
+        """Send every node the plan, pause, then wait until each has built its host.
+
+        Raises:
+            ProtoflError: A node is missing or refuses the plan, and the run needs it; or all nodes
+                refuse the plan.
+        """
+        skip = self.plan.settings.on_lost_client == "skip"
+        waiting, end = dict[str, Site](), time.monotonic() + self.config.patience
+        missing = list(self.deployment.sites)
+        while True:
+            nodes = self.deployment.transport.nodes()
+            for site in [site for site in missing if site.key in nodes]:
+                if ticket := self._send(nodes[site.key], site, []):
+                    missing.remove(site)
+                    waiting[ticket] = site
+            awaited = {site.name for site in missing} - self.deployment.missing
+            if not awaited or time.monotonic() > end:
+                break
+            time.sleep(min(1.0, self.config.poll * 5))
+        yield
+        names = ", ".join(site.name for site in missing)
+        if missing and not skip:
+            raise pf.RunFailure(
+                f"not online after {self.config.patience:g} s: {names}",
+                do="start the nodes, or go on without: --on-lost-client skip",
+            )
+        if missing:
+            self.report(f"the run starts without {names}")
+        refusals, pace = list[pf.ProtoflError](), (self.config.poll, self.config.start_deadline)
+        for site, delivery in answers(
+            self.deployment.transport, waiting, "the plan", *pace, self.report
+        ):
+            try:
+                self._greeted(site, delivery)
+            except pf.ProtoflError as error:
+                refusals.append(error)
+                if not skip:
+                    raise
+                words = one_line(error).removeprefix(site.name).lstrip(": ")
+                self.report(f"{site.name} did not take the plan: {words}; the run starts without")
+        if waiting:
+            late = ", ".join(site.name for site in waiting.values())
+            words = f"no answer to the plan after {self.config.start_deadline:g} s: {late}"
+            if not skip:
+                raise pf.RunFailure(
+                    words,
+                    do="look at the nodes' logs, raise --set backend.start_deadline=SECONDS, or go "
+                    "on without: --on-lost-client skip",
+                )
+            self.report(f"the run starts without {late}: {words}")
+        if refusals and not self._known:
+            raise refusals[0]
+
+    def _greeted(self, site: Site, delivery: Delivery) -> None:
+        """Take a node's response to the plan.
+
+        Raises:
+            ProtoflError: It did not take the plan.
+        """
+        found = self._opened(site, delivery)
+        facts, changes = found.get("facts"), found.get("changes", [])
+        if not isinstance(facts, dict) or not isinstance(changes, list):
+            raise pf.RunFailure(f"{site.name} sent a wrong message: no facts of the plan")
+        self._known.add(site.name)
+        for line in differences(site, self.plan, facts):
+            self.report(line)
+        for line in changes[:20]:
+            self.report(f"{site.name} has changed since the last round: {printed(line)}")
+
+    def _send(self, node: int, site: Site, jobs: Sequence[pf.backends.Job]) -> str:
+        """Send a node its jobs, or the plan alone; return the ticket, empty if Flower refused."""
+        blobs = messages.Blobs()
+        names, versions = self._versions.needed(site.clients)
+        asked: dict[str, Any] = {
+            "run": self.deployment.run,
+            "plan": self._digest,
+            "trial": self._trial,
+            "names": names,
+            "keep": versions,
+            "fresh": self.config.on_stale == "fresh",
+            "jobs": [],
+        }
+        if site.name not in self._known:
+            asked["text"] = self._text
+        for job in jobs:
+            header = job.header()
+            base = self._versions.now(header["client"])
+            asked["jobs"].append({"header": header, "blob": blobs.add(job.blob), "base": base})
+        first = jobs[0].header() if jobs else {}
+        group = f"round {first['round']}" if first else "plan"
+        seconds = self.config.deadline if jobs else 0
+        return self.deployment.transport.send(node, json.dumps(asked), blobs.parts, seconds, group)
+
+    def _exchange(
+        self, away: Mapping[Site, list[pf.backends.Job]]
+    ) -> Iterator[tuple[pf.backends.Job, pf.backends.Reply]]:
+        nodes = self.deployment.transport.nodes() if away else {}
+        waiting, again = dict[str, Site](), set[str]()
+        for site, jobs in away.items():
+            ticket = self._send(nodes[site.key], site, jobs) if site.key in nodes else ""
+            if ticket:
+                waiting[ticket] = site
+            else:
+                words = "Flower refused its message" if site.key in nodes else "it is not online"
+                yield from self._lost(site, jobs, "left", words)
+        pace, transport = (self.config.poll, self.config.deadline), self.deployment.transport
+        for site, delivery in answers(transport, waiting, "its jobs", *pace, self.report):
+            if self._lacks_plan(delivery):
+                self._known.discard(site.name)
+                # Once in a stage: a node that asks for ever would keep the run from going on.
+                ticket = "" if site.name in again else self._send(nodes[site.key], site, away[site])
+                if ticket:
+                    again.add(site.name)
+                    waiting[ticket] = site
+                else:
+                    yield from self._lost(site, away[site], "failed", "it asks for the plan again")
+                continue
+            yield from self._taken(site, away[site], delivery)
+        for site in waiting.values():
+            words = f"no reply within {self.config.deadline:g} s"
+            yield from self._lost(site, away[site], "deadline", words)
+
+    @staticmethod
+    def _lacks_plan(delivery: Delivery) -> bool:
+        """Return True if a node that was restarted asks for the plan again."""
+        with contextlib.suppress(MalformedMessage):
+            return not delivery.code and messages.read(delivery.text).get("lacks") == "plan"
+        return False
+
+    def _opened(self, site: Site, delivery: Delivery) -> dict[str, Any]:
+        """Return the content of a response.
+
+        Raises:
+            ProtoflError: It is an error of the node or of Flower.
+        """
+        if delivery.code:
+            raise pf.RunFailure(f"{site.name}: {delivery.words}")
+        try:
+            found = messages.read(delivery.text)
+        except MalformedMessage as error:
+            raise pf.RunFailure(f"{site.name} sent a wrong message: {error}") from None
+        if "failure" in found:
+            raise failure_of(site, found["failure"])
+        return found
+
+    def _taken(
+        self, site: Site, jobs: Sequence[pf.backends.Job], delivery: Delivery
+    ) -> Iterator[tuple[pf.backends.Job, pf.backends.Reply]]:
+        """Yield the replies of a delivery."""
+        if delivery.code:
+            reason, words = REASONS.get(delivery.code, "failed"), delivery.words
+            if reason == "deadline" and self.config.deadline:  # Flower's speak of its database
+                words = f"no reply within {self.config.deadline:g} s"
+                words += f" (Flower's error {delivery.code})"
+            yield from self._lost(site, jobs, reason, words)
+            return
+        try:
+            found = self._opened(site, delivery)
+        except pf.ProtoflError as error:
+            if not all(job.header().get("may_fail") for job in jobs):
+                raise
+            self._known.discard(site.name)
+            words = error.what.removeprefix(site.name).lstrip(": ")
+            yield from self._lost(site, jobs, reason_of(error), words)
+            return
+        self._known.add(site.name)
+        try:
+            given = messages.answers_in(found, delivery.blobs, len(jobs))
+        except MalformedMessage as error:
+            yield from self._lost(site, jobs, "failed", f"it sent a wrong message: {error}")
+            return
+        for job, answer in zip(jobs, given, strict=True):
+            yield job, self._reply(site, job, answer)
+
+    def _reply(self, site: Site, job: pf.backends.Job, answer: Answer) -> pf.backends.Reply:
+        """Return the reply to a job, and note the new version of its client.
+
+        Raises:
+            ProtoflError: The client is lost, and the run does not go on without it.
+        """
+        try:
+            return self._sound(site, job, answer)
+        except MalformedMessage as error:
+            words = f"it sent a wrong answer: {printed(error)}"
+            ((_, reply),) = self._lost(site, [job], "failed", words)
+            return reply
+
+    def _sound(self, site: Site, job: pf.backends.Job, answer: Answer) -> pf.backends.Reply:
+        """Return the reply of an answer, as `_reply` does.
+
+        Raises:
+            ProtoflError: The client is lost, and the run does not go on without it.
+            MalformedMessage: It is not an answer to this job.
+        """
+        asked = job.header()
+        train, client = asked["kind"] == "Train", asked["client"]
+        if answer.wrong:
+            raise MalformedMessage(answer.wrong)
+        if "failure" in answer.header:
+            error = failure_of(site, answer.header["failure"])
+            if asked.get("may_fail"):
+                return absent(reason_of(error), error.what.removeprefix(f"{site.name}: "), site)
+            raise error
+        reply = answer.reply(("TrainReply" if train else "EvaluateReply", "Absent"))
+        reply.notes = self._named(site, reply.notes)
+        if isinstance(reply, pf.backends.Absent):
+            left_out = train and self.plan.settings.on_bad_upload == "skip"
+            if reply.reason == "skipped" and left_out and asked["when"] == "before_upload":
+                return reply
+            if reply.reason not in ("failed", "stale"):
+                raise MalformedMessage(f"reason is {shown(reply.reason)}")
+            if not isinstance(reply.error, str):
+                raise MalformedMessage(f"error is {shown(reply.error)}, expected a text")
+            reply.error = printed(reply.error)
+            stale = reply.reason == "stale"
+            if stale and (self.config.on_stale == "stop" or not asked.get("may_fail")):
+                raise pf.RunFailure(
+                    f"{site.name} does not have the last state of client {client}",
+                    do="restore the node's folder runs and resume, or go on with: --on-stale fresh "
+                    "(it has its initial state again) or --on-stale skip (without it)",
+                )
+            if not asked.get("may_fail"):
+                raise pf.RunFailure(f"{site.name}, {job}: the client is absent ({reply.reason})")
+        elif train:
+            if not answer.version:
+                raise MalformedMessage("version is empty, and the client has trained")
+            self._versions.trained(client, answer.version)
+        return reply
+
+    def _named(self, site: Site, notes: Sequence[str]) -> list[str]:
+        """Return a node's notes with its name: a few of each answer, not too many in all."""
+        left = MOST_NOTES - self._notes[site.name]
+        found = [f"{site.name} says: {printed(note)}" for note in notes[: min(left, 5)]]
+        self._notes[site.name] += len(found)
+        if found and len(found) == left:
+            found.append(f"{site.name}: its further notes are left out")
+        return found
+
+    def _lost(
+        self, site: Site, jobs: Sequence[pf.backends.Job], reason: str, words: str
+    ) -> Iterator[tuple[pf.backends.Job, pf.backends.Reply]]:
+        """Yield that a node's clients are absent.
+
+        Raises:
+            RunFailure: The run does not go on without them.
+        """
+        for job in jobs:
+            if not job.header().get("may_fail"):
+                raise pf.RunFailure(
+                    f"{site.name}, {job}: {words}",
+                    do="resume when it is back, or go on without it: --on-lost-client skip",
+                )
+            yield job, absent(reason, words, site)

@@ -1,0 +1,417 @@
+"""Tests of ``protofl deploy`` and ``protofl node``: files, mistakes, a rehearsal with Flower."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import ssl
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from dataclasses import fields, replace
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib.util import find_spec
+from pathlib import Path
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+import pytest
+
+import protofl as pf
+from protofl.errors import UsageError
+from protofl.system.files.lock import folder_lock
+from protofl_flower.deployment import keys, node_process
+from protofl_flower.deployment.deployed_run import options_of, real_options
+from protofl_flower.deployment.federation_file import Federation, Site, read_federation
+from protofl_flower.deployment.node_process import cause_in, check_clock, look_at
+from protofl_flower.node.local_data import LocalData
+from protofl_flower.node.policy import Policy
+
+needs_keys = pytest.mark.skipif(
+    find_spec("cryptography") is None, reason="cryptography is not installed (extra: flower)"
+)
+needs_flower = pytest.mark.skipif(
+    find_spec("flwr") is None, reason="Flower is not installed (extra: flower)"
+)
+
+
+def test_a_federation_is_read_as_it_was_written(tmp_path):
+    sites = [Site("clinic", "key 1", (0, 2), "cnn4"), Site("hospital", "key 2", (1,))]
+    form = {"sample": "12", "classes": "cat,dog", "vocabulary": 50}
+    made = Federation(tmp_path, 9200, "fl.example.org:443", sites, form)
+    made.write()
+    assert read_federation(tmp_path) == made
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "port is None"),
+        ('port = 70000\npublic = "x:1"', "port is 70000"),
+        ("port = 1", "public is None"),
+        ('port = 1\npublic = "x:1"\nhost = 1', "unknown key host"),
+        ('port = 1\npublic = "x:1"\ndata = 3', "data is 3"),
+        ('port = 1\npublic = "x:1"\n[data]\nsample = "1x8x8"', "[data] has sample"),
+        ('port = 1\npublic = "x:1"\n[data]\nsample = "8"\nclasses = ["a,b"]', "has a comma"),
+        ('port = 1\npublic = "x:1"\n[[site]]\nname = "a"', "expected the keys"),
+        ('port = 1\npublic = "x:1"\n[[site]]\nname = "../a"\nkey = "k"\nclients = [0]', "'../a'"),
+        (
+            'port = 1\npublic = "x:1"\n[[site]]\nname = "a"\nkey = "k"\nclients = [0]\n'
+            '[[site]]\nname = "b"\nkey = "l"\nclients = [0]',
+            "b and a have the same client 0",
+        ),
+        (
+            'port = 1\npublic = "x:1"\n[[site]]\nname = "a"\nkey = "k"\nclients = [0]\n'
+            '[[site]]\nname = "b"\nkey = "k"\nclients = [1]',
+            "b and a have the same key",
+        ),
+    ],
+)
+def test_a_wrong_federation_file_is_refused(tmp_path, text, words):
+    (tmp_path / "federation.toml").write_text(text)
+    with pytest.raises(UsageError) as caught:
+        read_federation(tmp_path)
+    assert words in str(caught.value)
+
+
+def test_sites_say_what_a_run_trains_on(tmp_path):
+    form = {"sample": "1x8x8", "classes": "10"}
+    sites = [Site("a", "k", (1,), "cnn4"), Site("b", "l", (0, 2), "3")]
+    made = Federation(tmp_path, 9200, "x:1", sites, form)
+    own = {"dataset": "sites", "options": {"dataset": form}}
+    assert options_of(made, {}) == {**own, "architectures": ["3", "cnn4", "3"]}
+    assert options_of(made, {"architectures": "0,1,2"}) == own
+    assert options_of(replace(made, sites=[Site("a", "k", (0,))]), {"dataset": "digits"}) == {}
+    with pytest.raises(UsageError, match="c has no architecture in federation"):
+        options_of(replace(made, sites=[*sites, Site("c", "m", (3,))]), {})
+
+
+def test_options_that_simulate_what_is_real_are_refused():
+    with pytest.raises(UsageError, match="--over-select 1 simulates devices"):
+        real_options({"over_select": 1}, resume=False)
+    with pytest.raises(UsageError, match="a deployed run has its own"):
+        real_options({"backend": "local"}, resume=False)
+    found = real_options({"deadline": 9.0, "set": ["lambda=1"]}, resume=False)
+    wanted = {"set": ["lambda=1", "backend.deadline=9.0"]}
+    wanted |= {"on_lost_client": "skip", "on_bad_upload": "skip"}
+    assert found == wanted
+
+
+@needs_keys
+def test_init_and_add_site_make_a_federation(cli, tmp_path):
+    lab, site = tmp_path / "lab", tmp_path / "site"
+    made = cli("deploy", "init", lab, "--public", "fl.example.org:443")
+    assert made.exit_code == 0, made.output
+    for name in ("ca.key", "server.key", "secret"):
+        assert stat.S_IMODE((lab / name).stat().st_mode) == 0o600
+    assert "location /v1/fleet/" in (lab / "proxy.conf").read_text()
+    half = cli("deploy", "init", tmp_path / "half", "--public", "x:1", "--sample", "1x8x8")
+    wrong = ("--public", "x:1", "--sample", "8x", "--classes", "3")
+    for found in (half, cli("deploy", "init", tmp_path / "half", *wrong)):
+        assert found.exit_code == 2
+        assert not (tmp_path / "half").exists()
+    again = cli("deploy", "init", lab, "--public", "fl.example.org:443")
+    assert again.exit_code == 2
+    assert "is not empty" in again.output
+    made = cli("node", "init", site, "--link", "fl.example.org:443", "--client", "0")
+    assert made.exit_code == 0, made.output
+    made = cli("deploy", "add-site", lab, "clinic", site / "key.pub", "--client", "0")
+    assert made.exit_code == 0, made.output
+    assert [each.name for each in read_federation(lab).sites] == ["clinic"]
+    again = cli("deploy", "add-site", lab, "other", site / "key.pub", "--client", "1")
+    assert again.exit_code == 2
+    assert "have the same key" in again.output
+    wrong = cli("deploy", "add-site", lab, "other", lab / "ca.crt", "--client", "1")
+    assert wrong.exit_code == 2
+    assert "is not a public key" in wrong.output
+
+
+@needs_keys
+def test_a_node_and_a_link_run_once(cli, tmp_path):
+    """Two processes of a node would write the same clients' files; two links, the same database."""
+    lab, site = tmp_path / "lab", tmp_path / "site"
+    cli("deploy", "init", lab, "--public", "127.0.0.1:1")
+    cli("node", "init", site, "--link", "127.0.0.1:1", "--client", "0")
+    (site / "ca.crt").write_bytes((lab / "ca.crt").read_bytes())
+    with folder_lock(site, "node"), folder_lock(lab, "federation"):
+        for found in (cli("node", "start", site), cli("deploy", "link", lab)):
+            assert found.exit_code == 2
+            assert "another process uses this folder" in found.output
+    assert not (site / "logs").exists()
+
+
+@needs_keys
+def test_node_check_says_what_is_wrong(cli, tmp_path):
+    with socket.socket() as door:
+        door.bind(("127.0.0.1", 0))
+        free = door.getsockname()[1]
+    site = tmp_path / "site"
+    cli("node", "init", site, "--link", f"127.0.0.1:{free}", "--client", "0")
+    os.chmod(site / "key", 0o644)
+    with open(site / "node.toml", "a") as file:
+        file.write("method = 1\n")
+    found = cli("node", "check", site)
+    assert found.exit_code == 2
+    assert "unknown rule [policy] method" in found.output
+    assert "can be read by others" in found.output
+    assert "ca.crt is missing" in found.output
+
+
+@pytest.mark.parametrize(
+    ("said", "words", "heals"),
+    [
+        (
+            "SSL: CERTIFICATE_VERIFY_FAILED",
+            "certificate is not of this ca.crt, or has expired",
+            False,
+        ),
+        ("[2001] must be registered via the CLI", "knows no key of this node", False),
+        ("[2004] Failed to activate SuperNode.", "the link refuses the key", True),
+        ("[code: 2004] Failed to activate SuperNode.", "the link refuses the key", True),
+        ("Connection attempt failed", "", True),
+    ],
+)
+def test_a_node_says_why_the_link_refuses_it(said, words, heals):
+    """The messages are those of Flower 1.41 and 1.42."""
+    cause, again = cause_in(said)
+    assert again == heals
+    assert words in cause
+    assert bool(words) == bool(cause)
+
+
+APP = """
+import subprocess, sys
+from protofl_flower.protocol.transport import end_with_parent
+sleep = "import time; print('here', flush=True); time.sleep(600)"
+with subprocess.Popen([sys.executable, "-c", sleep]) as run:
+    end_with_parent(run)
+"""
+
+LINK = """
+import subprocess, sys, time
+with open(sys.argv[1], "w") as log:
+    subprocess.Popen([sys.executable, "-c", sys.argv[2]], stdout=log)
+time.sleep(600)
+"""
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from protofl_flower.deployment.programs import Child
+sleep = "import time; print('here', flush=True); time.sleep(600)"
+Child([sys.executable, "-c", sleep], Path(sys.argv[1]))
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("words", [[PARENT], [LINK, APP]], ids=["programs", "runs"])
+def test_programs_end_with_a_command_that_is_killed(words, tmp_path):
+    """Covers the programs of a command, and the run of a ServerApp whose SuperExec has ended."""
+    log = tmp_path / "child.log"
+    command = [sys.executable, "-c", words[0], str(log), *words[1:]]
+    with subprocess.Popen(command, cwd=tmp_path) as parent:
+        while not (log.exists() and log.read_text()):
+            assert parent.poll() is None
+            time.sleep(0.02)
+        children = descendants(parent.pid)
+        parent.kill()
+    assert len(children) == len(words)
+    for _ in range(1500):
+        if not any(map(is_alive, children)):
+            return
+        time.sleep(0.02)
+    for child in filter(is_alive, children):
+        os.kill(child, signal.SIGKILL)
+    pytest.fail("the program goes on")
+
+
+def descendants(process):
+    """Return the ids of all descendants of a process."""
+    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return [each for child in map(int, children) for each in (child, *descendants(child))]
+
+
+def is_alive(process):
+    """Return True if a process is running; a zombie is not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@needs_keys
+def test_node_check_names_an_expired_certificate(cli, tmp_path, monkeypatch):
+    monkeypatch.setattr(keys, "DAYS", -5 / 1440)
+    lab, site = tmp_path / "lab", tmp_path / "site"
+    cli("deploy", "init", lab, "--public", "localhost:443")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(lab / "server.crt", lab / "server.key")
+    with socket.create_server(("localhost", 0)) as door:
+        link = f"localhost:{door.getsockname()[1]}"
+        cli("node", "init", site, "--link", link, "--client", "0")
+        (site / "ca.crt").write_bytes((lab / "ca.crt").read_bytes())
+
+        def answer():
+            line, _ = door.accept()
+            with suppress(OSError), line:
+                context.wrap_socket(line, server_side=True)
+
+        end = threading.Thread(target=answer)
+        end.start()
+        found = cli("node", "check", site)
+        end.join()
+    assert found.exit_code == 2
+    assert f"the certificate of {link} is refused: certificate has expired" in found.output
+
+
+@needs_keys
+@pytest.mark.parametrize(
+    ("ahead", "words"),
+    [
+        (600, r"60\d s ahead of the link's"),
+        (-605, r"60\d s behind the link's"),
+        (2, ""),
+        (-200, ""),
+    ],
+)
+def test_a_clock_that_the_link_refuses_is_named(cli, tmp_path, ahead, words):
+    """With such a clock, Flower's programs end without a message."""
+    lab, site = tmp_path / "lab", tmp_path / "site"
+    cli("deploy", "init", lab, "--public", "localhost:443")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(lab / "server.crt", lab / "server.key")
+
+    class Link(BaseHTTPRequestHandler):
+        def do_HEAD(self):
+            self.send_response(404)
+            self.end_headers()
+
+        def date_time_string(self, timestamp=None):
+            return formatdate(time.time() - ahead, usegmt=True)
+
+        def log_message(self, *words):
+            pass
+
+    with HTTPServer(("localhost", 0), Link) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        link = f"localhost:{server.server_port}"
+        cli("node", "init", site, "--link", link, "--client", "0")
+        (site / "ca.crt").write_bytes((lab / "ca.crt").read_bytes())
+        found = cli("node", "check", site)
+        if words:
+            with pytest.raises(UsageError, match=words):
+                check_clock(look_at(link, site / "ca.crt")[1])
+        server.shutdown()
+    assert re.search(words or f"{link} answers", found.output)
+
+
+@needs_flower
+@pytest.mark.slow
+def test_a_rehearsal_with_flower_equals_local(tmp_path):
+    command = [sys.executable, "-c", "from protofl_cli.start import main; main()"]
+    command += ["deploy", "rehearse", "fedproto", "--models", "cnn4", "--clients", "2"]
+    command += ["--rounds", "1", "--local-epochs", "1", "--folder", str(tmp_path / "try")]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "clients  equal to local" in found.stdout
+    assert not programs_of(tmp_path)
+
+
+def programs_of(folder):
+    """Return the command lines of processes that contain the path of a folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            command = path.read_bytes()
+            found += [command] if str(folder).encode() in command else []
+    return found
+
+
+@needs_keys
+def test_keys_are_renewed_and_errors_name_the_date(cli, tmp_path, monkeypatch):
+    lab = tmp_path / "lab"
+    monkeypatch.setattr(keys, "DAYS", 0)
+    assert cli("deploy", "init", lab, "--public", "fl.example.org:443").exit_code == 0
+    made = {name: (lab / name).read_bytes() for name in ("ca.crt", "server.crt", "server.key")}
+    expired = cli("deploy", "link", lab)
+    day = f"{keys.end_of(made['server.crt']):%Y-%m-%d}"
+    assert expired.exit_code == 2
+    assert f"server.crt expired on {day}" in " ".join(expired.output.split())
+    assert "deploy keys renew" in expired.output
+    monkeypatch.setattr(keys, "DAYS", 825)
+    renewed = cli("deploy", "keys", "renew", lab)
+    assert renewed.exit_code == 0, renewed.output
+    assert "for all nodes" not in renewed.output
+    assert (lab / "ca.crt").read_bytes() == made["ca.crt"]
+    assert (lab / "server.key").read_bytes() != made["server.key"]
+    assert stat.S_IMODE((lab / "server.key").stat().st_mode) == 0o600
+    context = ssl.create_default_context(cafile=str(lab / "ca.crt"))
+    context.load_cert_chain(lab / "server.crt", lab / "server.key")  # they fit
+    keys.check_dates(lab)
+    # A federation's certificate that ends too early is renewed with the same key.
+    monkeypatch.setattr(keys, "DAYS", 5000)
+    assert "for all nodes" in cli("deploy", "keys", "renew", lab).output
+    (lab / "ca.key").unlink()
+    lost = cli("deploy", "keys", "renew", lab)
+    assert lost.exit_code == 2 and "ca.key" in lost.output
+
+
+@needs_keys
+def test_an_error_names_the_taken_port(cli, tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        made = cli("deploy", "init", tmp_path / "lab", "--public", "x:1", "--port", port)
+        assert made.exit_code == 0, made.output
+        found = cli("deploy", "link", tmp_path / "lab")
+    assert found.exit_code == 2
+    assert f"port {port} of this machine can't be used" in " ".join(found.output.split())
+
+
+def test_a_node_removes_what_it_left_when_it_was_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name, owner in (("1", tmp_path / "a"), ("2", tmp_path / "b"), ("3", None)):
+        place = tmp_path / f"{node_process.PREFIX}{name}"
+        place.mkdir()
+        if owner:
+            (place / node_process.OWNER).write_text(str(owner))
+    node_process.remove_left_places(tmp_path / "a")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["protofl-node-2", "protofl-node-3"]
+
+
+def test_the_examples_of_a_new_node_work():
+    """Every setting that is commented out, and the wrapper's options."""
+    lines = node_process.settings_text("x:1", [0]).splitlines()
+    text = "\n".join(re.sub(r"^# (?=[\w\[]+( =|\]))", "", line) for line in lines)
+    found = tomllib.loads(text.replace('"npz:FILE"', '"digits"'))
+    assert {*found["policy"]} == {f.name for f in fields(Policy)} - {"wrappers", "models"}
+    Policy.read(found["policy"])
+    LocalData.read(found["data"], [0], Path())
+    ((name, options),) = found["policy"]["required"].items()
+    given = {"method": "fedproto", "models": "htcnn8", "clients": 4, "with": [name]}
+    pf.backends.Plan.make(
+        {k: v for k, v in given.items() if k != "with"}
+        | {"wrappers": [name], "options": {name: options}, "dataset": "digits"}
+    )
+
+
+@pytest.mark.parametrize(
+    "words", ["deploy init made --public lab:1", "node init made --link lab:1 --client 0"]
+)
+def test_without_the_extra_a_command_says_what_to_install(cli, tmp_path, monkeypatch, words):
+    monkeypatch.setattr(keys, "find_spec", lambda name: None)
+    found = cli(*words.split())
+    assert found.exit_code == 2 and "pip install 'protofl[flower]'" in found.stderr
+    assert not (tmp_path / "made").exists()

@@ -1,0 +1,114 @@
+"""A stand-in for Flower's grid: the nodes of a run live in this process."""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+
+import protofl as pf
+from protofl.records.checkpoint import Commit
+from protofl_flower import backend
+from protofl_flower.node.host import Node
+from protofl_flower.protocol.transport import Delivery, Deployment, Site
+
+RUN = "0123456789abcdef"
+
+
+class FakeTransport:
+    """Flower's grid with nodes in this process: a node does its work when its reply is fetched.
+
+    Attributes:
+        there: {public key: node}.
+        fates: {(key, round, stage): fate}. A fate is an error code of Flower; "lost after work" or
+            "late", if the node does the work; "never", if no reply arrives; or a function of the
+            request that returns the reply.
+        sent: Messages to the nodes.
+        left: All bytes that left the nodes.
+    """
+
+    def __init__(self, nodes):
+        self.there, self.fates, self.sent, self.left = dict(nodes), {}, [], []
+        self._tickets, self._waiting = count(), {}
+
+    def nodes(self):
+        return {key: number for number, key in enumerate(self.there)}
+
+    def send(self, node, text, blobs, seconds, group):
+        ticket = str(next(self._tickets))
+        key = [*self.there][node]
+        self.sent.append((key, text, list(blobs)))
+        self._waiting[ticket] = (key, text, list(blobs))
+        return ticket
+
+    def receive(self, tickets):
+        return [found for ticket in tickets for found in self._carry(ticket)]
+
+    def _carry(self, ticket):
+        key, text, blobs = self._waiting[ticket]
+        fate = self.fates.get((key, *stage(json.loads(text))))
+        if fate == "never":
+            return []
+        del self._waiting[ticket]
+        if fate in (None, "late", "lost after work"):
+            text, found = self.there[key].respond(text, blobs)
+            self.left += [text.encode(), *found]
+            if fate is None:
+                return [Delivery(ticket, text, found)]
+            fate = {"late": 4, "lost after work": 8}[fate]
+        if callable(fate):
+            return [Delivery(ticket, *fate(text))]
+        return [Delivery(ticket, code=fate, reason="as the test wants")]
+
+
+def stage(asked):
+    """Return the round and the stage of a request's jobs."""
+    header = asked["jobs"][0]["header"] if asked["jobs"] else {"kind": "plan", "round": -1}
+    return header["round"], header.get("when", header["kind"])
+
+
+def site_of(key, clients):
+    return Site(f"site-{key}", key, tuple(clients))
+
+
+SITES = [site_of("a", [0, 2]), site_of("b", [1, 3])]
+
+
+def node(folder, key, data_dir, **policy):
+    clients = next([*site.clients] for site in SITES if site.key == key)
+    (folder / key).mkdir(exist_ok=True)
+    return Node(folder / key, {"clients": clients, "data_dir": str(data_dir), "policy": policy})
+
+
+def deployed(method, nodes, fates=None, **options):
+    """Run through a fake grid; return the result and the grid."""
+    transport = FakeTransport(nodes)
+    transport.fates = fates or {}
+    return run_on(transport, method, **options), transport
+
+
+def run_on(transport, method, run=RUN, **options):
+    """Run through a grid."""
+    token = backend.DEPLOYMENT.set(Deployment(transport, SITES, run))
+    try:
+        given = {"set": {"backend.poll": 1e-6, "backend.patience": 0} | options.pop("set", {})}
+        return pf.run(method, backend="flower", **given, **options)
+    finally:
+        backend.DEPLOYMENT.reset(token)
+
+
+def lines(result):
+    """Return the record without values that may differ between equal runs."""
+    found = [dict(row) for row in result.record]
+    return [{k: v for k, v in row.items() if k not in ("seconds", "time")} for row in found]
+
+
+def same_state(first, second, run=RUN):
+    """Check that a local and a deployed run have bit-identical servers and clients."""
+    ours, theirs = (Commit.read(r.folder / "checkpoint/manifest.json") for r in (first, second))
+    assert ours.client_files == theirs.client_files
+    assert ours.files[ours.server] == theirs.files[ours.server]
+    nodes = second.folder.parent.glob(f"*/runs/{run}/client-*.safetensors")
+    kept = [path.read_bytes() for path in nodes]
+    assert ours.client_files
+    for name, _ in ours.client_files.values():
+        assert (first.folder / "checkpoint" / name).read_bytes() in kept, name
