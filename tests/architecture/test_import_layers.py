@@ -11,11 +11,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from runtime_toys import request_of_program
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl.runs.lifecycle import start
-from protofl.runs.plugin_names import named_request
 
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "core"
@@ -192,7 +192,7 @@ def way(tmp_path_factory, few):
     folder = tmp_path_factory.mktemp("way")
     options = {"models": "cnn4", "clients": 2, "rounds": 1, "dry_step": False, "backend": "local"}
     options |= {"dataset": few, "data_dir": folder}
-    request, _ = named_request({"method": Asks, **options})
+    request = request_of_program({"method": Asks, **options})
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         start(request, pf.events.ignore)

@@ -1,4 +1,4 @@
-"""Resolution of options: plugins and values of a run, before any data is loaded."""
+"""Resolution of settings: plugins and values of a run, before any data is loaded."""
 
 from __future__ import annotations
 
@@ -20,10 +20,17 @@ from protofl.system.files.home import expand_user
 from protofl.system.machine import usable_cores
 from protofl.system.options.plugin_options import check_consent, from_data
 from protofl.system.options.settings import Settings
-from protofl.system.options.table import CHOOSING, OWNERS, SEVERAL, UPDATES, build, check_names
+from protofl.system.options.table import (
+    CHOOSING,
+    OWNERS,
+    SEVERAL,
+    UPDATES,
+    check_names,
+    validated_defaults,
+)
 
-Extra = Mapping[tuple[str, str], type]
-"""Plugin classes that are not installed, {(kind, name): class}."""
+FIRST_ENGINE = "eager"
+"""The engine of ``auto`` on CUDA until others have been compared with it."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,6 @@ class Resolution:
 
     Attributes:
         settings: All options, with the defaults of the method, the data set and the models.
-        registry: Where the plugins were found.
         composition: The method, donors and wrappers.
         choices: The other plugins, by kind; metrics and trackers, of which there may be several,
             by ``metric/NAME``.
@@ -42,7 +48,6 @@ class Resolution:
     """
 
     settings: Settings
-    registry: Registry
     composition: Composition
     choices: dict[str, Choice]
     device: torch.device
@@ -50,20 +55,18 @@ class Resolution:
 
 
 def resolve(
-    given: Mapping[str, Any],
-    extra: Extra | None = None,
-    registry: Registry | None = None,
+    settings: Settings,
+    registry: Registry,
     said: Mapping[str, Container[str]] | None = None,
     home: Path = Path(),
     *,
     recorded: bool = False,
 ) -> Resolution:
-    """Resolve options with the defaults of the method, the data set and the models.
+    """Resolve settings with the defaults of the method, the data set and the models.
 
     Args:
-        given: Options by name.
-        extra: Plugin classes that are not installed.
-        registry: Where plugins are found, in place of a registry of the run's own.
+        settings: The options that were given, validated.
+        registry: Where plugins are found.
         said: {plugin: its options that the user gave, not a file}; None where that is all.
         home: The folder of the file that gave the others.
         recorded: True if the options are those of a recorded run. A record has all options of its
@@ -73,11 +76,9 @@ def resolve(
     Raises:
         UsageError: An option is unknown, out of range, or does not fit another one.
     """
-    settings = build(given)
-    registry = registry or Registry.of(vars(settings), extra)
     composition = _composed(registry, settings)
     choices = _chosen(registry, settings, "dataset", "models")
-    settings, set_by = _with_defaults(given, composition, choices, recorded=recorded)
+    settings, set_by = _with_defaults(settings, composition, choices, recorded=recorded)
     choices |= _chosen(registry, settings, "models")  # with the data set's defaults for them
     if settings.feature_dim == "native":
         _check_native_widths(registry, composition, choices["model-group"])
@@ -88,12 +89,13 @@ def resolve(
     own = settings.options | training_options(vars(settings))
     settings = settings.model_copy(update={"options": own})
     settings = _placed(settings, choices["engine"], device, registry.extra)
-    choices |= _chosen(registry, settings, "backend")
+    if settings.backend != "auto":
+        choices |= _chosen(registry, settings, "backend")
     choices |= choose_several(registry, vars(settings), composition.members)
     if said is not None:
         for owner, part in parts_of(composition, choices).items():
             check_consent(part.config, owner, said.get(owner, ()), home)
-    return Resolution(settings, registry, composition, choices, device, set_by)
+    return Resolution(settings, composition, choices, device, set_by)
 
 
 def _composed(registry: Registry, settings: Settings) -> Composition:
@@ -146,56 +148,57 @@ def _takes_widths(registry: Registry, method: str) -> bool:
 
 def _chosen(registry: Registry, settings: Settings, *options: str) -> dict[str, Choice]:
     """Return the plugins that options of `CHOOSING` name, by kind, with their own options."""
-    names = {o: getattr(settings, o) for o in options}
-    names |= {o: UNDECIDED[o] for o in names if names[o] == "auto" and o in UNDECIDED}
+    names = {option: getattr(settings, option) for option in options}
+    if names.get("engine") == "auto":
+        names["engine"] = FIRST_ENGINE
     return {
         CHOOSING[o]: choose(registry, CHOOSING[o], name, settings.options.get(o))
         for o, name in names.items()
     }
 
 
-UNDECIDED = {"engine": "eager", "backend": "process"}
-"""Plugins until a run decides what ``auto`` means, in `protofl.runs`."""
-
-
 def _with_defaults(
-    given: Mapping[str, Any],
+    settings: Settings,
     composition: Composition,
     choices: Mapping[str, Choice],
     *,
     recorded: bool,
 ) -> tuple[Settings, dict[str, str]]:
-    """Return the given options with defaults of method, data set and models, and who set each."""
+    """Return settings with defaults of method, data set and models, and who set each option."""
+    given, own = settings.model_fields_set, settings.options
     width = getattr(choices["model-group"].plugin, "feature_dim", None)
     defaults: dict[str, Any] = {} if width is None else {"feature_dim": width}
     data = f"data set {choices['dataset'].name}"
     set_by = dict.fromkeys(defaults, f"models {choices['model-group'].name}") | {"clients": data}
-    of_data = defaults_of_data(choices["dataset"], choices["model-group"], given, recorded=recorded)
+    of_data = _defaults_of_data(
+        choices["dataset"], choices["model-group"], own.get("models", ()), recorded=recorded
+    )
     of_plugins = of_data.pop("options", {})
     if by := getattr(choices["dataset"].config, "by", None):
         of_data["partition"] = f"column:{by}"
-        if given.get("partition") not in (None, of_data["partition"]):
+        if "partition" in given and settings.partition != of_data["partition"]:
             raise UsageError(
-                f"--partition {given['partition']} and dataset.by={by} both divide the samples",
+                f"--partition {settings.partition} and dataset.by={by} both divide the samples",
                 do="leave one of them out",
             )
     defaults |= of_data
     set_by |= dict.fromkeys(of_data, data)
     asked = composition.members[composition.main].call("run_defaults") or {}
     check_names(asked, f"option in run_defaults of {composition.main}:")
-    options = dict(given.get("options", {}))
+    options = dict(own)
     for owner, values in of_plugins.items():
         chosen = {"lr_schedule" if owner == "schedule" else owner} - {"models"}
         if not chosen & {*asked, *given}:
             options[owner] = {**values, **options.get(owner, {})}
-            own = given.get("options", {}).get(owner, {})
-            set_by |= {f"{owner}.{key}": data for key in values if key not in own}
+            set_by |= {f"{owner}.{key}": data for key in values if key not in own.get(owner, {})}
     set_by |= dict.fromkeys(asked, f"method {composition.main}") | dict.fromkeys(given, "user")
-    return build({**defaults, **asked, **given, "options": options}), set_by
+    defaults = {key: value for key, value in {**defaults, **asked}.items() if key not in given}
+    update = validated_defaults(defaults) | {"options": options}
+    return settings.model_copy(update=update), set_by
 
 
-def defaults_of_data(
-    dataset: Choice, group: Choice, given: Mapping[str, Any], *, recorded: bool = False
+def _defaults_of_data(
+    dataset: Choice, group: Choice, own: Container[str], *, recorded: bool
 ) -> dict[str, Any]:
     """Return the run defaults of a data set, those of plugins under ``options``.
 
@@ -206,16 +209,16 @@ def defaults_of_data(
     Args:
         dataset: The data set.
         group: The models.
-        given: The given options of the run.
+        own: The options of the models that the user gives.
         recorded: See `resolve`.
     """
     found = dict(getattr(dataset.plugin, "defaults", {}))
     options, resized = dict(found.pop("options", {})), dict(found.pop("resized", {}))
     further = dict(resized.pop("options", {}))
     options.pop("models", None)  # the models are the user's choice, and so are their options
-    own = given.get("options", {}).get("models", {})
     names = {*further.get("models", {})}
-    if names and names <= {*from_data(type(group.config))} - {*own} and not recorded:
+    free = {name for name in from_data(type(group.config)) if name not in own}
+    if names and names <= free and not recorded:
         found |= resized
         options |= further
     return {**found, "options": options}

@@ -28,6 +28,7 @@ from protofl.runs.identity import (
     not_recorded,
 )
 from protofl.runs.lifecycle import start
+from protofl.runs.planning import plan_run
 from protofl.runs.recorded_run import Run, load_run
 from protofl.runs.request import Request
 from protofl.system.files.atomic import unused_path
@@ -74,18 +75,7 @@ class RequestedRun:
                 do="leave it out, or run without reusing one",
             )
         note = lambda line: progress(events.Note(line))  # noqa: E731
-        plan = Plan.make(
-            request.options,
-            request.extra,
-            note,
-            said=request.said,
-            home=request.home,
-            recorded=request.recorded,
-        )
-        if plan.settings.engine == "auto":
-            from protofl.runs.automatic_choices import choose_engine
-
-            choose_engine(plan, note)
+        plan = plan_run(request, note)
         return cls(request, plan, config_of(plan), progress)
 
     @cached_property
@@ -246,9 +236,7 @@ class RequestedRun:
         of_trackers = {k: v for k, v in settings.options.items() if k in settings.track}
         own = {**self._consents, **of_trackers}
         options |= {**extent, "options": own}
-        request = Request(options, out=run.folder, resume=True, extra=self.request.extra)
-        request.said = own
-        return request
+        return Request(options, out=run.folder, resume=True, said=own, extra=self.request.extra)
 
     @property
     def _consents(self) -> dict[str, dict[str, Any]]:

@@ -31,7 +31,6 @@ from protofl.hooks.views.batch import Output
 from protofl.records.row import Row
 from protofl.runs.request import Request
 from protofl.system.options.plugin_options import Config
-from protofl.system.options.table import build
 from protofl_workbench.studies.study import Values
 
 FAR = 1_000_000
@@ -78,13 +77,12 @@ def plan_of(request: Request) -> Plan:
     Raises:
         UsageError: An option is unknown, out of range, or does not fit the others.
     """
-    options = request.options
-    settings = build({k: v for k, v in options.items() if v is not None})
-    outline = outline_of(data_choice(options, request.registry), settings.data_dir)
+    settings = request.settings
+    outline = outline_of(data_choice(request.options, request.registry), settings.data_dir)
     plan = Plan.make(
-        options,
-        request.extra,
-        lambda line: None,
+        settings,
+        report=lambda line: None,
+        registry=request.registry,
         said=request.said,
         home=request.home,
         data=None if outline is None else noise_data(outline),

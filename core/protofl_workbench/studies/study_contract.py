@@ -97,7 +97,7 @@ class StudyContract(Contract):
     def plan(self, study: Study, cell: Cell) -> None:
         """Plan the run of a cell."""
         try:
-            plan = Plan.make(cell.request().options, report=lambda line: None)
+            plan = Plan.make(cell.request().settings, report=lambda line: None)
             plan.split(0)
         except UsageError as error:
             error.what = f"{study.name}, {cell.name}, scale {SMOKE}: {error.what}"
