@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 
 from protofl.errors import ProtoflError, UsageError
 from protofl.federation.client_arrivals import tuning_epochs
+from protofl.hooks.discovery.kinds import hooks_of
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.models.optimisers import training_options
 from protofl.hooks.plugin.composition import Composition
@@ -18,7 +19,7 @@ from protofl.hooks.plugin.members import Choice, choose, choose_several, donatio
 from protofl.system.device import device_of
 from protofl.system.files.home import expand_user
 from protofl.system.machine import usable_cores
-from protofl.system.options.plugin_options import check_consent, from_data
+from protofl.system.options.plugin_options import Config, check_consent, from_data
 from protofl.system.options.settings import Settings
 from protofl.system.options.table import (
     CHOOSING,
@@ -76,22 +77,18 @@ def resolve(
     Raises:
         UsageError: An option is unknown, out of range, or does not fit another one.
     """
+    # 1. The method with its donors and wrappers, the data set and the models: they have defaults.
     composition = _composed(registry, settings)
-    choices = _chosen(registry, settings, "dataset", "models")
-    settings, set_by = _with_defaults(settings, composition, choices, recorded=recorded)
-    choices |= _chosen(registry, settings, "models")  # with the data set's defaults for them
-    if settings.feature_dim == "native":
-        _check_native_widths(registry, composition, choices["model-group"])
+    dataset = choose(registry, "dataset", settings.dataset, settings.options.get("dataset"))
+    group = registry.load("model-group", settings.models.partition(":")[0])
+    settings, set_by = _with_defaults(settings, composition, dataset, group, recorded=recorded)
+    # 2. What depends on this machine.
     device = device_of(settings.device)
-    if settings.engine == "auto" and device.type != "cuda":
-        settings = settings.model_copy(update={"engine": "eager"})
-    choices |= _chosen(registry, settings, *_further(registry, settings, composition))
-    own = settings.options | training_options(vars(settings))
-    settings = settings.model_copy(update={"options": own})
-    settings = _placed(settings, choices["engine"], device, registry.extra)
-    if settings.backend != "auto":
-        choices |= _chosen(registry, settings, "backend")
-    choices |= choose_several(registry, vars(settings), composition.members)
+    settings = _placed(settings, registry, device)
+    # 3. All other plugins, with their options.
+    choices = {"dataset": dataset, **_chosen(registry, settings, composition)}
+    if settings.feature_dim == "native":
+        _check_native_widths(registry, composition, group)
     if said is not None:
         for owner, part in parts_of(composition, choices).items():
             check_consent(part.config, owner, said.get(owner, ()), home)
@@ -122,7 +119,7 @@ def _composed(registry: Registry, settings: Settings) -> Composition:
     return composition
 
 
-def _check_native_widths(registry: Registry, composition: Composition, group: Choice) -> None:
+def _check_native_widths(registry: Registry, composition: Composition, group: type) -> None:
     """Check that all methods of a run take features of several widths.
 
     Raises:
@@ -135,7 +132,7 @@ def _check_native_widths(registry: Registry, composition: Composition, group: Ch
                 f"{method.name} needs features of one width, and --feature-dim native keeps each "
                 "architecture's own",
                 f"methods that take native widths: {', '.join(able)}",
-                f"give a number: --feature-dim {getattr(group.plugin, 'feature_dim', 512)}",
+                f"give a number: --feature-dim {getattr(group, 'feature_dim', 512)}",
             )
 
 
@@ -146,35 +143,23 @@ def _takes_widths(registry: Registry, method: str) -> bool:
         return False
 
 
-def _chosen(registry: Registry, settings: Settings, *options: str) -> dict[str, Choice]:
-    """Return the plugins that options of `CHOOSING` name, by kind, with their own options."""
-    names = {option: getattr(settings, option) for option in options}
-    if names.get("engine") == "auto":
-        names["engine"] = FIRST_ENGINE
-    return {
-        CHOOSING[o]: choose(registry, CHOOSING[o], name, settings.options.get(o))
-        for o, name in names.items()
-    }
-
-
 def _with_defaults(
     settings: Settings,
     composition: Composition,
-    choices: Mapping[str, Choice],
+    dataset: Choice,
+    group: type,
     *,
     recorded: bool,
 ) -> tuple[Settings, dict[str, str]]:
     """Return settings with defaults of method, data set and models, and who set each option."""
     given, own = settings.model_fields_set, settings.options
-    width = getattr(choices["model-group"].plugin, "feature_dim", None)
+    width, data = getattr(group, "feature_dim", None), f"data set {dataset.name}"
     defaults: dict[str, Any] = {} if width is None else {"feature_dim": width}
-    data = f"data set {choices['dataset'].name}"
-    set_by = dict.fromkeys(defaults, f"models {choices['model-group'].name}") | {"clients": data}
-    of_data = _defaults_of_data(
-        choices["dataset"], choices["model-group"], own.get("models", ()), recorded=recorded
-    )
+    models = f"models {settings.models.partition(':')[0]}"
+    set_by = dict.fromkeys(defaults, models) | {"clients": data}
+    of_data = _defaults_of_data(dataset, group, own.get("models", ()), recorded=recorded)
     of_plugins = of_data.pop("options", {})
-    if by := getattr(choices["dataset"].config, "by", None):
+    if by := getattr(dataset.config, "by", None):
         of_data["partition"] = f"column:{by}"
         if "partition" in given and settings.partition != of_data["partition"]:
             raise UsageError(
@@ -198,7 +183,7 @@ def _with_defaults(
 
 
 def _defaults_of_data(
-    dataset: Choice, group: Choice, own: Container[str], *, recorded: bool
+    dataset: Choice, group: type, own: Container[str], *, recorded: bool
 ) -> dict[str, Any]:
     """Return the run defaults of a data set, those of plugins under ``options``.
 
@@ -217,16 +202,20 @@ def _defaults_of_data(
     further = dict(resized.pop("options", {}))
     options.pop("models", None)  # the models are the user's choice, and so are their options
     names = {*further.get("models", {})}
-    free = {name for name in from_data(type(group.config)) if name not in own}
+    free = {name for name in from_data(getattr(group, "Config", Config)) if name not in own}
     if names and names <= free and not recorded:
         found |= resized
         options |= further
     return {**found, "options": options}
 
 
-def _further(registry: Registry, settings: Settings, composition: Composition) -> list[str]:
-    """Return the options that choose the further plugins of a run, all but the backend."""
-    options = ["partition", "selection", "engine"]
+def _chosen(registry: Registry, settings: Settings, composition: Composition) -> dict[str, Choice]:
+    """Return the plugins of a run beside its method, by kind, with their options.
+
+    There is no backend while it is ``auto``.
+    """
+    options = ["models", "partition", "selection", "engine"]
+    options += ["backend"] if settings.backend != "auto" else []
     if settings.world is not None:
         options.append("world")
     elif "world" in settings.options:
@@ -241,7 +230,14 @@ def _further(registry: Registry, settings: Settings, composition: Composition) -
             )
         else:
             registry.find(CHOOSING[option], getattr(settings, option).partition(":")[0])
-    return options
+    names = {option: getattr(settings, option) for option in options}
+    if settings.engine == "auto":
+        names["engine"] = FIRST_ENGINE
+    found = {
+        CHOOSING[option]: choose(registry, CHOOSING[option], name, settings.options.get(option))
+        for option, name in names.items()
+    }
+    return found | choose_several(registry, vars(settings), composition.members)
 
 
 def parts_of(composition: Composition, choices: Mapping[str, Choice]) -> dict[str, Choice]:
@@ -251,24 +247,24 @@ def parts_of(composition: Composition, choices: Mapping[str, Choice]) -> dict[st
     return parts | {option: choices[kind] for option, kind in CHOOSING.items() if kind in choices}
 
 
-def _placed(
-    settings: Settings, engine: Choice, device: torch.device, objects: Iterable[tuple[str, str]]
-) -> Settings:
-    """Resolve ``auto`` for the device, and make the data folder absolute.
+def _placed(settings: Settings, registry: Registry, device: torch.device) -> Settings:
+    """Resolve ``auto`` as far as the machine decides, and make the data folder absolute.
 
-    The backend stays ``auto`` where the work decides (`protofl.runs.automatic_choices`).
+    On CUDA the engine, and where the work decides the backend, stay ``auto`` until they are
+    measured (`protofl.runs.automatic_choices`).
 
     Args:
         settings: The settings.
-        engine: The engine; where it trains several clients at once, one host is to have them all.
+        registry: Has classes that this program gave; those without a place are its own.
         device: Where clients train.
-        objects: Kind and name of classes that this program gave; those without a place are its own.
     """
-    labels = [f"{kind}/{name}" for kind, name in objects if kind != "tracker"]
-    backend = settings.backend
+    engine, backend = settings.engine, settings.backend
+    if engine == "auto" and device.type != "cuda":
+        engine = "eager"
+    labels = [f"{kind}/{name}" for kind, name in registry.extra if kind != "tracker"]
     hidden = [label for label in labels if not settings.classes.get(label)]
     if backend == "auto":
-        alone = device.type != "cpu" or len(usable_cores()) == 1 or engine.trains_groups
+        alone = device.type != "cpu" or len(usable_cores()) == 1 or _trains_groups(registry, engine)
         here = alone or hidden or (labels and not settings.workers)
         said = settings.workers or "backend" in settings.options
         backend = "local" if here else "process" if said else "auto"
@@ -279,8 +275,15 @@ def _placed(
             "write it into a file of its own, or use --backend local",
         )
     folder = expand_user(settings.data_dir).absolute()
-    update = {"backend": backend, "device": str(device), "data_dir": folder}
-    return settings.model_copy(update=update)
+    update: dict[str, Any] = {"engine": engine, "backend": backend, "data_dir": folder}
+    own = settings.options | training_options(vars(settings))
+    return settings.model_copy(update=update | {"device": str(device), "options": own})
+
+
+def _trains_groups(registry: Registry, engine: str) -> bool:
+    """Return True if an engine trains several clients at once, for which one host has them all."""
+    name = FIRST_ENGINE if engine == "auto" else engine.partition(":")[0]
+    return "train_group" in hooks_of("engine", registry.load("engine", name))
 
 
 def resolved(
