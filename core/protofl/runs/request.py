@@ -74,9 +74,9 @@ class Request:
         """
         return build({key: value for key, value in self.options.items() if value is not None})
 
-    def with_options(self, options: dict[str, Any]) -> Request:
+    def with_options(self, options: dict[str, Any], **others: Any) -> Request:  # noqa: ANN401
         """Return the request with other options; it keeps the registry if that stays the same."""
-        other = replace(self, options=options)
+        other = replace(self, options=options, **others)
         if all(options.get(key) == self.options.get(key) for key in ("block", "classes")):
             vars(other)["registry"] = self.registry
         return other
@@ -142,7 +142,7 @@ def read_request(
     set_by = {**below.set_by, **dict.fromkeys(options.keys() - merged.keys(), recipe)}
     said = of_method({**options, "options": above.get("options", {})})["options"]
     set_by = {key: who for key, who in set_by.items() if key not in above}
-    return replace(request, said=said, set_by=set_by).with_options(options)
+    return request.with_options(options, said=said, set_by=set_by)
 
 
 class _Below(NamedTuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +52,7 @@ def request_at(base: Request, axes: Iterable[Axis], point: Point, seed: int) -> 
             options = merge_options(options, name_plugins({axis.option: value})[0])
         else:
             options[axis.option] = value
-    return replace(base.with_options({**options, "seed": seed, "trials": 1}), out=None)
+    return base.with_options({**options, "seed": seed, "trials": 1}, out=None)
 
 
 def point_name(point: Point) -> str:
