@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from protofl.errors import Clash, UsageError
@@ -17,7 +18,6 @@ from protofl.hooks.discovery.kinds import KINDS, spec_hooks
 from protofl.hooks.discovery.registry import installed
 from protofl.system.consent import allow, check_code
 from protofl.system.files.home import expand_user
-from protofl.system.options.parsing import assignments
 from protofl.system.options.table import CHOOSING, SEVERAL
 from protofl.system.sources import load, place_of_class
 
@@ -126,61 +126,62 @@ def _place(kind: str, text: str) -> tuple[str, str]:
 def places_in(typed: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return {option: places of classes that it names}; nothing is imported."""
     found: dict[str, list[str]] = {}
-    for option, kind, text in _names(typed):
-        if place := _place(kind, text)[0]:
+
+    def collect(option: str, kind: str, value: Any) -> Any:  # noqa: ANN401 - of any type
+        if isinstance(value, str) and (place := _place(kind, value)[0]):
             found.setdefault(option, []).append(place)
-    return found
+        return value
 
-
-def _names(typed: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield the option, the kind and each text in place of a plugin's name."""
-    for option, kind in {"method": "method", **CHOOSING}.items():
-        if isinstance(given := typed.get(option), str):
-            yield option, kind, given
-    for option, kind in _LISTS.items():
-        given = typed.get(option)
-        for item in given.split(",") if isinstance(given, str) else _list(given):
-            if isinstance(item, str):
-                yield option, kind, item
+    with_names(typed, collect)
     for option in ("class", "classes"):
         given = typed.get(option)
         if isinstance(given, Mapping):
-            yield from ((f"{option}.{label}", "method", str(at)) for label, at in given.items())
-            continue
-        for item in filter(lambda item: isinstance(item, str), _list(given)):
-            kind, slash, rest = item.partition("/")
-            yield option, "method", rest if slash and kind in KINDS else item
-    use = typed.get("use")
-    for item in use.values() if isinstance(use, Mapping) else _list(use):
-        if isinstance(item, str):
-            yield "use", "method", item if isinstance(use, Mapping) else item.partition("=")[2]
-    for item in _list(typed.get("add")):
-        if isinstance(item, str):
-            rest = item.partition("=")[2]
-            yield "add", "method", rest
-            yield "add", "method", rest.rpartition(".")[0]
+            for label, place in given.items():
+                collect(f"{option}.{label}", "method", str(place))
+        for item in [] if isinstance(given, Mapping) else _list(given):
+            collect(option, "method", _of_kind(item)[1])
+    return found
 
 
-def with_names(typed: Mapping[str, Any], name: Callable[[str, Any], Any]) -> dict[str, Any]:
+def with_names(typed: Mapping[str, Any], name: Callable[[str, str, Any], Any]) -> dict[str, Any]:
     """Return options in which every value that names a plugin is replaced.
 
     Args:
         typed: Options by the long names of ``protofl run``; None counts as not given.
-        name: Returns the name for a kind and a value.
+        name: Returns the name for an option, its kind and a value.
     """
     options = {key: value for key, value in typed.items() if value is not None}
     for option, kind in {"method": "method", **CHOOSING}.items():
         if option in options:
-            options[option] = name(kind, options[option])
+            options[option] = name(option, kind, options[option])
     for option, kind in _LISTS.items():
         if option in options:
             given = options[option]
             items = given.split(",") if isinstance(given, str) else _list(given)
-            options[option] = [name(kind, item) for item in items]
-    if "use" in options:
-        pairs = assignments("--use", options["use"], "HOOK=METHOD")
-        options["use"] = {hook: name("method", value) for hook, value in pairs.items()}
+            options[option] = [name(option, kind, item) for item in items]
+    if isinstance(use := options.get("use"), Mapping):
+        options["use"] = {hook: name("use", "method", value) for hook, value in use.items()}
+    elif use is not None:
+        options["use"] = [_used(item, partial(name, "use", "method")) for item in _list(use)]
+    if "add" in options:
+        rename = partial(name, "add", "method")
+        options["add"] = [_added(item, rename) for item in _list(options["add"])]
     return options
+
+
+def _used(item: Any, name: Callable[[str], Any]) -> Any:  # noqa: ANN401 - whatever a user writes
+    """Replace the class in ``HOOK=METHOD``; other values stay for whoever parses them."""
+    hook, sign, method = item.partition("=") if isinstance(item, str) else ("", "", "")
+    return f"{hook}={name(method.strip())}" if sign else item
+
+
+def _added(item: Any, name: Callable[[str], Any]) -> Any:  # noqa: ANN401 - whatever a user writes
+    """Replace the class of a file in ``HOOK=METHOD`` or ``local_loss=METHOD.TERM``."""
+    hook, sign, rest = item.partition("=") if isinstance(item, str) else ("", "", "")
+    if not sign or not _FILE.fullmatch(rest):
+        return item
+    place, dot, term = rest.rpartition(".") if hook.strip() == "local_loss" else (rest, "", "")
+    return f"{hook}={name(place)}{dot}{term}"
 
 
 def name_plugins(
@@ -212,16 +213,13 @@ def name_plugins(
         if not isinstance(options.get(option), Mapping):
             for item in _list(options.pop(option, None) or []):
                 _register(names, item)
-    options = with_names(options, names.of_text)
-    if "add" in options:
-        options["add"] = [_added(names, item) for item in _list(options["add"])]
-    return names.into(options), names.notes
+    named = with_names(options, lambda option, kind, value: names.of_text(kind, value))
+    return names.into(named), names.notes
 
 
 def _register(names: ClassNames, given: Any) -> None:  # noqa: ANN401 - whatever a user writes
     """Give a name to a class of ``--class``, ``[KIND/]PLACE``, which options may name."""
-    kind, slash, rest = given.partition("/") if isinstance(given, str) else ("", "", "")
-    kind, place = (kind, rest) if slash and kind in KINDS else ("", str(given))
+    kind, place = _of_kind(given)
     name = place
     if match := _FILE.fullmatch(place) or _MODULE.fullmatch(place):
         name = names.of_text(kind or kind_of(load(f"{match[1]}:{match[2]}")), place)
@@ -231,13 +229,10 @@ def _register(names: ClassNames, given: Any) -> None:  # noqa: ANN401 - whatever
         )
 
 
-def _added(names: ClassNames, item: Any) -> Any:  # noqa: ANN401 - whatever a user writes
-    """Replace the class of a file in ``HOOK=METHOD.TERM`` by its name."""
-    hook, sign, rest = item.partition("=") if isinstance(item, str) else ("", "", "")
-    if not sign or not _FILE.fullmatch(rest):
-        return item
-    place, dot, term = rest.rpartition(".") if hook.strip() == "local_loss" else (rest, "", "")
-    return f"{hook}={names.of_text('method', place)}{dot}{term}"
+def _of_kind(given: Any) -> tuple[str, str]:  # noqa: ANN401 - whatever a user writes
+    """Return kind and place of ``[KIND/]PLACE``; an empty kind where none stands."""
+    kind, slash, rest = str(given).partition("/")
+    return (kind, rest) if slash and kind in KINDS else ("", str(given))
 
 
 def _list(given: Any) -> list[Any]:  # noqa: ANN401 - whatever a user writes

@@ -53,7 +53,7 @@ def name_classes(typed: Mapping[str, Any]) -> NamedOptions:
     """
     names, options = ClassNames.among(typed), dict(typed)
 
-    def name(kind: str, value: Any) -> Any:  # noqa: ANN401 - whatever a user writes
+    def name(_: str, kind: str, value: Any) -> Any:  # noqa: ANN401 - whatever a user writes
         if isinstance(value, type):
             return names.of_class(kind, value)
         if not isinstance(value, str) and marked_hooks(type(value)):
@@ -63,7 +63,7 @@ def name_classes(typed: Mapping[str, Any]) -> NamedOptions:
     further = options.get("classes")
     if further is not None and not isinstance(further, Mapping):
         listed = [further] if isinstance(further, (str, type)) else [*further]
-        options["classes"] = [item for item in listed if name("", item) is item]
+        options["classes"] = [item for item in listed if name("", "", item) is item]
     options, arrays = with_names(options, name), []
     if not isinstance(options.get("dataset"), (str, bool, int, float, type(None))):
         from protofl.data.in_memory import ARRAYS, ArrayData  # imports torch

@@ -38,8 +38,8 @@ class Request:
         out: The run folder, where one is given.
         resume: Whether to continue the run in it.
         save_recipe: Where to write the options as a recipe, if anywhere.
-        said: {plugin: its options that stand on the command line or among the arguments}; what only
-            the user may allow has to be there.
+        said: {plugin: its options that the user typed}. Options that need the user's consent must
+            be among them.
         set_by: {option: ``file NAME`` or ``recipe NAME``} of options that the user did not type.
         quiet: Whether a ``--config`` file asks for the last table only.
         extra: Plugin classes that are not installed, {(kind, name): class}.
