@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from protofl.data.dataset import Dataset
 from protofl.federation.participation import check_participation
 from protofl.federation.plan import Plan
 from protofl.federation.round_totals import check_measures
@@ -12,7 +13,7 @@ from protofl.system.torch_state import standard_torch
 
 
 @standard_torch()
-def plan_run(request: Request, note: Callable[[str], None]) -> Plan:
+def plan_run(request: Request, note: Callable[[str], None], data: Dataset | None = None) -> Plan:
     """Return the plan of a request, checked: what it asks for can be done with these data.
 
     Its engine is chosen. ``--backend auto`` remains until the dry step has measured the work
@@ -21,6 +22,7 @@ def plan_run(request: Request, note: Callable[[str], None]) -> Plan:
     Args:
         request: What is asked for.
         note: Takes lines for the user.
+        data: Data to use instead of loading the data set.
 
     Raises:
         UsageError: Something asked for can't be done.
@@ -31,6 +33,7 @@ def plan_run(request: Request, note: Callable[[str], None]) -> Plan:
         registry=request.registry,
         said=request.said,
         home=request.home,
+        data=data,
         set_by=request.set_by,
         recorded=request.recorded,
     )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from protofl.errors import UsageError
 from protofl.hooks.discovery.registry import Registry
@@ -114,86 +114,59 @@ def read_request(
     _check_is_no_file(typed.get("method"))
     check_texts([typed, config, out, save_recipe])
     typed, notes = name_plugins(typed, "" if config is not None else file, extra)
-    about: dict[str, Any] = {"extra": extra or {}, "notes": tuple(notes)}
-    if save_recipe is not None:
-        about["save_recipe"] = Path(save_recipe)
-        check_new_table(about["save_recipe"], "--save-recipe")
+    place = None if out is None else Path(out)
+    target = None if save_recipe is None else Path(save_recipe)
+    if target is not None:
+        check_new_table(target, "--save-recipe")
     allow_folder(typed.get("data_dir"))
+    about: dict[str, Any] = {"extra": extra or {}, "notes": tuple(notes), "save_recipe": target}
     if resume:
-        for given, flag in ((save_recipe, "--save-recipe"), (config, "--config")):
-            if given is not None:
+        for value, flag in ((save_recipe, "--save-recipe"), (config, "--config")):
+            if value is not None:
                 raise UsageError(f"--resume continues the run as it was; leave {flag} out")
-        if out is None:
+        if place is None:
             raise UsageError("--resume needs --out: the folder of the interrupted run")
-        above = parse_options(typed)
-        own = above.get("options", {})
-        return Request(above, out=Path(out), resume=True, said=own, **about)
-    below = _Below() if config is None else _below(config, typed, file, out)
+        options = parse_options(typed)
+        return Request(options, place, resume, said=options.get("options", {}), **about)
+    below, needs = Request({}, place), dict[str, str]()
+    if config is not None:
+        below, needs = _below(config, typed, place, file)
     above = parse_options(typed, str(typed.get("method") or below.options.get("method") or ""))
     merged = of_method(merge_options(below.options, above))
-    named = named_in(merged) & named_in(below.options) if below.needs else set()
-    check_needs(below.where, below.needs, {(k, name) for k, name in named if name in below.needs})
-    place = out if out is not None else below.out
-    about |= {"out": None if place is None else Path(place), "quiet": below.quiet}
-    about |= {"home": below.home, "recorded": below.recorded}
-    request = Request(merged, **about)
+    if needs:
+        named = named_in(merged) & named_in(below.options)
+        check_needs(f"--config {config}", needs, {(k, name) for k, name in named if name in needs})
+    request = replace(below, options=merged, **about)
     options = with_recipe(merged, request.registry)
     recipe = f"recipe {options.get('recipe', {}).get('name', '')}"
     set_by = {**below.set_by, **dict.fromkeys(options.keys() - merged.keys(), recipe)}
-    said = of_method({**options, "options": above.get("options", {})})["options"]
     set_by = {key: who for key, who in set_by.items() if key not in above}
+    said = of_method({**options, "options": above.get("options", {})})["options"]
     return request.with_options(options, said=said, set_by=set_by)
 
 
-class _Below(NamedTuple):
-    """The content of a ``--config`` file, or of a program's table.
-
-    Attributes:
-        options: Its options, parsed.
-        where: The file, for errors.
-        needs: {plugin: the distribution that has it}, of a recipe.
-        set_by: {option: who set it}; empty for what was the default in a recorded run.
-        out: Its run folder.
-        quiet: Whether it asks for the last table only.
-        home: The folder of the file.
-        recorded: Whether it is the ``config.json`` of a run.
-    """
-
-    options: dict[str, Any] = {}
-    where: str = ""
-    needs: Mapping[str, str] = {}
-    set_by: Mapping[str, str] = {}
-    out: str | None = None
-    quiet: bool = False
-    home: Path = Path()
-    recorded: bool = False
-
-
 def _below(
-    config: str | Path | Mapping[str, Any],
-    typed: Mapping[str, Any],
-    source: str,
-    out: str | Path | None,
-) -> _Below:
-    """Return the options of a file, and check that it names no class or folder without consent.
+    config: str | Path | Mapping[str, Any], typed: Mapping[str, Any], out: Path | None, source: str
+) -> tuple[Request, dict[str, str]]:
+    """Return the request of a ``--config`` file alone, and the distributions that it needs.
 
     The data folder of a run's record never counts.
 
     Args:
-        config: The file, or what it holds.
+        config: The file, or what a program gives in its place.
         typed: The options that win over it.
-        source: The file of which a program gives the content.
         out: The run folder that the user gave.
+        source: The file of which a program gives the content.
 
     Raises:
-        UsageError: The file can't be read, or names what it may not.
+        UsageError: The file can't be read, or names a class or a folder without consent.
     """
     if isinstance(config, Mapping):
         table, where, home, name = config, "the options", Path(), ""
     else:
         table, where = read_table(Path(config), "--config", "options"), f"--config {config}"
         home, name = Path(config).parent, f"file {Path(config).name}"
-    options, recorded = options_in(table), "versions" in table
+    options, recorded, needs = options_in(table), "versions" in table, read_needs(table)
     check_texts(options)
     data = options.get("data_dir")
     if data is not None and not is_data_folder(data):
@@ -202,20 +175,20 @@ def _below(
         else:
             check_output("data_dir", data, where, home)
     place, quiet = options.pop("out", None), options.pop("quiet", False)
-    if place and out is None and not is_inside(place, Path.cwd()):
-        check_output("out", place, where, home)
+    if place and out is None:
+        if not is_inside(place, Path.cwd()):
+            check_output("out", place, where, home)
+        out = Path(str(place))
     if not isinstance(quiet, bool):
         raise UsageError(f"{where}: quiet is {quiet!r}", do="write true or false")
     options, _ = name_plugins(options, source or where)
     options = parse_options(options, str(typed.get("method") or options.get("method") or ""))
     check_names(options, f"option in {where}:", ("out", "quiet"))
-    sources, needs = sources_in(table), read_needs(table)
-    if sources:
-        set_by = dict.fromkeys(options, "") | sources
-    else:
-        set_by = dict.fromkeys(options, name) if name else {}
-    out_of = str(place) if place else None
-    return _Below(options, where, needs if name else {}, set_by, out_of, quiet, home, recorded)
+    sources = sources_in(table)
+    default = "" if sources else name  # a recorded run says who set what is no default
+    set_by = {**dict.fromkeys(options, default), **sources} if sources or name else {}
+    found = Request(options, out, set_by=set_by, quiet=quiet, home=home, recorded=recorded)
+    return found, needs if name else {}
 
 
 def sources_in(recorded: Mapping[str, Any]) -> dict[str, str]:
