@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
@@ -186,3 +188,33 @@ def test_a_request_that_changes_keeps_its_registry():
     other = request.with_options({**request.options, "block": ["method/fedtgp"]})
     assert other.registry is not request.registry
     assert replace(request, out=None).options == request.options
+
+
+# --- the drawing of the page ----------------------------------------------------------------------
+
+PAGE = Path(__file__).parents[3] / "docs/background/architecture.md"
+BOXES = ("read_request", "build", "make", "choose_backend", "start")
+"""The functions that end the boxes of the drawing, in its order."""
+
+
+def test_the_page_draws_the_way_of_the_options(tmp_path):
+    """Each box of the drawing is left once, in the drawing's order."""
+    block = re.search(r"<!-- options -->\n```text\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    drawn = re.findall(r"^ +\d \w+ +(\S+\.py)", block[1], re.MULTILINE)
+    left = []
+
+    def watch(frame, event, _):
+        code, caller = frame.f_code, frame.f_back and frame.f_back.f_code.co_name
+        if event != "return" or code.co_name not in BOXES or caller == "validated_defaults":
+            return
+        place = Path(code.co_filename)
+        if PAGE.parents[2] in place.parents:
+            left.append(place.relative_to(PAGE.parents[2]).as_posix())
+
+    options = {**GIVEN, "backend": "auto", "out": tmp_path / "run", "progress": False}
+    sys.setprofile(watch)
+    try:
+        pf.run("local", **options)
+    finally:
+        sys.setprofile(None)
+    assert [place for place in left if place in drawn] == drawn
