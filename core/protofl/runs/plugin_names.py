@@ -208,7 +208,10 @@ def name_plugins(
         check_code(places_in(typed), file)
     else:
         allow(place for places in places_in(typed).values() for place in places)
-    names, options = ClassNames.among(typed, extra), dict(typed)
+    options = dict(typed)
+    if isinstance(options.get("class"), Mapping):
+        options["classes"] = options.pop("class")
+    names = ClassNames.among(options, extra)
     for option in ("class", "classes"):
         if not isinstance(options.get(option), Mapping):
             for item in _list(options.pop(option, None) or []):
