@@ -153,10 +153,9 @@ def _with_defaults(
 ) -> tuple[Settings, dict[str, str]]:
     """Return settings with defaults of method, data set and models, and who set each option."""
     given, own = settings.model_fields_set, settings.options
-    width, data = getattr(group, "feature_dim", None), f"data set {dataset.name}"
-    defaults: dict[str, Any] = {} if width is None else {"feature_dim": width}
-    models = f"models {settings.models.partition(':')[0]}"
-    set_by = dict.fromkeys(defaults, models) | {"clients": data}
+    main, data = composition.main, f"data set {dataset.name}"
+    width = getattr(group, "feature_dim", None)
+    of_models = {} if width is None else {"feature_dim": width}
     of_data = _defaults_of_data(dataset, group, own.get("models", ()), recorded=recorded)
     of_plugins = of_data.pop("options", {})
     if by := getattr(dataset.config, "by", None):
@@ -166,20 +165,22 @@ def _with_defaults(
                 f"--partition {settings.partition} and dataset.by={by} both divide the samples",
                 do="leave one of them out",
             )
-    defaults |= of_data
-    set_by |= dict.fromkeys(of_data, data)
-    asked = composition.members[composition.main].call("run_defaults") or {}
-    check_names(asked, f"option in run_defaults of {composition.main}:")
+    asked = composition.members[main].call("run_defaults") or {}
+    check_names(asked, f"option in run_defaults of {main}:")
+    defaults, set_by = dict[str, Any](), {"clients": data}
+    models = f"models {settings.models.partition(':')[0]}"
+    for who, values in ((models, of_models), (data, of_data), (f"method {main}", asked)):
+        defaults |= values
+        set_by |= dict.fromkeys(values, who)
+    set_by |= dict.fromkeys(given, "user")
     options = dict(own)
     for owner, values in of_plugins.items():
-        chosen = {"lr_schedule" if owner == "schedule" else owner} - {"models"}
-        if not chosen & {*asked, *given}:
-            options[owner] = {**values, **options.get(owner, {})}
+        chosen = "lr_schedule" if owner == "schedule" else owner
+        if chosen == "models" or chosen not in {*asked, *given}:
+            options[owner] = {**values, **own.get(owner, {})}
             set_by |= {f"{owner}.{key}": data for key in values if key not in own.get(owner, {})}
-    set_by |= dict.fromkeys(asked, f"method {composition.main}") | dict.fromkeys(given, "user")
-    defaults = {key: value for key, value in {**defaults, **asked}.items() if key not in given}
-    update = validated_defaults(defaults) | {"options": options}
-    return settings.model_copy(update=update), set_by
+    free = {key: value for key, value in defaults.items() if key not in given}
+    return settings.model_copy(update={**validated_defaults(free), "options": options}), set_by
 
 
 def _defaults_of_data(
