@@ -154,12 +154,15 @@ def test_no_string_names_a_module_of_a_higher_layer():
                     assert not up, f"{module}:{node.lineno} names {up}"
 
 
-def test_a_run_loads_no_workbench():
-    program = "import sys, protofl.runs.lifecycle; print(*sys.modules)"
+def test_a_run_loads_no_workbench_and_nothing_to_reuse_or_resume():
+    program = "import sys, protofl.runs.python_api; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     loaded = done.stdout.split()
     assert not [name for name in loaded if name.split(".")[0] == "protofl_workbench"]
+    assert not {f"protofl.runs.{name}" for name in ("reuse", "requested_run", "resumption")} & {
+        *loaded
+    }
 
 
 # --- files between the command and the loss -------------------------------------------------------

@@ -12,6 +12,7 @@ from runtime_toys import request_of_program
 from torch import nn
 
 import protofl as pf
+from protofl.runs.request import read_request
 from protofl_plugins.methods.fedproto import FedProto
 from protofl_plugins.models.mlp import MLPs
 
@@ -225,6 +226,15 @@ def test_a_package_may_not_have_the_name_of_an_installed_one(tmp_path):
     inside.write_text(SOURCE)
     with pytest.raises(pf.UsageError, match="another installed package is called 'json'"):
         request_of_program({"method": f"{inside}:MyMethod"})
+
+
+@pytest.mark.parametrize("key", ["class", "classes"])
+def test_a_file_may_have_a_table_of_classes(file, key):
+    pf.trust_code(file)
+    table = {"method": "my-method", key: {"method/my-method": f"{file}:MyMethod"}}
+    request = read_request({}, config=table)
+    assert request.options["classes"] == {"method/my-method": f"{file}:MyMethod"}
+    assert request.registry.find("method", "my-method").distribution == "this program"
 
 
 def test_a_file_that_was_changed_is_loaded_again(file):
