@@ -183,7 +183,10 @@ def start(options: dict[str, Any], folder: Path, file: str | None, double: bool)
     global _loop
     if double:
         _opened.enter_context(double_precision())
-    _loop = open_loop(Plan.make(options, report=lambda line: None), folder, file)
+    plan = Plan.make(options, report=lambda line: None)
+    if plan.settings.backend == "auto":
+        plan = plan.choosing("backend", "process")
+    _loop = open_loop(plan, folder, file)
     _opened.callback(_loop.close)
 
 

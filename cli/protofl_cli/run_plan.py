@@ -43,20 +43,22 @@ def show_run_plan(request: Request) -> None:
     Raises:
         UsageError: The run would not start.
     """
+    from protofl.records.row import Row
+    from protofl.runs.automatic_choices import choose_backend
     from protofl.runs.dry_step.dry_run import dry_step
-    from protofl.runs.lifecycle import plan_run
+    from protofl.runs.planning import plan_run
 
     notes: list[str] = []
     with render.waiting("planning"):
         plan = plan_run(request, notes.append)
-    settings = plan.settings
+    settings, measured = plan.settings, list[Row]()
     render.heading(f"{run_name(plan)} · {settings.models} · {settings.dataset}", "plan")
-    render.pairs(composition_rows(plan))
-    here = not plan.data.x.is_meta
     with render.waiting("measuring"):
         if settings.dry_step:
-            dry_step(plan, notes.append)
-        costs = costs_of(plan) if here else None
+            dry_step(plan, notes.append, measured.append)
+        plan = choose_backend(plan, [], measured, notes.append)
+        costs = None if plan.data.x.is_meta else costs_of(plan)
+    render.pairs(composition_rows(plan))
     for note in dict.fromkeys([*notes, *plan.notes, *plan.split(0).notes]):
         render.text(f"  note: {note}", "yellow")
     render.text()
@@ -134,11 +136,10 @@ def _time(plan: Plan, seconds: float) -> str:
     """Return the estimated time, with the processes that the run would use."""
     from protofl.system.machine import usable_cores
 
-    s = plan.settings
-    hosts = 1
-    if s.backend in ("auto", "process"):
+    s, hosts = plan.settings, 1
+    if s.backend == "process":
         hosts = s.workers or min(len(usable_cores()), plan.info.participants)
-    if s.backend not in ("auto", "process", "local"):
+    if s.backend not in ("process", "local"):
         return f"about {clock(seconds)} in one process; backend {s.backend} was not measured"
     words = f"about {clock(seconds / hosts)}"
     return f"{words} with {count(hosts, 'process', 'processes')}, by steps measured now"

@@ -11,11 +11,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from runtime_toys import request_of_program
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl.runs.lifecycle import start
-from protofl.runs.plugin_names import named_request
 
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "core"
@@ -154,12 +154,15 @@ def test_no_string_names_a_module_of_a_higher_layer():
                     assert not up, f"{module}:{node.lineno} names {up}"
 
 
-def test_a_run_loads_no_workbench():
-    program = "import sys, protofl.runs.lifecycle; print(*sys.modules)"
+def test_a_run_loads_no_workbench_and_nothing_to_reuse_or_resume():
+    program = "import sys, protofl.runs.python_api; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     loaded = done.stdout.split()
     assert not [name for name in loaded if name.split(".")[0] == "protofl_workbench"]
+    assert not {f"protofl.runs.{name}" for name in ("reuse", "requested_run", "resumption")} & {
+        *loaded
+    }
 
 
 # --- files between the command and the loss -------------------------------------------------------
@@ -192,7 +195,7 @@ def way(tmp_path_factory, few):
     folder = tmp_path_factory.mktemp("way")
     options = {"models": "cnn4", "clients": 2, "rounds": 1, "dry_step": False, "backend": "local"}
     options |= {"dataset": few, "data_dir": folder}
-    request, _ = named_request({"method": Asks, **options})
+    request = request_of_program({"method": Asks, **options})
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         start(request, pf.events.ignore)

@@ -9,6 +9,7 @@ import atexit
 import math
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -17,6 +18,8 @@ from torch import nn
 import protofl as pf
 from protofl.federation.federation import Federation
 from protofl.federation.plan import Plan
+from protofl.runs.program_classes import name_classes
+from protofl.runs.request import read_request
 from protofl.testing import toy as toyfed
 
 DATA = Path(tempfile.mkdtemp(prefix="protofl-tests-"))
@@ -116,3 +119,10 @@ def train(method, out, **options):
 def without_times(rows):
     """Return rows of metrics.jsonl without the fields that differ between identical runs."""
     return [{k: v for k, v in row.items() if k not in ("seconds", "time")} for row in rows]
+
+
+def request_of_program(typed, **places):
+    """Return the request for options with classes in place of names, as `protofl.run` makes it."""
+    named = name_classes(typed)
+    request = read_request(named.typed, extra=named.extra, **places)
+    return replace(request, notes=(*named.notes, *request.notes))

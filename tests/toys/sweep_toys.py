@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from runtime_toys import GIVEN, without_times
+from runtime_toys import GIVEN, request_of_program, without_times
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
-from protofl.runs.plugin_names import named_request
 from protofl.runs.request import Request
 from protofl.system.options.parsing import parse_options
 from protofl_workbench.batch import batch_events as events
@@ -58,8 +57,8 @@ def request_of(method=Scaled, **options):
     """Return the request for a toy run."""
     options = {**GIVEN, "dry_step": False, **options}
     if isinstance(method, str):
-        return named_request({**options, "method": method})[0]
-    # `named_request` does the same, but searches all installed plugins.
+        return request_of_program({**options, "method": method})
+    # `request_of_program` does the same, but searches all installed plugins.
     given = parse_options({**options, "method": "scaled"})
     return Request(given, extra={("method", "scaled"): method})
 

@@ -133,7 +133,7 @@ def _make(
     from protofl.system.options.table import default_values
 
     clients, seed, public, subset = numbers
-    named = name_plugins(chosen).typed
+    named, _ = name_plugins(chosen)
     registry = Registry.of(named)
     dataset = choose(registry, "dataset", named["dataset"], options["dataset"])
     usual = default_values() | getattr(dataset.plugin, "defaults", {})

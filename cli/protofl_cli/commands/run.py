@@ -108,8 +108,7 @@ def run(
     130: interrupted (finished rounds are saved).
     """
     from protofl.errors import Diverged, RunFailure
-    from protofl.runs.plugin_names import named_request
-    from protofl.system.options.table import build
+    from protofl.runs.request import read_request
     from protofl_cli.run_plan import show_run_plan
     from protofl_cli.screen import Screen
 
@@ -119,7 +118,7 @@ def run(
     typed = {name.removesuffix("_"): value for name, value in given.items()}
     try:
         with screen:
-            request, found = named_request(
+            request = read_request(
                 {"method": method, **typed},
                 config=config,
                 out=out,
@@ -127,19 +126,19 @@ def run(
                 save_recipe=save_recipe,
             )
             screen.quiet = quiet or request.quiet or plan
-            # Find wrong options before torch is loaded.
-            given = {name: value for name, value in request.options.items() if value != ""}
-            screen.loading(f"resuming {out}" if resume else _title(build(given)))
+            # Wrong options are found here, before torch is loaded.
+            screen.loading(f"resuming {out}" if resume else _title(request.settings))
             with put_off():
                 from protofl.federation.events import Note
                 from protofl.runs.lifecycle import start
-                from protofl.runs.reuse import run_or_reuse
 
-            for line in found.notes:
+            for line in request.notes:
                 screen(Note(line))
             if plan:
                 show_run_plan(request)
             elif reuse is not None:
+                from protofl.runs.reuse import run_or_reuse
+
                 run_or_reuse(request, reuse, screen)
             else:
                 start(request, screen)

@@ -87,16 +87,16 @@ def show(
 def _placed(name: str, block: list[str]) -> tuple[Registry, str]:
     """Return the plugins with a class given by its place, and KIND/NAME of this class."""
     from protofl.hooks.discovery.registry import Registry
-    from protofl.runs.plugin_names import NamedOptions, places_in
+    from protofl.runs.plugin_names import ClassNames, places_in
     from protofl.system.consent import allow
 
     with contextlib.redirect_stdout(sys.stderr):
         allow(places_in({"class": name}).get("class", ()))
-        given = NamedOptions({"block": block})
-        found = given.name("", name)
-    for label, where in given.typed.get("classes", {}).items():
+        names = ClassNames(block=block)
+        found = names.of_text("", name)
+    for label, where in names.classes.items():
         argument = found.partition(":")[1:]
-        return Registry(given.typed["block"], classes={label: where}), "".join((label, *argument))
+        return Registry(names.block, classes={label: where}), "".join((label, *argument))
     return Registry(block), found
 
 

@@ -173,7 +173,7 @@ def sweep(
                 _execute(asked, resume, screen, go_on)
             else:
                 typed = {"method": method, **typed}
-                asked, _, notes = requested_sweep(
+                asked, notes = requested_sweep(
                     typed, grid or (), config=config, runs=runs, most=most, **own
                 )
                 for line in notes:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,17 +32,17 @@ from protofl.data.split import (
 from protofl.errors import UsageError
 from protofl.federation import inputs
 from protofl.federation.information import checked, run_info, settle
-from protofl.federation.resolution import Extra, Resolution, resolve, resolved
+from protofl.federation.resolution import resolve, resolved
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.models.architecture import Architecture, SplitModel
 from protofl.hooks.models.flops import cost
 from protofl.hooks.models.optimisers import Schedule, schedule_of
 from protofl.hooks.plugin.composition import Composition
-from protofl.hooks.plugin.members import Choice, plugins_of_kinds
+from protofl.hooks.plugin.members import Choice, choose, plugins_of_kinds
 from protofl.hooks.views.run_info import RunInfo
 from protofl.system.consent import allow
 from protofl.system.options.settings import Settings
-from protofl.system.options.table import untracked
+from protofl.system.options.table import CHOOSING, build, untracked
 from protofl.system.randomness import global_stream
 from protofl.system.torch_state import standard_torch
 
@@ -49,12 +50,13 @@ if TYPE_CHECKING:
     from protofl.federation.initial_weights import InitialWeights
 
 
-@dataclass
+@dataclass(frozen=True)
 class Plan:
-    """A planned run: settings, plugins, data and split.
+    """A planned run: settings, plugins, data and split. It never changes; `replace` makes others.
 
     Attributes:
-        settings: All options, resolved.
+        settings: All options, resolved. ``auto`` remains where only a measurement can decide
+            (`protofl.runs.automatic_choices`).
         registry: Where its plugins were found.
         composition: The method, donors and wrappers.
         choices: The other plugins, by kind; metrics and trackers, of which there may be several,
@@ -76,7 +78,7 @@ class Plan:
     settings: Settings
     registry: Registry
     composition: Composition
-    choices: dict[str, Choice]
+    choices: Mapping[str, Choice]
     data: Dataset
     public_data: Dataset | None
     splits: Callable[[int], Split]
@@ -84,10 +86,15 @@ class Plan:
     info: RunInfo
     model_input: ModelInput
     device: torch.device
-    notes: list[str]
+    notes: Sequence[str]
     dry: bool = False
     checks_steps: bool = False
-    set_by: dict[str, str] = field(default_factory=dict)
+    set_by: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("choices", "set_by"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+        object.__setattr__(self, "notes", tuple(self.notes))
 
     # --- making one ---------------------------------------------------------------------------
 
@@ -95,55 +102,69 @@ class Plan:
     @standard_torch()
     def make(
         cls,
-        given: Mapping[str, Any],
-        extra: Extra | None = None,
+        given: Mapping[str, Any] | Settings,
+        extra: Mapping[tuple[str, str], type] | None = None,
         report: inputs.Report = to_stderr,
         registry: Registry | None = None,
         said: Mapping[str, Container[str]] | None = None,
         home: Path = Path(),
         data: Dataset | None = None,
         *,
+        set_by: Mapping[str, str] | None = None,
         recorded: bool = False,
     ) -> Plan:
         """Resolve what was given with the defaults of the method, the data set and the list.
 
         Args:
-            given: Options by the names of `protofl.system.options.settings`; None means not given.
+            given: Validated settings; or options by the names of
+                `protofl.system.options.settings`, where None means not given.
             extra: Plugin classes that are not installed, {(kind, name): class}.
             report: Takes a line when something takes long (a download).
             registry: Used with its extra and blocked plugins, instead of a new registry.
             said: See `resolve`.
             home: See `resolve`.
             data: Data to use instead of loading the data set.
+            set_by: {option: who set it} of given options that the user did not type; empty for
+                those that nobody set.
             recorded: See `resolve`.
 
         Raises:
             UsageError: Anything is unknown, out of range, or does not fit together.
         """
-        given = {key: value for key, value in given.items() if value is not None}
+        if not isinstance(given, Settings):
+            given = build({key: value for key, value in given.items() if value is not None})
+        names, registry = given.model_fields_set, registry or Registry.of(vars(given), extra)
         # 1. The options, and the plugins that they choose.
-        found = resolve(given, extra, registry, said, home, recorded=recorded)
+        found = resolve(given, registry, said, home, recorded=recorded)
         settings, composition, choices = found.settings, found.composition, found.choices
         # 2. The data, the public data, and what they become for the models.
         choices, data, read_as = inputs.load_for_group(
-            choices, found.registry, settings.data_dir, report, data
+            choices, registry, settings.data_dir, report, data
         )
         public, own_public = inputs.public_data(
-            settings, composition, data, found.registry, report, given="public" in given
+            settings, composition, data, registry, report, given="public" in names
         )
-        clients = _count_clients(found, data, given.get("clients"))
+        clients = number_of_clients(
+            data,
+            given.clients if "clients" in names else None,
+            settings.clients,
+            partial(choices["partitioner"].call, "count_clients"),
+        )
+        who = dict(found.set_by)
+        if data.split is None and clients != settings.clients:
+            who["clients"] = f"partition {choices['partitioner'].name}"
         settings = settings.model_copy(update={"clients": clients, "public": public})
         model_input, notes = inputs.model_input_for(
-            data.sample, choices["model-group"], found.registry, augment=settings.augment
+            data.sample, choices["model-group"], registry, augment=settings.augment
         )
         # 3. What hooks may know of the run; what they ask of it; options that depend on it.
         generator = choices.get("generator")
-        info = run_info(settings, choices, data, model_input, own_public, found.registry)
+        info = run_info(settings, choices, data, model_input, own_public, registry)
         settle(composition, settings, info)
         settings = checked(settings, info, data, choices["selection"].plugin)
         return cls(
             settings=resolved(settings, composition, choices),
-            registry=found.registry,
+            registry=registry,
             composition=composition,
             choices=choices,
             data=data,
@@ -153,9 +174,25 @@ class Plan:
             info=info,
             model_input=model_input,
             device=found.device,
-            notes=[*inputs.about(data, given), *inputs.about_encoder(choices), *read_as, *notes],
-            set_by=found.set_by,
+            notes=[*inputs.about(data, names), *inputs.about_encoder(choices), *read_as, *notes],
+            set_by={name: by for name, by in {**who, **(set_by or {})}.items() if by},
         )
+
+    def choosing(self, option: str, name: str, own: Mapping[str, Any] | None = None) -> Plan:
+        """Return the plan with another plugin of ``engine`` or ``backend``.
+
+        Args:
+            option: The option that names the plugin.
+            name: The plugin's name.
+            own: The plugin's options; by default its defaults.
+        """
+        kind = CHOOSING[option]
+        choice = choose(self.registry, kind, name, own)
+        options = {key: value for key, value in self.settings.options.items() if key != option}
+        if dumped := choice.dump():
+            options[option] = dumped
+        settings = self.settings.model_copy(update={option: name, "options": options})
+        return replace(self, settings=settings, choices={**self.choices, kind: choice})
 
     @cached_property
     def metrics(self) -> list[Choice]:
@@ -331,15 +368,6 @@ class Plan:
         if len(info.architectures) == 1:
             return 1.0
         return cost(architecture, *info.sizes_of(architecture))
-
-
-def _count_clients(found: Resolution, data: Dataset, given: int | None) -> int:
-    """Return M, and note in ``set_by`` if the partitioner counted it."""
-    partitioner, usual = found.choices["partitioner"], found.settings.clients
-    clients = number_of_clients(data, given, usual, partial(partitioner.call, "count_clients"))
-    if data.split is None and clients != usual:
-        found.set_by["clients"] = f"partition {partitioner.name}"
-    return clients
 
 
 def _same(one: Any, other: Any) -> bool:  # noqa: ANN401 - JSON values

@@ -1,8 +1,8 @@
-"""Resolution of options: plugins and values of a run, before any data is loaded."""
+"""Resolution of settings: plugins and values of a run, before any data is loaded."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 
 from protofl.errors import ProtoflError, UsageError
 from protofl.federation.client_arrivals import tuning_epochs
+from protofl.hooks.discovery.kinds import hooks_of
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.models.optimisers import training_options
 from protofl.hooks.plugin.composition import Composition
@@ -18,12 +19,19 @@ from protofl.hooks.plugin.members import Choice, choose, choose_several, donatio
 from protofl.system.device import device_of
 from protofl.system.files.home import expand_user
 from protofl.system.machine import usable_cores
-from protofl.system.options.plugin_options import check_consent, from_data
+from protofl.system.options.plugin_options import Config, check_consent, from_data
 from protofl.system.options.settings import Settings
-from protofl.system.options.table import CHOOSING, OWNERS, SEVERAL, UPDATES, build, check_names
+from protofl.system.options.table import (
+    CHOOSING,
+    OWNERS,
+    SEVERAL,
+    UPDATES,
+    check_names,
+    validated_defaults,
+)
 
-Extra = Mapping[tuple[str, str], type]
-"""Plugin classes that are not installed, {(kind, name): class}."""
+FIRST_ENGINE = "eager"
+"""The engine of ``auto`` on CUDA until others have been compared with it."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +40,6 @@ class Resolution:
 
     Attributes:
         settings: All options, with the defaults of the method, the data set and the models.
-        registry: Where the plugins were found.
         composition: The method, donors and wrappers.
         choices: The other plugins, by kind; metrics and trackers, of which there may be several,
             by ``metric/NAME``.
@@ -42,7 +49,6 @@ class Resolution:
     """
 
     settings: Settings
-    registry: Registry
     composition: Composition
     choices: dict[str, Choice]
     device: torch.device
@@ -50,20 +56,18 @@ class Resolution:
 
 
 def resolve(
-    given: Mapping[str, Any],
-    extra: Extra | None = None,
-    registry: Registry | None = None,
+    settings: Settings,
+    registry: Registry,
     said: Mapping[str, Container[str]] | None = None,
     home: Path = Path(),
     *,
     recorded: bool = False,
 ) -> Resolution:
-    """Resolve options with the defaults of the method, the data set and the models.
+    """Resolve settings with the defaults of the method, the data set and the models.
 
     Args:
-        given: Options by name.
-        extra: Plugin classes that are not installed.
-        registry: Where plugins are found, in place of a registry of the run's own.
+        settings: The options that were given, validated.
+        registry: Where plugins are found.
         said: {plugin: its options that the user gave, not a file}; None where that is all.
         home: The folder of the file that gave the others.
         recorded: True if the options are those of a recorded run. A record has all options of its
@@ -73,27 +77,22 @@ def resolve(
     Raises:
         UsageError: An option is unknown, out of range, or does not fit another one.
     """
-    settings = build(given)
-    registry = registry or Registry.of(vars(settings), extra)
+    # 1. The method with its donors and wrappers, the data set and the models: they have defaults.
     composition = _composed(registry, settings)
-    choices = _chosen(registry, settings, "dataset", "models")
-    settings, set_by = _with_defaults(given, composition, choices, recorded=recorded)
-    choices |= _chosen(registry, settings, "models")  # with the data set's defaults for them
-    if settings.feature_dim == "native":
-        _check_native_widths(registry, composition, choices["model-group"])
+    dataset = choose(registry, "dataset", settings.dataset, settings.options.get("dataset"))
+    group = registry.load("model-group", settings.models.partition(":")[0])
+    settings, set_by = _with_defaults(settings, composition, dataset, group, recorded=recorded)
+    # 2. What depends on this machine.
     device = device_of(settings.device)
-    if settings.engine == "auto" and device.type != "cuda":
-        settings = settings.model_copy(update={"engine": "eager"})
-    choices |= _chosen(registry, settings, *_further(registry, settings, composition))
-    own = settings.options | training_options(vars(settings))
-    settings = settings.model_copy(update={"options": own})
-    settings = _placed(settings, choices["engine"], device, registry.extra)
-    choices |= _chosen(registry, settings, "backend")
-    choices |= choose_several(registry, vars(settings), composition.members)
+    settings = _placed(settings, registry, device)
+    # 3. All other plugins, with their options.
+    choices = {"dataset": dataset, **_chosen(registry, settings, composition)}
+    if settings.feature_dim == "native":
+        _check_native_widths(registry, composition, group)
     if said is not None:
         for owner, part in parts_of(composition, choices).items():
             check_consent(part.config, owner, said.get(owner, ()), home)
-    return Resolution(settings, registry, composition, choices, device, set_by)
+    return Resolution(settings, composition, choices, device, set_by)
 
 
 def _composed(registry: Registry, settings: Settings) -> Composition:
@@ -120,7 +119,7 @@ def _composed(registry: Registry, settings: Settings) -> Composition:
     return composition
 
 
-def _check_native_widths(registry: Registry, composition: Composition, group: Choice) -> None:
+def _check_native_widths(registry: Registry, composition: Composition, group: type) -> None:
     """Check that all methods of a run take features of several widths.
 
     Raises:
@@ -133,7 +132,7 @@ def _check_native_widths(registry: Registry, composition: Composition, group: Ch
                 f"{method.name} needs features of one width, and --feature-dim native keeps each "
                 "architecture's own",
                 f"methods that take native widths: {', '.join(able)}",
-                f"give a number: --feature-dim {getattr(group.plugin, 'feature_dim', 512)}",
+                f"give a number: --feature-dim {getattr(group, 'feature_dim', 512)}",
             )
 
 
@@ -144,58 +143,48 @@ def _takes_widths(registry: Registry, method: str) -> bool:
         return False
 
 
-def _chosen(registry: Registry, settings: Settings, *options: str) -> dict[str, Choice]:
-    """Return the plugins that options of `CHOOSING` name, by kind, with their own options."""
-    names = {o: getattr(settings, o) for o in options}
-    names |= {o: UNDECIDED[o] for o in names if names[o] == "auto" and o in UNDECIDED}
-    return {
-        CHOOSING[o]: choose(registry, CHOOSING[o], name, settings.options.get(o))
-        for o, name in names.items()
-    }
-
-
-UNDECIDED = {"engine": "eager", "backend": "process"}
-"""Plugins until a run decides what ``auto`` means, in `protofl.runs`."""
-
-
 def _with_defaults(
-    given: Mapping[str, Any],
+    settings: Settings,
     composition: Composition,
-    choices: Mapping[str, Choice],
+    dataset: Choice,
+    group: type,
     *,
     recorded: bool,
 ) -> tuple[Settings, dict[str, str]]:
-    """Return the given options with defaults of method, data set and models, and who set each."""
-    width = getattr(choices["model-group"].plugin, "feature_dim", None)
-    defaults: dict[str, Any] = {} if width is None else {"feature_dim": width}
-    data = f"data set {choices['dataset'].name}"
-    set_by = dict.fromkeys(defaults, f"models {choices['model-group'].name}") | {"clients": data}
-    of_data = defaults_of_data(choices["dataset"], choices["model-group"], given, recorded=recorded)
+    """Return settings with defaults of method, data set and models, and who set each option."""
+    given, own = settings.model_fields_set, settings.options
+    main, data = composition.main, f"data set {dataset.name}"
+    width = getattr(group, "feature_dim", None)
+    of_models = {} if width is None else {"feature_dim": width}
+    of_data = _defaults_of_data(dataset, group, own.get("models", ()), recorded=recorded)
     of_plugins = of_data.pop("options", {})
-    if by := getattr(choices["dataset"].config, "by", None):
+    if by := getattr(dataset.config, "by", None):
         of_data["partition"] = f"column:{by}"
-        if given.get("partition") not in (None, of_data["partition"]):
+        if "partition" in given and settings.partition != of_data["partition"]:
             raise UsageError(
-                f"--partition {given['partition']} and dataset.by={by} both divide the samples",
+                f"--partition {settings.partition} and dataset.by={by} both divide the samples",
                 do="leave one of them out",
             )
-    defaults |= of_data
-    set_by |= dict.fromkeys(of_data, data)
-    asked = composition.members[composition.main].call("run_defaults") or {}
-    check_names(asked, f"option in run_defaults of {composition.main}:")
-    options = dict(given.get("options", {}))
+    asked = composition.members[main].call("run_defaults") or {}
+    check_names(asked, f"option in run_defaults of {main}:")
+    defaults, set_by = dict[str, Any](), {"clients": data}
+    models = f"models {settings.models.partition(':')[0]}"
+    for who, values in ((models, of_models), (data, of_data), (f"method {main}", asked)):
+        defaults |= values
+        set_by |= dict.fromkeys(values, who)
+    set_by |= dict.fromkeys(given, "user")
+    options = dict(own)
     for owner, values in of_plugins.items():
-        chosen = {"lr_schedule" if owner == "schedule" else owner} - {"models"}
-        if not chosen & {*asked, *given}:
-            options[owner] = {**values, **options.get(owner, {})}
-            own = given.get("options", {}).get(owner, {})
-            set_by |= {f"{owner}.{key}": data for key in values if key not in own}
-    set_by |= dict.fromkeys(asked, f"method {composition.main}") | dict.fromkeys(given, "user")
-    return build({**defaults, **asked, **given, "options": options}), set_by
+        chosen = "lr_schedule" if owner == "schedule" else owner
+        if chosen == "models" or chosen not in {*asked, *given}:
+            options[owner] = {**values, **own.get(owner, {})}
+            set_by |= {f"{owner}.{key}": data for key in values if key not in own.get(owner, {})}
+    free = {key: value for key, value in defaults.items() if key not in given}
+    return settings.model_copy(update={**validated_defaults(free), "options": options}), set_by
 
 
-def defaults_of_data(
-    dataset: Choice, group: Choice, given: Mapping[str, Any], *, recorded: bool = False
+def _defaults_of_data(
+    dataset: Choice, group: type, own: Container[str], *, recorded: bool
 ) -> dict[str, Any]:
     """Return the run defaults of a data set, those of plugins under ``options``.
 
@@ -206,24 +195,28 @@ def defaults_of_data(
     Args:
         dataset: The data set.
         group: The models.
-        given: The given options of the run.
+        own: The options of the models that the user gives.
         recorded: See `resolve`.
     """
     found = dict(getattr(dataset.plugin, "defaults", {}))
     options, resized = dict(found.pop("options", {})), dict(found.pop("resized", {}))
     further = dict(resized.pop("options", {}))
     options.pop("models", None)  # the models are the user's choice, and so are their options
-    own = given.get("options", {}).get("models", {})
     names = {*further.get("models", {})}
-    if names and names <= {*from_data(type(group.config))} - {*own} and not recorded:
+    free = {name for name in from_data(getattr(group, "Config", Config)) if name not in own}
+    if names and names <= free and not recorded:
         found |= resized
         options |= further
     return {**found, "options": options}
 
 
-def _further(registry: Registry, settings: Settings, composition: Composition) -> list[str]:
-    """Return the options that choose the further plugins of a run, all but the backend."""
-    options = ["partition", "selection", "engine"]
+def _chosen(registry: Registry, settings: Settings, composition: Composition) -> dict[str, Choice]:
+    """Return the plugins of a run beside its method, by kind, with their options.
+
+    There is no backend while it is ``auto``.
+    """
+    options = ["models", "partition", "selection", "engine"]
+    options += ["backend"] if settings.backend != "auto" else []
     if settings.world is not None:
         options.append("world")
     elif "world" in settings.options:
@@ -238,7 +231,14 @@ def _further(registry: Registry, settings: Settings, composition: Composition) -
             )
         else:
             registry.find(CHOOSING[option], getattr(settings, option).partition(":")[0])
-    return options
+    names = {option: getattr(settings, option) for option in options}
+    if settings.engine == "auto":
+        names["engine"] = FIRST_ENGINE
+    found = {
+        CHOOSING[option]: choose(registry, CHOOSING[option], name, settings.options.get(option))
+        for option, name in names.items()
+    }
+    return found | choose_several(registry, vars(settings), composition.members)
 
 
 def parts_of(composition: Composition, choices: Mapping[str, Choice]) -> dict[str, Choice]:
@@ -248,24 +248,24 @@ def parts_of(composition: Composition, choices: Mapping[str, Choice]) -> dict[st
     return parts | {option: choices[kind] for option, kind in CHOOSING.items() if kind in choices}
 
 
-def _placed(
-    settings: Settings, engine: Choice, device: torch.device, objects: Iterable[tuple[str, str]]
-) -> Settings:
-    """Resolve ``auto`` for the device, and make the data folder absolute.
+def _placed(settings: Settings, registry: Registry, device: torch.device) -> Settings:
+    """Resolve ``auto`` as far as the machine decides, and make the data folder absolute.
 
-    The backend stays ``auto`` where the work decides (`protofl.runs.automatic_choices`).
+    On CUDA the engine, and where the work decides the backend, stay ``auto`` until they are
+    measured (`protofl.runs.automatic_choices`).
 
     Args:
         settings: The settings.
-        engine: The engine; where it trains several clients at once, one host is to have them all.
+        registry: Has classes that this program gave; those without a place are its own.
         device: Where clients train.
-        objects: Kind and name of classes that this program gave; those without a place are its own.
     """
-    labels = [f"{kind}/{name}" for kind, name in objects if kind != "tracker"]
-    backend = settings.backend
+    engine, backend = settings.engine, settings.backend
+    if engine == "auto" and device.type != "cuda":
+        engine = "eager"
+    labels = [f"{kind}/{name}" for kind, name in registry.extra if kind != "tracker"]
     hidden = [label for label in labels if not settings.classes.get(label)]
     if backend == "auto":
-        alone = device.type != "cpu" or len(usable_cores()) == 1 or engine.trains_groups
+        alone = device.type != "cpu" or len(usable_cores()) == 1 or _trains_groups(registry, engine)
         here = alone or hidden or (labels and not settings.workers)
         said = settings.workers or "backend" in settings.options
         backend = "local" if here else "process" if said else "auto"
@@ -276,8 +276,15 @@ def _placed(
             "write it into a file of its own, or use --backend local",
         )
     folder = expand_user(settings.data_dir).absolute()
-    update = {"backend": backend, "device": str(device), "data_dir": folder}
-    return settings.model_copy(update=update)
+    update: dict[str, Any] = {"engine": engine, "backend": backend, "data_dir": folder}
+    own = settings.options | training_options(vars(settings))
+    return settings.model_copy(update=update | {"device": str(device), "options": own})
+
+
+def _trains_groups(registry: Registry, engine: str) -> bool:
+    """Return True if an engine trains several clients at once, for which one host has them all."""
+    name = FIRST_ENGINE if engine == "auto" else engine.partition(":")[0]
+    return "train_group" in hooks_of("engine", registry.load("engine", name))
 
 
 def resolved(

@@ -1,29 +1,23 @@
-"""Engine and backend of a run with ``--engine auto`` and ``--backend auto``.
+"""Engine and backend of a run with ``--engine auto`` and ``--backend auto``: the one place.
 
-The engine is ``captured`` on CUDA if it proves itself in the first steps of the run, else
-``eager``. The backend is chosen by the work, or that of an interrupted run.
+`choose_engine` and `choose_backend` take a plan and measurements, and return the plan with the
+choice. The engine is ``captured`` on CUDA if it proves itself in the first steps of the run, else
+``eager``. The backend follows from the work that the dry step or finished rounds measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import torch
 
-from protofl.errors import UsageError
 from protofl.federation.host import Host
 from protofl.federation.plan import Plan
 from protofl.federation.stages import Workload
-from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.models.flops import seconds_of_step
-from protofl.hooks.plugin.members import choose
-from protofl.records.layout import SESSION
 from protofl.records.row import Row
 from protofl.runs.dry_step.dry_run import for_dry_rounds, two_dry_rounds
-from protofl.system.files.checksums import read_json
 from protofl.system.machine import usable_cores
 
 TOLERANCE = 1e-3
@@ -46,39 +40,37 @@ class Tried:
     weights: list[torch.Tensor]
 
 
-def choose_engine(plan: Plan, note: Callable[[str], None], fast: str = "captured") -> None:
-    """Set the engine of a plan whose engine is ``auto``, and report it in a line.
+def choose_engine(plan: Plan, note: Callable[[str], None], fast: str = "captured") -> Plan:
+    """Return a plan with an engine in place of ``auto``, and report the choice in a line.
 
     Args:
-        plan: The run.
+        plan: The run; unchanged if the user chose its engine.
         note: Takes the line.
         fast: The engine that is compared with ``eager``.
     """
+    if plan.settings.engine != "auto":
+        return plan
     why = "without --dry-step nothing is compared"
     if plan.settings.dry_step:
         try:
-            eager = _tried(plan, "eager")
+            eager = _tried(plan.choosing("engine", "eager"))
         except Exception:  # the dry step words what is wrong with the run
             why = "the run's first steps fail"
         else:
             try:
-                if choose(plan.registry, "engine", fast).replays:
-                    _tried(replace(plan, checks_steps=True), fast)
-                why = refusal(eager, found := _tried(plan, fast))
+                other = plan.choosing("engine", fast)
+                if other.choices["engine"].replays:
+                    _tried(replace(other, checks_steps=True))
+                why = refusal(eager, found := _tried(other))
             except Exception as error:  # an engine may fail in any way
                 first = (str(error).strip().splitlines() or [type(error).__name__])[0]
                 why = f"{fast} fails: {first[:160]}"
-    name = "eager" if why else fast
     if why:
         note(f"engine eager: {why}")
-    else:
-        ratio = eager.seconds / found.seconds
-        note(f"engine {fast}: equal to eager in the first steps, {ratio:.1f} times as fast")
-    plan.choices["engine"] = choose(plan.registry, "engine", name)
-    options = {k: v for k, v in plan.settings.options.items() if k != "engine"}
-    if own := plan.choices["engine"].dump():
-        options["engine"] = own
-    plan.settings = plan.settings.model_copy(update={"engine": name, "options": options})
+        return plan.choosing("engine", "eager")
+    ratio = eager.seconds / found.seconds
+    note(f"engine {fast}: equal to eager in the first steps, {ratio:.1f} times as fast")
+    return other
 
 
 def refusal(eager: Tried, other: Tried) -> str:
@@ -94,11 +86,10 @@ def refusal(eager: Tried, other: Tried) -> str:
     return ""
 
 
-def _tried(plan: Plan, name: str) -> Tried:
-    """Train two clients for two short rounds with an engine; for three to check its steps."""
-    choices = {**plan.choices, "engine": choose(plan.registry, "engine", name)}
+def _tried(plan: Plan) -> Tried:
+    """Train two clients for two short rounds; for three to check an engine's steps."""
     clients = min(2, plan.info.num_clients)
-    host = Host(for_dry_rounds(replace(plan, choices=choices), clients, BATCHES))
+    host = Host(for_dry_rounds(plan, clients, BATCHES))
     row, _ = two_dry_rounds(host, further=int(plan.checks_steps))
     tensors = [t for c in range(clients) for t in host.client(c).model.state_dict().values()]
     return Tried(row.seconds["train"], [t.detach().float().cpu() for t in tensors])
@@ -109,31 +100,6 @@ STARTUP = 10.0
 
 TRAINING = ("train", "prototypes")
 """Stages of a round that grow with the mini-batches of training."""
-
-
-def recorded_backend(
-    folder: Path, given: Mapping[str, Any], note: Callable[[str], None]
-) -> dict[str, str]:
-    """Return the backend with which an interrupted run began, as an option.
-
-    The option is empty if the user chooses again, if the run does not say, or if the backend is not
-    installed, which a note says.
-
-    Args:
-        folder: The run folder.
-        given: The given options.
-        note: Takes lines for the user.
-    """
-    if {"backend", "workers"} & {key for key, value in given.items() if value is not None}:
-        return {}
-    try:
-        name = str(read_json(folder / SESSION).get("backend", ""))
-    except (OSError, UsageError):
-        return {}
-    if name in {plugin.name for plugin in Registry().plugins("backend")}:
-        return {"backend": name}
-    note(f"the run began with --backend {name}, which is not installed; another one is chosen")
-    return {}
 
 
 def seconds_of_dry_step(plan: Plan, row: Row) -> float:
@@ -193,31 +159,26 @@ def _hosts(plan: Plan) -> int:
     return min(len(usable_cores()), plan.info.participants)
 
 
-def set_backend(plan: Plan, name: str) -> None:
-    """Set the backend of a plan, with its default options."""
-    plan.choices["backend"] = choose(plan.registry, "backend", name, {})
-    plan.settings = plan.settings.model_copy(update={"backend": name})
-
-
 def choose_backend(
     plan: Plan, rows: Sequence[Row], tried: Sequence[Row], note: Callable[[str], None]
-) -> None:
-    """Set the backend of a plan whose backend is ``auto``.
+) -> Plan:
+    """Return a plan with a backend in place of ``auto``, and report the choice in a line.
 
     Args:
-        plan: The run.
+        plan: The run; unchanged if the user chose its backend.
         rows: Its finished rounds.
         tried: The second round of the dry step, if it was measured. Without it and without finished
             rounds the backend is ``process``.
-        note: Takes a line about the choice.
+        note: Takes the line.
     """
-    name = "process"
-    if rows or tried:
-        seconds = seconds_left(plan, rows) if rows else seconds_of_dry_step(plan, tried[0])
-        about = f"about {seconds:.0f} s of training"
-        if _saved(seconds, plan) > STARTUP:
-            note(f"backend process: {about} in {_hosts(plan)} worker processes")
-        else:
-            name = "local"
-            note(f"backend local: {about}; worker processes take {STARTUP:.0f} s to start")
-    set_backend(plan, name)
+    if plan.settings.backend != "auto":
+        return plan
+    if not (rows or tried):
+        return plan.choosing("backend", "process")
+    seconds = seconds_left(plan, rows) if rows else seconds_of_dry_step(plan, tried[0])
+    about = f"about {seconds:.0f} s of training"
+    if _saved(seconds, plan) > STARTUP:
+        note(f"backend process: {about} in {_hosts(plan)} worker processes")
+        return plan.choosing("backend", "process")
+    note(f"backend local: {about}; worker processes take {STARTUP:.0f} s to start")
+    return plan.choosing("backend", "local")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,11 +14,10 @@ from protofl.errors import Diverged, ProtoflError
 from protofl.federation import events
 from protofl.federation.events import Progress
 from protofl.federation.federation import Federation
-from protofl.federation.participation import Participation, check_participation
+from protofl.federation.participation import Participation
 from protofl.federation.plan import Plan
 from protofl.federation.pools import Pool, keep_files
 from protofl.federation.resolution import parts_of
-from protofl.federation.round_totals import check_measures
 from protofl.hooks.views.snapshots import pack_server
 from protofl.records.failure import record_divergence
 from protofl.records.layout import (
@@ -26,22 +25,16 @@ from protofl.records.layout import (
     PREPARATION,
     SESSION,
     check_free,
-    check_resumable,
     fresh_folder,
 )
 from protofl.records.result import Result, is_best, is_exhausted, recorded_accuracies, summarise
 from protofl.records.row import Row
 from protofl.records.run_folder import RunFolder
-from protofl.runs.configuration import (
-    check_same_data,
-    check_same_files,
-    config_of,
-    folder_words,
-)
+from protofl.runs.configuration import config_of, folder_words
+from protofl.runs.planning import observes, plan_run
 from protofl.runs.recipes import typed_in, write_recipe
-from protofl.runs.request import Request, sources_in
-from protofl.runs.tracking import TrackedProgress, check_trackers
-from protofl.system.consent import check_recorded
+from protofl.runs.request import Request
+from protofl.runs.tracking import TrackedProgress
 from protofl.system.device import deterministic_kernels
 from protofl.system.files.atomic import disk_errors, temporary_folder, write_json
 from protofl.system.files.home import expand_user
@@ -77,42 +70,19 @@ def _start(
     request: Request, progress: Progress, idle: Idle | None, plan: Plan | None, until: ExitStack
 ) -> Result:
     began = time.perf_counter()
-    given, out = request.options, request.out
     note = lambda line: progress(events.Note(line))  # noqa: E731
-    recorded: dict[str, Any] = {}
-    if request.resume and out:
+    folder: RunFolder | None = None
+    if request.resume:
         from protofl.runs import resumption
 
-        check_resumable(expand_user(out))
-        until.enter_context(folder_lock(expand_user(out).absolute(), "--resume --out"))
-        folder = RunFolder.reopen(out)
-        recorded = folder.config()
-        folder.count_all(recorded)
-        check_recorded(recorded, str(folder.path / "config.json"))
-        from protofl.runs.automatic_choices import recorded_backend
-
-        given = recorded_backend(folder.path, given, note) | folder.engine | given
-        given = resumption.resumed_options(recorded, given, note)
-    elif out is not None:
-        check_free(expand_user(out).absolute())
-    home = folder.path if recorded else request.home
-    plan = plan or Plan.make(
-        given,
-        request.extra,
-        note,
-        said=request.said,
-        home=home,
-        recorded=bool(recorded) or request.recorded,
-    )
-    _decide_and_check(plan, sources_in(recorded) if recorded else request.set_by, note)
-    if (line := plan.check_initial_weights()) and not recorded:
-        progress(events.Note(line))
-    if recorded:
-        check_same_data(recorded, plan)
-        check_same_files(recorded, plan)
-        folder = resumption.take_up(folder, recorded, plan, note)
+        folder, request = resumption.continued(request, note, until)
+    elif request.out is not None:
+        check_free(expand_user(request.out).absolute())
+    plan = plan or plan_run(request, note)
+    if folder is not None:
+        folder = resumption.take_up(folder, plan, note)
     else:
-        folder = RunFolder(out or fresh_folder(*folder_words(plan)))
+        folder = RunFolder(request.out or fresh_folder(*folder_words(plan)))
     progress(events.Planned(plan, folder))
     profile = run_profile(
         plan.settings.profile and not folder.finished,
@@ -130,48 +100,6 @@ def _start(
     return life.conclude()
 
 
-@standard_torch()
-def plan_run(request: Request, note: Callable[[str], None]) -> Plan:
-    """Plan a new run and check it as `start` does, without a folder and without training.
-
-    Args:
-        request: What is asked for.
-        note: Takes lines for the user.
-
-    Raises:
-        UsageError: Something asked for can't be done.
-    """
-    plan = Plan.make(
-        request.options,
-        request.extra,
-        note,
-        said=request.said,
-        home=request.home,
-        recorded=request.recorded,
-    )
-    _decide_and_check(plan, request.set_by, note)
-    if line := plan.check_initial_weights():
-        note(line)
-    return plan
-
-
-def _decide_and_check(plan: Plan, set_by: Mapping[str, str], note: Callable[[str], None]) -> None:
-    """Choose the engine of ``--engine auto``, note who set which option, and check the plan."""
-    if plan.settings.engine == "auto":
-        from protofl.runs.automatic_choices import choose_engine
-
-        choose_engine(plan, note)
-    plan.set_by = {name: who for name, who in (plan.set_by | {**set_by}).items() if who}
-    plan.split(0)  # data that can't be split this way are found before there is a folder
-    check_measures(plan)
-    check_participation(plan)
-    if observes(plan):
-        from protofl.federation.observer import check_observing
-
-        check_observing(plan)
-    check_trackers(plan)
-
-
 @contextmanager
 def _large_samples_named(plan: Plan) -> Iterator[None]:
     """Name large samples as a cause, if NaN or infinity stops a run or its dry step."""
@@ -186,11 +114,6 @@ def _large_samples_named(plan: Plan) -> Iterator[None]:
             error.near = "; ".join(filter(None, (error.near, line)))
             error.do = f"{do}; otherwise: {error.do}" if error.do else do
         raise
-
-
-def observes(plan: Plan) -> bool:
-    """Return True if the run records observations or uploads."""
-    return bool(plan.settings.observe or plan.settings.record_uploads)
 
 
 @dataclass
@@ -210,10 +133,11 @@ class _Lifecycle:
 
     def train(self) -> None:
         """Train all trials that are not finished; the profile is written even after a failure."""
-        plan, sums = self.plan, self.profile.sums
-        participation = Participation(plan)
+        sums, participation = self.profile.sums, Participation(self.plan)
         try:
-            with temporary_folder(self.folder.parked) as parked, self._ready() as (pool, learned):
+            with temporary_folder(self.folder.parked) as parked, self._ready() as ready:
+                self.plan, pool, learned = ready
+                plan = self.plan
                 write_json(self.folder.path / SESSION, {"backend": plan.settings.backend})
                 federation = Federation(
                     plan,
@@ -248,37 +172,34 @@ class _Lifecycle:
                 self.profile.write(self.folder.path / "profile")
 
     @contextmanager
-    def _ready(self) -> Iterator[tuple[Pool, dict[str, Any]]]:
-        """Open the pool, and run the dry step; yield the pool and what the gate has learned.
+    def _ready(self) -> Iterator[tuple[Plan, Pool, dict[str, Any]]]:
+        """Run the dry step, then open the hosts; yield plan, hosts and what the gate has learned.
 
-        Worker processes load their libraries while the dry step works. With ``--backend auto`` the
-        dry step measures the work first, unless the run is clearly long enough for them. Whatever
+        With ``--backend auto`` the dry step measures the work, from which the backend follows.
+        Worker processes that are certain, or likely, load their libraries while it works. Whatever
         ends the block, an error of the dry step or an interruption too, ends the workers.
         """
-        plan = self.plan
-        with ExitStack() as until:
-            if plan.settings.backend != "auto":
-                pool = until.enter_context(closing(self._pool()))
-                yield pool, self._before_the_first_round()
-                return
-            from protofl.runs.automatic_choices import begins_early, choose_backend, set_backend
+        plan, likely = self.plan, self.plan
+        if plan.settings.backend == "auto":
+            from protofl.runs.automatic_choices import begins_early, choose_backend
 
-            early: Pool | None = None
             if not self.folder.rows and begins_early(plan):
-                set_backend(plan, "process")
-                early = until.enter_context(closing(self._pool()))
+                likely = plan.choosing("backend", "process")
+        with ExitStack() as until:
+            early: Pool | None = None
+            if likely.settings.backend != "auto":
+                early = until.enter_context(closing(self._pool(likely)))
             learned = self._before_the_first_round()
-            tried = self._tried if self.idle is None else []  # a session keeps its workers
-            choose_backend(plan, self.folder.rows, tried, self._note)
-            if early is not None and plan.settings.backend == "process":
-                yield early, learned
-                return
-            until.close()  # the workers of a run that needs none
-            yield until.enter_context(closing(self._pool())), learned
+            if plan.settings.backend == "auto":
+                tried = self._tried if self.idle is None else []  # a session keeps its workers
+                plan = choose_backend(plan, self.folder.rows, tried, self._note)
+            if early is None or plan.settings.backend != likely.settings.backend:
+                until.close()  # the workers of a run that needs none
+                early = until.enter_context(closing(self._pool(plan)))
+            yield plan, early, learned
 
-    def _pool(self) -> Pool:
-        """Open the hosts of the run."""
-        plan = self.plan
+    def _pool(self, plan: Plan) -> Pool:
+        """Open the hosts of a plan."""
         pool: Pool = plan.choices["backend"].call(
             "open_pool", plan=plan, workers=plan.settings.workers, idle=self.idle
         )

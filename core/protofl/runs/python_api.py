@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,9 @@ from protofl.federation import events
 from protofl.federation.events import Progress
 from protofl.records.result import Result
 from protofl.runs.lifecycle import start
-from protofl.runs.plugin_names import named_request
+from protofl.runs.program_classes import name_classes
 from protofl.runs.progress_lines import default_progress
-from protofl.runs.reuse import run_or_reuse
+from protofl.runs.request import read_request
 from protofl.system.machine import Idle
 
 
@@ -97,15 +96,16 @@ def carry_out(
         **places: The files of a request, and whether it continues.
     """
     follow = default_progress() if progress is True else progress or events.ignore
-    request, found = named_request(typed, **places)
-    with ExitStack() as until:
-        for offer in found.offers:
-            until.enter_context(offer.open())
-        for line in found.notes:
+    named = name_classes(typed)
+    request = read_request(named.typed, extra=named.extra, **places)
+    with named.opened():
+        for line in (*named.notes, *request.notes):
             follow(events.Note(line))
-        if reuse is not None:
-            return run_or_reuse(request, reuse, follow, idle).result
-        return start(request, follow, idle)
+        if reuse is None:
+            return start(request, follow, idle)
+        from protofl.runs.reuse import run_or_reuse
+
+        return run_or_reuse(request, reuse, follow, idle).result
 
 
 _PLACES = ("out", "resume", "config", "save_recipe", "reuse")

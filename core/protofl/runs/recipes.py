@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from protofl.errors import UsageError
 from protofl.hooks.discovery.kinds import Plugin
-from protofl.hooks.discovery.registry import Registry
+from protofl.hooks.discovery.registry import Registry, installed
 from protofl.system.consent import check_recorded
 from protofl.system.files.tables import parse_toml, write_table
 from protofl.system.options.parsing import (
@@ -57,8 +57,8 @@ def named_in(options: Mapping[str, Any]) -> PluginNames:
 
 def missing(named: PluginNames) -> list[tuple[str, str]]:
     """Return the plugins that no installed distribution has."""
-    registry = Registry()
-    return sorted((k, n) for k, n in named if n not in {p.name for p in registry.plugins(k)})
+    there = {kind: {plugin.name for plugin in installed(kind)} for kind, _ in named}
+    return sorted((kind, name) for kind, name in named if name not in there[kind])
 
 
 def lacking(distribution: str) -> list[str]:
@@ -156,8 +156,12 @@ def recipe_of(text: str) -> type[Recipe]:
     return type("Recipe", (Recipe,), found)
 
 
-def with_recipe(options: dict[str, Any]) -> dict[str, Any]:
+def with_recipe(options: dict[str, Any], registry: Registry | None = None) -> dict[str, Any]:
     """Return options with those of their recipe as defaults, if the method names a recipe.
+
+    Args:
+        options: Options by the names of `protofl.system.options.settings`.
+        registry: The plugins that the run can use; None for those that the options allow.
 
     Raises:
         UsageError: The recipe is broken, or a method has its name too.
@@ -165,7 +169,7 @@ def with_recipe(options: dict[str, Any]) -> dict[str, Any]:
     name = str(options.get("method") or "")
     if f"method/{name}" in options.get("classes", ()):
         return options
-    registry = Registry.of(options)
+    registry = registry or Registry.of(options)
     known = {plugin.name for plugin in registry.plugins("recipe")}
     if name not in known:
         return options

@@ -28,6 +28,7 @@ from protofl.runs.identity import (
     not_recorded,
 )
 from protofl.runs.lifecycle import start
+from protofl.runs.planning import plan_run
 from protofl.runs.recorded_run import Run, load_run
 from protofl.runs.request import Request
 from protofl.system.files.atomic import unused_path
@@ -65,27 +66,18 @@ class RequestedRun:
         """
         if request.resume or request.out is not None:
             raise UsageError(
-                f"--out {request.out}: a run that may be there already is found by what it is",
-                do="leave --out and --resume out",
+                f"--out {request.out} cannot be combined with --reuse",
+                "a reused run is found by its options",
+                "leave --out and --resume out",
             )
         if request.save_recipe is not None:
             raise UsageError(
-                f"--save-recipe {request.save_recipe}: a recipe is written where a run is begun",
-                do="leave it out, or run without reusing one",
+                f"--save-recipe {request.save_recipe} cannot be combined with --reuse",
+                "a recipe is written when a run starts",
+                "leave it out, or leave --reuse out",
             )
         note = lambda line: progress(events.Note(line))  # noqa: E731
-        plan = Plan.make(
-            request.options,
-            request.extra,
-            note,
-            said=request.said,
-            home=request.home,
-            recorded=request.recorded,
-        )
-        if plan.settings.engine == "auto":
-            from protofl.runs.automatic_choices import choose_engine
-
-            choose_engine(plan, note)
+        plan = plan_run(request, note)
         return cls(request, plan, config_of(plan), progress)
 
     @cached_property
@@ -143,7 +135,7 @@ class RequestedRun:
             mine, first = self.plan.settings.trials, self.plan.settings.seed - run.config["seed"]
             trials = range(max(first, 0), min(first + mine, run.config["trials"]))
             if any(run.split(t).hash != self.plan.split(t - first).hash for t in trials):
-                reasons.append("its clients hold other samples")
+                reasons.append("the split over clients differs")
         if reasons:
             self.note(f"{run.folder} is not reused: {'; '.join(reasons)}")
         return not reasons
@@ -172,7 +164,7 @@ class RequestedRun:
     def told_of(self, run: Run) -> Run:
         """Report a reused run, with notes about what is not known or may change last digits.
 
-        To who follows it has ended.
+        Progress callbacks receive it as a finished run.
         """
         now = as_then(self.config, run.config)
         _, notes = differences(run.config, now, self.defaults)
@@ -222,7 +214,7 @@ class RequestedRun:
         try:
             start(request, self.progress, idle)
         except UsageError as error:
-            self.note(f"{run.folder} can't go on ({error.what}); another run is begun")
+            self.note(f"{run.folder} cannot be resumed ({error.what}); starting a new run")
             return None
         return self.part_of(load_run(run.folder))
 
@@ -246,9 +238,7 @@ class RequestedRun:
         of_trackers = {k: v for k, v in settings.options.items() if k in settings.track}
         own = {**self._consents, **of_trackers}
         options |= {**extent, "options": own}
-        request = Request(options, out=run.folder, resume=True, extra=self.request.extra)
-        request.said = own
-        return request
+        return Request(options, out=run.folder, resume=True, said=own, extra=self.request.extra)
 
     @property
     def _consents(self) -> dict[str, dict[str, Any]]:
@@ -269,7 +259,7 @@ class RequestedRun:
 def _has(run: Run, trial: int, rounds: int) -> bool:
     """Return True if a run has the first rounds of a trial, with an evaluated last round.
 
-    Behind it clients that never train are fine-tuned, where there are any.
+    Unseen clients, if any, must have been fine-tuned after that round.
     """
     rows = run.rows_of(trial)[:rounds]
     whole = [row.round for row in rows] == [*range(run.asked_of(trial, rounds))]

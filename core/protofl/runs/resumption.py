@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
 from protofl.federation.plan import Plan
+from protofl.hooks.discovery.registry import installed
+from protofl.records.layout import SESSION, check_resumable
 from protofl.records.row import round_after
 from protofl.records.run_folder import RunFolder
-from protofl.runs.configuration import describe_changes
-from protofl.system.consent import is_data_folder
+from protofl.runs.configuration import check_same_data, check_same_files, describe_changes
+from protofl.runs.request import Request, sources_in
+from protofl.system.consent import check_recorded, is_data_folder
 from protofl.system.files.atomic import default_data_dir
+from protofl.system.files.checksums import read_json
 from protofl.system.files.home import expand_user
+from protofl.system.files.lock import folder_lock
 from protofl.system.options.parsing import (
     check_unchanged,
     merge_nested,
@@ -31,6 +38,58 @@ from protofl.system.options.table import (
     flag_of,
     validated,
 )
+
+
+def continued(
+    request: Request, note: Callable[[str], None], until: ExitStack
+) -> tuple[RunFolder, Request]:
+    """Return the folder of a run that is resumed, and a request with all of its options.
+
+    Args:
+        request: What is asked for: the folder, and options that may differ.
+        note: Takes lines for the user.
+        until: Holds the lock of the folder.
+
+    Raises:
+        UsageError: The folder has no run, is in use, or an option differs from the run's.
+    """
+    assert request.out is not None
+    place = expand_user(request.out)
+    check_resumable(place)
+    until.enter_context(folder_lock(place.absolute(), "--resume --out"))
+    folder = RunFolder.reopen(request.out)
+    recorded = folder.config()
+    folder.count_all(recorded)
+    check_recorded(recorded, str(folder.path / "config.json"))
+    given = _recorded_backend(folder.path, request.options, note) | folder.engine | request.options
+    options = resumed_options(recorded, given, note)
+    changes: dict[str, Any] = {"options": options, "set_by": sources_in(recorded)}
+    return folder, replace(request, **changes, home=folder.path, recorded=True)
+
+
+def _recorded_backend(
+    folder: Path, given: Mapping[str, Any], note: Callable[[str], None]
+) -> dict[str, str]:
+    """Return the backend with which an interrupted run began, as an option.
+
+    The option is empty if the user chooses again, if the run does not say, or if the backend is not
+    installed, which a note says.
+
+    Args:
+        folder: The run folder.
+        given: The given options.
+        note: Takes lines for the user.
+    """
+    if {"backend", "workers"} & {key for key, value in given.items() if value is not None}:
+        return {}
+    try:
+        name = str(read_json(folder / SESSION).get("backend", ""))
+    except (OSError, UsageError):
+        return {}
+    if name in {plugin.name for plugin in installed("backend")}:
+        return {"backend": name}
+    note(f"the run began with --backend {name}, which is not installed; another one is chosen")
+    return {}
 
 
 def resumed_options(
@@ -100,20 +159,21 @@ def _as_recorded(key: str, value: Any) -> str:  # noqa: ANN401 - options are of 
 _ANEW = "begin another run: --config RUN/config.json with the number wanted"
 
 
-def take_up(
-    folder: RunFolder, recorded: dict[str, Any], plan: Plan, note: Callable[[str], None]
-) -> RunFolder:
+def take_up(folder: RunFolder, plan: Plan, note: Callable[[str], None]) -> RunFolder:
     """Return the run folder without rounds that do not count; report what has changed.
 
     Args:
         folder: The folder as it was opened.
-        recorded: The content of ``config.json``.
         plan: The run that is asked for.
         note: Takes lines for the user.
 
     Raises:
-        UsageError: The run has more rounds or trials, or cannot have more.
+        UsageError: Data or files are others, or the run has more rounds or trials, or cannot have
+            more.
     """
+    recorded = folder.config()
+    check_same_data(recorded, plan)
+    check_same_files(recorded, plan)
     was_cut = not folder.finished
     folder = with_more(folder, recorded, plan)
     lines = describe_changes(recorded, plan) if folder.commit and not folder.finished else []

@@ -122,16 +122,6 @@ class TrackerThread(threading.Thread):
         return f"tracker {self.tracker.name}: {' '.join(words.split())[:300]}"
 
 
-def check_trackers(plan: Plan) -> None:
-    """Check that the trackers of a run can track.
-
-    Raises:
-        UsageError: One can't: its library is missing.
-    """
-    for tracker in plan.trackers:
-        tracker.call("check")
-
-
 class TrackedProgress:
     """Progress of a run that also goes to its trackers.
 

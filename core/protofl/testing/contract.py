@@ -24,7 +24,7 @@ import torch
 
 from protofl.errors import ProtoflError, plugin_location
 from protofl.hooks.discovery.kinds import check_class, spec_hooks
-from protofl.hooks.discovery.registry import Registry
+from protofl.hooks.discovery.registry import Registry, installed
 from protofl.hooks.plugin.members import Choice, choose
 from protofl.runs.plugin_names import installed_name, plain_name
 from protofl.system.options.plugin_options import Config, VariantConfig, parse_config
@@ -126,7 +126,7 @@ class Contract:
         """Installed plugins that have the name of the class under check."""
         if isinstance(self.plugin, str):
             return []
-        same = [p for p in Registry().plugins(self.kind) if p.name == self.label]
+        same = [p for p in installed(self.kind) if p.name == self.label]
         return [f"{p.label}@{p.distribution}" for p in same]
 
     @cached_property
@@ -214,7 +214,7 @@ class Contract:
             target = f"{self.plugin.__module__}:{self.plugin.__qualname__}"
             others = [
                 p.distribution
-                for p in Registry().plugins(self.kind)
+                for p in installed(self.kind)
                 if p.name == self.label and p.target != target
             ]
             expect(

@@ -19,7 +19,6 @@ import protofl as pf
 from protofl.federation.events import Event, Note
 from protofl.federation.federation import Federation
 from protofl.federation.plan import Plan
-from protofl.hooks.plugin.members import choose
 from protofl.system.torch_state import computing_in
 from protofl.testing import toy
 
@@ -102,10 +101,9 @@ class Run:
         self.host = self.pool.host
         self.federation = Federation(plan, self.pool, self._progress)
         self.federation.start_trial(0)
-        engine = plan.choices["engine"]
-        plan.choices["engine"] = choose(plan.registry, "engine", "eager")
+        self.host.plan = plan.choosing("engine", "eager")
         self.lines = [self.federation.round(number)[0] for number in range(start)]
-        plan.choices["engine"] = engine
+        self.host.plan = plan
         self.lines += [self.federation.round(number)[0] for number in range(start, rounds)]
 
     def _progress(self, event: Event) -> None:

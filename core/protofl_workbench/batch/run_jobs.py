@@ -14,16 +14,13 @@ from typing import Any, TypeAlias
 
 from protofl.errors import ProtoflError
 from protofl.federation import events as of_rounds
-from protofl.federation.participation import check_participation
 from protofl.federation.plan import Plan
-from protofl.federation.round_totals import check_measures
 from protofl.records.row import Row
 from protofl.runs.dry_step.dry_run import dry_step
 from protofl.runs.recorded_run import Run, load_run
 from protofl.runs.request import Request
 from protofl.runs.requested_run import RequestedRun
 from protofl.runs.reuse import DivergedBefore, run_or_reuse
-from protofl.runs.tracking import check_trackers
 from protofl.system.machine import Idle
 from protofl.system.options.table import EXTENT, OPTIONS
 from protofl_workbench.batch import batch_events as events
@@ -104,10 +101,6 @@ class JobRunner:
         request = job.request
         requested = RequestedRun.of(request, of_rounds.ignore)  # notes are shown when it runs
         plan, s = requested.plan, requested.plan.settings
-        plan.split(0)
-        check_measures(plan)
-        check_participation(plan)
-        check_trackers(plan)
         recorded = requested.candidates(job.runs)
         parts = [(run.lacks_end, part) for run in recorded if (part := requested.part_of(run))]
         # A run that was killed before its end is done again, which only writes the end.

@@ -29,9 +29,9 @@ from protofl.hooks.models.flops import training_flops
 from protofl.hooks.plugin.members import Choice, choose
 from protofl.hooks.views.batch import Output
 from protofl.records.row import Row
+from protofl.runs.planning import plan_run
 from protofl.runs.request import Request
 from protofl.system.options.plugin_options import Config
-from protofl.system.options.table import build
 from protofl_workbench.studies.study import Values
 
 FAR = 1_000_000
@@ -78,18 +78,10 @@ def plan_of(request: Request) -> Plan:
     Raises:
         UsageError: An option is unknown, out of range, or does not fit the others.
     """
-    options = request.options
-    settings = build({k: v for k, v in options.items() if v is not None})
-    outline = outline_of(data_choice(options, request.registry), settings.data_dir)
-    plan = Plan.make(
-        options,
-        request.extra,
-        lambda line: None,
-        said=request.said,
-        home=request.home,
-        data=None if outline is None else noise_data(outline),
-    )
-    return _with_declared_sizes(plan)
+    choice = data_choice(request.options, request.registry)
+    outline = outline_of(choice, request.settings.data_dir)
+    data = None if outline is None else noise_data(outline)
+    return _with_declared_sizes(plan_run(request, lambda line: None, data))
 
 
 def _with_declared_sizes(plan: Plan) -> Plan:

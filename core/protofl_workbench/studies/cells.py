@@ -94,15 +94,13 @@ class Cell:
         Raises:
             UsageError: The form of an option is wrong.
         """
-        from protofl.runs.plugin_names import named_request
+        from protofl.runs.request import read_request
         from protofl.system.options.parsing import parse_options
 
-        request, _ = named_request(self.options, self.file)
+        request = read_request(self.options, file=self.file)
         # A study's file cannot give consent.
-        request.home = Path(self.file).parent
-        owner = str(request.options["method"])
-        request.said = parse_options({"set": self.said}, owner).get("options", {})
-        return request
+        said = parse_options({"set": self.said}, str(request.options["method"]))
+        return replace(request, home=Path(self.file).parent, said=said.get("options", {}))
 
 
 def cells_of(study: Study, change: Change) -> list[Cell]:

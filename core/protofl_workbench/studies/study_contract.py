@@ -97,7 +97,9 @@ class StudyContract(Contract):
     def plan(self, study: Study, cell: Cell) -> None:
         """Plan the run of a cell."""
         try:
-            plan = Plan.make(cell.request().options, report=lambda line: None)
+            request = cell.request()
+            registry = request.registry
+            plan = Plan.make(request.settings, report=lambda line: None, registry=registry)
             plan.split(0)
         except UsageError as error:
             error.what = f"{study.name}, {cell.name}, scale {SMOKE}: {error.what}"

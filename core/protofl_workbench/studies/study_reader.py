@@ -132,10 +132,9 @@ def _check_is_method(file: File, name: str, described: Mapping[str, Any]) -> Non
 
 @lru_cache(maxsize=1)
 def _methods() -> frozenset[str]:
-    from protofl.hooks.discovery.registry import Registry
+    from protofl.hooks.discovery.registry import installed
 
-    registry = Registry()
-    return frozenset(p.name for kind in ("method", "recipe") for p in registry.plugins(kind))
+    return frozenset(p.name for kind in ("method", "recipe") for p in installed(kind))
 
 
 def _columns(file: File) -> dict[str, Line]:

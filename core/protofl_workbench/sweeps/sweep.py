@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from protofl.errors import UsageError, unknown
-from protofl.runs.plugin_names import name_plugins, places_in
+from protofl.runs.plugin_names import places_in
 from protofl.runs.request import Request, read_request
 from protofl.system.consent import check_code
 from protofl.system.files.atomic import write_file
@@ -219,7 +219,7 @@ def _read(values: dict[str, Any], file: str) -> Sweep:
     own, grid = values.pop("sweep"), values.pop("grid")
     if not isinstance(own, dict) or not isinstance(grid, dict):
         raise TypeError("sweep and grid: expected tables")
-    base = read_request({}, config=values, named=lambda below: name_plugins(below, file).typed)
+    base = read_request({}, config=values, file=file)
     axes = read_axes(f"{key}={value}" for key, value in grid.items())
     for axis in axes:
         for value in axis.values:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from protofl.errors import UsageError
@@ -122,7 +123,7 @@ def resume_sweep(
             raise UsageError(f"--resume {folder}: {name} is a folder, expected a file")
     again = parse_options({"set": [*said]}).get("options", {})
     check_unchanged(sweep.base.options.get("options", {}), again, ())
-    sweep.base.said = again
+    sweep = replace(sweep, base=replace(sweep.base, said=again))
     with ExitStack() as until, disk_errors():
         until.enter_context(folder_lock(expand_user(folder).absolute(), "--resume"))
         if budget is not None and budget != sweep.budget:

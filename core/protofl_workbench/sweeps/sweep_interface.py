@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
-from protofl.runs.plugin_names import NamedOptions, named_request
+from protofl.runs.plugin_names import Extra
+from protofl.runs.program_classes import name_classes
+from protofl.runs.request import read_request
 from protofl.system.files.home import expand_user
 from protofl.system.options.table import validated
 from protofl_workbench.batch import batch_events as events
@@ -79,9 +80,14 @@ def sweep(
     if resume is not None:
         check_resume_options({**typed, **own, "grid": grid, "out": out, "runs": runs})
         return _resumed(resume, set or {}, budget, at_once, follow)
-    typed = {**typed, "set": set}
-    found, named, _ = requested_sweep(typed, _texts(grid or {}), runs=runs, budget=budget, **own)
-    return _started(found, named, out, at_once, follow)
+    named = name_classes({**typed, "set": set})
+    own |= {"runs": runs, "budget": budget, "extra": named.extra}
+    found, _ = requested_sweep(named.typed, _texts(grid or {}), **own)
+    if named.extra and at_once is None:
+        at_once = 0
+    with named.opened():
+        folder = expand_user(out) if out is not None else sweep_execution.new_folder(found)
+        return sweep_execution.start_sweep(found, folder, at_once=at_once, follow=follow)
 
 
 def _resumed(
@@ -97,25 +103,6 @@ def _resumed(
     )[1]
 
 
-def _started(
-    sweep: Sweep,
-    named: NamedOptions,
-    out: str | Path | None,
-    at_once: int | None,
-    follow: events.Follow,
-) -> SweepResult:
-    """Run a sweep with the classes and arrays of this program."""
-    if named.extra and at_once is None:
-        at_once = 0
-    with ExitStack() as until:
-        for offer in named.offers:
-            until.enter_context(offer.open())
-        folder = Path(out) if out is not None else sweep_execution.new_folder(sweep)
-        return sweep_execution.start_sweep(
-            sweep, expand_user(folder), at_once=at_once, follow=follow
-        )
-
-
 def requested_sweep(
     typed: Mapping[str, Any],
     grid: Iterable[str],
@@ -127,8 +114,9 @@ def requested_sweep(
     budget: int | None = None,
     prune: str | None = None,
     figure: str | None = None,
-) -> tuple[Sweep, NamedOptions, list[str]]:
-    """Return the requested sweep, its classes and arrays, and notes.
+    extra: Extra | None = None,
+) -> tuple[Sweep, list[str]]:
+    """Return the requested sweep, and notes.
 
     Args:
         typed: Options of the runs by their long names, with ``trials``.
@@ -140,15 +128,18 @@ def requested_sweep(
         budget: Number of points of a search.
         prune: Rule by which a search stops runs early; None for the default.
         figure: Figure by which points are compared.
+        extra: Classes of this program, which have names among the options.
 
     Raises:
         UsageError: The request is not possible.
     """
     axes = read_axes(grid)
-    request, found = named_request(typed, config=config)
+    request = read_request(typed, config=config, extra=extra)
     own: dict[str, Any] = {"figure": figure, "search": search, "budget": budget, "prune": prune}
-    if "trials" in request.options:
-        own["trials"] = validated("trials", request.options.pop("trials"))
+    options = dict(request.options)
+    if "trials" in options:
+        own["trials"] = validated("trials", options.pop("trials"))
+        request = request.with_options(options)
     if search and budget is None:
         raise UsageError("--search needs --budget", do="write --budget N, the number of points")
     if budget is not None and not search:
@@ -165,7 +156,7 @@ def requested_sweep(
         **{key: value for key, value in own.items() if value is not None},
     )
     notes = check_sweep(sweep, MOST if most is None else most)
-    return sweep, found, [*found.notes, *notes]
+    return sweep, [*request.notes, *notes]
 
 
 def check_resume_options(others: Mapping[str, Any], *, plan: bool = False) -> None:

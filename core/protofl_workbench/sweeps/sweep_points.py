@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -48,12 +47,12 @@ def request_at(base: Request, axes: Iterable[Axis], point: Point, seed: int) -> 
         if axis.owner:
             options = merge_options(options, {"options": {axis.owner: {axis.option: value}}})
         elif axis.option == "method":
-            options = with_recipe(merge_options(options, name_plugins({"method": value}).typed))
+            options = with_recipe(merge_options(options, name_plugins({"method": value})[0]))
         elif axis.option in CHOOSING:
-            options = merge_options(options, name_plugins({axis.option: value}).typed)
+            options = merge_options(options, name_plugins({axis.option: value})[0])
         else:
             options[axis.option] = value
-    return replace(base, options={**options, "seed": seed, "trials": 1}, out=None)
+    return base.with_options({**options, "seed": seed, "trials": 1}, out=None)
 
 
 def point_name(point: Point) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 import protofl as pf
 from protofl.runs.identity import identity_of
-from protofl.runs.plugin_names import named_request
+from protofl.runs.request import read_request
 from protofl.runs.requested_run import RequestedRun
 
 OLDER = Path(__file__).parent / "older"
@@ -64,7 +64,7 @@ def test_a_run_of_0_1_0_is_the_one_that_its_options_ask_for_now(older):
     run = pf.load_run("0.1.0-interrupted")
     given = {"method": "fedtgp", "models": "mlp", "dataset": "breast-cancer", "clients": 2}
     given |= {"rounds": 4, "batch_size": 64, "feature_dim": 8, "set": {"fedtgp.S": 2}}
-    request, _ = named_request({**given, "device": "cpu", "data_dir": Path("data")})
+    request = read_request({**given, "device": "cpu", "data_dir": Path("data")})
     now = RequestedRun.of(request, pf.events.ignore)
     assert identity_of(run.config, now.defaults) == run.identity == now.identity
 

@@ -16,7 +16,8 @@ from protofl.federation.host import Host
 from protofl.federation.plan import Plan
 from protofl.records.row import Row
 from protofl.runs import automatic_choices
-from protofl.runs.automatic_choices import begins_early, choose_backend, recorded_backend
+from protofl.runs.automatic_choices import begins_early, choose_backend
+from protofl.runs.resumption import _recorded_backend
 from protofl_plugins.backends.process import Process
 
 pytestmark = pytest.mark.usefixtures("toys", "two_cores")
@@ -41,7 +42,7 @@ def line(seconds):
 )
 def test_finished_rounds_decide(seconds, backend):
     plan, notes = plan_of(rounds=3), []  # two rounds are left; workers save half the time
-    choose_backend(plan, [line(seconds)], [], notes.append)
+    plan = choose_backend(plan, [line(seconds)], [], notes.append)
     assert (plan.settings.backend, plan.choices["backend"].name) == (backend, backend)
     assert [f"about {2 * seconds:.0f} s" in note for note in notes] == [True]
 
@@ -49,7 +50,7 @@ def test_finished_rounds_decide(seconds, backend):
 def test_the_dry_step_decides():
     """Two clients train one batch each in 0.02 s; four clients have 3 batches each per round."""
     plan, notes = plan_of(rounds=1000, models="toy1"), []
-    choose_backend(plan, [], [line(0.02)], notes.append)
+    plan = choose_backend(plan, [], [line(0.02)], notes.append)
     assert plan.settings.backend == "process"
     assert notes == ["backend process: about 120 s of training in 2 worker processes"]
 
@@ -103,7 +104,7 @@ def test_a_resumed_run_stays_on_its_backend(tmp_path):
 def test_the_record_of_the_backend(tmp_path, content, given, found, says):
     (tmp_path / "session.json").write_text(content)
     notes = []
-    assert recorded_backend(tmp_path, given, notes.append) == found
+    assert _recorded_backend(tmp_path, given, notes.append) == found
     assert says in "".join(notes) and bool(says) == bool(notes)
 
 

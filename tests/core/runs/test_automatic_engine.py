@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from runtime_toys import GIVEN, PARTS, make_plan, train
@@ -41,14 +43,16 @@ def chosen(engine, monkeypatch, faster=10.0, **options):
     """Return the chosen engine and its notes. ``faster`` divides the measured seconds."""
     original, notes = automatic_choices._tried, []
 
-    def tried(plan, name):
-        found = original(plan, name)
+    def tried(plan):
+        found = original(plan)
+        name = plan.settings.engine
         return Tried(1.0 if name == "eager" else 1.0 / faster, found.weights)
 
     monkeypatch.setattr(automatic_choices, "_tried", tried)
     given = GIVEN | {"method": "fedproto", "dry_step": True} | options
     plan = Plan.make(given, PARTS | {("engine", "fast"): engine})
-    choose_engine(plan, notes.append, "fast")
+    plan = replace(plan, settings=plan.settings.model_copy(update={"engine": "auto"}))
+    plan = choose_engine(plan, notes.append, "fast")
     assert plan.choices["engine"].name == plan.settings.engine
     return plan.settings.engine, *notes
 

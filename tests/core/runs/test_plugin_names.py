@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from runtime_toys import request_of_program
 from torch import nn
 
 import protofl as pf
-from protofl.runs.plugin_names import named_request
+from protofl.runs.request import read_request
 from protofl_plugins.methods.fedproto import FedProto
 from protofl_plugins.models.mlp import MLPs
 
@@ -159,7 +160,7 @@ def test_a_class_called_as_an_installed_one_is_meant(run):
 def test_two_classes_of_one_name_are_refused():
     one, two = (type("Twin", (Sends,), {}) for _ in range(2))
     with pytest.raises(pf.UsageError, match="two classes are called method/twin"):
-        named_request({"method": one, "use": {"inference": two}})
+        request_of_program({"method": one, "use": {"inference": two}})
 
 
 def test_further_classes_may_be_named(run):
@@ -187,7 +188,7 @@ def test_a_file_s_donors_wrappers_and_terms(file):
         "add": [f"local_loss={file}:Loss.ce"],
         "class": [f"method/{file}:MyMethod"],
     }
-    request, _ = named_request(typed)
+    request = request_of_program(typed)
     assert request.options["use"] == {"inference": "my-method"}
     assert request.options["add"] == ["loss.ce"]
     assert request.options["classes"] == {
@@ -198,9 +199,9 @@ def test_a_file_s_donors_wrappers_and_terms(file):
 
 def test_names_with_arguments_stay():
     typed = {"method": "local", "dataset": "npz:a/b.npz", "models": "torchvision:resnet18"}
-    options = named_request(typed)[0].options
+    options = request_of_program(typed).options
     assert options == typed
-    with_argument = named_request({"method": "local", "models": "of_mine_data.py"})[0].options
+    with_argument = request_of_program({"method": "local", "models": "of_mine_data.py"}).options
     assert with_argument["models"] == "of_mine_data.py"
 
 
@@ -210,7 +211,7 @@ def test_a_file_may_have_the_name_of_an_installed_module(tmp_path):
 
     taken = tmp_path / "numpy.py"
     taken.write_text(SOURCE)
-    request, _ = named_request({"method": f"{taken}:MyMethod"})
+    request = request_of_program({"method": f"{taken}:MyMethod"})
     assert request.options["classes"] == {"method/my-method": f"{taken}:MyMethod"}
     assert sys.modules["numpy"] is numpy
     assert sys.path.index(str(tmp_path)) > max(
@@ -224,16 +225,25 @@ def test_a_package_may_not_have_the_name_of_an_installed_one(tmp_path):
     (inside.parent / "__init__.py").touch()
     inside.write_text(SOURCE)
     with pytest.raises(pf.UsageError, match="another installed package is called 'json'"):
-        named_request({"method": f"{inside}:MyMethod"})
+        request_of_program({"method": f"{inside}:MyMethod"})
+
+
+@pytest.mark.parametrize("key", ["class", "classes"])
+def test_a_file_may_have_a_table_of_classes(file, key):
+    pf.trust_code(file)
+    table = {"method": "my-method", key: {"method/my-method": f"{file}:MyMethod"}}
+    request = read_request({}, config=table)
+    assert request.options["classes"] == {"method/my-method": f"{file}:MyMethod"}
+    assert request.registry.find("method", "my-method").distribution == "this program"
 
 
 def test_a_file_that_was_changed_is_loaded_again(file):
-    request, _ = named_request({"method": f"{file}:MyMethod"})
+    request = request_of_program({"method": f"{file}:MyMethod"})
     assert request.options["method"] == "my-method"
     file.write_text(SOURCE.replace("class MyMethod", "class Another"))
     with pytest.raises(pf.UsageError, match="unknown class in"):
-        named_request({"method": f"{file}:MyMethod"})
-    assert named_request({"method": f"{file}:Another"})[0].options["method"] == "another"
+        request_of_program({"method": f"{file}:MyMethod"})
+    assert request_of_program({"method": f"{file}:Another"}).options["method"] == "another"
 
 
 @pytest.mark.parametrize(
@@ -248,7 +258,7 @@ def test_a_file_that_was_changed_is_loaded_again(file):
 )
 def test_what_is_no_class(typed, words):
     with pytest.raises(pf.UsageError, match=words):
-        named_request(typed)
+        request_of_program(typed)
 
 
 def test_a_class_without_a_place_can_t_be_elsewhere(run):

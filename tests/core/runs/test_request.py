@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from runtime_toys import request_of_program
 
 import protofl as pf
 from protofl.errors import unknown
-from protofl.runs.plugin_names import named_request
 from protofl.runs.request import read_request
 from protofl.system.options.parsing import as_typed
 
@@ -83,7 +83,7 @@ def test_out_and_quiet_of_a_file(file, tmp_path):
 
 def test_a_class_takes_part_under_a_name_and_is_no_recipe():
     FedsaTgp = type("FedsaTgp", (), {})
-    request, _ = named_request({"method": FedsaTgp})
+    request = request_of_program({"method": FedsaTgp})
     assert request.options["method"] == "fedsa-tgp"
     assert request.options["block"] == ["recipe/fedsa-tgp@protofl"]
     assert request.extra == {("method", "fedsa-tgp"): FedsaTgp}

@@ -424,12 +424,14 @@ def test_a_comment_does_not_make_another_run(runs, log, tmp_path):
     source = f"import protofl as pf\nfrom torch.nn.functional import cross_entropy\n{OWN}"
     file.write_text(source)
     pf.trust_code(file)
-    own = ask("own", classes={"method/own": f"{file}:Own"})
-    first = run_or_reuse(own, runs)
+    classes = {"method/own": f"{file}:Own"}
+    first = run_or_reuse(ask("own", classes=classes), runs)
     file.write_text(source.replace("class Own:", 'class Own:\n    """Cross-entropy."""  # mended'))
-    assert run_or_reuse(own, runs, log).folder == first.folder and not log.rounds
+    again = run_or_reuse(ask("own", classes=classes), runs, log)
+    assert again.folder == first.folder and not log.rounds
     file.write_text(source.replace("1 *", "2 *"))
-    assert run_or_reuse(own, runs, log).folder != first.folder and len(log.rounds) == 2
+    other = run_or_reuse(ask("own", classes=classes), runs, log)
+    assert other.folder != first.folder and len(log.rounds) == 2
     assert log.said("is not reused: the code of method own has changed")
 
 
@@ -530,7 +532,7 @@ def test_a_split_that_is_another_now_is_not_reused(runs, log):
     file = first.folder / "partition.json"
     file.write_text(file.read_text().replace(first.split().hash, "0" * 64))
     assert find(ask(), runs, log) is None
-    assert log.said("its clients hold other samples")
+    assert log.said("the split over clients differs")
 
 
 def test_clients_that_a_machine_lost(runs, log):
@@ -608,7 +610,7 @@ def test_one_does_not_wait_for_a_run_with_other_seeds(runs):
 
 
 def test_a_folder_or_a_mistake_is_refused(runs):
-    with pytest.raises(pf.UsageError, match="found by what it is"):
+    with pytest.raises(pf.UsageError, match="cannot be combined with --reuse"):
         run_or_reuse(read_request({**GIVEN, "method": "fedproto"}, out=runs / "x"), runs)
     with pytest.raises(pf.UsageError, match="unknown method"):
         run_or_reuse(ask("fedprotto"), runs)

@@ -9,13 +9,12 @@ import threading
 import time
 
 import pytest
-from runtime_toys import GIVEN, install, train, without_times
+from runtime_toys import GIVEN, install, request_of_program, train, without_times
 
 import protofl as pf
 from protofl.federation import events
 from protofl.federation.plan import Plan
 from protofl.hooks.views.run_info import TrackedRun
-from protofl.runs.plugin_names import named_request
 from protofl.testing.trackers import line
 from protofl_workbench.batch.batch_events import BatchRun
 from protofl_workbench.batch.run_batch import Batch
@@ -299,13 +298,13 @@ def test_a_name_that_something_else_has(tmp_path):
 
 def test_runs_of_a_batch_have_a_group(tmp_path):
     given = {**GIVEN, "method": "local", "track": Tells, "dry_step": False}
-    wanted = [BatchRun(f"lr={lr}", named_request({**given, "lr": lr})[0]) for lr in (0.1, 0.2)]
+    wanted = [BatchRun(f"lr={lr}", request_of_program({**given, "lr": lr})) for lr in (0.1, 0.2)]
     with Batch(tmp_path, at_once=0, group="sweep-7") as batch:
         outcomes = batch.run_all(batch.check_all(wanted))
     runs = [each[1] for each in TOLD if each[0] == "open_run"]
     assert [(run.group, run.folder) for run in runs] == [("sweep-7", o.folder) for o in outcomes]
     assert len({run.key for run in runs}) == 2
-    broken = named_request({**given, "set": {"tells.breaks": "check"}})[0]
+    broken = request_of_program({**given, "set": {"tells.breaks": "check"}})
     with Batch(tmp_path, at_once=0) as batch:
         (tried,) = batch.check_all([BatchRun("broken", broken)])
     assert "it has no library" in tried.error.what

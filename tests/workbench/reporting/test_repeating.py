@@ -11,8 +11,7 @@ from slowness import quick
 
 from protofl.federation.plan import Plan
 from protofl.runs.configuration import config_of
-from protofl.runs.plugin_names import named_request
-from protofl.runs.request import Request
+from protofl.runs.request import Request, read_request
 from protofl.system.options.settings import Settings
 from protofl_cli.commands.run import run as run_command
 from protofl_cli.run_options import whole_command
@@ -29,7 +28,7 @@ def request_of(line):
     context = whole_command("run", run_command, "").make_context("run", words)
     given = {name.removesuffix("_"): value for name, value in context.params.items()}
     known = {*Settings.model_fields, "set", "with", "class"}  # not --out, --quiet, …
-    request, _ = named_request({name: value for name, value in given.items() if name in known})
+    request = read_request({name: value for name, value in given.items() if name in known})
     assert isinstance(request, Request)
     return request
 
@@ -75,7 +74,7 @@ def test_the_commands_stand_on_the_page(runs, monkeypatch, undrawn):
     install(monkeypatch)
     commands = [code.text for code in read(report(runs / "proto")).all("code")]
     assert commands[0] == "protofl run --config proto/config.json"
-    request, _ = named_request({}, config=runs / "proto/config.json")
+    request = read_request({}, config=runs / "proto/config.json")
     assert request_of(commands[1]).options["options"]["fedproto"] == {
         key: str(value).removesuffix(".0")
         for key, value in request.options["options"]["fedproto"].items()

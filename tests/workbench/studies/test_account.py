@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import protofl as pf
-from protofl.runs.plugin_names import named_request
+from protofl.runs.request import read_request
 from protofl_workbench.studies.account import traffic
 from protofl_workbench.studies.cells import Change, cells_of
 from protofl_workbench.studies.finding import find_study
@@ -34,7 +34,7 @@ def test_traffic_is_that_of_a_run(tmp_path, few, method, given):
         "public": 20 if method == "fedmd" else 0,
     }
     run = {"rounds": 2, "trials": 1, "batch_size": 10, "eval_every": 5, "backend": "local"}
-    lines = traffic(named_request({**options, "rounds": 1000})[0])
+    lines = traffic(read_request({**options, "rounds": 1000}))
     pf.run(**options, **run, out=tmp_path / "run", progress=False, dry_step=False)
     rows = pf.load_run(tmp_path / "run").rows
     assert [[line[key] for key in TRAFFIC] for line in lines] == [

@@ -354,8 +354,8 @@ def test_its_runs_are_a_group_for_trackers(toys, tmp_path):
             pass
 
     sweep = toy_sweep(tmp_path, "lr=0.1,0.2", track=["groups"])
-    sweep.base.extra["tracker", "groups"] = Groups
-    start_sweep(replace(sweep, trials=1), tmp_path / "my-sweep", at_once=0)
+    base = replace(sweep.base, extra={**sweep.base.extra, ("tracker", "groups"): Groups})
+    start_sweep(replace(sweep, base=base, trials=1), tmp_path / "my-sweep", at_once=0)
     assert groups == ["my-sweep"] * 2
 
 

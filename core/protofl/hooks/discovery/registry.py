@@ -59,8 +59,7 @@ class Registry:
         extra: Mapping[tuple[str, str], type] | None = None,
         classes: Mapping[str, str] | None = None,
     ) -> None:
-        environment = os.environ.get("PROTOFL_BLOCK", "").split(",")
-        self.block = [b.strip() for b in [*block, *environment] if b.strip()]
+        self.block = _blocked(block)
         self.extra = dict(extra or {})
         self._places = {label: MOVED.get(at, at) for label, at in (classes or {}).items()}
         own = {f"{kind}/{name}" for kind, name in self.extra}
@@ -219,6 +218,25 @@ class Registry:
         for wanted in map(str.strip, block):
             if wanted and wanted not in names:
                 raise unknown("plugin in --block", wanted, names, "see: protofl list-plugins")
+
+
+def installed(kind: str, block: Iterable[str] = ()) -> list[Plugin]:
+    """Return the installed plugins of a kind, where a run's own classes do not matter.
+
+    Args:
+        kind: The kind.
+        block: Plugins to leave out, as `Registry` takes them.
+    """
+    points = importlib.metadata.entry_points(group=KINDS[kind].group)
+    found = {Plugin(kind, entry.name, *_origin(entry.dist), entry.value) for entry in points}
+    kept = (plugin for plugin in found if _names(plugin).isdisjoint(_blocked(block)))
+    return sorted(kept, key=lambda p: (p.name, p.distribution))
+
+
+def _blocked(block: Iterable[str]) -> list[str]:
+    """Return blocked plugins, those of the environment variable among them."""
+    environment = os.environ.get("PROTOFL_BLOCK", "").split(",")
+    return [b.strip() for b in [*block, *environment] if b.strip()]
 
 
 def _broken(plugin: Plugin, error: BaseException, when: str) -> UsageError:

@@ -129,8 +129,11 @@ def build(values: Mapping[str, Any]) -> Settings:
         UsageError: An option is unknown, missing, or out of its range.
     """
     check_names(values, "option")
+    needed = {name for name, field in Settings.model_fields.items() if field.is_required()}
     try:
-        return Settings.model_validate(values)
+        return Settings.model_validate(
+            {key: value for key, value in values.items() if value != "" or key not in needed}
+        )
     except ValidationError as error:
         first = error.errors()[0]
         if not first["loc"]:
@@ -157,7 +160,17 @@ def validated(name: str, value: Any) -> Any:  # noqa: ANN401 - options are of ma
     Raises:
         UsageError: The value has another type or is out of range.
     """
-    return getattr(build({"method": "", "models": "", name: value}), name)
+    return validated_defaults({name: value})[name]
+
+
+def validated_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return some options of a run, such as the defaults of a plugin, validated by themselves.
+
+    Raises:
+        UsageError: An option is unknown or out of its range.
+    """
+    found = build({"method": "-", "models": "-", **values})
+    return {name: getattr(found, name) for name in values}
 
 
 def untracked(settings: Settings) -> Settings:
