@@ -17,7 +17,7 @@ from protofl import functional
 from protofl.hooks.discovery.kinds import KINDS, spec_hooks
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.views.run_info import ClientCard
-from protofl.hooks.wire.vocabulary import VOCABULARY, find_key
+from protofl.hooks.wire.keys import RUNTIME, RUNTIME_KEYS, declared_keys
 from protofl.system.options.plugin_options import Config, option_names
 from protofl.system.options.table import CHOOSING, OPTIONS, flag_of
 from protofl_cli.app import app
@@ -199,7 +199,7 @@ def test_every_plugin_has_its_options(plugin, page):
 
 
 @pytest.mark.parametrize("name", [p.name for p in PLUGINS if p.kind == "method"])
-def test_what_a_method_sends_is_in_the_vocabulary(name, page):
+def test_what_a_method_sends_is_on_the_page_of_the_wire(name, page):
     method = Registry().load("method", name)
     link = rf"\[{name}\]\(methods/{name}\.md\)&nbsp;([↑↓]+)"
     rows = {
@@ -207,13 +207,16 @@ def test_what_a_method_sends_is_in_the_vocabulary(name, page):
         for row in page("reference/wire.md").splitlines()
         if row.startswith("| `")
     }
-    assert list(rows) == [key.name for key in VOCABULARY]
+    assert [*rows][: len(RUNTIME_KEYS)] == [*RUNTIME_KEYS]
+    words = {key: name for name, key in RUNTIME_KEYS.items()}
     for direction, arrow in (("uploads", "↑"), ("downloads", "↓")):
-        for declared in getattr(method, direction, {}):
-            key = find_key(declared)
-            assert key is not None, f"{name} declares {declared!r}, which is not in the vocabulary"
-            (arrows,) = re.findall(link, rows[key.name])
+        for declared, key in declared_keys(method, direction).items():
+            row = rows[words.get(RUNTIME.find(declared), declared)]
+            (arrows,) = re.findall(link, row)
             assert arrow in arrows
+            shape = row.split(" | ")[1]
+            assert shape, f"{name} declares {declared!r} with a text; pf.Key gives it a shape"
+            assert not isinstance(key, protofl.Key) or shape == key.shape
 
 
 # --- the Python pages -------------------------------------------------------------------------
