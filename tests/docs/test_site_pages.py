@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import site_commands
 import site_hooks
+import site_methods
+from site_plugins import own_plugins
 
 import protofl
 from protofl import functional
@@ -279,11 +281,29 @@ def test_a_type_that_is_not_documented_is_noticed():
     assert types_in(page) - THEIRS == {"Odd", "Odder"}
 
 
-@pytest.mark.parametrize("name", ["commands", "wire"])
+KEPT = (
+    "README.md",
+    *(f"docs/{n}.md" for n in ("reference/commands", "reference/wire", "how-to/mix-methods")),
+)
+
+
+@pytest.mark.parametrize("name", KEPT)
 def test_the_tables_in_the_repository_agree_with_the_code(name):
-    text = (DOCS / f"reference/{name}.md").read_text(encoding="utf-8")
+    text = (ROOT / name).read_text(encoding="utf-8")
     assert len(site_hooks.KEPT.findall(text)) == 1
     assert text == site_hooks.kept(text), "update it: python docs/_build/site_hooks.py"
+
+
+def test_one_command_updates_the_kept_parts_of_all_pages(tmp_path):
+    (tmp_path / "docs/reference").mkdir(parents=True)
+    stale = "<!-- kept: families -->\n\nold\n\n<!-- end -->\n"
+    for name in ("README.md", "docs/reference/a.md"):
+        (tmp_path / name).write_text(stale)
+    (tmp_path / "docs/b.md").write_text("no kept part\n")
+    changed = site_hooks.update_kept(tmp_path)
+    assert changed == [tmp_path / "README.md", tmp_path / "docs/reference/a.md"]
+    assert "| prototypes | " in changed[0].read_text() and "old" not in changed[0].read_text()
+    assert site_hooks.update_kept(tmp_path) == []
 
 
 def test_an_outdated_table_is_updated():
@@ -338,11 +358,31 @@ def test_every_page_is_in_the_navigation():
     lines = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2].splitlines()
     listed = [m[1] for line in lines if (m := re.match(r"\s*- (?:[^#]*: )?([\w/.-]+\.md)$", line))]
     pages = [path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")]
-    assert sorted(listed) == sorted(pages)
+    nav = [{"Home": "index.md"}, {"Reference": [{"Methods": [site_methods.INDEX]}]}]
+    site_hooks.on_config({"nav": nav})
+    methods = nav[1]["Reference"][0]["Methods"]
+    assert nav[0] == {"Home": "index.md"} and methods[1:] == sorted(methods[1:])
+    assert sorted({*listed, *methods}) == sorted(pages)
+    assert not {*listed} & {*methods[1:]}, "the hook of the site adds the pages of methods"
+    assert listed.count(methods[0]) == 1
+
+
+def test_the_pages_of_methods_say_what_clients_share(tmp_path):
+    for name, text in {"one": "models", "two": "heads", "three": "heads"}.items():
+        (tmp_path / f"{name}.md").write_text(f"---\nshares: {text}\n---\n\n# {name}\n")
+    (tmp_path / "index.md").write_text("# Methods\n")
+    found = site_methods.families(tmp_path)
+    assert [*found.items()] == [("heads", ["three", "two"]), ("models", ["one"])]
+    (tmp_path / "four.md").write_text("# four\n")
+    with pytest.raises(ValueError, match=r"(?s)four\.md does not say .*shares: WHAT") as error:
+        site_methods.families(tmp_path)
+    assert "known: " in str(error.value)
+    methods = {*own_plugins("method")}
+    assert {name for names in site_methods.families().values() for name in names} == methods
 
 
 def test_every_generated_part_is_known():
-    for path in DOCS.rglob("*.md"):
+    for path in (ROOT / "README.md", *DOCS.rglob("*.md")):
         text = path.read_text(encoding="utf-8")
         marks = site_hooks.MARK.findall(text)
         assert len(marks) == text.count("<!-- generated:"), path
