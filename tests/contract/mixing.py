@@ -1,8 +1,9 @@
 """Try every hook and loss term of each method in every other method.
 
-Each combination is planned on a tiny federation and goes through the dry step, as any run does. It
-runs, or is refused with the name of what is missing. ``python tests/update.py NAME`` writes the
-outcomes to ``mixing.txt`` in this folder; ``docs/how-to/mix-methods.md`` has their counts.
+Each combination is planned on a tiny federation with the ``check_options`` of the methods. It goes
+through the dry step, as any run does, and runs, or is refused with the name of what is missing.
+``python tests/update.py NAME`` writes the outcomes to ``mixing.txt`` in this folder;
+``docs/how-to/mix-methods.md`` has their counts.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ PLACES = [
     TERM,
 ]
 HOOK_PLACES = PLACES[:-1]
-FITTING = {"fedmrl": {"auxiliary_dim": 4}}
-"""Options for the tiny nets: d_1 < K, as with usual nets."""
+FITTING = {"fedet": {}}
+"""Options of a method on the tiny federation, if not its ``check_options``."""
 
 
 class Mixer:
@@ -67,8 +68,10 @@ class Mixer:
         options = {"use": {hook: donor}} if option == "--use" else {}
         if option == "--add":
             options["add"] = [donor if place == TERM else f"{hook}={donor}"]
-        methods = {main, donor.partition(".")[0]}
-        options["options"] = {name: FITTING[name] for name in methods & FITTING.keys()}
+        methods = {main, donor.partition(".")[0] or main}
+        plugins = {name: self.registry.load("method", name) for name in methods}
+        fitting = {n: FITTING.get(n, getattr(p, "check_options", {})) for n, p in plugins.items()}
+        options["options"] = {name: own for name, own in fitting.items() if own}
         for registry, found in zip(self.registries, (RUNS, ALIKE), strict=True):
             try:
                 given = {**self.given, **options, "method": main}
