@@ -22,7 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "docs/_build"))
 sys.path.insert(0, str(Path(__file__).resolve().parent / "contract"))
 sys.path.insert(0, str(Path(__file__).resolve().parent / "golden"))
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent / "toys"))
 
 import golden_runs
 import mixing
