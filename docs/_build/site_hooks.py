@@ -17,7 +17,7 @@ from typing import Any
 from site_api import api, members_of, types
 from site_commands import command_list, command_reference
 from site_hook_reference import hook_reference
-from site_methods import add_to_navigation, family_table
+from site_methods import add_to_navigation, family_table, not_measured
 from site_mixing import mixing_table
 from site_plugins import method_table, option_table, plugin_reference, wire_table
 
@@ -43,6 +43,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "members": members_of,
     "methods": method_table,
     "mixing": mixing_table,
+    "not_measured": not_measured,
     "options": option_table,
     "plugins": plugin_reference,
     "types": types,
