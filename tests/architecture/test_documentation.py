@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from protofl.errors import part_of
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.plugin.providers import Baseline
 from protofl.system.options.plugin_options import Config, option_names
@@ -26,7 +27,7 @@ def names_of(method):
     return {
         "option": list(option_names(getattr(method, "Config", Config))),
         "loss term": list(getattr(method, "terms", Baseline.terms)),
-        "upload": list(getattr(method, "uploads", {})),
+        "upload": sorted({part_of(name) for name in getattr(method, "uploads", {})}),
     }
 
 

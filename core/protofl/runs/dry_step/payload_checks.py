@@ -149,7 +149,7 @@ class PayloadChecks:
 
 
 def _first(declared: Declarations) -> str:
-    names = sorted({*(declared.names or ())} - {"classes"})
+    names = sorted({part_of(name) for name in declared.names or ()} - {"classes"})
     return names[0] if names else ""
 
 
