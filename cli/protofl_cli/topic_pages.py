@@ -5,10 +5,20 @@ from __future__ import annotations
 import importlib.metadata
 import re
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from protofl.errors import UsageError
+from protofl.hooks.wire.keys import (
+    RUNTIME,
+    RUNTIME_KEYS,
+    Key,
+    declared_keys,
+    meaning_of,
+    shape_of,
+)
 from protofl.system.files.home import expand_user
 from protofl_cli import render
 
@@ -85,12 +95,65 @@ def _is_there(package: str) -> bool:
 
 
 def wire() -> None:
-    """Print the names of tensors that methods share."""
-    from protofl.hooks.wire.vocabulary import VOCABULARY
+    """Print the keys of payloads that the runtime and the installed methods declare."""
+    from protofl.errors import ProtoflError
+    from protofl.hooks.discovery.registry import Registry
 
+    registry, methods = Registry(), {}
+    for plugin in registry.plugins("method"):
+        with suppress(ProtoflError):  # `protofl list-plugins` lists the plugins that are broken
+            methods[plugin.name] = registry.load("method", plugin.name)
     render.heading("wire", "names of tensors in payloads")
-    rows = [(key.name, key.shape, key.meaning) for key in VOCABULARY]
-    render.table(("name", "shape", "content"), rows, keep=("name",), wrap=True)
+    rows = [
+        (name, row.shape, row.meaning, " ".join(row.methods))
+        for name, row in declared_by(methods).items()
+    ]
+    render.table(("name", "shape", "content", "methods"), rows, keep=("name",), wrap=True)
+
+
+@dataclass(frozen=True)
+class WireRow:
+    """A key on the page of the wire.
+
+    Attributes:
+        shape: Its shape; empty if no declaration gives one.
+        meaning: Its content: the runtime's words, or those of the first method that gives a shape.
+        by_class: True if its rows belong to classes.
+        methods: {method: ``↑`` to the server, ``↓`` to a client, or both}.
+    """
+
+    shape: str
+    meaning: str
+    by_class: bool
+    methods: dict[str, str]
+
+
+def declared_by(methods: Mapping[str, type]) -> dict[str, WireRow]:
+    """Return all keys that methods declare by name: those of the runtime, then others.
+
+    Args:
+        methods: {name: class}.
+    """
+    found: dict[str, str | Key] = dict(RUNTIME_KEYS)
+    senders: dict[str, dict[str, str]] = {name: {} for name in RUNTIME_KEYS}
+    own = {key: name for name, key in RUNTIME_KEYS.items()}
+    for method, plugin in methods.items():
+        for attribute, arrow in (("uploads", "↑"), ("downloads", "↓")):
+            for declared, key in declared_keys(plugin, attribute).items():
+                known = RUNTIME.find(declared)
+                name = own[known] if known in own else declared
+                if isinstance(key, Key) and isinstance(found.get(name, ""), str):
+                    found[name] = key
+                found.setdefault(name, key)
+                arrows = senders.setdefault(name, {}).get(method, "")
+                senders[name][method] = arrows + arrow * (arrow not in arrows)
+    further = sorted(found.keys() - RUNTIME_KEYS.keys())
+    return {name: _row(name, found[name], senders[name]) for name in (*RUNTIME_KEYS, *further)}
+
+
+def _row(name: str, declared: str | Key, methods: dict[str, str]) -> WireRow:
+    by_class = declared.by_class if isinstance(declared, Key) else RUNTIME.is_by_class(name)
+    return WireRow(shape_of(name, declared), meaning_of(declared), by_class, methods)
 
 
 TOPICS = {"machine": machine, "wire": wire}

@@ -1,4 +1,4 @@
-"""The hooks of mkdocs: fill in the generated parts of pages.
+"""The hooks of mkdocs: fill in the generated parts of pages, and the navigation of the methods.
 
 A page marks such a part with a comment on its own line. ``<!-- generated: NAME [ARGUMENTS] -->`` is
 filled in when the site is built. ``<!-- kept: NAME [ARGUMENTS] -->`` is followed by the generated
@@ -12,10 +12,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from site_api import api, members_of, types
 from site_commands import command_list, command_reference
 from site_hook_reference import hook_reference
+from site_methods import add_to_navigation, family_table, not_measured
+from site_mixing import mixing_table
 from site_plugins import method_table, option_table, plugin_reference, wire_table
 
 DOCS = Path(__file__).parents[1]
@@ -34,10 +37,13 @@ PARTS: dict[str, Callable[..., str]] = {
     "api": api,
     "command_list": command_list,
     "commands": command_reference,
+    "families": family_table,
     "figure": figure,
     "hooks": hook_reference,
     "members": members_of,
     "methods": method_table,
+    "mixing": mixing_table,
+    "not_measured": not_measured,
     "options": option_table,
     "plugins": plugin_reference,
     "types": types,
@@ -64,14 +70,28 @@ def _part(name: str, arguments: str) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines())
 
 
+def update_kept(folder: Path = DOCS.parent) -> list[Path]:
+    """Update the kept parts of README.md and of all pages; return the pages that changed."""
+    changed = []
+    for page in (folder / "README.md", *sorted((folder / "docs").rglob("*.md"))):
+        text = page.read_text(encoding="utf-8")
+        if (now := kept(text)) != text:
+            page.write_text(now, encoding="utf-8")
+            changed.append(page)
+    return changed
+
+
+def on_config(config: Any, **_: object) -> Any:  # noqa: ANN401 - mkdocs' own
+    """Add the pages of the methods to the navigation; mkdocs calls this hook first."""
+    add_to_navigation(config["nav"])
+    return config
+
+
 def on_page_markdown(markdown: str, **_: object) -> str:
     """Fill in a page; mkdocs calls this hook for every page."""
     return whole(markdown)
 
 
 if __name__ == "__main__":
-    for page in sorted(DOCS.rglob("*.md")):
-        text = page.read_text(encoding="utf-8")
-        if (now := kept(text)) != text:
-            page.write_text(now, encoding="utf-8")
-            print(page)
+    for page in update_kept():
+        print(page)

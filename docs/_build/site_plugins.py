@@ -13,8 +13,8 @@ from protofl.system.options.table import CHOOSING
 from protofl.hooks.plugin.providers import Baseline
 from protofl.hooks.plugin.members import choose
 from protofl.hooks.wire.keys import Key
-from protofl.hooks.wire.vocabulary import VOCABULARY, find_key
 from protofl_cli.options import value_range, value_text
+from protofl_cli.topic_pages import declared_by
 from site_text import code, first_line, table
 
 
@@ -173,22 +173,14 @@ def _architectures(name: str) -> str:
 
 
 def wire_table() -> str:
-    """The vocabulary of the wire, and which methods send what."""
-    senders: dict[str, dict[str, str]] = {key.name: {} for key in VOCABULARY}
-    for name, method in own_plugins("method").items():
-        for direction, arrow in (("uploads", "↑"), ("downloads", "↓")):
-            for declared in getattr(method, direction, {}):
-                key = find_key(declared)
-                if key is not None:
-                    arrows = senders[key.name].get(name, "")
-                    senders[key.name][name] = arrows + arrow * (arrow not in arrows)
+    """The keys of the runtime and of the methods, and which methods send them."""
     rows = [
         (
-            code(key.name),
-            key.shape,
-            key.meaning + ("; rows by class" if key.by_class else ""),
-            ", ".join(f"[{n}](methods/{n}.md)&nbsp;{a}" for n, a in senders[key.name].items()),
+            code(name),
+            row.shape,
+            row.meaning + ("; rows by class" if row.by_class else ""),
+            ", ".join(f"[{n}](methods/{n}.md)&nbsp;{a}" for n, a in row.methods.items()),
         )
-        for key in VOCABULARY
+        for name, row in declared_by(own_plugins("method")).items()
     ]
     return table(("key", "shape", "meaning", "methods"), rows)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from protofl.errors import part_of
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.plugin.providers import Baseline
 from protofl.system.options.plugin_options import Config, option_names
@@ -26,7 +27,7 @@ def names_of(method):
     return {
         "option": list(option_names(getattr(method, "Config", Config))),
         "loss term": list(getattr(method, "terms", Baseline.terms)),
-        "upload": list(getattr(method, "uploads", {})),
+        "upload": sorted({part_of(name) for name in getattr(method, "uploads", {})}),
     }
 
 
@@ -36,16 +37,12 @@ def lacking(page, names):
     return [n for n in names if not re.search(rf"(?<![\w-]){re.escape(n)}(?![\w-])", spans)]
 
 
-def test_there_are_methods():
-    assert len(METHODS) >= 18
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_the_page_names_options_terms_and_uploads(name):
     path = PAGES / f"{name}.md"
     assert path.is_file(), f"{path} is missing"
     page = path.read_text(encoding="utf-8")
-    assert page.startswith(f"# {name}\n")
+    assert f"\n# {name}\n" in page
     assert f"protofl run {name}" in page
     kinds = names_of(REGISTRY.load("method", name))
     options = kinds.pop("option")

@@ -1,17 +1,14 @@
 """Try every hook and loss term of each method in every other method.
 
-Each combination is planned on a tiny federation and goes through the dry step, as any run does. It
-runs, or is refused with the name of what is missing. ``python tests/contract/mixing.py`` writes the
-outcomes to ``mixing.txt`` in this folder, and their counts to ``docs/how-to/mix-methods.md``. Add
-names of methods to try only combinations with these methods.
+Each combination is planned on a tiny federation with the ``check_options`` of the methods. It goes
+through the dry step, as any run does, and runs, or is refused with the name of what is missing.
+``python tests/update.py NAME`` writes the outcomes to ``mixing.txt`` in this folder;
+``docs/how-to/mix-methods.md`` has their counts.
 """
 
 from __future__ import annotations
 
-import re
-import sys
 import tempfile
-from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,10 +22,8 @@ from protofl.hooks.hookspecs.method import MERGED_HOOKS, ROUND_HOOKS
 from protofl.hooks.plugin.providers import Baseline
 from protofl.runs.dry_step.dry_run import dry_step
 from protofl.testing import toy
-from protofl.testing.donors import methods_to_run
 
 FILE = Path(__file__).with_name("mixing.txt")
-PAGE = Path(__file__).parents[2] / "docs/how-to/mix-methods.md"
 
 RUNS, ALIKE = "runs", "runs with one architecture"
 TERM = "--add local_loss"
@@ -38,8 +33,8 @@ PLACES = [
     TERM,
 ]
 HOOK_PLACES = PLACES[:-1]
-FITTING = {"fedmrl": {"auxiliary_dim": 4}}
-"""Options for the tiny nets: d_1 < K, as with usual nets."""
+FITTING = {"fedet": {}}
+"""Options of a method on the tiny federation, if not its ``check_options``."""
 
 
 class Mixer:
@@ -73,8 +68,10 @@ class Mixer:
         options = {"use": {hook: donor}} if option == "--use" else {}
         if option == "--add":
             options["add"] = [donor if place == TERM else f"{hook}={donor}"]
-        methods = {main, donor.partition(".")[0]}
-        options["options"] = {name: FITTING[name] for name in methods & FITTING.keys()}
+        methods = {main, donor.partition(".")[0] or main}
+        plugins = {name: self.registry.load("method", name) for name in methods}
+        fitting = {n: FITTING.get(n, getattr(p, "check_options", {})) for n, p in plugins.items()}
+        options["options"] = {name: own for name, own in fitting.items() if own}
         for registry, found in zip(self.registries, (RUNS, ALIKE), strict=True):
             try:
                 given = {**self.given, **options, "method": main}
@@ -138,36 +135,20 @@ def text(found):
     return "\n".join(lines[1:]) + "\n"
 
 
-def numbers(found):
-    """Return the table of ``docs/how-to/mix-methods.md``."""
-    lines = ["| option | combinations | run | refused |", "| --- | --- | --- | --- |"]
-    for place in PLACES:
-        outcomes = [outcome for (p, _, _), outcome in found.items() if p == place]
-        run = Counter(outcomes)[RUNS] + Counter(outcomes)[ALIKE]
-        other = "OTHER.TERM" if place == TERM else "OTHER"
-        lines.append(f"| `{place}={other}` | {len(outcomes)} | {run} | {len(outcomes) - run} |")
-    return "\n".join(lines)
+def tried(methods, changed, stored):
+    """Return the outcomes of all combinations: those with changed methods tried, others as stored.
 
-
-def main(*changed):
-    """Try all combinations, or those with the named methods, and write the outcomes."""
-    methods = methods_to_run(Registry(), "protofl")
-    changed = changed or methods
-    found = {
-        cell: outcome for cell, outcome in read().items()
-        if {cell[1], cell[2].partition(".")[0]} <= {*methods} - {*changed}
-    }  # fmt: skip
+    Args:
+        methods: All methods.
+        changed: Those whose combinations with all methods are tried.
+        stored: {(place, main, donor): outcome}.
+    """
+    kept = {*methods} - {*changed}
+    found = {c: o for c, o in stored.items() if {c[1], c[2].partition(".")[0]} <= kept}
     with mixer() as made:
         for name in methods:
             others = [donor for donor in methods if donor != name]
             found |= made.row(
                 name, others if name in changed else [d for d in others if d in changed]
             )
-    FILE.write_text(text(found), encoding="utf-8")
-    page = PAGE.read_text(encoding="utf-8")
-    page = re.sub(r"\| option \|(.*\n)+?(?!\|)", lambda _: numbers(found) + "\n", page)
-    PAGE.write_text(page, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    return found

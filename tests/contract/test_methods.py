@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import golden_runs
 import pytest
 from slowness import KINDS, quick
 
@@ -21,15 +22,11 @@ from protofl.system.options.plugin_options import VariantConfig
 from protofl.testing import MethodContract
 from protofl.testing import toy as toyfed
 from protofl.testing.donors import methods_to_run
+from protofl.testing.method_federations import WIDTHS, WITH_NORM
 from protofl.testing.method_runs import as_declared
 
 REGISTRY = Registry()
 METHODS = methods_to_run(REGISTRY)
-FURTHER = {"fedplvm": {"share": "model"}}
-"""Options that make a method send more keys."""
-
-NATIVE = {"fedsaf": {"prototypes/*"}}
-"""Keys that a method sends only with native widths; see test_native_widths.py."""
 
 
 def ways(*values, first):
@@ -66,23 +63,29 @@ def half(fed):
 
 
 def test_what_is_sent_is_what_is_declared(method, fed):
-    """All declared keys are sent, except buffers, which not all models have."""
+    """All declared keys are sent by some run, except buffers, which not all models have."""
     plugin = REGISTRY.load("method", method)
     config = getattr(plugin, "Config", pf.Config)
     variants = ["paper", "official"] if issubclass(config, VariantConfig) else []
-    options = [{"variant": variant} for variant in variants] or [{}]
+    runs = [{"set": {"variant": variant}} for variant in variants] or [{}]
+    runs += [{"set": own} for name, own in golden_runs.FURTHER.values() if name == method]
+    if getattr(plugin, "native_widths", False):
+        runs.append({"models": [WIDTHS, WITH_NORM], "feature_dim": "native"})
     sent = {"uploads": set(), "downloads": set()}
-    for own in [*options, *([FURTHER[method]] if method in FURTHER else [])]:
-        found = fed(set=own)
+    for options in runs:
+        found = fed(**options)
         found.rounds(2)
         for direction, keys in sent.items():
             for number in range(2):
                 for blob in getattr(found.pool, direction)(number).values():
                     keys |= {*toyfed.header(blob)}
     for direction, keys in sent.items():
-        declared = {*getattr(plugin, direction)} - NATIVE.get(method, set())
+        declared = {*getattr(plugin, direction)}
         names = as_declared(keys, declared)
-        declared = {d for d in declared if d in names or not d.endswith("/buffer/*")}
+        # PART/* besides PART/*/NAME may be for rounds that a client has missed (FLoRA).
+        further = {d for d in declared if any(name.startswith(f"{d}/") for name in names)}
+        further |= {d for d in declared if d.endswith("/buffer/*")}
+        declared -= further - names
         if direction == "downloads":
             rows = {"classes", *(f"{d}.classes" for d in declared)}
             names -= rows - declared

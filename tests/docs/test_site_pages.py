@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 import site_commands
 import site_hooks
+import site_methods
+from site_plugins import own_plugins
 
 import protofl
 from protofl import functional
 from protofl.hooks.discovery.kinds import KINDS, spec_hooks
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.views.run_info import ClientCard
-from protofl.hooks.wire.vocabulary import VOCABULARY, find_key
+from protofl.hooks.wire.keys import RUNTIME, RUNTIME_KEYS, declared_keys
 from protofl.system.options.plugin_options import Config, option_names
 from protofl.system.options.table import CHOOSING, OPTIONS, flag_of
 from protofl_cli.app import app
@@ -210,7 +212,7 @@ def test_every_plugin_has_its_options(plugin, page):
 
 
 @pytest.mark.parametrize("name", [p.name for p in PLUGINS if p.kind == "method"])
-def test_what_a_method_sends_is_in_the_vocabulary(name, page):
+def test_what_a_method_sends_is_on_the_page_of_the_wire(name, page):
     method = Registry().load("method", name)
     link = rf"\[{name}\]\(methods/{name}\.md\)&nbsp;([↑↓]+)"
     rows = {
@@ -218,13 +220,16 @@ def test_what_a_method_sends_is_in_the_vocabulary(name, page):
         for row in page("reference/wire.md").splitlines()
         if row.startswith("| `")
     }
-    assert list(rows) == [key.name for key in VOCABULARY]
+    assert [*rows][: len(RUNTIME_KEYS)] == [*RUNTIME_KEYS]
+    words = {key: name for name, key in RUNTIME_KEYS.items()}
     for direction, arrow in (("uploads", "↑"), ("downloads", "↓")):
-        for declared in getattr(method, direction, {}):
-            key = find_key(declared)
-            assert key is not None, f"{name} declares {declared!r}, which is not in the vocabulary"
-            (arrows,) = re.findall(link, rows[key.name])
+        for declared, key in declared_keys(method, direction).items():
+            row = rows[words.get(RUNTIME.find(declared), declared)]
+            (arrows,) = re.findall(link, row)
             assert arrow in arrows
+            shape = row.split(" | ")[1]
+            assert shape, f"{name} declares {declared!r} with a text; pf.Key gives it a shape"
+            assert not isinstance(key, protofl.Key) or shape == key.shape
 
 
 # --- the Python pages -------------------------------------------------------------------------
@@ -287,11 +292,44 @@ def test_a_type_that_is_not_documented_is_noticed():
     assert types_in(page) - THEIRS == {"Odd", "Odder"}
 
 
-@pytest.mark.parametrize("name", ["commands", "wire"])
+KEPT = (
+    "README.md",
+    "docs/background/performance.md",
+    "docs/how-to/mix-methods.md",
+    "docs/reference/commands.md",
+    "docs/reference/wire.md",
+)
+
+
+@pytest.mark.parametrize("name", KEPT)
 def test_the_tables_in_the_repository_agree_with_the_code(name):
-    text = (DOCS / f"reference/{name}.md").read_text(encoding="utf-8")
+    text = (ROOT / name).read_text(encoding="utf-8")
     assert len(site_hooks.KEPT.findall(text)) == 1
     assert text == site_hooks.kept(text), "update it: python docs/_build/site_hooks.py"
+
+
+def test_the_page_of_performance_says_which_methods_are_not_measured(tmp_path):
+    page = tmp_path / "page.md"
+    measured = " ".join(f"`{name}`" for name in own_plugins("method"))
+    page.write_text(measured)
+    assert site_methods.not_measured(page) == "All methods are measured."
+    page.write_text(
+        measured.replace("`fml` ", "").replace("`fedsa` ", "")
+        + "\n<!-- kept: not_measured -->\n\n`fml`\n\n<!-- end -->\n"
+    )
+    assert site_methods.not_measured(page) == "Not measured: `fedsa`, `fml`."
+
+
+def test_one_command_updates_the_kept_parts_of_all_pages(tmp_path):
+    (tmp_path / "docs/reference").mkdir(parents=True)
+    stale = "<!-- kept: families -->\n\nold\n\n<!-- end -->\n"
+    for name in ("README.md", "docs/reference/a.md"):
+        (tmp_path / name).write_text(stale)
+    (tmp_path / "docs/b.md").write_text("no kept part\n")
+    changed = site_hooks.update_kept(tmp_path)
+    assert changed == [tmp_path / "README.md", tmp_path / "docs/reference/a.md"]
+    assert "| prototypes | " in changed[0].read_text() and "old" not in changed[0].read_text()
+    assert site_hooks.update_kept(tmp_path) == []
 
 
 def test_an_outdated_table_is_updated():
@@ -346,11 +384,31 @@ def test_every_page_is_in_the_navigation():
     lines = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2].splitlines()
     listed = [m[1] for line in lines if (m := re.match(r"\s*- (?:[^#]*: )?([\w/.-]+\.md)$", line))]
     pages = [path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")]
-    assert sorted(listed) == sorted(pages)
+    nav = [{"Home": "index.md"}, {"Reference": [{"Methods": [site_methods.INDEX]}]}]
+    site_hooks.on_config({"nav": nav})
+    methods = nav[1]["Reference"][0]["Methods"]
+    assert nav[0] == {"Home": "index.md"} and methods[1:] == sorted(methods[1:])
+    assert sorted({*listed, *methods}) == sorted(pages)
+    assert not {*listed} & {*methods[1:]}, "the hook of the site adds the pages of methods"
+    assert listed.count(methods[0]) == 1
+
+
+def test_the_pages_of_methods_say_what_clients_share(tmp_path):
+    for name, text in {"one": "models", "two": "heads", "three": "heads"}.items():
+        (tmp_path / f"{name}.md").write_text(f"---\nshares: {text}\n---\n\n# {name}\n")
+    (tmp_path / "index.md").write_text("# Methods\n")
+    found = site_methods.families(tmp_path)
+    assert [*found.items()] == [("heads", ["three", "two"]), ("models", ["one"])]
+    (tmp_path / "four.md").write_text("# four\n")
+    with pytest.raises(ValueError, match=r"(?s)four\.md does not say .*shares: WHAT") as error:
+        site_methods.families(tmp_path)
+    assert "known: " in str(error.value)
+    methods = {*own_plugins("method")}
+    assert {name for names in site_methods.families().values() for name in names} == methods
 
 
 def test_every_generated_part_is_known():
-    for path in DOCS.rglob("*.md"):
+    for path in (ROOT / "README.md", *DOCS.rglob("*.md")):
         text = path.read_text(encoding="utf-8")
         marks = site_hooks.MARK.findall(text)
         assert len(marks) == text.count("<!-- generated:"), path

@@ -1,4 +1,4 @@
-"""Toy runs whose results are stored: `make.py` writes them, `test_golden.py` compares them."""
+"""Toy runs whose results are stored: ``tests/update.py`` writes, `test_golden.py` compares them."""
 
 from __future__ import annotations
 
@@ -8,72 +8,75 @@ from types import MappingProxyType
 
 import numpy as np
 import torch
+from safetensors import safe_open
 from torch import Tensor
-from width_toys import ADAPTED, toy_width
+from width_toys import toy_width
 
 import protofl as pf
+from protofl.errors import Refused
 from protofl.hooks.discovery.registry import Registry
 from protofl.testing import toy as toyfed
-from protofl.testing.equality import double_precision
+from protofl.testing.donors import methods_to_run
+from protofl.testing.equality import EXACT, double_precision
 
 FOLDER = Path(__file__).parent
 DATA = FOLDER / "toy.npz"
 ROUNDS = 2
 Options = Mapping[str, object]
-RUNS: dict[str, tuple[str, Options]] = {
-    "local": ("local", {}),
-    "fedavg": ("fedavg", {}),
-    "fedprox": ("fedprox", {"mu": 0.1}),
-    "lg-fedavg": ("lg-fedavg", {}),
-    "fedproto": ("fedproto", {}),
-    "fedproto-official": ("fedproto", {"variant": "official"}),
-    "fedtgp": ("fedtgp", {"S": 20}),
-    "fedtgp-official": ("fedtgp", {"variant": "official", "S": 20}),
-    "fedorgp": ("fedorgp", {"lambda_c": 1}),
-    "fedorgp-official": ("fedorgp", {"variant": "official", "lambda_c": 1}),
-    "protonorm": ("protonorm", {"steps": 20, "scale": 2}),
-    "protonorm-official": ("protonorm", {"variant": "official", "steps": 20, "scale": 2}),
-    "fedsa": ("fedsa", {"alpha": 0.9}),
-    "fedsa-official": ("fedsa", {"variant": "official", "alpha": 0.9}),
-    "feddistill": ("feddistill", {}),
-    "fedgh": ("fedgh", {}),
-    "fedgen": ("fedgen", {"epochs": 5, "eta_g": 0.01}),
-    "fedgen-official": ("fedgen", {"variant": "official", "epochs": 5, "eta_g": 0.01}),
-    "fml": ("fml", {}),
-    "fml-official": ("fml", {"variant": "official"}),
-    "fedmrl": ("fedmrl", {"auxiliary_dim": 4}),
-    "fedl2g": ("fedl2g", {"warmup": 0}),
-    "fedl2g-features": ("fedl2g", {"warmup": 1, "guide": "features"}),
-    "fedtsp": ("fedtsp", {"steps": 3}),
-    "fedplvm": ("fedplvm", {"lambda": 1}),
-    "fedplvm-models": ("fedplvm", {"lambda": 1, "share": "model"}),
-    "fedsaf": ("fedsaf", {}),
-    "fedsaf-official": ("fedsaf", {"variant": "official", "structure": "rdm_cos"}),
-    "alignfed": ("alignfed", {}),
-    "heterofl": ("heterofl", {}),
-    "fedrolex": ("fedrolex", {}),
-    "fiarse": ("fiarse", {"sizes": "1,0.5,0.25", "server_rate": 0.5}),
-    "hetlora": ("hetlora", {"ranks": "4,2", "gamma": 0.6}),
-    "flexlora": ("flexlora", {"ranks": "4,2"}),
-    "flora": ("flora", {"ranks": "4,2"}),
-    "raflora": ("raflora", {"ranks": "4,2"}),
-    "fedkd": ("fedkd", {}),
-    "fedkd-official": ("fedkd", {"variant": "official"}),
-    "fedktl": ("fedktl", {"mu": 1}),
-    "fedktl-official": ("fedktl", {"variant": "official", "mu": 1}),
-    "fedpkd": ("fedpkd", {}),
-    "fedmd": ("fedmd", {}),
-    "ds-fl": ("ds-fl", {}),
-    "feddf": ("feddf", {}),
-    "fedet": ("fedet", {}),
+OPTIONS: dict[str, Options] = {
+    "fedet": {},
+    "fedgen": {"epochs": 5, "eta_g": 0.01},
+    "fedktl": {"mu": 1},
+    "fedl2g": {"warmup": 0},
+    "fedorgp": {"lambda_c": 1},
+    "fedplvm": {"lambda": 1},
+    "fedprox": {"mu": 0.1},
+    "fedsa": {"alpha": 0.9},
+    "fedtgp": {"S": 20},
+    "fedtsp": {"steps": 3},
+    "fiarse": {"sizes": "1,0.5,0.25", "server_rate": 0.5},
+    "flexlora": {"ranks": "4,2"},
+    "flora": {"ranks": "4,2"},
+    "hetlora": {"ranks": "4,2", "gamma": 0.6},
+    "protonorm": {"steps": 20, "scale": 2},
+    "raflora": {"ranks": "4,2"},
 }
-"""{file: (method, its options)}."""
+"""Options of a method in its stored runs, if not its ``check_options``."""
+
+FURTHER: dict[str, tuple[str, Options]] = {
+    "fedl2g-features": ("fedl2g", {"warmup": 1, "guide": "features"}),
+    "fedplvm-models": ("fedplvm", {"lambda": 1, "share": "model"}),
+    "fedsaf-official": ("fedsaf", {"variant": "official", "structure": "rdm_cos"}),
+}
+"""Further runs, and those that `runs_of` would make with other options."""
+
+
+def runs_of(registry: Registry) -> dict[str, tuple[str, Options]]:
+    """Return {file: (method, its options)} for the methods of protofl.
+
+    Each method has a run, and a second one, ``METHOD-official``, if its published code departs from
+    its paper.
+    """
+    found: dict[str, tuple[str, Options]] = {}
+    for name in methods_to_run(registry, "protofl"):
+        plugin = registry.load("method", name)
+        options = OPTIONS.get(name, getattr(plugin, "check_options", {}))
+        found[name] = (name, options)
+        if getattr(getattr(plugin, "Config", None), "deviations", None):
+            found[f"{name}-official"] = (name, {"variant": "official", **options})
+    return found | FURTHER
+
+
+RUNS = runs_of(Registry())
 
 ADAM = {"fedgen", "fedgen-official", "fedktl", "fedktl-official", "fedpkd", "feddf"}
 """Runs whose server trains with Adam, which amplifies rounding (see `test_golden.py`)."""
 
 WIDTHS = [toy_width(width) for width in (1.0, 0.5)]
 """A convolution, BatchNorm and two linear layers, in two widths."""
+
+MODELS = [[toyfed.CNN, toyfed.NORM], WIDTHS, [toyfed.NORM]]
+"""Architectures of the clients: the first that a method does not refuse."""
 
 
 def make_data() -> None:
@@ -108,26 +111,29 @@ def plan_of(
     """
     method, options = RUNS[name]
     options = {**options, **changed}
-    shared = method in ("fedavg", "fedprox", "fiarse", *ADAPTED) or options.get("share") == "model"
-    members = [toyfed.NORM] if shared else [toyfed.CNN, toyfed.NORM]
-    if method in ("heterofl", "fedrolex"):
-        members = WIDTHS
     public = {}
     if getattr(Registry().load("method", method), "needs_public", False):
         x = read_data().x[:12]
         np.savez(folder / "public.npz", x_train=x.numpy(), y_train=np.arange(12) % 4)
         public["public"] = f"npz:{folder / 'public.npz'}"
-    return toyfed.make_plan(
-        method,
-        folder,
-        **public,
-        **more,
-        data=read_data(),
-        models=toyfed.group(*members, K=6),
-        rounds=ROUNDS,
-        optimizer="sgd",  # only servers use Adam (see ADAM)
-        options={method: options} if options else {},
-    )
+    for members in MODELS:
+        try:
+            return toyfed.make_plan(
+                method,
+                folder,
+                **public,
+                **more,
+                data=read_data(),
+                models=toyfed.group(*members, K=6),
+                rounds=ROUNDS,
+                optimizer="sgd",  # only servers use Adam (see ADAM)
+                options={method: options} if options else {},
+            )
+        except Refused as error:
+            if error.lacks != "requirement":
+                raise
+            refused = error
+    raise refused
 
 
 def run(name: str, folder: Path, changed: Options = MappingProxyType({})) -> dict[str, Tensor]:
@@ -157,3 +163,37 @@ def _results(toy: toyfed.Toy) -> Iterator[tuple[str, Tensor]]:
         record.model.eval()
         with torch.no_grad():
             yield f"features/client {number}", record.model.features(record.test.inputs())
+
+
+def path_of(name: str) -> Path:
+    """Return the file of a run's results."""
+    return FOLDER / f"{name}.safetensors"
+
+
+def stored(name: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the stored results of a run, and how they were made."""
+    with safe_open(path_of(name), framework="pt") as file:
+        return {key: file.get_tensor(key) for key in file.keys()}, file.metadata()
+
+
+def differences(name: str, found: Mapping[str, Tensor]) -> dict[str, str]:
+    """Return {key: difference in words} for results that differ from the stored ones."""
+    expected, _ = stored(name)
+    said = {key: "is new" for key in found.keys() - expected.keys()}
+    for key, value in expected.items():
+        got = found.get(key)
+        if got is None:
+            said[key] = "is missing"
+        elif (got.shape, got.dtype) != (value.shape, value.dtype):
+            said[key] = f"is {got.dtype} {list(got.shape)}, not {value.dtype} {list(value.shape)}"
+        elif not value.is_floating_point():
+            if not torch.equal(got, value):
+                said[key] = "differs"
+        else:
+            # Relative to the tensor's largest value, as single elements may be near 0.
+            scale = float(value.abs().max())
+            error = float((got - value).abs().max())
+            tolerance = 1e-7 if name in ADAM else EXACT
+            if not error <= tolerance * scale:  # also true for NaN
+                said[key] = f"is off by {error:.3g}, values up to {scale:.3g}"
+    return said

@@ -1,6 +1,6 @@
 """Tests that two rounds of every method on a toy problem reproduce the stored results.
 
-`make.py` writes the results; each file's metadata says how it was made.
+``tests/update.py`` writes the results; each file's metadata says how it was made.
 
 Reasons for the tolerances: instruction sets, numbers of threads, kernels and versions of torch add
 the same numbers in a different order. The runs compute in float64, so the error of each operation
@@ -22,43 +22,14 @@ from __future__ import annotations
 
 import golden_runs
 import pytest
-import torch
-from safetensors import safe_open
 
 from protofl.hooks.discovery.registry import Registry
 from protofl.testing.donors import methods_to_run
-from protofl.testing.equality import EXACT
-
-
-def stored(name):
-    with safe_open(golden_runs.FOLDER / f"{name}.safetensors", framework="pt") as file:
-        return {key: file.get_tensor(key) for key in file.keys()}, file.metadata()
-
-
-def differences(name, found):
-    """Return {key: difference in words} for results that differ from the stored ones."""
-    expected, _ = stored(name)
-    assert found.keys() == expected.keys()
-    said = {}
-    for key, value in expected.items():
-        got = found[key]
-        assert (got.shape, got.dtype) == (value.shape, value.dtype), key
-        if not value.is_floating_point():
-            if not torch.equal(got, value):
-                said[key] = "differs"
-            continue
-        # Relative to the tensor's largest value, as single elements may be near 0.
-        scale = float(value.abs().max())
-        error = float((got - value).abs().max())
-        tolerance = 1e-7 if name in golden_runs.ADAM else EXACT
-        if not error <= tolerance * scale:  # also true for NaN
-            said[key] = f"off by {error:.3g}, values up to {scale:.3g}"
-    return said
 
 
 @pytest.mark.parametrize("name", golden_runs.RUNS)
 def test_results_are_as_stored(name, tmp_path):
-    assert differences(name, golden_runs.run(name, tmp_path)) == {}
+    assert golden_runs.differences(name, golden_runs.run(name, tmp_path)) == {}
 
 
 @pytest.mark.parametrize(
@@ -72,17 +43,16 @@ def test_results_are_as_stored(name, tmp_path):
     ],
 )
 def test_a_change_of_a_thousandth_is_noticed(name, changed, tmp_path):
-    said = differences(name, golden_runs.run(name, tmp_path, changed))
+    said = golden_runs.differences(name, golden_runs.run(name, tmp_path, changed))
     # Round 0 trains before clients receive anything.
     assert {f"features/client {client}" for client in range(4)} <= said.keys(), said
 
 
 @pytest.mark.parametrize("name", golden_runs.RUNS)
 def test_files_are_small_and_say_how_they_were_made(name):
-    path = golden_runs.FOLDER / f"{name}.safetensors"
-    assert path.stat().st_size < 100_000
-    _, provenance = stored(name)
-    assert provenance["command"] == f"python tests/golden/make.py {name}"
+    assert golden_runs.path_of(name).stat().st_size < 100_000
+    _, provenance = golden_runs.stored(name)
+    assert provenance["command"].endswith(f" {name}")
     assert {"run", "protofl", "torch", "python", "machine", "date"} <= provenance.keys()
 
 
@@ -95,6 +65,6 @@ def test_every_file_and_every_built_in_method_has_its_run():
 
 def test_the_runs_differ():
     """If all stored results were equal, the comparison would prove nothing."""
-    found = [stored(name)[0] for name in golden_runs.RUNS]
+    found = [golden_runs.stored(name)[0] for name in golden_runs.RUNS]
     sums = [sum(float(t[f"features/client {c}"].double().sum()) for c in range(4)) for t in found]
     assert len({round(s, 6) for s in sums}) == len(sums)

@@ -1,20 +1,37 @@
-"""A small net in several widths, for HeteroFL and FedRolex."""
+"""A small net in several widths, for HeteroFL and FedRolex, and who takes only one net."""
 
 from __future__ import annotations
 
 import math
-from functools import partial
+import tempfile
+from functools import cache, partial
+from pathlib import Path
 
+import numpy as np
+import torch
 from torch import nn
 
+from protofl.errors import Refused
+from protofl.hooks.discovery.registry import Registry
 from protofl.testing import toy
 from protofl_plugins.models.widths import narrow
 
-ADAPTED = ("hetlora", "flexlora", "flora", "raflora")
-"""Methods that train adapters of a frozen net."""
 
-ONE_NET = ("fedavg", "fedprox", "heterofl", "fedrolex", "fiarse", *ADAPTED)
-"""Methods that refuse clients with different nets."""
+@cache
+def takes_one_net(method):
+    """Return True if a method refuses clients with different nets."""
+    with tempfile.TemporaryDirectory() as folder:
+        x = torch.zeros(12, *toy.make_images(toy.MIXED).x.shape[1:])
+        np.savez(Path(folder, "public.npz"), x_train=x.numpy(), y_train=np.arange(12) % 4)
+        options = getattr(Registry().load("method", method), "check_options", {})
+        more = {"options": {method: options}} if options else {}
+        try:
+            toy.make_plan(method, Path(folder), public=f"npz:{folder}/public.npz", **more)
+        except Refused as error:
+            if error.lacks != "requirement":
+                raise
+            return True
+    return False
 
 
 def toy_width(width):

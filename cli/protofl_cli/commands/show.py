@@ -226,7 +226,7 @@ def _method(registry: Registry, plugin: Plugin, found: Any) -> None:  # noqa: AN
     for title, attribute in (("Uploads", "uploads"), ("Downloads", "downloads")):
         travels = getattr(found, attribute, None)
         if travels:
-            keys = [(name, shape_of(key), meaning_of(key)) for name, key in travels.items()]
+            keys = [(name, shape_of(name, key), meaning_of(key)) for name, key in travels.items()]
             render.table(("key", "shape", "meaning"), keys, title=title)
         else:
             render.text(f"{title}: {'nothing' if travels == {} else 'not declared'}\n")

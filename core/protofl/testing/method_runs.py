@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from protofl.federation.jobs import Evaluate
-from protofl.hooks.transport.rules import declared_keys
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.server import Server
-from protofl.hooks.wire.keys import Key, meaning_of
+from protofl.hooks.wire.keys import Key, declared_keys, matches, meaning_of
 from protofl.hooks.wire.payload import Payload
 from protofl.system.options.plugin_options import Config, VariantConfig
 from protofl.testing import toy
@@ -235,6 +234,6 @@ class RunChecks(MethodFederations):
 
 
 def as_declared(keys: Iterable[str], declared: Iterable[str]) -> set[str]:
-    """Return the keys, with ``PREFIX/*`` for keys under a declared prefix."""
-    prefixes = sorted((d[:-1] for d in declared if d.endswith("/*")), key=len, reverse=True)
-    return {next((f"{p}*" for p in prefixes if key.startswith(p)), key) for key in keys}
+    """Return the keys, with ``PREFIX/*`` or ``PREFIX/*/NAME`` for keys that these cover."""
+    parts = sorted((name for name in declared if "/*" in name), key=len, reverse=True)
+    return {next((part for part in parts if matches(key, part)), key) for key in keys}

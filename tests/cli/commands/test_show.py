@@ -12,7 +12,7 @@ import torch
 from protofl.hooks.discovery.kinds import hooks_of
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.plugin.members import donation
-from protofl.hooks.wire.vocabulary import VOCABULARY
+from protofl.hooks.wire.keys import RUNTIME_KEYS
 from protofl.system.options.plugin_options import Config, option_names
 from protofl_cli import topic_pages
 
@@ -147,7 +147,11 @@ def test_a_class_by_its_place(cli, tmp_path):
     assert "power" in output and "of the force" in output
     cells = [[cell for cell in line.split("  ") if cell.strip()] for line in output.splitlines()]
     rows = [[cell.strip() for cell in row] for row in cells]
-    assert ["spread", "[n]", "deviation in each class"] in rows and ["samples", "n_i"] in rows
+    assert ["spread", "[n]", "deviation in each class"] in rows and [
+        "samples",
+        "[] int",
+        "n_i",
+    ] in rows
     assert "only" in cli("show", "placed.py:OwnGroup").output
     missing = cli("show", "placed.py:Other")
     assert missing.exit_code == 2 and "known: Ours, OwnGroup" in missing.stderr
@@ -172,7 +176,10 @@ def test_the_page_of_the_machine(cli, monkeypatch, tmp_path):
 
 def test_the_page_of_the_wire(cli):
     output = cli("show", "wire").output
-    assert all(key.name in output for key in VOCABULARY)
+    rows = {line.split()[0]: line for line in output.splitlines()[3:] if line[:1].strip()}
+    assert [*RUNTIME_KEYS] == [*rows][: len(RUNTIME_KEYS)]
+    assert "[n, C]" in rows["class_logits"] and "feddistill" in rows["class_logits"]
+    assert rows.keys() >= {"adapter/*", "auxiliary/*", "guides"}
 
 
 def test_the_page_about_data_has_the_run_options_of_digits(cli, monkeypatch):

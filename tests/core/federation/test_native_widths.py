@@ -13,12 +13,14 @@ from safetensors.torch import load_file
 import protofl as pf
 from protofl.federation.observer import check_observing
 from protofl.federation.round_totals import margins
+from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.transport.gates import UploadGate
 from protofl.hooks.views.run_info import Cards
 from protofl.hooks.views.server import Server
 from protofl.runs.dry_step.dry_run import count_flops, dry_step
 from protofl.testing import MethodContract
 from protofl.testing import toy as toyfed
+from protofl.testing.donors import methods_to_run
 from protofl.testing.method_federations import WIDTHS
 
 WIDE, PIXELS = 11, math.prod(toyfed.make_images(toyfed.MIXED).x.shape[1:])
@@ -27,9 +29,14 @@ ONE_ELSE = toyfed.group(toyfed.NARROW, replace(toyfed.NARROW, name="again"), toy
 
 
 ABLE = [
-    "ds-fl", "fedavg", "feddf", "feddistill", "fedkd", "fedmd", "fedprox", "fedsaf", "fiarse",
-    "fml", "local",
-]  # fmt: skip
+    name
+    for name in methods_to_run(Registry())
+    if getattr(Registry().load("method", name), "native_widths", False)
+]
+
+
+def test_methods_of_whole_outputs_are_able():
+    assert {"fedavg", "feddistill", "fedsaf", "local"} <= {*ABLE}
 
 
 def plan(tmp_path, method="fedsaf", models=WIDTHS, **options):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from slowness import KINDS, quick
-from width_toys import ONE_NET
+from width_toys import takes_one_net
 
 from protofl.hooks.discovery.registry import Registry
 from protofl.runs.dry_step.dry_run import dry_step
@@ -33,7 +33,7 @@ def public(tmp_path_factory):
 
 @pytest.mark.parametrize("method", quick(METHODS, *KINDS))
 def test_it_runs_with_encoded_payloads(method, public):
-    models = toy.group(toy.NORM) if method in ONE_NET else None
+    models = toy.group(toy.NORM) if takes_one_net(method) else None
     own = {method: getattr(Registry().load("method", method), "check_options", {})}
     sizes = {}
     for wrappers in ([], ["top-k", "quantise"]):

@@ -21,7 +21,7 @@ from protofl.hooks.hookspecs import (
     rounds,
     serves,
 )
-from protofl.hooks.wire.keys import fault_of
+from protofl.hooks.wire.keys import Keys, fault_of
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,8 @@ def check_declared(label: str, plugin: type) -> None:
 
     Raises:
         UsageError: ``terms``, ``uploads`` or ``downloads`` is not a mapping of names to texts (for
-            a key of payloads, to a text or a `Key`), or the constructor has a required argument.
+            a key of payloads, to a text or a `Key`), a key has another shape than in another
+            declaration, or the constructor has a required argument.
     """
     for attribute in ("terms", "uploads", "downloads"):
         found = getattr(plugin, attribute, None)
@@ -123,6 +124,7 @@ def check_declared(label: str, plugin: type) -> None:
                     "a key of payloads is declared with a text or with pf.Key",
                     f"write {name!r}: pf.Key('[n, K]', 'what it is and reveals', by_class=True)",
                 )
+    Keys.of({label: plugin})
     for name, parameter in inspect.signature(plugin).parameters.items():
         several = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         if parameter.default is parameter.empty and not several:

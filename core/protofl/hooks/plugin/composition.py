@@ -26,6 +26,7 @@ from protofl.hooks.transport.rules import Declarations
 from protofl.hooks.views.batch import Given
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.run_info import Phase, RunInfo
+from protofl.hooks.wire.keys import Keys
 from protofl.system.options.plugin_options import Config
 
 BASELINE = "baseline"
@@ -45,7 +46,8 @@ class Composition:
 
     Raises:
         UsageError: A name is unknown, an added term or provider is in the composition already, a
-            dropped term is not, or options name a plugin that is not.
+            dropped term is not, options name a plugin that is not, or two plugins declare different
+            shapes for one key.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Composition:
         if unused := [name for name in options if name not in self.members]:
             do = "NAME in --set NAME.KEY=VALUE is a method or wrapper of the run, or a kind"
             raise unknown("plugin in --set", unused[0], self.members, do)
+        self.keys = Keys.of({name: member.plugin for name, member in self.members.items()})
         self.upload, self.download = (self._codec(name) for name in ("upload", "download"))
         self._callers = {hook: self._caller(hook) for hook in ROUND_HOOKS}
         self._callees = {
@@ -186,7 +189,8 @@ class Composition:
         others = [m for m in self.wrappers if hook in m.hooks]
         if hook == "download_payload":
             others += [m for m in self.methods if m not in makers]
-        return Declarations.of(hook, *([(m.name, m.plugin) for m in ms] for ms in (makers, others)))
+        providers, further = ([(m.name, m.plugin) for m in ms] for ms in (makers, others))
+        return Declarations.of(hook, providers, further, self.keys)
 
     def pass_on(
         self,

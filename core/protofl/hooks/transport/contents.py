@@ -14,7 +14,7 @@ from protofl.errors import RunFailure
 from protofl.hooks.transport.encoding import Codec, form_of
 from protofl.hooks.transport.return_values import description, expect_returned
 from protofl.hooks.transport.rules import SAMPLES, Declarations, Fault
-from protofl.hooks.transport.tensor_specs import Header, check_ranks, known_key
+from protofl.hooks.transport.tensor_specs import Header, check_ranks
 from protofl.hooks.views.run_info import RunInfo
 from protofl.hooks.wire.payload import Payload, Uploads
 from protofl.system.files.tensors import Entry, tensor_header
@@ -75,13 +75,13 @@ class ContentRules:
             if _names_classes(name) or name == "public_index":
                 self._check_indices(name, entry)
         for name, entry in header.items():
-            key = known_key(name)
+            key = self._declared.keys.find(name)
             if key is None or "/" in name or self._declared.is_exempt(name, "any"):
                 continue
             if key.by_class:
                 own = f"{name}.classes"
                 self._same_rows(name, entry, header, own if own in header else "classes")
-            elif key.shape.startswith("[N") and name != "public_index":
+            elif key.is_of_public_samples and name != "public_index":
                 self._same_rows(name, entry, header, "public_index")
         check_ranks(header, self._declared)
 

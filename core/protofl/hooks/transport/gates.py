@@ -19,7 +19,7 @@ from protofl.errors import Diverged, RunFailure, part_of
 from protofl.hooks.transport.contents import ContentRules, ReplacedUploads
 from protofl.hooks.transport.encoding import Codec
 from protofl.hooks.transport.rules import Declarations, Fault
-from protofl.hooks.transport.tensor_specs import Header, Spec, SpecTable, most_common, varying
+from protofl.hooks.transport.tensor_specs import Header, Spec, SpecTable, most_common
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.run_info import RunInfo
 from protofl.hooks.views.server import Server
@@ -246,7 +246,7 @@ class UploadGate:
             spec = self._known.find(architecture, name)
             if spec is None:
                 raise Fault(name, "names", "which the server does not expect")
-            spec.check(name, entry, varying(name, self._declared))
+            spec.check(name, entry, self._declared.varying(name))
         # A key that a method leaves out in some rounds is missing in all uploads of the round.
         for name, spec in self._known.expected(architecture).items():
             part = part_of(name)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, ValidationError
 from torch import Tensor
 
 from protofl.errors import Diverged, RunFailure, UsageError, unknown
-from protofl.hooks.wire.keys import Key
+from protofl.hooks.wire.keys import RUNTIME, Keys, declared_keys, matches, starred
 from protofl.hooks.wire.payload import BadUpload, Payload
 from protofl.system.files.tensors import shown, shown_name
 
@@ -137,20 +137,25 @@ class Declarations:
             has no declaration.
         exempt: {name: {word of `WORDS`: the number after it, or 0}}.
         sender: The hook and the plugins that provide it.
+        keys: The keys of all plugins of the run.
     """
 
     names: Collection[str] | None = None
     exempt: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     sender: str = ""
+    keys: Keys = RUNTIME
 
     @classmethod
-    def of(cls, hook: str, providers: Named, others: Named = ()) -> Declarations:
+    def of(
+        cls, hook: str, providers: Named, others: Named = (), keys: Keys = RUNTIME
+    ) -> Declarations:
         """Return the declarations for a payload hook.
 
         Args:
             hook: ``upload_payload`` or ``download_payload``.
             providers: The hook's providers.
             others: Other plugins that change the payload.
+            keys: The keys of all plugins of the run.
 
         Raises:
             UsageError: An exemption is unknown.
@@ -164,44 +169,29 @@ class Declarations:
         known = None
         if all(getattr(plugin, attribute, None) is not None for _, plugin in providers):
             known = names.union(*(declared_keys(plugin, attribute) for _, plugin in providers))
-        return cls(known, exempt, f"{hook} of {' and '.join(name for name, _ in providers)}")
+        sender = f"{hook} of {' and '.join(name for name, _ in providers)}"
+        return cls(known, exempt, sender, keys)
 
     def covers(self, name: str) -> bool:
         """Return True if the method declares this key. `NAME.classes` is implied by `NAME`."""
         names, whose = self.names or (), name.removesuffix("classes").removesuffix(".")
         if whose != name and (not whose or whose in names):
             return True
-        return any(_in_part(name, declared) for declared in names)
+        return any(matches(name, declared) for declared in names)
 
     def is_exempt(self, name: str, word: str) -> bool:
         """Return True if the rules say a word of `WORDS` about a name."""
         return self.number(name, word) is not None
 
+    def varying(self, name: str) -> int:
+        """Return the dimension of a key whose size may differ: -1 for the last; 0 for none."""
+        key = self.keys.find(name)
+        return self.number(name, "varies") or (key.varies if key else 0)
+
     def number(self, name: str, word: str) -> int | None:
         """Return the number after a word of `WORDS` about a name, 0 if it has none; else None."""
-        found = (w for declared, w in self.exempt.items() if _in_part(name, declared))
+        found = (w for declared, w in self.exempt.items() if matches(name, declared))
         return next((words[word] for words in found if word in words), None)
-
-
-def declared_keys(plugin: object, attribute: str) -> dict[str, str | Key]:
-    """Return the keys that a plugin declares in ``uploads`` or ``downloads``.
-
-    Names under a prefix are ``PREFIX/*``. ``PREFIX/…`` (version 0.1.0) and ``PREFIX/...`` mean the
-    same.
-    """
-    found = getattr(plugin, attribute, None) or {}
-    return {_starred(name): key for name, key in dict(found).items()}
-
-
-def _starred(name: str) -> str:
-    prefix, slash, rest = name.rpartition("/")
-    return f"{prefix}/*" if slash and rest in ("…", "...") else name
-
-
-def _in_part(name: str, declared: str) -> bool:
-    start, star, end = declared.partition("/*")
-    inside = bool(star) and name.startswith(f"{start}/") and name.endswith(end)
-    return inside or name == declared
 
 
 def _exemptions(owner: str, attribute: str, rules: object) -> dict[str, Mapping[str, int]]:
@@ -215,7 +205,7 @@ def _exemptions(owner: str, attribute: str, rules: object) -> dict[str, Mapping[
                 raise unknown(f"word in {attribute} of {owner}:", word, WORDS)
             if not {"several": number >= 0, "varies": number < 0}.get(word, number == 0):
                 raise UsageError(f"{attribute} of {owner}: {name!r} is {text!r}", WORDS[word])
-        found[_starred(name)] = words
+        found[starred(name)] = words
     return found
 
 

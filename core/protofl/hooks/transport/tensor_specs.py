@@ -6,13 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 from protofl.hooks.models.architecture import Architecture
 from protofl.hooks.transport.rules import Declarations, Fault
 from protofl.hooks.views.run_info import RunInfo
-from protofl.hooks.wire.vocabulary import Key, find_key
+from protofl.hooks.wire.keys import Key
 from protofl.hooks.wire.weights import weight_views
 from protofl.system.files.tensors import TYPES, Entry
 
@@ -24,18 +23,6 @@ OWN = ("model", "head")
 
 
 _TEXT = re.compile(r"(\w+)\[([\d*, ]*)\](\?)?")
-
-
-@lru_cache(4096)
-def known_key(name: str) -> Key | None:
-    """Return the vocabulary's entry for a name."""
-    return find_key(name)
-
-
-def varying(name: str, declared: Declarations) -> int:
-    """Return the dimension of a key whose size may differ: -1 for the last; 0 for none."""
-    key = known_key(name)
-    return declared.number(name, "varies") or (key.varies if key else 0)
 
 
 @dataclass(frozen=True)
@@ -92,10 +79,9 @@ class Spec:
         pairs = zip(self.dims, other.dims, strict=True)
         return replace(self, dims=tuple(a if a == b else None for a, b in pairs))
 
-    def with_width(self, name: str, width: int | None) -> Spec:
-        """Return the spec with another K, if the vocabulary gives the key the shape [n, K]."""
-        key = known_key(name)
-        if key is None or key.shape != "[n, K]" or len(self.dims) != 2:
+    def with_width(self, key: Key | None, width: int | None) -> Spec:
+        """Return the spec with another K, if the key has the shape [n, K]."""
+        if key is None or not key.is_feature_wide or len(self.dims) != 2:
             return self
         return replace(self, dims=(self.dims[0], width))
 
@@ -124,7 +110,7 @@ def check_ranks(header: Header, declared: Declarations) -> None:
     """
     ranks: dict[str, int] = {}
     for name, entry in header.items():
-        varies = varying(name, declared)
+        varies = declared.varying(name)
         if 0 < -varies <= len(entry.shape):
             rank = entry.shape[varies]
             if ranks.setdefault(name.rpartition("/")[0] or name, rank) != rank:
@@ -172,8 +158,10 @@ class SpecTable:
 
     def spec(self, name: str, entry: Entry) -> Spec:
         """Return the spec of a sent tensor, with K free if it differs between architectures."""
-        found = Spec.of(name, entry, varying(name, self._declared))
-        return found.with_width(name, None) if self._info.native else found
+        found = Spec.of(name, entry, self._declared.varying(name))
+        return (
+            found.with_width(self._declared.keys.find(name), None) if self._info.native else found
+        )
 
     def put(self, architecture: str, name: str, spec: Spec) -> None:
         """Set the spec of a key."""
@@ -190,7 +178,8 @@ class SpecTable:
         found = self.of(architecture).get(name) or self._part(architecture, name).get(name)
         if found is None or not self._info.native:
             return found
-        return found.with_width(name, self._info.feature_dim_of(self._named(architecture)))
+        width = self._info.feature_dim_of(self._named(architecture))
+        return found.with_width(self._declared.keys.find(name), width)
 
     def _named(self, architecture: str) -> Architecture:
         return next(a for a in self._info.architectures if a.name == architecture)

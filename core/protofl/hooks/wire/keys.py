@@ -1,8 +1,15 @@
-"""Declarations of payload keys: shape, meaning, and how the gate treats the rows."""
+"""Declarations of payload keys: shape, meaning, and how the gate treats the rows.
+
+Each plugin declares its keys; the runtime declares those that it makes or reads itself. The keys of
+a run are the union of both.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from protofl.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -12,11 +19,12 @@ class Key:
     Example::
 
         uploads = {
-            "prototypes": pf.Key("[n, K]", "mean feature of each class", by_class=True),
-            "samples": "n_i, the number of training samples",
+            "spread": pf.Key("[n]", "deviation of each class's features", by_class=True),
+            "prototypes": "P_i^c of the client's classes",
         }
 
-    A plain text gives the meaning alone.
+    A plain text gives the meaning alone. It suffices for the keys in `RUNTIME_KEYS`, which have a
+    shape already.
 
     Attributes:
         shape: The shape of the tensor, and its type unless it is floating point: ``[n, K]``,
@@ -34,10 +42,177 @@ class Key:
     by_class: bool = field(default=False, kw_only=True)
     varies: int = field(default=0, kw_only=True)
 
+    @property
+    def is_of_public_samples(self) -> bool:
+        """True if each row belongs to a public sample."""
+        return self.shape.startswith(("[N,", "[N]"))
 
-def shape_of(declared: str | Key) -> str:
-    """Return the shape of a declared key; empty if a plain text declares it."""
-    return declared.shape if isinstance(declared, Key) else ""
+    @property
+    def is_feature_wide(self) -> bool:
+        """True if the rows have the width K of the features."""
+        return _squeezed(self.shape) == "[n,K]"
+
+    @property
+    def form(self) -> str:
+        """Shape and treatment in words; equal for keys that can be exchanged."""
+        by_class = ", rows by class" * self.by_class
+        varies = f", dimension {self.varies} varies" if self.varies else ""
+        return f"{self.shape}{by_class}{varies}"
+
+
+RUNTIME_KEYS: Mapping[str, Key] = {
+    "prototypes": Key("[n, K]", "mean feature, anchor or trained prototype of each class",
+                      by_class=True),
+    "counts": Key("[n] int", "training samples of each row; sent only if an equation needs it",
+                  by_class=True),
+    "classes": Key("[n] int", "the class of each row of the class-indexed tensors"),
+    "NAME.classes": Key("[n] int", "the same for the tensor NAME, if its rows differ"),
+    "samples": Key("[] int", "the sender's training samples, where an average is weighted by it"),
+    "public_logits": Key("[N, C]", "scores of the public samples"),
+    "public_probabilities": Key("[N, C]", "softmax of the scores of the public samples"),
+    "public_index": Key(
+        "[N] int", "the rows of the public samples of `public_…` tensors; all if it is missing"),
+    "model/*": Key("as the parameter", "weights of a whole model"),
+    "head/*": Key("as the parameter", "weights of the classifier on K features"),
+    "PREFIX/buffer/*": Key(
+        "as the buffer", "buffers of that module (BatchNorm statistics), which don't count as "
+        "floats; of integer ones an average takes the maximum"),
+    "model@ARCHITECTURE/*": Key(
+        "as the parameter", "in the server's knowledge only: weights of one of several "
+        "architectures; the download strips the suffix"),
+}  # fmt: skip
+"""Keys that the runtime makes or reads, by name; words in capitals stand for any name.
+
+`Client.class_prototypes` makes the first three, ``--measure`` reads prototypes and public scores,
+and the gate compares weights with the client's architecture.
+"""
+
+_PAPER_KEYS = {
+    "prototypes/*": Key("[n, WIDTH]", "the prototypes in features of one native width"),
+    "global_prototypes": Key("[n, K]", "this round's aggregated prototypes", by_class=True),
+    "class_logits": Key("[n, C]", "mean output of each class", by_class=True),
+    "guides": Key("[C, K] or [C, C]", "guiding vector of each class", by_class=True),
+    "guide_gradients": Key("[n, K] or [n, C]", "a quiz loss by the guides", by_class=True),
+    "logit_scale": Key("[]", "s: cosines with embeddings of texts are multiplied by e^s"),
+    "warmed_up": Key("[] bool", "whether clients train in this round"),
+    "latents": Key("[n, H]", "the vector of which each class's image was generated", by_class=True),
+    "images": Key("[n, channels, H, W]", "one generated image of each class", by_class=True),
+    "model_update/*": Key("as the parameter", "change of a whole model by training"),
+    "auxiliary/*": Key("as the parameter", "weights of a small model trained beside the own one"),
+    "generator/*": Key("as the parameter", "weights of a generator of features"),
+    "auxiliary_update/*/u": Key("[rows, r]", "truncated update: U", varies=-1),
+    "auxiliary_update/*/s": Key("[r]", "Σ of the same update", varies=-1),
+    "auxiliary_update/*/vh": Key("[r, columns]", "V of the same update, transposed", varies=-2),
+    "auxiliary_update/*": Key("as the parameter", "the update of a 1-D parameter, whole"),
+    "adapter/*/a": Key("[r, columns]", "A of ΔW = s·B·A of a weight", varies=-2),
+    "adapter/*/b": Key("[rows, r]", "B of the same adapter", varies=-1),
+    "adapter/*": Key("[rows, columns]", "what has been merged so far"),
+    "adapter_version": Key("[] int", "number of merges that a download brings"),
+    "auxiliary_version": Key("[] int", "which broadcast a download brings a client to"),
+}
+"""Keys of methods that still declare them with a text; goes when the methods declare `Key`."""
+
+
+def declared_keys(plugin: object, attribute: str) -> dict[str, str | Key]:
+    """Return the keys that a plugin declares in ``uploads`` or ``downloads``.
+
+    Names under a prefix are ``PREFIX/*``. ``PREFIX/…`` (version 0.1.0) and ``PREFIX/...`` mean the
+    same.
+    """
+    found = getattr(plugin, attribute, None) or {}
+    return {starred(name): key for name, key in dict(found).items()}
+
+
+def starred(name: str) -> str:
+    """Return a declared name with ``/*`` for all names under a prefix."""
+    prefix, slash, rest = name.rpartition("/")
+    return f"{prefix}/*" if slash and rest in ("…", "...") else name
+
+
+def matches(name: str, declared: str) -> bool:
+    """Return True if a declared name, ``NAME``, ``PART/*`` or ``PART/*/NAME``, covers a name."""
+    start, star, end = declared.partition("/*")
+    inside = bool(star) and name.startswith(f"{start}/") and name.endswith(end)
+    return inside or name == declared
+
+
+class Keys:
+    """The keys of a run, or of several plugins: their declarations by name.
+
+    Args:
+        declared: Declared keys beside those of the runtime; names may be ``PART/*`` and
+            ``PART/*/NAME``.
+    """
+
+    def __init__(self, declared: Mapping[str, Key] | None = None) -> None:
+        self.declared = {**_PAPER_KEYS, **RUNTIME_KEYS, **(declared or {})}
+        parts = [name for name in self.declared if "/*" in name]
+        self._parts = sorted(parts, key=len, reverse=True)
+        self._found: dict[str, Key | None] = {}
+
+    @classmethod
+    def of(cls, plugins: Mapping[str, object]) -> Keys:
+        """Return the keys that plugins declare.
+
+        Args:
+            plugins: {name: class}.
+
+        Raises:
+            UsageError: Two declarations of one key have different shapes.
+        """
+        found, owners = dict(RUNTIME_KEYS), dict.fromkeys(RUNTIME_KEYS, "protofl")
+        for owner, plugin in plugins.items():
+            for attribute in ("uploads", "downloads"):
+                for name, key in declared_keys(plugin, attribute).items():
+                    if not isinstance(key, Key):
+                        continue
+                    first = found.setdefault(name, key)
+                    if _squeezed(first.form) != _squeezed(key.form):
+                        raise UsageError(
+                            f"{owner} declares the key {name!r} as {key.form} ({attribute})",
+                            f"{owners[name]} declares it as {first.form}",
+                            "one name has one shape in a run: rename one of the keys",
+                        )
+                    owners.setdefault(name, owner)
+        return cls(found)
+
+    def find(self, name: str) -> Key | None:
+        """Return the declaration of a name, as ``head/weight`` or ``head/*``, or None.
+
+        Of several ``PART/*`` the longest counts.
+        """
+        if name not in self._found:
+            self._found[name] = self._matching(name)
+        return self._found[name]
+
+    def is_by_class(self, name: str) -> bool:
+        """Return True if the rows of a tensor are declared to belong to classes."""
+        key = self.find(name)
+        return key is not None and key.by_class
+
+    def _matching(self, name: str) -> Key | None:
+        if name in self.declared:
+            return self.declared[name]
+        if name.endswith(".classes") and "/" not in name:
+            return self.declared["NAME.classes"]
+        part = next((part for part in self._parts if matches(name, part)), None)
+        if part is not None and part.endswith("buffer/*"):
+            return self.declared[part]
+        if "/buffer/" in name:
+            return self.declared["PREFIX/buffer/*"]
+        if name.startswith("model@") and "/" in name:
+            return self.declared["model@ARCHITECTURE/*"]
+        return None if part is None else self.declared[part]
+
+
+RUNTIME = Keys()
+"""The keys of the runtime alone."""
+
+
+def shape_of(name: str, declared: str | Key) -> str:
+    """Return the shape of a declared key; empty if neither the plugin nor the runtime gives one."""
+    key = declared if isinstance(declared, Key) else RUNTIME.find(name)
+    return key.shape if key else ""
 
 
 def meaning_of(declared: str | Key) -> str:
@@ -68,3 +243,7 @@ def fault_of(name: str, declared: object) -> str:
     if declared.varies > 0:
         return f"a key with varies={declared.varies}, expected 0, or -1 for the last dimension"
     return ""
+
+
+def _squeezed(text: str) -> str:
+    return text.replace(" ", "")

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from protofl.errors import MissingKey, RunFailure, WrongShape
-from protofl.hooks.wire.vocabulary import find_key
+from protofl.hooks.wire.keys import RUNTIME
 from protofl.system.files.tensors import tensor_bytes
 
 
@@ -157,12 +157,12 @@ class Payload(dict[str, Tensor]):
 
 
 def class_indexed(name: str, tensor: Tensor, classes: Tensor) -> bool:
-    """Return True if a tensor's rows belong to classes, by the vocabulary.
+    """Return True if a tensor's rows belong to classes.
 
-    For a name that the vocabulary lacks: if a plain tensor has a row for every class of
-    ``classes``, unless its name starts with ``public_``.
+    The runtime's own keys say so. A tensor of another name counts if it has a row for every class
+    of ``classes``, and its name is neither ``PREFIX/NAME`` nor starts with ``public_``.
     """
-    known = find_key(name)
+    known = RUNTIME.find(name)
     if known is not None:
         return known.by_class
     plain = "/" not in name and not name.endswith(".classes") and tensor.dim() > 0

@@ -12,7 +12,6 @@ from protofl.federation.plan import Plan
 from protofl.hooks.transport.contents import ContentRules
 from protofl.hooks.transport.return_values import description
 from protofl.hooks.transport.rules import RULES, Declarations, Fault
-from protofl.hooks.transport.tensor_specs import known_key
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.server import Server
 from protofl.hooks.wire.payload import Payload
@@ -21,12 +20,6 @@ from protofl.system.files.tensors import TYPES, Entry
 
 class FoundLater(RunFailure):
     """An error that appeared in another hook than the one that caused it."""
-
-
-def is_by_class(name: str) -> bool:
-    """Return True if the rows of a tensor belong to classes, by the wire's vocabulary."""
-    key = known_key(name)
-    return key is not None and key.by_class and "/" not in name
 
 
 class PayloadChecks:
@@ -101,7 +94,7 @@ class PayloadChecks:
                     f"return {name}.detach()",
                 )
             known = "classes" in {*made, *server.knowledge.keys()} or f"{name}.classes" in made
-            if is_by_class(name) and not known:
+            if self._downloads.keys.is_by_class(name) and not known:
                 raise RunFailure(
                     f"{who} returned {name!r}, {description(tensor)}, without the classes of its "
                     "rows",
@@ -156,7 +149,7 @@ class PayloadChecks:
 
 
 def _first(declared: Declarations) -> str:
-    names = sorted({*(declared.names or ())} - {"classes"})
+    names = sorted({part_of(name) for name in declared.names or ()} - {"classes"})
     return names[0] if names else ""
 
 

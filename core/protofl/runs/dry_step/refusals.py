@@ -17,7 +17,7 @@ from protofl.hooks.views.client import Client, Learner
 from protofl.hooks.views.records import StatefulView
 from protofl.hooks.views.server import Server
 from protofl.hooks.wire.payload import Payload
-from protofl.runs.dry_step.payload_checks import FoundLater, is_by_class
+from protofl.runs.dry_step.payload_checks import FoundLater
 
 _WRITE = {
     "model": "client.module('model')",
@@ -180,7 +180,7 @@ def explained(error: ProtoflError, plan: Plan, down: bytes, up: bytes, reader: s
     near = f"{read_by} of {method} reads it; {came}" if method else came
     makers = composition.makers(sender)
     declared = {name for maker in makers for name in _declared(maker, sender, plan.registry)}
-    rows = [key for key in sent if is_by_class(key)]
+    rows = [key for key in sent if composition.keys.is_by_class(key)]
     if cause.key == "classes" and rows:
         what += f", from {sender} of {' and '.join(makers)}"
         do = f"return pf.class_rows(known, {rows[0]}=table) there: rows, and whose they are"
