@@ -26,7 +26,8 @@ from protofl.system.device import compute_threads, deterministic_kernels
 from protofl.system.files.atomic import disk_errors
 from protofl.system.interpreter import unchanged_interpreter
 from protofl.system.machine import time_limit
-from protofl.system.profile.clock import Clock, host_profile
+from protofl.system.profile.clock import Clock
+from protofl.system.profile.profiles import host_profile
 from protofl.system.progress import Counter, OnSteps
 from protofl.system.randomness import global_stream
 from protofl.system.torch_state import standard_torch

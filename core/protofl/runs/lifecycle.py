@@ -42,7 +42,8 @@ from protofl.system.files.lock import folder_lock
 from protofl.system.files.tables import rounded
 from protofl.system.machine import Idle
 from protofl.system.options.plugin_options import option_names
-from protofl.system.profile.clock import Unprofiled, run_profile
+from protofl.system.profile.clock import Unprofiled
+from protofl.system.profile.profiles import run_profile
 from protofl.system.torch_state import standard_torch
 
 

@@ -1,8 +1,4 @@
-"""The clocks of a run and its hosts, and the interface of profiles.
-
-A profile is imported only if the run asks for one: `run_profile` and `host_profile` return an
-object without a profile otherwise.
-"""
+"""The clocks of a run and its hosts, and the interface of profiles."""
 
 from __future__ import annotations
 
@@ -11,10 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import torch
+from typing import Any
 
 
 class Clock:
@@ -119,31 +112,3 @@ class UnprofiledHost:
     def job_done(self, start: float) -> str:
         """Return the record of a job since a time of `time.perf_counter`, as JSON."""
         return ""
-
-
-def run_profile(on: bool, architecture_of: Callable[[int], str]) -> Unprofiled:
-    """Return the profile of a run.
-
-    Args:
-        on: True to profile the run.
-        architecture_of: Returns the name of a client's architecture.
-    """
-    if not on:
-        return Unprofiled()
-    from protofl.system.profile.run_profile import RunProfile
-
-    return RunProfile(architecture_of)
-
-
-def host_profile(on: bool, device: torch.device) -> UnprofiledHost:
-    """Return the profile of a host.
-
-    Args:
-        on: True to profile the run.
-        device: The clients' device.
-    """
-    if not on:
-        return UnprofiledHost()
-    from protofl.system.profile.host_profile import HostProfile
-
-    return HostProfile(device)

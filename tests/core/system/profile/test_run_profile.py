@@ -16,7 +16,7 @@ import protofl as pf
 from protofl.federation.host import Host
 from protofl.federation.jobs import StartTrial, Train
 from protofl.system.profile import clock as clocks
-from protofl.system.profile import host_profile, run_profile
+from protofl.system.profile import host_profile, profiles, run_profile
 from protofl.system.profile.host_profile import HostProfile, Operators
 from protofl.system.profile.run_profile import RunProfile
 
@@ -138,7 +138,7 @@ def test_nothing_is_recorded_unless_asked_for():
     job = Train(0, round=0)
     assert not host.handle(job).profile
     assert pf.backends.TrainJob.lap("data") is None
-    quiet = clocks.host_profile(False, CPU)
+    quiet = profiles.host_profile(False, CPU)
     with quiet.steps(3) as lap:
         lap("data")
     assert not quiet.on and quiet.job_done(0) == ""
