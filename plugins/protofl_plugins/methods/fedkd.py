@@ -40,6 +40,17 @@ from protofl_plugins.shared import auxiliary
 
 UPDATE = "auxiliary_update"
 
+UPDATE_KEYS = {
+    "auxiliary_update/*/u": pf.Key(
+        "[rows, r]", "U of the truncated update; gradients can be inverted from it", varies=-1
+    ),
+    "auxiliary_update/*/s": pf.Key("[r]", "Σ of the same update", varies=-1),
+    "auxiliary_update/*/vh": pf.Key("[r, columns]", "V of the same update, transposed", varies=-2),
+    "auxiliary_update/*": pf.Key("as the parameter", "the update of a 1-D parameter, whole"),
+}
+"""The update of the auxiliary model: up g_i of a client, down the mean g, for who holds the model
+before it. The client's own model stays private."""
+
 
 class FedKD:
     """Adaptive mutual distillation with a small shared model, compressed (Wu et al., 2022)."""
@@ -86,12 +97,11 @@ class FedKD:
         "aux_hidden": "MSE(f_s, W_h·f_a)/(ℓ_s + ℓ_a), for f_a",
     }
     uploads = {
-        "auxiliary_update/*": "U_i, Σ_i, V_i of each matrix of g_i, of other tensors g_i itself; "
-        "gradients can be inverted from it. The client's own model stays private",
+        **UPDATE_KEYS,
         "auxiliary/buffer/*": "BatchNorm statistics of the auxiliary model, where it has any",
     }
     downloads = {
-        "auxiliary_update/*": "U, Σ, V of the mean update, for who holds the model before it",
+        **UPDATE_KEYS,
         "auxiliary/*": pf.Key(
             "as the parameter",
             "the whole auxiliary model, for all others; BatchNorm statistics for all",

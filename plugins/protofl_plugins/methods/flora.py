@@ -38,12 +38,13 @@ class FLoRA:
 
     terms = {"ce": "cross-entropy"}
     uploads = {
-        "adapter/*": "B_i and A_i of each adapted layer; gradients can be inverted from them",
+        **adapters.KEYS,
         "head/*": "the head, with head=average; gradients can be inverted from it",
         "samples": "n_i, the number of training samples",
     }
     downloads = {
-        "adapter/*": "the stacked B and A of all clients, or the sum of all merges",
+        **adapters.KEYS,
+        "adapter/*": pf.Key("[rows, columns]", "the sum of all merges, for who missed some"),
         "adapter_version": pf.Key("[] int", "the number of merges so far"),
         "head/*": "the average of the heads, with head=average",
     }

@@ -45,12 +45,12 @@ class HetLoRA:
 
     terms = {"ce": "cross-entropy", "tail": "λ·‖B_i[:, ⌊γr_i⌋:]‖·‖A_i[⌊γr_i⌋:]‖, over layers"}
     uploads = {
-        "adapter/*": "B_i and A_i of each adapted layer; gradients can be inverted from them",
+        **adapters.KEYS,
         "head/*": "the head, with head=average; gradients can be inverted from it",
         "samples": "n_i, the number of training samples",
     }
     downloads = {
-        "adapter/*": "B and A of each adapted layer, of the client's rank",
+        **adapters.KEYS,
         "head/*": "the average of the heads, with head=average",
     }
     ablations = {"without rank self-pruning": "--set gamma=1"}

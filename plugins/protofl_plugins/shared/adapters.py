@@ -23,6 +23,16 @@ from protofl_plugins.models.adapted import Adapted, Layers, matrices, thawed
 from protofl_plugins.models.low_rank import Factors
 from protofl_plugins.shared.number_lists import joined
 
+KEYS = {
+    "adapter/*/a": pf.Key(
+        "[r, columns]",
+        "A of ΔW = s·B·A of an adapted layer; gradients can be inverted from it",
+        varies=-2,
+    ),
+    "adapter/*/b": pf.Key("[rows, r]", "B of the same adapter", varies=-1),
+}
+"""The factors of adapters as they travel; the rank r may differ between clients."""
+
 
 def ranks_of(text: str) -> list[int]:
     """Return the ranks in a text such as ``8,4,2``.

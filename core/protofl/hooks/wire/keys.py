@@ -87,31 +87,6 @@ RUNTIME_KEYS: Mapping[str, Key] = {
 and the gate compares weights with the client's architecture.
 """
 
-_PAPER_KEYS = {
-    "prototypes/*": Key("[n, WIDTH]", "the prototypes in features of one native width"),
-    "global_prototypes": Key("[n, K]", "this round's aggregated prototypes", by_class=True),
-    "class_logits": Key("[n, C]", "mean output of each class", by_class=True),
-    "guides": Key("[C, K] or [C, C]", "guiding vector of each class", by_class=True),
-    "guide_gradients": Key("[n, K] or [n, C]", "a quiz loss by the guides", by_class=True),
-    "logit_scale": Key("[]", "s: cosines with embeddings of texts are multiplied by e^s"),
-    "warmed_up": Key("[] bool", "whether clients train in this round"),
-    "latents": Key("[n, H]", "the vector of which each class's image was generated", by_class=True),
-    "images": Key("[n, channels, H, W]", "one generated image of each class", by_class=True),
-    "model_update/*": Key("as the parameter", "change of a whole model by training"),
-    "auxiliary/*": Key("as the parameter", "weights of a small model trained beside the own one"),
-    "generator/*": Key("as the parameter", "weights of a generator of features"),
-    "auxiliary_update/*/u": Key("[rows, r]", "truncated update: U", varies=-1),
-    "auxiliary_update/*/s": Key("[r]", "Σ of the same update", varies=-1),
-    "auxiliary_update/*/vh": Key("[r, columns]", "V of the same update, transposed", varies=-2),
-    "auxiliary_update/*": Key("as the parameter", "the update of a 1-D parameter, whole"),
-    "adapter/*/a": Key("[r, columns]", "A of ΔW = s·B·A of a weight", varies=-2),
-    "adapter/*/b": Key("[rows, r]", "B of the same adapter", varies=-1),
-    "adapter/*": Key("[rows, columns]", "what has been merged so far"),
-    "adapter_version": Key("[] int", "number of merges that a download brings"),
-    "auxiliary_version": Key("[] int", "which broadcast a download brings a client to"),
-}
-"""Keys of methods that still declare them with a text; goes when the methods declare `Key`."""
-
 
 def declared_keys(plugin: object, attribute: str) -> dict[str, str | Key]:
     """Return the keys that a plugin declares in ``uploads`` or ``downloads``.
@@ -145,7 +120,7 @@ class Keys:
     """
 
     def __init__(self, declared: Mapping[str, Key] | None = None) -> None:
-        self.declared = {**_PAPER_KEYS, **RUNTIME_KEYS, **(declared or {})}
+        self.declared = {**RUNTIME_KEYS, **(declared or {})}
         parts = [name for name in self.declared if "/*" in name]
         self._parts = sorted(parts, key=len, reverse=True)
         self._found: dict[str, Key | None] = {}
