@@ -1,33 +1,38 @@
-"""Cause faults in deployed runs (Flower's own programs, on this machine); print how the runs react.
-
-    python benchmarks/deployed_faults.py runs/faults                 # all, some twenty minutes
-    python benchmarks/deployed_faults.py runs/faults killed deadline
+"""Tests of faults in deployed runs with Flower's own programs on this machine.
 
 A federation with two nodes of two clients each is made once. Each fault has its own run and occurs
 while the first node trains. Afterwards, a simulated run with the same participants must have the
-same server and clients, bit for bit. Needs protofl[flower]; Linux only.
+same server and clients, bit for bit. Each takes one to three minutes.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import os
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from urllib import error, request
+
+import pytest
 
 from protofl_cli.deploying import programs
 from protofl_cli.deploying.federation_file import read_federation
 from protofl_cli.deploying.link import make_federation
 from protofl_cli.deploying.node_process import make_node
 from protofl_cli.deploying.rehearsal import compare_states, make_sites
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
+    pytest.mark.skipif(find_spec("flwr") is None, reason="Flower is not installed"),
+]
 
 PROTOFL = [sys.executable, "-c", "from protofl_cli.start import main; main()"]
 RUN = "--models htcnn8 --dataset digits --clients 4 --batch-size 64 --local-epochs 10 --device cpu"
@@ -198,7 +203,7 @@ def gone(lab: Lab, run: Program) -> Program:
         start.end()
     time.sleep(45)
     lab.starts = [lab.start_node(number) for number in range(2)]
-    print("   the run:", closing(run))
+    ended(run)
     online(lab)
     return lab.run("gone", "--resume")
 
@@ -207,7 +212,7 @@ def superlink(lab: Lab, run: Program) -> Program:
     """The SuperLink is killed in training and restarted; the run is resumed."""
     lab.in_training(run)
     kill("flower-superlink", lab.lab)
-    print("   the run:", closing(run))
+    ended(run)
     lab.link = lab.start_link()
     online(lab)
     return lab.run("superlink", "--resume")
@@ -217,7 +222,7 @@ def server(lab: Lab, run: Program) -> Program:
     """The process of the run on the server is killed in training; the run is resumed."""
     lab.in_training(run)
     assert kill("backends.server_process", lab.lab)
-    print("   the run:", closing(run))
+    ended(run)
     return lab.run("server", "--resume")
 
 
@@ -225,8 +230,8 @@ def stopped(lab: Lab, run: Program) -> Program:
     """`protofl deploy stop` is called in training; the run is resumed."""
     lab.in_training(run)
     stop = Program(lab.folder, "stop", "deploy", "stop", lab.lab)
-    print("   stop:", closing(stop))
-    print("   the run:", closing(run))
+    assert ended(stop) == 0, stop.said
+    ended(run)
     return lab.run("stopped", "--resume")
 
 
@@ -234,7 +239,7 @@ def twice(lab: Lab, run: Program) -> Program:
     """A second run is started while another one trains."""
     run.wait_for("round 1/")
     second = lab.new_run("twice-2")
-    print("   the second:", closing(second))
+    assert ended(second) != 0, second.said
     return run
 
 
@@ -256,14 +261,9 @@ FAULTS: dict[str, Callable[[Lab, Program], Program]] = {
 MORE = {"deadline": ["--deadline", "40"], "gone": ["--wait-for-clients", "300"]}
 
 
-def closing(program: Program, seconds: float = 900) -> str:
-    """Wait until a program ends; describe its exit code and its last lines."""
-    try:
-        code = program.process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return "it does not end"
-    words = [line for line in program.said.splitlines() if line.strip()][-3:]
-    return f"exit code {code}: {' | '.join(words)}"
+def ended(program: Program, seconds: float = 900) -> int:
+    """Wait until a program ends; return its exit code."""
+    return program.process.wait(seconds)
 
 
 def online(lab: Lab, seconds: float = 150) -> None:
@@ -279,97 +279,65 @@ def online(lab: Lab, seconds: float = 150) -> None:
         time.sleep(2)
 
 
-def judged(lab: Lab, name: str) -> str:
-    """Compare a run with a simulated run that has the same participants."""
+def simulated(lab: Lab, name: str) -> Path:
+    """Run a simulated run with the participants of a deployed run; return its folder."""
     out = lab.folder / f"{name}-simulated"
-    shutil.rmtree(out, ignore_errors=True)
     words = [*RUN.split(), "--rounds", ROUNDS, "--data-dir", lab.folder / "data"]
     words += ["--participants-from", lab.folder / name, "--on-lost-client", "skip", "--out", out]
-    simulated = Program(lab.folder, f"simulated-{name}", "run", "fedproto", *words)
-    if simulated.process.wait():
-        return f"no simulated run: {simulated.said[-300:]}"
-    servers, clients = compare_states(out, lab.folder / name)
-    return f"equal to the simulated run: {servers} + {clients} files"
+    run = Program(lab.folder, f"simulated-{name}", "run", "fedproto", *words)
+    assert ended(run) == 0, run.said
+    return out
 
 
-def strangers(lab: Lab) -> Iterator[str]:
-    """Yield the link's answers to requests without a key."""
-    import ssl
-
-    address = read_federation(lab.lab).address
-    context = ssl.create_default_context(cafile=str(lab.lab / "ca.crt"))
-    kind = {"Content-Type": "application/protobuf"}
-    for path in ("/v1/fleet/pull-messages", "/v1/runtime/acquire-task", "/v1/control/list-runs"):
-        asked = request.Request(f"https://{address}{path}", b"", kind, method="POST")
-        try:
-            with request.urlopen(asked, context=context, timeout=20) as answer:
-                yield f"{path}: {answer.status}"
-        except error.HTTPError as problem:
-            yield f"{path}: {problem.code}"
-
-
-def refused_nodes(lab: Lab) -> Iterator[str]:
-    """Yield the output of nodes that the link refuses, and of `protofl node check` for them."""
-    other, away = lab.folder / "other", lab.folder / "refused"
-    for place in (other, away):
-        shutil.rmtree(place, ignore_errors=True)
-    make_federation(other, "127.0.0.1:1", 1)
-    lines = (lab.nodes[0] / "node.toml").read_text()
-    made = {"a wrong CA": (other / "ca.crt", True), "a key that is not registered": (None, False)}
-    made["the key of a node that is online"] = (None, True)
-    for name, (authority, known) in made.items():
-        node = away / name.replace(" ", "-")
-        make_node(node, lines)
-        if known:
-            shutil.copy(lab.nodes[0] / "key", node / "key")
-        shutil.copy(authority or lab.lab / "ca.crt", node / "ca.crt")
-        check = Program(lab.folder, f"check-{node.name}", "node", "check", node)
-        check.process.wait(120)
-        link = [line.strip() for line in check.said.splitlines() if "link" in line][-1:]
-        start = Program(lab.folder, f"refused-{node.name}", "node", "start", node)
-        end = time.monotonic() + 60
-        while start.process.poll() is None and time.monotonic() < end:
-            if "next try" in start.said:
-                break
-            time.sleep(0.5)
-        said = [line for line in start.said.splitlines() if line.strip()][-2:]
-        if start.process.poll() is None:
-            start.end()
-        yield f"{name}: {' | '.join(said)} (node check: {' '.join(link)})"
-
-
-def main() -> None:
-    """Run the chosen faults and print how the runs react."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("faults", nargs="*", help=f"default: refused, {', '.join(FAULTS)}")
-    given = parser.parse_args()
-    folder = given.folder.absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    lab = Lab(folder)
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    lab = Lab(tmp_path_factory.mktemp("lab"))
     try:
         online(lab)
-        for answer in strangers(lab):
-            print("a stranger at", answer, flush=True)
-        if not given.faults or "refused" in given.faults:
-            for answer in refused_nodes(lab):
-                print(answer, flush=True)
-        for name in [f for f in given.faults or FAULTS if f != "refused"]:
-            print(f"{name}: {FAULTS[name].__doc__}", flush=True)
-            try:
-                run = FAULTS[name](lab, lab.new_run(name, *MORE.get(name, ())))
-                print("   it ends with", closing(run), flush=True)
-                for line in (folder / name / "metrics.jsonl").read_text().splitlines():
-                    row = json.loads(line)
-                    kept = ("absent", "unscored", "answered")
-                    print(f"   round {row['round']}:", {k: row[k] for k in kept if k in row})
-                print("  ", judged(lab, name), flush=True)
-                online(lab)
-            except Exception as problem:
-                print(f"   {type(problem).__name__}: {problem}", flush=True)
+        yield lab
     finally:
         lab.close()
 
 
-if __name__ == "__main__":
-    main()
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_run_survives(lab, fault):
+    run = FAULTS[fault](lab, lab.new_run(fault, *MORE.get(fault, ())))
+    assert ended(run) == 0, run.said
+    rows = (lab.folder / fault / "metrics.jsonl").read_text().splitlines()
+    assert len(rows) == ROUNDS
+    compare_states(simulated(lab, fault), lab.folder / fault)  # raises if a file differs
+    online(lab)
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/fleet/pull-messages", "/v1/runtime/acquire-task", "/v1/control/list-runs"]
+)
+def test_a_stranger_without_a_key_is_refused(lab, path):
+    address = read_federation(lab.lab).address
+    context = ssl.create_default_context(cafile=str(lab.lab / "ca.crt"))
+    kind = {"Content-Type": "application/protobuf"}
+    asked = request.Request(f"https://{address}{path}", b"", kind, method="POST")
+    with pytest.raises(error.HTTPError) as refused:
+        request.urlopen(asked, context=context, timeout=20)
+    assert 400 <= refused.value.code < 500
+
+
+@pytest.mark.parametrize("what", ["another CA", "an unregistered key", "the key of another node"])
+def test_a_node_is_refused(lab, what, tmp_path):
+    node = tmp_path / "node"
+    make_node(node, (lab.nodes[0] / "node.toml").read_text())
+    if what != "an unregistered key":
+        shutil.copy(lab.nodes[0] / "key", node / "key")
+    authority = lab.lab / "ca.crt"
+    if what == "another CA":
+        make_federation(tmp_path / "other", "127.0.0.1:1", 1)
+        authority = tmp_path / "other" / "ca.crt"
+    shutil.copy(authority, node / "ca.crt")
+    start = Program(tmp_path, "start", "node", "start", node)
+    try:
+        start.wait_for("next try", 60)
+    except RuntimeError:
+        assert start.process.poll() not in (0, None), start.said
+    finally:
+        if start.process.poll() is None:
+            start.end()
