@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 
 import protofl as pf
 from protofl.data import cache
-from protofl.data.elsewhere import data_elsewhere
 from protofl.data.in_memory import ArrayData
+from protofl.datasets import data_elsewhere
 
 Preparation, Scaling, Words = pf.datasets.Preparation, pf.datasets.Scaling, pf.datasets.Words
 

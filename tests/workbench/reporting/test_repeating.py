@@ -9,7 +9,7 @@ from reported_pages import read
 from runtime_toys import DATA, install
 from slowness import quick
 
-from protofl.federation.plan import Plan
+from protofl.backends import Plan
 from protofl.runs.configuration import config_of
 from protofl.runs.plugin_names import named_request
 from protofl.runs.request import Request
