@@ -29,7 +29,7 @@ class Case:
         method: The method.
         models: The model group.
         data: The name of a data set; the folder ``--data`` may hold its file.
-        clients: Number of clients M; all take part in every round.
+        clients: Number of clients M. All take part in every round, unless options say otherwise.
         samples: Training samples of each client.
         part: A whole round, only the evaluation of all clients, or only the server's step on the
             uploads of round 0.
@@ -62,6 +62,19 @@ def _mnist(method: str, target: float | None = None) -> Case:
     return Case(
         f"mnist-{method}", method, "htcnn8", "mnist", 20, 300, options=options, target=target
     )
+
+
+def _many(method: str, clients: int, participants: int, store: str) -> Case:
+    """Many clients with six images each, few of which take part in a round."""
+    options = {
+        "participation": participants / clients,
+        "eval_clients": "participants",
+        "client_store": store,
+        "backend": "process",
+        "workers": 2,
+    }
+    name = f"many-{method}-{clients}-{participants}-{store}"
+    return Case(name, method, "cnn4", "fashion-mnist", clients, 4, options=options)
 
 
 def _auxiliary(method: str) -> dict[str, Any]:
@@ -113,6 +126,12 @@ CASES = (
         options={"precision": "bf16"},
         target=2.0,
     ),
+    *(
+        _many("fedproto", clients, 10, store)
+        for clients in (100, 1_000, 10_000)
+        for store in ("memory", "disk")
+    ),
+    *(_many(method, 10_000, 100, "memory") for method in ("fedproto", "fedavg")),
 )
 """All cases. 20 × 300 training images in batches of 10 are 600 steps per round."""
 

@@ -1,4 +1,7 @@
-"""``--part N/PARTS``: run one part of the chosen tests, so that several runs cover all of them."""
+"""``--part N/PARTS``: run one part of the chosen tests, so that several runs cover all of them.
+
+``--kills N`` says how often tests/core/records/test_kills.py kills the runs of a method.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,9 @@ import pytest
 def pytest_addoption(parser):
     parser.addoption(
         "--part", metavar="N/PARTS", help="run part N of the tests, and all that are marked always"
+    )
+    parser.addoption(
+        "--kills", metavar="N", type=int, default=2, help="kills of each method's runs (test_kills)"
     )
 
 

@@ -12,9 +12,8 @@ from bench_cases import CASES, QUICK, choose, load, write_subset
 from bench_loops import difference, largest_difference
 from safetensors.torch import save_file
 
-from protofl.data.dataset import Dataset
-from protofl.data.npz import read_npz
-from protofl.errors import UsageError
+from protofl import UsageError
+from protofl.datasets import Dataset, read_npz
 
 NAIVE = Path(__file__).parents[2] / "benchmarks/naive.py"
 LINUX = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads /proc")

@@ -20,8 +20,8 @@ from bench_loops import (
 from safetensors.torch import load_file
 from slowness import quick
 
-from protofl.errors import UsageError
-from protofl.federation.plan import Plan
+from protofl import UsageError
+from protofl.backends import Plan
 
 NAIVE = str(Path(__file__).parents[2] / "benchmarks/naive.py")
 METHODS = ("local", "fedavg", "fedproto", "fedtgp", "fedsa", "fml", "fedkd")

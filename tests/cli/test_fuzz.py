@@ -156,7 +156,7 @@ def children():
 
 
 @pytest.mark.parametrize(
-    ("first", "count"), [(0, 60), pytest.param(60, 140, marks=pytest.mark.slow)]
+    ("first", "count"), [(0, 20), pytest.param(20, 180, marks=pytest.mark.slow)]
 )
 def test_nonsense_ends_in_words(cli, data_dir, few, tmp_path, first, count, monkeypatch):
     monkeypatch.setenv("PYTHONWARNINGS", "ignore")
@@ -313,7 +313,7 @@ def writes(tmp_path, data_dir):
 
 
 @pytest.mark.parametrize(
-    ("first", "count"), [(0, 30), pytest.param(30, 90, marks=pytest.mark.slow)]
+    ("first", "count"), [(0, 10), pytest.param(10, 110, marks=pytest.mark.slow)]
 )
 def test_spoilt_files_end_in_words(
     cli, recorded, tiny, tmp_path, monkeypatch, first, count, writes

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from protofl.errors import ProtoflError, Refused
-from protofl.federation.plan import Plan
+from protofl import ProtoflError
+from protofl.backends import Plan
+from protofl.errors import Refused
 from protofl.hooks.discovery.kinds import hooks_of
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.hookspecs.method import MERGED_HOOKS, ROUND_HOOKS

@@ -9,16 +9,17 @@ import pytest
 from slowness import KINDS, quick
 
 import protofl as pf
+from protofl import VariantConfig
+from protofl.backends import Absent
 from protofl.federation import host
 from protofl.federation.federation import Federation
-from protofl.federation.jobs import Absent, Train, Undo
+from protofl.federation.jobs import Train, Undo
 from protofl.federation.participation import Participation
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.views.snapshots import pack_server
 from protofl.records.row import Row
 from protofl.records.run_folder import RunFolder
 from protofl.runs.configuration import config_of
-from protofl.system.options.plugin_options import VariantConfig
 from protofl.testing import MethodContract
 from protofl.testing import toy as toyfed
 from protofl.testing.donors import methods_to_run

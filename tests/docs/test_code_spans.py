@@ -45,7 +45,7 @@ FORMER_NAMES = "docs/reference/compatibility.md"
 OTHERS = {
     "pip": {"--no-deps", "--upgrade"},
     "pytest": {"--durations", "--basetemp"},
-    "our scripts": {"--part", "--all"},  # .ci/run
+    "our scripts": {"--part", "--all", "--kills"},  # .ci/run, tests/rotation.py
     "TensorBoard": {"--logdir"},
     "Flower": {"--insecure", "--root-certificates", "--superlink", "--ssl-ca-certfile"},
 }

@@ -9,6 +9,8 @@ import typer
 from doc_pages import DOCS, FENCE, ROOT, commands_of, is_placeholder, parse
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
+ADDED = re.compile(r'^\[project.entry-points."protofl.commands"\]\n([\w-]+) = ', re.MULTILINE)
+"""The command that a page's own package adds."""
 SPAN = re.compile(r"(?<!`)`(protofl [^`]+)`(?!`)")
 
 
@@ -17,8 +19,9 @@ def typed(path):
     text = path.read_text(encoding="utf-8")
     blocks = [code for language, code in FENCE.findall(text) if language in ("", "bash")]
     spans = [" ".join(span.split()) for span in SPAN.findall(FENCE.sub("", text))]
+    added = ADDED.findall(text)
     for words in commands_of(blocks + spans):
-        if not is_placeholder(words):
+        if not is_placeholder(words) and words[0] not in added:
             yield words
 
 

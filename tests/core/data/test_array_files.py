@@ -12,8 +12,7 @@ import pytest
 
 import protofl as pf
 from protofl.data import array_files
-from protofl.data.array_files import open_arrays
-from protofl.data.npz import read_npz
+from protofl.datasets import open_arrays, read_npz
 
 
 def opened(path, **given):

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from protofl import numpy_stream, random_stream
 from protofl.data import batches
 from protofl.data.batches import LEAST, Samples, batch_bounds, training_batches
 from protofl.data.spec import Pixels
-from protofl.system.randomness import global_stream, numpy_stream, random_stream
+from protofl.system.randomness import global_stream
 
 
 def draw(seed, *keys):

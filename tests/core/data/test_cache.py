@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 import torch
 
+from protofl import ProtoflError, UsageError
 from protofl.data import cache
-from protofl.data.dataset import Dataset
-from protofl.data.download import files_key
-from protofl.errors import ProtoflError, UsageError
+from protofl.datasets import Dataset, files_key
 
 
 def toy(n=12, split=False, dtype=torch.uint8):

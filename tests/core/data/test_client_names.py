@@ -10,8 +10,8 @@ import torch
 from typer.testing import CliRunner
 
 import protofl as pf
-from protofl.data.dataset import Dataset
 from protofl.data.split import Split, client_names
+from protofl.datasets import Dataset
 from protofl_cli.app import app
 
 NAMES = ["Charité", "St Mary", "UCL_1 $x$"]

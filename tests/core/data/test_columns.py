@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import protofl as pf
+from protofl.backends import Plan
 from protofl.data import cache
 from protofl.data.partition import make_split, number_of_clients
-from protofl.federation.plan import Plan
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.plugin.members import choose
 

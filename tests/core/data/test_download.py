@@ -10,8 +10,8 @@ import threading
 
 import pytest
 
-from protofl.data.download import download
-from protofl.errors import UsageError
+from protofl import UsageError
+from protofl.datasets import download
 
 CONTENT = bytes(range(256)) * 10_000
 MD5 = hashlib.md5(CONTENT).hexdigest()

@@ -3,12 +3,11 @@
 import pytest
 import torch
 
-from protofl.data.dataset import Dataset
-from protofl.data.generators import Outline, to_channels, to_size
-from protofl.errors import UsageError
+from protofl import UsageError, hookimpl
+from protofl.backends import Plan
+from protofl.data.generators import to_channels, to_size
+from protofl.datasets import Dataset, Outline
 from protofl.federation.inputs import image_source
-from protofl.federation.plan import Plan
-from protofl.hooks.hookspecs import hookimpl
 from protofl.hooks.plugin.members import Choice
 from protofl.runs.configuration import config_of
 

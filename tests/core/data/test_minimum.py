@@ -7,7 +7,7 @@ import json
 import pytest
 
 import protofl as pf
-from protofl.federation.plan import Plan
+from protofl.backends import Plan
 from protofl.hooks.discovery.registry import Registry
 from protofl.runs.resumption import resumed_options
 from protofl.system.options.parsing import options_in

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from protofl.data.dataset import Dataset
+from protofl import UsageError
 from protofl.data.partition import make_split, minimum_for
 from protofl.data.split import Split, majority_correct, partition_record
-from protofl.errors import UsageError
+from protofl.datasets import Dataset
 
 GOLDEN_HASH = "5c66e9bdba9137a81e39c5aa664ddf9e4608fb7c09f76b92bf2bf62319c82216"
 

@@ -157,7 +157,7 @@ def test_a_run_of_before_the_option_is_resumed_with_its_side(tmp_path, monkeypat
 
 def test_a_run_of_before_the_option_is_repeated_with_its_side(tmp_path, monkeypatch):
     old = of_before(tmp_path / "old", monkeypatch)
-    again = {"config": old / "config.json", "rounds": 1}
+    again = {"config": old / "config.json", "rounds": 1, "backend": "local", "dry_step": False}
     assert planned(out=tmp_path / "again", **again) == 32
     changed = planned(out=tmp_path / "changed", set={"models.min_side": 16}, **again)
     assert changed == 16

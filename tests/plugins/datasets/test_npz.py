@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import protofl as pf
-from protofl.federation.plan import Plan
+from protofl.backends import Plan
 from protofl_plugins.datasets.npz import Npz
 
 rng = np.random.default_rng(0)

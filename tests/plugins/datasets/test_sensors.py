@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import protofl as pf
+from protofl.backends import Plan
 from protofl.data import cache
-from protofl.federation.plan import Plan
 from protofl_plugins.datasets.sensors import ACTIVITIES, CHANNELS, HAR, PAMAP2, SIGNALS
 
 rng = np.random.default_rng(0)

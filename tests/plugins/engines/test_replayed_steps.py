@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
+from protofl import Client
 from protofl.federation.step_trace import Waits
-from protofl.hooks.views.client import Client
 from protofl.runs.dry_step.dry_run import dry_step
 from protofl.testing import (
     EngineContract,

@@ -10,8 +10,7 @@ import torch
 import torchvision.models as tv
 
 import protofl as pf
-from protofl.federation.host import Host
-from protofl.federation.plan import Plan
+from protofl.backends import Host, Plan
 from protofl.hooks.models.architecture import unset_model
 from protofl.testing.equality import Run, assert_equal_runs
 from protofl_plugins.models.pretrained import Frozen

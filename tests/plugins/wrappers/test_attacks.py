@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import protofl as pf
-from protofl.hooks.views.client import Client
+from protofl import Client
 from protofl.testing import toy as toyfed
 from protofl.testing.toy_plugins import Prototypes
 from protofl_plugins.wrappers.noise_attack import NoiseAttack

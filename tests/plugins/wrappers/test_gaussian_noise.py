@@ -8,8 +8,7 @@ import pytest
 import torch
 
 import protofl as pf
-from protofl.hooks.views.client import Client
-from protofl.hooks.views.server import Server
+from protofl import Client, Server
 from protofl.testing import toy as toyfed
 
 NOISE = "gaussian-noise"

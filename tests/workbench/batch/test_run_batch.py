@@ -16,8 +16,8 @@ from sweep_toys import BATCHES, Halted, Scaled, records, request_of, wanted
 from written_records import seal
 
 import protofl as pf
+from protofl.backends import Plan
 from protofl.errors import Diverged, Refused
-from protofl.federation.plan import Plan
 from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.batch_tasks import (
     OrderedRuns,

@@ -9,7 +9,7 @@ from reported_pages import read
 from runtime_toys import DATA, install
 from slowness import quick
 
-from protofl.federation.plan import Plan
+from protofl.backends import Plan
 from protofl.runs.configuration import config_of
 from protofl.runs.request import Request, read_request
 from protofl.system.options.settings import Settings

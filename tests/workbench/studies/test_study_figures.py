@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from protofl.errors import UsageError
+from protofl import UsageError
 from protofl.records.row import Row
 from protofl_workbench.studies import study_pictures
 from protofl_workbench.studies.formulas import check_formula, evaluate

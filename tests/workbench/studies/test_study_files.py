@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from protofl.errors import UsageError
+from protofl import UsageError
 from protofl_workbench.studies.cells import Change, cells_of
 from protofl_workbench.studies.finding import collections, find_study, study_of_file
 from protofl_workbench.studies.study_execution import run_study

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protofl.errors import UsageError
+from protofl import UsageError
 from protofl_workbench.studies.account import traffic
 from protofl_workbench.studies.cells import Change, cells_of
 from protofl_workbench.studies.finding import find_study, study_of_file

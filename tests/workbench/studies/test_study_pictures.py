@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import protofl as pf
-from protofl.errors import UsageError
+from protofl import UsageError
 from protofl_workbench.studies.study_pictures import figures_of
 
 STUDY = """

@@ -33,6 +33,7 @@ from protofl.federation.jobs import Evaluate, StartTrial, Train
 from protofl.hooks.transport.rules import RULES, Declarations, Fault
 from protofl.hooks.transport.tensor_specs import check_ranks
 from protofl.hooks.views.snapshots import pack_server, unpack_server
+from protofl.hooks.wire.keys import Key, Keys
 from protofl.hooks.wire.payload import Payload
 from protofl.records.row import Row
 from protofl.system.files.tensors import Entry, read_tensors, tensor_header, write_tensors
@@ -483,8 +484,15 @@ def test_a_header_is_refused_before_any_tensor_is_made(blob, words):
 
 
 def test_factors_of_one_tensor_have_one_rank():
-    part = "auxiliary_update/head.weight"
+    keys = Keys(
+        {
+            "factors/*/u": Key("[rows, r]", "U", varies=-1),
+            "factors/*/s": Key("[r]", "Σ", varies=-1),
+            "factors/*/vh": Key("[r, columns]", "V", varies=-2),
+        }
+    )
+    part, declared = "factors/head.weight", Declarations(keys=keys)
     header = {f"{part}/u": Entry("F32", (4, 2)), f"{part}/s": Entry("F32", (2,))}
-    check_ranks({**header, f"{part}/vh": Entry("F32", (2, 6))}, Declarations())
+    check_ranks({**header, f"{part}/vh": Entry("F32", (2, 6))}, declared)
     with pytest.raises(Fault, match="with rank 3, and other factors with another"):
-        check_ranks({**header, f"{part}/vh": Entry("F32", (3, 6))}, Declarations())
+        check_ranks({**header, f"{part}/vh": Entry("F32", (3, 6))}, declared)

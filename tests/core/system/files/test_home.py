@@ -41,14 +41,14 @@ def test_another_user_and_a_folder_that_is_called_so(monkeypatch, tmp_path):
     assert pf.expand_user("~tilde") == Path("~tilde")
 
 
-def test_a_user_without_a_home(homeless, tmp_path, monkeypatch):
+def test_a_user_without_a_home(homeless, few, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(pf.UsageError, match=r"~/\.cache: this user has no home folder") as caught:
         pf.expand_user("~/.cache")
     assert "HOME" in caught.value.do
     assert pf.expand_user("runs/a") == Path("runs/a")
     given = {"models": "cnn4", "clients": 2, "rounds": 1, "feature_dim": 8, "backend": "local"}
-    given |= {"progress": False, "dry_step": False}
+    given |= {"progress": False, "dry_step": False, "dataset": few}
     with pytest.raises(pf.UsageError, match="this user has no home folder"):
         pf.run("local", **given)
     pf.run("local", **given, data_dir=tmp_path / "data", out=tmp_path / "run")

@@ -1,20 +1,12 @@
-"""Kill runs at random moments and resume them; compare them with runs that were not killed.
+"""Kill a run at random moments, resume it, and compare it with a run that was not killed.
 
-    python benchmarks/kills.py runs/kills                 # two hundred kills over all methods
-    python benchmarks/kills.py runs/kills --kills 20 --methods fedproto fedsa
-    python benchmarks/kills.py runs/kills --report        # what was found so far
-
-Each method has one run without kills and two runs that are killed: one with its clients in the
-run's own process, and one with two worker processes. Runs are killed by SIGKILL, SIGTERM or SIGINT,
-workers by SIGKILL. A killed run is continued by ``--resume``, or started again if it had no folder
-yet, until it is done. Then its folder must equal the folder of the run without kills, byte for byte
-except for times. Finished runs are not repeated, so this script may be stopped and called again.
-Linux only.
+Runs are killed by SIGKILL, SIGTERM or SIGINT, workers by SIGKILL. A killed run is continued by
+``--resume``, or started again if it had no folder yet, until it is done. Then its folder must equal
+the folder of the run without kills, byte for byte except for times. Linux only.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -33,8 +25,6 @@ from typing import Any
 
 import numpy as np
 
-from protofl.hooks.discovery.registry import Registry
-
 MAIN = (signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 PATIENCE = 300
 """A run that has not ended after this many seconds counts as hanging."""
@@ -47,80 +37,12 @@ class Chain:
     """A run with its kills, until it is done.
 
     Attributes:
-        method: The method.
-        backend: The run's backend.
         kills: {victim and signal: count}.
-        early: Kills before there was a folder to continue from.
-        rounds: The last saved round at each kill; -1 if none was saved.
         wrong: Problems found.
     """
 
-    method: str
-    backend: str
     kills: Counter[str] = field(default_factory=Counter)
-    early: int = 0
-    rounds: list[int] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
-
-
-def main() -> None:
-    """Kill the runs and print a report."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--kills", type=int, default=200, help="how many, over all runs")
-    parser.add_argument("--methods", nargs="+", help="default: all that are installed")
-    parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--seed", type=int, default=0, help="of the random moments")
-    parser.add_argument("--report", action="store_true", help="print what was found, run nothing")
-    given = parser.parse_args()
-    given.folder.mkdir(parents=True, exist_ok=True)
-    found = given.folder / "chains.jsonl"
-    if not given.report:
-        methods = given.methods or runnable(Registry())
-        run_all(given, methods, found)
-    report([Chain(**{**c, "kills": Counter(c["kills"])}) for c in read(found)])
-
-
-def runnable(registry: Registry) -> list[str]:
-    """Return the names of all methods except donor methods, which cannot run alone."""
-    names = sorted(plugin.name for plugin in registry.plugins("method"))
-    return [name for name in names if not getattr(registry.load("method", name), "donates", ())]
-
-
-def run_all(given: argparse.Namespace, methods: list[str], found: Path) -> None:
-    """Run all chains that are not done."""
-    chains = [(method, backend) for method in methods for backend in ("local", "process")]
-    each, more = divmod(given.kills, len(chains))
-    done = {(c["method"], c["backend"]) for c in read(found)}
-    for number, (method, backend) in enumerate(chains):
-        count = each + (number < more)
-        if count and (method, backend) not in done:
-            place = Place(given.folder, method, backend, given.rounds)
-            chain = killed(place, count, random.Random(f"{given.seed} {method} {backend}"))
-            with found.open("a") as file:
-                file.write(json.dumps(vars(chain)) + "\n")
-            print(method, backend, dict(chain.kills), chain.wrong or "equal", flush=True)
-
-
-def read(found: Path) -> list[dict[str, Any]]:
-    """Return the chains in a file."""
-    return [json.loads(line) for line in found.read_text().splitlines()] if found.exists() else []
-
-
-def report(chains: list[Chain]) -> None:
-    """Print totals and all problems."""
-    kills = sum((chain.kills for chain in chains), Counter[str]())
-    methods = {chain.method for chain in chains}
-    print(f"{sum(kills.values())} kills of {len(chains)} runs of {len(methods)} methods")
-    for what, count in kills.most_common():
-        print(f"  {count:4}  {what}")
-    print(f"  {sum(chain.early for chain in chains):4}  of them before there was a folder")
-    saved = Counter(number for chain in chains for number in chain.rounds)
-    print(f"  behind rounds: {', '.join(f'{n}: {saved[n]}' for n in sorted(saved))}")
-    print(f"{sum(bool(chain.wrong) for chain in chains)} runs differ")
-    for chain in chains:
-        for line in chain.wrong:
-            print(f"  {chain.method}, {chain.backend}: {line}")
 
 
 # --- a run that is killed -------------------------------------------------------------------------
@@ -176,7 +98,7 @@ def make_data(path: Path) -> None:
 
 def killed(place: Place, count: int, draw: random.Random) -> Chain:
     """Kill a run `count` times, then finish it and compare it with the run without kills."""
-    chain = Chain(place.method, place.backend)
+    chain = Chain()
     shutil.rmtree(place.out, ignore_errors=True)
     if not (place.whole / "summary.json").exists():
         shutil.rmtree(place.whole, ignore_errors=True)
@@ -234,21 +156,19 @@ def befall(run: subprocess.Popen[bytes], place: Place, chain: Chain, draw: rando
     time.sleep(draw.uniform(0, 0.4))
     workers = processes(parent=run.pid) if place.backend == "process" else []
     if workers and draw.random() < 0.7:
-        kill(draw.choice(workers), signal.SIGKILL, "a worker", place, chain)
+        kill(draw.choice(workers), signal.SIGKILL, "a worker", chain)
         if draw.random() < 0.3:
             return  # the run replaces the worker
         time.sleep(draw.uniform(0, 3))  # while the run recovers
     if run.poll() is None:
-        kill(run.pid, draw.choice(MAIN), "the run", place, chain)
+        kill(run.pid, draw.choice(MAIN), "the run", chain)
 
 
-def kill(process: int, by: signal.Signals, whom: str, place: Place, chain: Chain) -> None:
+def kill(process: int, by: signal.Signals, whom: str, chain: Chain) -> None:
     """Kill a process and record the kill."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(process, by)
         chain.kills[f"{whom} by {by.name}"] += 1
-        chain.rounds.append(rounds_of(place.out) - 1)
-        chain.early += not (place.out / "config.json").exists()
 
 
 def rounds_of(out: Path) -> int:
@@ -264,7 +184,7 @@ def ended(run: subprocess.Popen[bytes], chain: Chain, log: Path) -> int:
     try:
         code = run.wait(timeout=PATIENCE)
     except subprocess.TimeoutExpired:
-        chain.wrong.append(f"it hangs behind {len(chain.rounds)} kills")
+        chain.wrong.append(f"it hangs behind {sum(chain.kills.values())} kills")
         return 1
     until = time.monotonic() + 20
     while stray := processes(session=run.pid):
@@ -321,13 +241,9 @@ TIMES = ("seconds", "time", "crc32", "record")
 """Keys that differ between equal runs: times, and checksums of lines that hold times."""
 
 
-def timeless(value: Any) -> Any:  # noqa: ANN401 - JSON
+def timeless(value: Any) -> Any:
     """Return a JSON value without times."""
     if not isinstance(value, dict):
         return value
     kept = {key: timeless(v) for key, v in value.items() if not re.match(r"seconds", key)}
     return {key: v for key, v in kept.items() if key not in TIMES}
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,152 @@
+"""A federation of Flower nodes on this machine: its programs, processes and runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from protofl_flower.deployment import programs
+from protofl_flower.deployment.link import make_federation
+from protofl_flower.deployment.rehearsal import make_sites
+
+PROTOFL = [sys.executable, "-c", "from protofl_cli.start import main; main()"]
+RUN = "--models htcnn8 --dataset digits --clients 4 --batch-size 64 --local-epochs 10 --device cpu"
+RUN += " --feature-dim 16 --no-dry-step"
+ROUNDS = 4
+ONE = {"OMP_NUM_THREADS": "1"}
+
+
+class Program:
+    """A protofl command that writes its output to a file."""
+
+    def __init__(self, folder: Path, name: str, *words: object) -> None:
+        self.log = folder / f"{name}.txt"
+        self._start = self.log.stat().st_size if self.log.exists() else 0
+        with open(self.log, "ab") as file:
+            self.process = subprocess.Popen(
+                [*PROTOFL, *map(str, words)],
+                stdout=file,
+                stderr=file,
+                env=os.environ | ONE,
+                cwd=folder,
+            )
+
+    @property
+    def said(self) -> str:
+        """The program's output so far."""
+        return self.log.read_bytes()[self._start :].decode(errors="replace")
+
+    def wait_for(self, words: str, seconds: float = 240) -> None:
+        """Wait until the output contains `words`."""
+        end = time.monotonic() + seconds
+        while words not in self.said:
+            if self.process.poll() is not None or time.monotonic() > end:
+                raise RuntimeError(f"{self.log.name} never said {words!r}: {self.said[-500:]}")
+            time.sleep(0.2)
+
+    def end(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """End the program with a signal."""
+        self.process.send_signal(how)
+        self.process.wait(60)
+
+
+def processes(mark: str, home: Path) -> list[int]:
+    """Return the IDs of processes that work for a folder and have `mark` in their command."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            command = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            place = (path / "environ").read_bytes().decode(errors="replace")
+            here = Path(os.readlink(path / "cwd")).is_relative_to(home)
+            named = str(home) in command or f"FLWR_HOME={home}/" in place
+            if mark in command and (named or here):
+                found.append(int(path.name))
+    return found
+
+
+def kill(mark: str, home: Path, how: signal.Signals = signal.SIGKILL) -> int:
+    """Send a signal to the processes of a folder; return the number of processes."""
+    found = processes(mark, home)
+    for number in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, how)
+    return len(found)
+
+
+class Lab:
+    """The federation, its link and its nodes."""
+
+    def __init__(self, folder: Path, sites: int = 2) -> None:
+        self.folder, self.lab = folder, folder / "federation"
+        if not self.lab.exists():
+            port = programs.free_port()
+            made = make_federation(self.lab, f"127.0.0.1:{port}", port)
+            data = folder / "data"
+            made, nodes = make_sites(made, folder, sites, 4, data)
+            for node in nodes:
+                text = (node / "node.toml").read_text()
+                (node / "node.toml").write_text(f'link = "{made.public}"\n' + text)
+        self.nodes = [folder / f"node-{number}" for number in range(sites)]
+        self.link = self.start_link()
+        self.starts = [self.start_node(number) for number in range(sites)]
+
+    def start_link(self) -> Program:
+        """Start the link and wait until it is ready."""
+        link = Program(self.folder, "link", "deploy", "link", self.lab)
+        link.wait_for("link at")
+        return link
+
+    def start_node(self, number: int) -> Program:
+        """Start a node."""
+        return Program(self.folder, f"start-{number}", "node", "start", self.nodes[number])
+
+    def run(self, name: str, *more: object) -> Program:
+        """Start or resume a run."""
+        out = ["--federation", self.lab, "--out", self.folder / name]
+        return Program(self.folder, f"run-{name}", "deploy", "run", *out, *more)
+
+    def new_run(self, name: str, *more: object) -> Program:
+        """Start a new run."""
+        shutil.rmtree(self.folder / name, ignore_errors=True)
+        words = ["fedproto", *RUN.split(), "--rounds", ROUNDS, "--data-dir", self.folder / "data"]
+        return self.run(name, *words, *more)
+
+    def in_training(self, run: Program) -> None:
+        """Wait until the first node trains in the second round."""
+        run.wait_for("round 1/")
+        before, since = list[int](), time.monotonic()
+        while not before or time.monotonic() - since < 4:  # an evaluation's ClientApp ends sooner
+            now = processes("flwr-clientapp", self.nodes[0])
+            if now != before:
+                before, since = now, time.monotonic()
+            time.sleep(0.1)
+
+    def close(self) -> None:
+        """End all programs."""
+        for program in (*self.starts, self.link):
+            with contextlib.suppress(Exception):
+                program.end()
+
+
+def ended(program: Program, seconds: float = 900) -> int:
+    """Wait until a program ends; return its exit code."""
+    return program.process.wait(seconds)
+
+
+def online(lab: Lab, seconds: float = 150) -> None:
+    """Wait until all nodes are online."""
+    end = time.monotonic() + seconds
+    while True:
+        status = Program(lab.folder, "status", "deploy", "status", lab.lab)
+        status.process.wait()
+        if status.said.count("online") >= len(lab.nodes) and "offline" not in status.said:
+            return
+        if time.monotonic() > end:
+            raise RuntimeError(f"the nodes are not online: {status.said}")
+        time.sleep(2)
