@@ -85,7 +85,7 @@ def measure(method: str, classes: int, count: int, repeats: int, data: Path) -> 
         "backend": "local",
         "device": "cpu",
         "data_dir": data,
-        "dry_step": False,
+        "dry_run": False,
     }
     plan = pf.backends.Plan.make(given, {("dataset", "noise"): noise(classes)})
     pool = OneHost(plan)

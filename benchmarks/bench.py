@@ -57,8 +57,8 @@ class Side:
 
     def work(self, part: str, number: int) -> dict[str, float]:
         """Run a part of a round; see `bench_loops.work`."""
-        found: dict[str, float] = self._do(bench_loops.work, part, number)
-        return found
+        result: dict[str, float] = self._do(bench_loops.work, part, number)
+        return result
 
     def save(self, path: Path) -> Path:
         """Write the loop's current state."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from protofl.errors import UsageError
 from protofl.federation.federation import Federation
 from protofl.federation.plan import Plan
-from protofl.federation.pools import Pool
+from protofl.federation.pool_interface import Pool
 from protofl.federation.round_totals import Totals
 from protofl.hooks.wire.payload import Payload
 from protofl.system.device import compute_threads
@@ -61,8 +61,8 @@ class Loop(Protocol):
         """Return each client's accuracy in the last evaluation."""
         ...
 
-    def knowledge(self) -> dict[str, Tensor]:
-        """Return the server's knowledge by wire names; class-indexed rows in class order."""
+    def global_state(self) -> dict[str, Tensor]:
+        """Return the server's global state by wire names; class-indexed rows in class order."""
         ...
 
     def weights(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
@@ -123,9 +123,9 @@ class ProtoflLoop:
         """Return each client's accuracy in the last evaluation."""
         return self._accuracies
 
-    def knowledge(self) -> dict[str, Tensor]:
-        """Return the server's knowledge."""
-        return dict(self._federation.server.knowledge)
+    def global_state(self) -> dict[str, Tensor]:
+        """Return the server's global state."""
+        return dict(self._federation.server.global_state)
 
     def weights(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
         """Yield each client's model as its host writes it to a checkpoint."""
@@ -236,8 +236,8 @@ def _peak(pid: int) -> int:
 
 
 def write_state(loop: Loop, path: Path) -> None:
-    """Write all clients' weights and accuracies and the server's knowledge."""
-    tensors = {f"knowledge/{k}": v for k, v in loop.knowledge().items()}
+    """Write all clients' weights and accuracies and the server's global state."""
+    tensors = {f"global_state/{k}": v for k, v in loop.global_state().items()}
     for client, named in loop.weights():
         tensors |= {f"client/{client}/{k}": v for k, v in named.items()}
     accuracies = [accuracy for _, accuracy in sorted(loop.accuracies().items())]
@@ -248,7 +248,7 @@ def write_state(loop: Loop, path: Path) -> None:
 def largest_difference(ours: Path, theirs: Path) -> tuple[float, str]:
     """Return the largest `difference` of two states, and the name of its tensor.
 
-    Knowledge that only protofl has is ignored (the factors of FedKD's last broadcast).
+    Global state that only protofl has is ignored (the factors of FedKD's last broadcast).
     """
     a, b = safetensors.torch.load_file(ours), safetensors.torch.load_file(theirs)
     names = {n for n in a if n.startswith("client/")} | b.keys()

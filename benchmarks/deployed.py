@@ -27,7 +27,7 @@ from deployed_lab import RUN, Lab, Program, ended, online, processes
 
 SMALL = RUN.replace("--local-epochs 10", "--local-epochs 2")
 LARGE = "--models torchvision:resnet18 --dataset digits --subset 0.1 --clients 4 --batch-size 16"
-LARGE += " --local-epochs 1 --device cpu --feature-dim 512 --no-dry-step"
+LARGE += " --local-epochs 1 --device cpu --feature-dim 512 --no-dry-run"
 LINK, CLIENTAPP, HOST = "flower-superlink", "flwr-clientapp", "protofl_flower.node.host"
 PROGRAMS = {LINK: "SuperLink", CLIENTAPP: "ClientApp", HOST: "resident host"}
 PROGRAMS |= {"flower-supernode": "SuperNode", "backends.worker": "process worker"}
@@ -128,15 +128,15 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, nargs="+", default=[2])
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--large", action="store_true", help="FedAvg of ResNet-18, 45 MB each way")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     begin = time.perf_counter()
     subprocess.run([sys.executable, "-c", "import flwr.clientapp, flwr.app"], check=True)
     print(f"import of flwr in a new process: {time.perf_counter() - begin:.1f} s")
-    for nodes in given.nodes:
+    for nodes in arguments.nodes:
         print(f"{nodes} nodes")
-        method, words = ("fedavg", LARGE) if given.large else ("fedproto", SMALL)
-        folder = given.folder.absolute() / f"{nodes}-nodes"
-        measure(folder, nodes, given.rounds, method, words)
+        method, words = ("fedavg", LARGE) if arguments.large else ("fedproto", SMALL)
+        folder = arguments.folder.absolute() / f"{nodes}-nodes"
+        measure(folder, nodes, arguments.rounds, method, words)
 
 
 if __name__ == "__main__":

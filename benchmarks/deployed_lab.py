@@ -17,7 +17,7 @@ from protofl_flower.deployment.rehearsal import make_sites
 
 PROTOFL = [sys.executable, "-c", "from protofl_cli.start import main; main()"]
 RUN = "--models htcnn8 --dataset digits --clients 4 --batch-size 64 --local-epochs 10 --device cpu"
-RUN += " --feature-dim 16 --no-dry-step"
+RUN += " --feature-dim 16 --no-dry-run"
 ROUNDS = 4
 ONE = {"OMP_NUM_THREADS": "1"}
 
@@ -58,7 +58,7 @@ class Program:
 
 def processes(mark: str, home: Path) -> list[int]:
     """Return the IDs of processes that work for a folder and have `mark` in their command."""
-    found = []
+    result = []
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             command = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
@@ -66,8 +66,8 @@ def processes(mark: str, home: Path) -> list[int]:
             here = Path(os.readlink(path / "cwd")).is_relative_to(home)
             named = str(home) in command or f"FLWR_HOME={home}/" in place
             if mark in command and (named or here):
-                found.append(int(path.name))
-    return found
+                result.append(int(path.name))
+    return result
 
 
 def kill(mark: str, home: Path, how: signal.Signals = signal.SIGKILL) -> int:

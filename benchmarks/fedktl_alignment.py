@@ -33,19 +33,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--official", action="store_true", help="variant=official")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
     cpu = torch.device("cpu")
     generator = TinyStyle().open_generator(TinyStyle.Config(), cpu, Path())
     w = generator.sample_latents(500, torch.Generator().manual_seed(9))
     print(f"w: squared length {w.square().sum(1).mean():.0f}")
-    for width in given.widths:
-        for seed in given.seeds:
+    for width in arguments.widths:
+        for seed in arguments.seeds:
             torch.manual_seed(seed)
-            server = make_server(generator, seed, width, given.official)
+            server = make_server(generator, seed, width, arguments.official)
             method, far = FedKTL(), []
             method.setup_server(server)
-            for number in range(given.rounds):
+            for number in range(arguments.rounds):
                 uploads = prototypes(number)
                 pairs = method.server_train(server, uploads)
                 P = torch.cat([upload["prototypes"] for upload in uploads.values()])

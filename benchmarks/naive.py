@@ -105,9 +105,9 @@ class NaiveLoop:
         """Return each client's accuracy in the last evaluation."""
         return self._accuracies
 
-    def knowledge(self) -> dict[str, Tensor]:
-        """Return the server's knowledge."""
-        return self.server.knowledge()
+    def global_state(self) -> dict[str, Tensor]:
+        """Return the server's global state."""
+        return self.server.global_state()
 
     def weights(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
         """Yield each client's model."""

@@ -166,8 +166,8 @@ class Client:
 
     def scores(self, model: Any, x: Tensor) -> Tensor:  # noqa: ANN401 - a SplitModel
         """Return class scores of a batch."""
-        found: Tensor = model(x)
-        return found
+        result: Tensor = model(x)
+        return result
 
 
 class Server:
@@ -184,8 +184,8 @@ class Server:
     def step(self) -> None:
         """Load the uploads, aggregate, train, and save the download."""
 
-    def knowledge(self) -> dict[str, Tensor]:
-        """Return the server's knowledge by protofl's wire names."""
+    def global_state(self) -> dict[str, Tensor]:
+        """Return the server's global state by protofl's wire names."""
         return {}
 
 

@@ -79,7 +79,7 @@ class PrototypeServer(Server):
         """Save the global prototypes."""
         self.place.save(prototypes, "server", "prototypes")
 
-    def knowledge(self) -> dict[str, Tensor]:
+    def global_state(self) -> dict[str, Tensor]:
         """Return the global prototypes."""
         return as_tensors(self.place.load("server", "prototypes"))
 
@@ -119,8 +119,8 @@ class TrainablePrototypes(nn.Module):
     def forward(self, classes: list[int]) -> Tensor:
         """Return the prototypes of classes."""
         index = torch.tensor(classes, device=self.vectors.weight.device)
-        found: Tensor = self.F(self.vectors(index))
-        return found
+        result: Tensor = self.F(self.vectors(index))
+        return result
 
 
 class FedTGPServer(PrototypeServer):

@@ -68,7 +68,7 @@ class FedAvgServer(Server):
         mean = weighted_mean(models, [count / sum(counts) for count in counts])
         self.place.save(mean, "server", "model")
 
-    def knowledge(self) -> dict[str, Tensor]:
+    def global_state(self) -> dict[str, Tensor]:
         """Return the shared model."""
         model = self.place.load("server", "model")
         return {f"model/{name}": p.detach() for name, p in model.named_parameters()}
@@ -129,7 +129,7 @@ class FMLServer(Server):
         mean = weighted_mean(models, [1 / len(models)] * len(models))
         self.place.save(mean, "server", "auxiliary")
 
-    def knowledge(self) -> dict[str, Tensor]:
+    def global_state(self) -> dict[str, Tensor]:
         """Return the shared model."""
         model = self.place.load("server", "auxiliary")
         return {f"auxiliary/{name}": p.detach() for name, p in model.named_parameters()}
@@ -140,11 +140,11 @@ Compressed = dict[str, Any]
 
 def compress(updates: dict[str, Tensor], energy: float) -> Compressed:
     """Return each matrix as its leading singular triplets; the rank is found by counting up."""
-    found: Compressed = {}
+    result: Compressed = {}
     for name, update in updates.items():
         array = update.cpu().numpy()
         if array.ndim < 2:
-            found[name] = array
+            result[name] = array
             continue
         u, sigma, v = np.linalg.svd(array.reshape(len(array), -1), full_matrices=False)
         squares = np.square(sigma.astype(np.float64))
@@ -153,20 +153,20 @@ def compress(updates: dict[str, Tensor], energy: float) -> Compressed:
             if np.sum(squares[:count]) > energy * np.sum(squares):
                 rank = count
                 break
-        found[name] = [u[:, :rank], sigma[:rank], v[:rank, :]]
-    return found
+        result[name] = [u[:, :rank], sigma[:rank], v[:rank, :]]
+    return result
 
 
 def recover(compressed: Compressed, like: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the decompressed updates."""
-    found = {}
+    result = {}
     for name, tensor in like.items():
         value = compressed[name]
         if isinstance(value, list):
             u, sigma, v = value
             value = np.matmul(u * sigma[..., None, :], v).reshape(tensor.shape)
-        found[name] = torch.tensor(value, device=tensor.device)
-    return found
+        result[name] = torch.tensor(value, device=tensor.device)
+    return result
 
 
 def parameters_of(model: nn.Module) -> dict[str, Tensor]:
@@ -260,7 +260,7 @@ class FedKDServer(Server):
         self.place.save(sent, "server", "update")
         self.place.save({n: held[n] + steps[n] for n in held}, "server", "auxiliary")
 
-    def knowledge(self) -> dict[str, Tensor]:
+    def global_state(self) -> dict[str, Tensor]:
         """Return the shared model."""
         held = cast(dict[str, Tensor], self.place.load("server", "auxiliary"))
         return {f"auxiliary/{name}": tensor for name, tensor in held.items()}

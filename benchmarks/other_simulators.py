@@ -49,27 +49,27 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--samples", type=int, default=300)
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    given.folder.mkdir(parents=True, exist_ok=True)
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
     pythons = {"protofl": Path(sys.executable)}
     for name, package in NEEDS.items():
-        python = installed(given.folder / name, package)
+        python = installed(arguments.folder / name, package)
         if python is not None:
             pythons[name] = python
     runs: dict[str, list[dict[str, object]]] = {name: [] for name in pythons}
     with tempfile.TemporaryDirectory() as folder:
-        task = write_task(given, Path(folder))
-        for repeat in range(given.repeats):
+        task = write_task(arguments, Path(folder))
+        for repeat in range(arguments.repeats):
             for name in list(pythons)[:: -1 if repeat % 2 else 1]:
-                print(f"start {repeat + 1} of {given.repeats}: {name}", file=sys.stderr)
+                print(f"start {repeat + 1} of {arguments.repeats}: {name}", file=sys.stderr)
                 if name == "protofl":
-                    found = run_protofl(given)
+                    found = run_protofl(arguments)
                 else:
-                    found = run_other(name, pythons[name], task, given, Path(folder))
+                    found = run_other(name, pythons[name], task, arguments, Path(folder))
                 runs[name].append(found)
-    result = {**machine(), "rounds": given.rounds, "runs": runs}
-    if given.json:
-        given.json.write_text(json.dumps(result, indent=1) + "\n")
+    result = {**machine(), "rounds": arguments.rounds, "runs": runs}
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
     print(table(runs))
 
 
@@ -96,19 +96,19 @@ def installed(folder: Path, package: str) -> Path | None:
     return None
 
 
-def write_task(given: argparse.Namespace, folder: Path) -> Path:
+def write_task(arguments: argparse.Namespace, folder: Path) -> Path:
     """Write the images of protofl's case as normalised floats, client by client."""
-    images = load("mnist", given.data, expand_user(default_data_dir()))
-    write_subset(images, given.clients, given.samples, folder / "mnist.npz")
+    images = load("mnist", arguments.data, expand_user(default_data_dir()))
+    write_subset(images, arguments.clients, arguments.samples, folder / "mnist.npz")
     plan = Plan.make(
         {
             "method": "fedavg", "models": "cnn4", "dataset": f"npz:{folder / 'mnist.npz'}",
-            "partition": "iid", "clients": given.clients, "data_dir": folder / "cache",
+            "partition": "iid", "clients": arguments.clients, "data_dir": folder / "cache",
         }
     )  # fmt: skip
     split = plan.split(0)
-    parts = [plan.samples(split.train(i), False) for i in range(given.clients)]
-    tests = [plan.samples(split.test(i), False) for i in range(given.clients)]
+    parts = [plan.samples(split.train(i), False) for i in range(arguments.clients)]
+    tests = [plan.samples(split.test(i), False) for i in range(arguments.clients)]
     path = folder / "task.npz"
     np.savez(
         path,
@@ -122,27 +122,27 @@ def write_task(given: argparse.Namespace, folder: Path) -> Path:
     return path
 
 
-def run_protofl(given: argparse.Namespace) -> dict[str, object]:
+def run_protofl(arguments: argparse.Namespace) -> dict[str, object]:
     """Run ``bench.py mnist-fedavg`` once and return the measurements."""
     (case,) = choose(["mnist-fedavg"])
-    case = replace(case, clients=given.clients, samples=given.samples)
-    options = {"backend": "process", "workers": given.workers}
-    row = measure(case, given.data, repeats=given.rounds, options=options)
+    case = replace(case, clients=arguments.clients, samples=arguments.samples)
+    options = {"backend": "process", "workers": arguments.workers}
+    row = measure(case, arguments.data, repeats=arguments.rounds, options=options)
     seconds = [found["total"] for found in row["measures"]["protofl"]]
     return {"seconds": seconds, "start": row["start"]["protofl"]}
 
 
 def run_other(
-    name: str, python: Path, task: Path, given: argparse.Namespace, folder: Path
+    name: str, python: Path, task: Path, arguments: argparse.Namespace, folder: Path
 ) -> dict[str, object]:
     """Run pfl or Flower once; return seconds of each round and the time until the first."""
     out = folder / f"{name}.json"
-    rounds = given.rounds + 1
+    rounds = arguments.rounds + 1
     file = str(HERE / f"simulator_{'pfl' if name == 'pfl' else 'flower'}.py")
     command = [str(python)]
     if name == "pfl":
         command += ["-m", "torch.distributed.run", "--standalone"]
-        command += ["--nproc-per-node", str(given.workers)]
+        command += ["--nproc-per-node", str(arguments.workers)]
     begin = time.time()
     done = subprocess.run(
         [*command, file, str(task), str(rounds), str(out)],

@@ -24,7 +24,7 @@ from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl.hooks.models.flops import profile
-from protofl.hooks.views.records import ClientRecord
+from protofl.hooks.views.client_state import ClientState
 from protofl_plugins.engines.eager import Eager
 from protofl_plugins.models.htcnn8 import HtCNN8
 from protofl_plugins.models.htfe import HtFE8
@@ -52,7 +52,7 @@ def job_of(
     **options: float,
 ) -> pf.backends.TrainJob:
     """Return a job of one client that trains on the batches in turn."""
-    record: Any = object.__new__(ClientRecord)
+    record: Any = object.__new__(ClientState)
     record.architecture, record.model, record.modules, record.steps = (
         architecture,
         model,

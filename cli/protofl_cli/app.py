@@ -73,8 +73,8 @@ class Commands(WithRuns):
         """Return the plugins' commands, which are looked up once in a call of protofl."""
         if COMMANDS not in context.meta:
             context.meta[COMMANDS] = Installed(self.own_commands)
-        found: Installed = context.meta[COMMANDS]
-        return found
+        result: Installed = context.meta[COMMANDS]
+        return result
 
     def list_commands(self, context: Any) -> list[str]:  # noqa: ANN401 - as above
         """Return the names of all commands, in the order of the help."""

@@ -114,7 +114,7 @@ class BatchScreen:
         self._there += checked.finished
         if self.quiet:
             return
-        self._bars.show("dry steps", f"{done}/{of} runs", done / of, ALL)
+        self._bars.show("dry runs", f"{done}/{of} runs", done / of, ALL)
         if done == of and self.total >= of:
             finished = f", {self._there} of them are finished" if self._there else ""
             self._bars.line(f"checked {count(of, 'run')}{finished}")

@@ -16,10 +16,10 @@ from protofl.system.files.home import expand_user
 from protofl.system.sources import load
 from protofl.testing import CONTRACTS as OF_ONE_RUN
 from protofl.testing.contract import Contract
-from protofl_workbench.studies.finding import collection_of_file, holds_study
-from protofl_workbench.studies.study_contract import StudyContract
+from protofl_workbench.reproductions.finding import collection_of_file, holds_reproduction
+from protofl_workbench.reproductions.reproduction_contract import ReproductionContract
 
-CONTRACTS: dict[str, type[Contract]] = {**OF_ONE_RUN, "study": StudyContract}
+CONTRACTS: dict[str, type[Contract]] = {**OF_ONE_RUN, "reproduction": ReproductionContract}
 """{kind: contract}."""
 
 
@@ -33,7 +33,7 @@ def contract_for(
     Args:
         text: ``[KIND/]NAME[:ARGUMENT]`` of an installed plugin, by default of the first kind with
             this name; ``[KIND/]MODULE:CLASS`` or ``[KIND/]FILE.py:CLASS`` of a class that is not
-            installed; ``FILE.toml`` of a recipe or a study.
+            installed; ``FILE.toml`` of a recipe or a reproduction.
         options: Options of the plugin, merged over its ``check_options``.
         data_dir: Folder of downloads of data sets, generators and text encoders.
 
@@ -46,9 +46,11 @@ def contract_for(
     if left.endswith(".toml"):
         kind, path = "recipe", expand_user(left)
         if not path.is_file():
-            raise UsageError(f"there is no file {left}", do="give the path of a recipe or a study")
-        if holds_study(path):
-            kind, values["plugin"] = "study", collection_of_file(path)
+            raise UsageError(
+                f"there is no file {left}", do="give the path of a recipe or a reproduction"
+            )
+        if holds_reproduction(path):
+            kind, values["plugin"] = "reproduction", collection_of_file(path)
         else:
             values["plugin"] = _recipe_in(path)
         values["name"] = path.stem
@@ -72,7 +74,7 @@ def contract_for(
     if options:
         made.options = {**made().chosen, **options}
     found = made()
-    found.choice() if kind not in ("method", "wrapper", "command") else found.cls
+    found.choice() if kind not in ("method", "payload-transform", "command") else found.cls
     return made
 
 

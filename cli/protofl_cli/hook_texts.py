@@ -27,8 +27,8 @@ WHEN = {
         "after_batch": "on a client, at every step, after the gradients and before the update",
         "after_training": "on a client, after each phase of training",
         "upload_payload": "on a client, after its training",
-        "check_upload": "on the server, for each upload that passed the gate's other rules",
-        "receive_uploads": "on the server, when all uploads of a round have passed the gate",
+        "check_upload": "on the server, for each upload that follows the other rules",
+        "receive_uploads": "on the server, when all uploads of a round have been validated",
         "server_aggregate": "on the server, after the uploads of a round; not without uploads",
         "server_train": "on the server, after server_aggregate",
         "inference": "on a client, at its evaluation, for each batch of its test samples",
@@ -50,15 +50,15 @@ WHEN = {
         "decode": "before the run, if the data are not cached",
     },
     "generator": {
-        "outline": "in the dry step instead of open_generator, and to learn the sizes",
+        "outline": "in the dry run instead of open_generator, and to learn the sizes",
         "open_generator": "on the server, when a method first asks for images or latents",
         "train_generator": "by protofl generator train",
     },
     "text-encoder": {
-        "outline": "on the server at set-up, and in the dry step instead of open_encoder",
+        "outline": "on the server at set-up, and in the dry run instead of open_encoder",
         "open_encoder": "on the server, when a method first asks for embeddings",
     },
-    "wrapper": {
+    "payload-transform": {
         "upload_payload": "on a client, around the method's upload_payload",
         "download_payload": "on the server, around the method's download_payload",
         "encode_upload": "on a client, after all upload_payload, in the order of --with",
@@ -72,8 +72,8 @@ WHEN = {
         "count": "at a client's evaluation, and for each model of the server",
         "value": "on the server, after an evaluation: for each client's counts, and for their sum",
     },
-    "selection": {"select": "at the start of every round"},
-    "world": {
+    "client-sampler": {"select": "at the start of every round"},
+    "device-model": {
         "device": "when a client is first selected in a trial",
         "presence": "at the start of every round",
     },
@@ -88,7 +88,7 @@ WHEN = {
         "train_group": "in a host, for each phase of clients that are trained together",
         "choose_groups": "in a host, before a round's training",
     },
-    "backend": {"open_pool": "before the dry step; the pool is closed when the run ends"},
+    "backend": {"open_pool": "before the dry run; the pool is closed when the run ends"},
 }
 """When each hook is called."""
 
@@ -100,16 +100,16 @@ EXAMPLES = {
 @pf.hookimpl
 def end_round(self, server):
     """Record the mean norm of the prototypes."""
-    rows = server.knowledge.get("prototypes")
+    rows = server.global_state.get("prototypes")
     return {} if rows is None else {"length": float(rows.norm(dim=1).mean())}
 ''',
-    ("wrapper", "encode_upload"): '''
+    ("payload-transform", "encode_upload"): '''
 @pf.hookimpl
 def encode_upload(self, client, payload):
     """Send floats as float16."""
     return pf.Payload({k: v.half() if v.dtype == torch.float32 else v for k, v in payload.items()})
 ''',
-    ("wrapper", "decode_upload"): '''
+    ("payload-transform", "decode_upload"): '''
 @pf.hookimpl
 def decode_upload(self, server, client_id, payload, form):
     """Restore float32."""
@@ -129,13 +129,13 @@ def receive_uploads(self, server, uploads):
     longest = {c: u["prototypes"].norm(dim=1).max() for c, u in uploads.items()}
     return {c: u for c, u in uploads.items() if longest[c] <= 100}
 ''',
-    ("wrapper", "encode_download"): '''
+    ("payload-transform", "encode_download"): '''
 @pf.hookimpl
 def encode_download(self, server, client_id, payload):
     """Send floats as float16."""
     return pf.Payload({k: v.half() if v.dtype == torch.float32 else v for k, v in payload.items()})
 ''',
-    ("wrapper", "decode_download"): '''
+    ("payload-transform", "decode_download"): '''
 @pf.hookimpl
 def decode_download(self, client, payload, form):
     """Restore float32."""
@@ -202,7 +202,7 @@ def writers(kind: str, hook: str) -> dict[str, type]:
     from protofl.hooks.discovery.kinds import hooks_of
     from protofl.hooks.discovery.registry import Registry
 
-    registry, found = Registry(), {}
+    registry, result = Registry(), {}
     for plugin in registry.plugins(kind):
         if plugin.distribution == "protofl":
             try:
@@ -210,8 +210,8 @@ def writers(kind: str, hook: str) -> dict[str, type]:
             except ProtoflError:  # an extra is not installed
                 continue
             if hook in hooks_of(kind, loaded):
-                found[plugin.name] = loaded
-    return found
+                result[plugin.name] = loaded
+    return result
 
 
 def example(kind: str, hook: str) -> tuple[str, str]:

@@ -32,7 +32,7 @@ def model_group(registry: Registry, text: str, found: Any, classes: int) -> None
     import torch
 
     from protofl.data.spec import SampleSpec, in_words
-    from protofl.federation.inputs import kinds_of
+    from protofl.federation.run_data import kinds_of
     from protofl.hooks.models.architecture import native_width
     from protofl.hooks.models.flops import profile
     from protofl.hooks.plugin.members import choose

@@ -54,8 +54,8 @@ Block = Annotated[
 
 
 TRUST_HELP = (
-    "Allow code of this file, folder or module that a study, configuration or run folder refers "
-    "to; repeatable."
+    "Allow code of this file, folder or module that a reproduction, configuration or run "
+    "folder refers to; repeatable."
 )
 
 

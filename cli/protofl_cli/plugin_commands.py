@@ -94,13 +94,13 @@ def clash_with_own(plugin: Plugin) -> str:
 def built(name: str, command: Any) -> Any:  # noqa: ANN401 - a function or a Typer app
     """Return the command of a function, or the group of a Typer app."""
     if isinstance(command, typer.Typer):
-        found: Any = typer.main.get_group(command)
+        result: Any = typer.main.get_group(command)
     else:
         app = typer.Typer(add_completion=False, rich_markup_mode="rich")
         app.command(name, help=without_markup(help_text(command)))(command)
-        found = typer.main.get_command(app)
-    found.name = name
-    return found
+        result = typer.main.get_command(app)
+    result.name = name
+    return result
 
 
 def without_markup(text: str) -> str:

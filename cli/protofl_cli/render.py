@@ -26,10 +26,10 @@ def console(*, stderr: bool = False) -> Console:
     """Return the current terminal; texts are not interpreted as markup."""
     from rich.console import Console
 
-    found = Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=False)
-    if not found.is_terminal and "COLUMNS" not in os.environ:
-        found.width = PIPE_WIDTH
-    return found
+    result = Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=False)
+    if not result.is_terminal and "COLUMNS" not in os.environ:
+        result.width = PIPE_WIDTH
+    return result
 
 
 def plain(lines: Iterable[str]) -> None:

@@ -26,8 +26,8 @@ def with_options(
     own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
 
     @functools.wraps(command)
-    def run(**given: Any) -> None:  # noqa: ANN401 - options of many types
-        command(**given)
+    def run(**arguments: Any) -> None:  # noqa: ANN401 - options of many types
+        command(**arguments)
 
     run.__signature__ = signature.replace(  # type: ignore[attr-defined]  # inspect reads it
         parameters=[own[0], *made, *own[1:]]

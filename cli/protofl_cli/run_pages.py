@@ -146,17 +146,17 @@ def _data_rows(run: Run) -> list[tuple[str, str]]:
 def _cost_rows(run: Run) -> list[tuple[str, str]]:
     """Return traffic and time of a round, and the number of absent clients."""
     rows = [row for row in run.rows if row.round > 0] or run.rows
-    found = []
+    result = []
     for way in ("upload", "download"):
         floats = statistics.mean(getattr(row, f"{way}_floats") for row in rows)
         size = statistics.mean(getattr(row, f"{way}_bytes") for row in rows)
         amount = f"{floats:,.0f} floats, {size_text(size)}" if size else "nothing"
-        found.append((f"{way} a round", amount))
+        result.append((f"{way} a round", amount))
     whole = [row.seconds["total"] for row in run.rows]
-    found.append(("time", f"{statistics.mean(whole):.2f} s a round, {clock(sum(whole))} in all"))
+    result.append(("time", f"{statistics.mean(whole):.2f} s a round, {clock(sum(whole))} in all"))
     if gone := sum(len(row.absent) for row in run.rows):
-        found.append(("absent clients", f"{gone:,}"))
-    return found
+        result.append(("absent clients", f"{gone:,}"))
+    return result
 
 
 def _command(run: Run) -> str:

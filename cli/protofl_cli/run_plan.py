@@ -45,7 +45,7 @@ def show_run_plan(request: Request) -> None:
     """
     from protofl.records.row import Row
     from protofl.runs.automatic_choices import choose_backend
-    from protofl.runs.dry_step.dry_run import dry_step
+    from protofl.runs.dry_run.short_rounds import dry_run
     from protofl.runs.planning import plan_run
 
     notes: list[str] = []
@@ -54,8 +54,8 @@ def show_run_plan(request: Request) -> None:
     settings, measured = plan.settings, list[Row]()
     render.heading(f"{run_name(plan)} · {settings.models} · {settings.dataset}", "plan")
     with render.waiting("measuring"):
-        if settings.dry_step:
-            dry_step(plan, notes.append, measured.append)
+        if settings.dry_run:
+            dry_run(plan, notes.append, measured.append)
         plan = choose_backend(plan, [], measured, notes.append)
         costs = None if plan.data.x.is_meta else costs_of(plan)
     render.pairs(composition_rows(plan))
@@ -71,11 +71,11 @@ def show_run_plan(request: Request) -> None:
 
 def costs_of(plan: Plan) -> Costs:
     """Count and measure the cost of a plan whose data are on this machine."""
-    from protofl.federation.stages import Workload
+    from protofl.federation.round_stages import Workload
     from protofl.hooks.models.flops import profile
-    from protofl.runs.dry_step.dry_run import count_flops
+    from protofl.runs.dry_run.short_rounds import count_flops
     from protofl_workbench.batch.estimate import pace, seconds_of, steps_in, workload
-    from protofl_workbench.studies.account import traffic_of
+    from protofl_workbench.reproductions.account import traffic_of
 
     info, load = plan.info, workload(plan)
     counted = count_flops(plan)

@@ -91,11 +91,11 @@ class Screen:
                         self._bar.line(f"note: {event.text}", "yellow")
                 case events.Planned():
                     self._planned(event.plan, event.folder)
-                case events.DryStepStarted():
+                case events.DryRunStarted():
                     words = "two short rounds with two clients"
                     if not self.quiet and not self._bar.live:
-                        self._bar.line(f"dry step: {words}")
-                    self._enter("dry step", words)
+                        self._bar.line(f"dry run: {words}")
+                    self._enter("dry run", words)
                 case events.FolderMade():
                     self.folder = event.folder
                     self._enter("set-up", "of workers and server")

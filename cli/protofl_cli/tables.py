@@ -45,17 +45,17 @@ def composition_rows(plan: Plan, folder: RunFolder | None = None) -> list[tuple[
     if s.recipe:
         origin = "{name} of {distribution} {version}".format(**s.recipe)
         rows.insert(0, ("recipe", f"{origin}: {s.method} with changes below"))
-    wrappers = [m.name for m in composition.members.values() if m.kind == "wrapper"]
-    if wrappers:
-        rows.append(("wrappers", ", then ".join(wrappers)))
+    transforms = [m.name for m in composition.members.values() if m.kind == "payload-transform"]
+    if transforms:
+        rows.append(("transforms", ", then ".join(transforms)))
     rows += [
         (f"{name} options", words)
         for name, config in composition.configs.items()
         if (words := _changed(config))
     ]
     rows += [*_data_rows(plan), *_training_rows(plan), *_set_by(plan)]
-    if "world" in plan.choices:
-        rows.append(("world", _world(plan)))
+    if "device-model" in plan.choices:
+        rows.append(("devices", _device_model(plan)))
     trials = f", {s.trials} trials" if s.trials > 1 else ""
     malicious = sorted(malicious_clients(plan.seed(0), info.num_clients, s.malicious))
     if malicious:
@@ -146,7 +146,7 @@ def _asked(plan: Plan) -> str:
     words = f"{info.participants} of {info.num_clients} clients a round"
     if s.participants_from is not None:
         return f"{words}, as in {shown_path(s.participants_from)}"
-    choice = plan.choices["selection"]
+    choice = plan.choices["client-sampler"]
     if choice.name == "uniform":
         return words
     return f"{words} by {_called(choice.text, choice.config)}"
@@ -173,9 +173,9 @@ def _arrivals(plan: Plan) -> list[tuple[str, str]]:
     return rows
 
 
-def _world(plan: Plan) -> str:
+def _device_model(plan: Plan) -> str:
     """Return the simulated devices, the deadline and over-selection."""
-    s, choice = plan.settings, plan.choices["world"]
+    s, choice = plan.settings, plan.choices["device-model"]
     waits = [f"deadline {s.deadline:g} s"] if s.deadline else []
     waits += [f"over-selection {s.over_select:.0%}"] if s.over_select else []
     return ", ".join([_called(choice.text, choice.config), *waits])

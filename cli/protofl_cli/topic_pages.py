@@ -79,9 +79,9 @@ def _extras() -> tuple[list[str], list[str]]:
     """Return the extras whose packages are installed, and the others."""
     packages: dict[str, list[str]] = {name: [] for name in ENABLES}
     for line in importlib.metadata.requires("protofl") or ():
-        found = re.fullmatch(r"([\w.-]+)[^;]*;.*extra == ['\"](\w+)['\"]\s*", line)
-        if found and found[2] in packages:
-            packages[found[2]].append(found[1])
+        match = re.fullmatch(r"([\w.-]+)[^;]*;.*extra == ['\"](\w+)['\"]\s*", line)
+        if match and match[2] in packages:
+            packages[match[2]].append(match[1])
     there = [name for name, needed in packages.items() if needed and all(map(_is_there, needed))]
     return there, [name for name in ENABLES if name not in there]
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from protofl.errors import ProtoflError, RunFailure, UsageError
     from protofl.federation import backends, events, models
     from protofl.hooks.hookspecs import HOOKSPEC_VERSION, hookimpl
-    from protofl.hooks.views.batch import Batch, Given, Output, Terms, per_step
+    from protofl.hooks.views.batch import Batch, Constants, Output, Terms, per_step
     from protofl.hooks.views.client import Client, Learner
     from protofl.hooks.views.run_info import Phase, RunInfo, TrackedRun
     from protofl.hooks.views.server import Server
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from protofl_workbench.comparing.compare import compare
     from protofl_workbench.replaying.replay import replay
     from protofl_workbench.reporting.page import report
-    from protofl_workbench.studies.study_interface import reproduce, study
+    from protofl_workbench.reproductions.reproduction_interface import reproduce, reproduction
     from protofl_workbench.sweeps.sweep_interface import sweep
 
 
@@ -74,7 +74,7 @@ _NAMES = {
     "protofl.system.options.plugin_options": "Config VariantConfig Deviation Field",
     "protofl.hooks.views.client": "Client Learner",
     "protofl.hooks.views.server": "Server",
-    "protofl.hooks.views.batch": "Batch Output Given Terms per_step",
+    "protofl.hooks.views.batch": "Batch Output Constants Terms per_step",
     "protofl.hooks.views.run_info": "Phase RunInfo TrackedRun",
     "protofl.hooks.wire.keys": "Key",
     "protofl.hooks.wire.payload": "Payload Uploads class_rows stack_rows",
@@ -91,7 +91,7 @@ _NAMES = {
     "protofl_workbench.comparing.compare": "compare",
     "protofl_workbench.replaying.replay": "replay",
     "protofl_workbench.reporting.page": "report",
-    "protofl_workbench.studies.study_interface": "study reproduce",
+    "protofl_workbench.reproductions.reproduction_interface": "reproduction reproduce",
     "protofl_workbench.sweeps.sweep_interface": "sweep",
 }
 _MODULES = {
@@ -118,9 +118,9 @@ __all__ = [
     "Batch",
     "Client",
     "Config",
+    "Constants",
     "Deviation",
     "Field",
-    "Given",
     "Key",
     "Learner",
     "Output",
@@ -157,9 +157,9 @@ __all__ = [
     "replay",
     "report",
     "reproduce",
+    "reproduction",
     "run",
     "stack_rows",
-    "study",
     "sweep",
     "trust_code",
 ]

@@ -109,7 +109,7 @@ class Unknown(UsageError):
     """A name that does not exist.
 
     Attributes:
-        noun: The kind of thing, such as ``study``.
+        noun: The kind of thing, such as ``reproduction``.
     """
 
     noun = ""
@@ -147,7 +147,7 @@ class Lacking(ProtoflError):
 
 
 class MissingKey(Lacking, KeyError):
-    """A payload or the server's knowledge lacks a key that a hook reads."""
+    """A payload or the server's global state lacks a key that a hook reads."""
 
     lacks = "key"
 
@@ -264,7 +264,7 @@ def plugin_location(error: BaseException) -> str:
 
     Packages with a ``__tracebackhide__`` only call other plugins, as engines call losses.
     """
-    trace, found = error.__traceback__, ""
+    trace, result = error.__traceback__, ""
     while trace is not None:
         frame, trace = trace.tb_frame, trace.tb_next
         package = sys.modules.get(str(frame.f_globals.get("__package__")))
@@ -273,8 +273,8 @@ def plugin_location(error: BaseException) -> str:
             and str(frame.f_globals.get("__name__")).partition(".")[0] not in _LIBRARIES
             and not frame.f_code.co_filename.startswith("<")
         ):
-            found = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-    return found
+            result = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+    return result
 
 
 _LIBRARIES = {"protofl", "torch", "torchvision", "numpy", "scipy", "sklearn", "pluggy", "pydantic"}

@@ -2,5 +2,5 @@
 
 It reads the records of `protofl` and starts runs through `protofl.runs`, which never imports it.
 Users reach it as `protofl.compare`, `protofl.plots`, `protofl.report`, `protofl.sweep`,
-`protofl.study`, `protofl.reproduce` and `protofl.replay`.
+`protofl.reproduction`, `protofl.reproduce` and `protofl.replay`.
 """

@@ -97,7 +97,7 @@ def client_similarity(prototypes: Tensor, known: Tensor, kind: Similarity = "pea
     if kind not in get_args(Similarity):
         raise ValueError(f"kind must be 'pearson', 'spearman' or 'cka': got {kind!r}")
     count = prototypes.shape[0]
-    found = torch.full((count, count), torch.nan, dtype=torch.float64)
+    result = torch.full((count, count), torch.nan, dtype=torch.float64)
     rows, masks = prototypes.detach().double().cpu(), known.cpu()
     for a in range(count):
         for b in range(a, count):
@@ -109,8 +109,8 @@ def client_similarity(prototypes: Tensor, known: Tensor, kind: Similarity = "pea
                 value = _correlation(_ranks(x.flatten()), _ranks(y.flatten()))
             else:
                 value = _correlation(x.flatten(), y.flatten())
-            found[a, b] = found[b, a] = value
-    return found
+            result[a, b] = result[b, a] = value
+    return result
 
 
 def _correlation(x: Tensor, y: Tensor) -> Tensor:

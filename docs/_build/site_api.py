@@ -19,7 +19,7 @@ ALIASES = {
         "The version of the hooks, `MAJOR.MINOR`. A plugin states the version that it "
         "needs in `requires_hookspec` ([compatibility](compatibility.md))."
     ),
-    "Given": (
+    "Constants": (
         "The type that `before_training` returns and `local_loss` receives: a mapping of "
         "names to tensors, numbers, strings, None, or mappings, lists and tuples of them."
     ),
@@ -64,7 +64,7 @@ ALIASES = {
     "Closable": "An object with `close()`.",
     "Extra": "Plugin classes that are not installed, `{(kind, name): class}`.",
     "Report": "A function that receives a line of text for the user.",
-    "ClientRecord": (
+    "ClientState": (
         "The data of a client behind [`Client`](#protofl.Client): model, modules, "
         "samples, state. It lives in a host and may change in any release."
     ),
@@ -97,17 +97,17 @@ TYPES = (
     "protofl_workbench.comparing.figure_table.GroupFigure",
     "protofl_workbench.comparing.figure_table.Difference",
     "protofl_workbench.comparing.run_groups.Group",
-    "protofl_workbench.studies.study.Study",
-    "protofl_workbench.studies.study.Line",
-    "protofl_workbench.studies.study.Published",
+    "protofl_workbench.reproductions.reproduction.Reproduction",
+    "protofl_workbench.reproductions.reproduction.Line",
+    "protofl_workbench.reproductions.reproduction.Published",
     "protofl_workbench.sweeps.sweep_results.SweepResult",
     "protofl_workbench.sweeps.sweep_results.PointResult",
     "protofl_workbench.sweeps.sweep_results.PointRun",
-    "protofl_workbench.studies.study_result.StudyResult",
-    "protofl_workbench.studies.study_result.Entry",
+    "protofl_workbench.reproductions.reproduction_result.ReproductionResult",
+    "protofl_workbench.reproductions.reproduction_result.Entry",
     "protofl.data.batches.Samples",
     "protofl.hooks.views.run_info.ClientCard",
-    "protofl.hooks.wire.payload.Knowledge",
+    "protofl.hooks.wire.payload.GlobalState",
     "protofl.hooks.views.batch.PerStep",
     "protofl.hooks.plugin.loss.Loss",
     "protofl.hooks.models.modules.CombinedModule",

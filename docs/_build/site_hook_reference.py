@@ -17,8 +17,8 @@ PROVIDERS = {True: "one", False: "any"}
 
 
 ORDER = (
-    "method", "wrapper", "model-group", "partitioner", "dataset", "generator", "text-encoder",
-    "metric", "selection", "world", "tracker", "engine", "backend",
+    "method", "payload-transform", "model-group", "partitioner", "dataset", "generator", "text-encoder",
+    "metric", "client-sampler", "device-model", "tracker", "engine", "backend",
 )  # fmt: skip
 METHOD = """\
 The six hooks of a round have exactly one provider each: the method, a donor (`--use`) or the
@@ -60,7 +60,7 @@ def hooks_of_kind(kind: str) -> str:
             whose = f" of {_called(kind, owner)}" if owner else ""
             parts.append(f"An example{whose}:\n\n```py\n{lines}\n```")
         names = ", ".join(_called(kind, name) for name in writers(kind, hook))
-        if names and kind in ("method", "wrapper", "generator", "text-encoder", "engine"):  # of others all write it
+        if names and kind in ("method", "payload-transform", "generator", "text-encoder", "engine"):  # of others all write it
             parts.append(f"Written by: {names}.")
     return "\n\n".join(parts)
 

@@ -8,7 +8,7 @@ from typing import Any
 from protofl.data.spec import in_words
 from protofl.hooks.discovery.registry import Registry
 from protofl.system.options.plugin_options import Config, VariantConfig, option_names
-from protofl.federation.inputs import kinds_of
+from protofl.federation.run_data import kinds_of
 from protofl.system.options.table import CHOOSING
 from protofl.hooks.plugin.providers import Baseline
 from protofl.hooks.plugin.members import choose
@@ -62,8 +62,8 @@ SECTIONS = {
         "Recipes",
         "`protofl run NAME`; see [Write a recipe](../how-to/write-a-recipe.md).",
     ),
-    "study": (
-        "Studies",
+    "reproduction": (
+        "Reproductions",
         "`protofl reproduce COLLECTION/NAME`; see [Reproduce tables](../how-to/reproduce-tables.md).",
     ),
     "dataset": (
@@ -86,21 +86,21 @@ SECTIONS = {
         "Defences",
         "`--use server_aggregate=NAME`; see [Simulate attacks](../how-to/simulate-attacks.md#defences).",
     ),
-    "wrapper": (
-        "Wrappers",
+    "payload-transform": (
+        "Payload transforms",
         "`--with NAME`; may be repeated.",
     ),
     "metric": (
         "Metrics",
         "`--metrics NAME[,NAME…]`; see [the record](record.md#metrics).",
     ),
-    "selection": (
-        "Selections",
-        "`--selection NAME`; see [Simulate devices](../how-to/simulate-devices.md#client-sampling).",
+    "client-sampler": (
+        "Client samplers",
+        "`--sampling NAME`; see [Simulate devices](../how-to/simulate-devices.md#client-sampling).",
     ),
-    "world": (
-        "Worlds",
-        "`--world NAME`; see [Simulate devices](../how-to/simulate-devices.md#worlds).",
+    "device-model": (
+        "Device models",
+        "`--devices NAME`; see [Simulate devices](../how-to/simulate-devices.md#device-models).",
     ),
     "tracker": (
         "Trackers",

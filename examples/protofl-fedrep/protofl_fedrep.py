@@ -61,7 +61,7 @@ class FedRep:
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config]) -> pf.Payload:
         """Send φ."""
-        return server.knowledge.select("body/*")
+        return server.global_state.select("body/*")
 
     @pf.hookimpl
     def receive(self, client: pf.Client[Config]) -> None:

@@ -34,10 +34,10 @@ class ProtoNCE:
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config]) -> pf.Payload:
         """Send P̄."""
-        return server.knowledge.select("prototypes")
+        return server.global_state.select("prototypes")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Given:
+    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
         """Return P̄^c/(τ·‖P̄^c‖), C×K, and the classes that have one; {} before any P̄ arrives."""
         if "prototypes" not in client.received:
             return {}
@@ -46,13 +46,17 @@ class ProtoNCE:
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
+        self,
+        client: pf.Learner[Config],
+        batch: pf.Batch,
+        output: pf.Output,
+        constants: pf.Constants,
     ) -> pf.Terms:
         """Return the terms of L_i; a class without a prototype adds nothing to L_NCE."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}
-        if given:
-            rows = cross_entropy(_scores(output.features, **given), batch.y, reduction="none")
-            terms["nce"] = client.config.lambda_ * rows.where(given["known"][batch.y], 0).mean()
+        if constants:
+            rows = cross_entropy(_scores(output.features, **constants), batch.y, reduction="none")
+            terms["nce"] = client.config.lambda_ * rows.where(constants["known"][batch.y], 0).mean()
         return terms
 
     @pf.hookimpl
@@ -70,8 +74,8 @@ class ProtoNCE:
     @pf.hookimpl
     def inference(self, client: pf.Client[Config], x: Tensor) -> Tensor:
         """Return scores by cosine; use the head before the first prototypes arrive."""
-        z, given = client.features(x), self.before_training(client)
-        return _scores(z, **given) if given else client.head(z)
+        z, constants = client.features(x), self.before_training(client)
+        return _scores(z, **constants) if constants else client.head(z)
 
 
 def _scores(z: Tensor, P: Tensor, known: Tensor) -> Tensor:

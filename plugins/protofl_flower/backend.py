@@ -59,9 +59,9 @@ class Flower:
                 do="start the run with: protofl deploy run METHOD --models GROUP; "
                 "try it on this machine with: protofl deploy rehearse",
             )
-        if plan.settings.world is not None:
+        if plan.settings.devices is not None:
             raise pf.UsageError(
-                f"--world {plan.settings.world} simulates devices, and these are real",
+                f"--devices {plan.settings.devices} simulates devices, and these are real",
                 do="leave it out; --set backend.deadline=SECONDS limits the time of a reply",
             )
         return SitePool(plan, deployment, config)

@@ -19,12 +19,12 @@ def facts_of(plan: pf.backends.Plan) -> dict[str, str]:
 
     The digest of a plugin's code is that of the file in which its class stands.
     """
-    found = fingerprint(plan)
+    result = fingerprint(plan)
     for name, member in plan.composition.members.items():
         with suppress(OSError, TypeError):
             code = Path(inspect.getfile(member.plugin)).read_bytes()
-            found[f"code of {name}"] = sha256(code).hexdigest()[:12]
-    return found
+            result[f"code of {name}"] = sha256(code).hexdigest()[:12]
+    return result
 
 
 def changes_of(folder: Path, facts: dict[str, str]) -> list[str]:

@@ -54,10 +54,12 @@ def test_the_page_names_options_terms_and_uploads(name):
 def test_the_page_of_hostile_clients_names_defences_and_attacks():
     """Check their options too, as no other page names them."""
     page = (DOCS / "how-to/simulate-attacks.md").read_text(encoding="utf-8")
-    wrappers = [p.name for p in REGISTRY.plugins("wrapper") if p.distribution == "protofl"]
-    attacks = [n for n in wrappers if hasattr(REGISTRY.load("wrapper", n), "attack")]
+    transforms = [
+        p.name for p in REGISTRY.plugins("payload-transform") if p.distribution == "protofl"
+    ]
+    attacks = [n for n in transforms if hasattr(REGISTRY.load("payload-transform", n), "attack")]
     assert len(DONORS) >= 5 and len(attacks) >= 7
-    for kind, names in (("method", DONORS), ("wrapper", attacks)):
+    for kind, names in (("method", DONORS), ("payload-transform", attacks)):
         for name in names:
             config = getattr(REGISTRY.load(kind, name), "Config", Config)
             assert not lacking(page, [name, *option_names(config)]), name

@@ -193,7 +193,7 @@ def way_of_the_page():
 def way(tmp_path_factory, few):
     """Return the files through which the command calls a loss, in order and each once."""
     folder = tmp_path_factory.mktemp("way")
-    options = {"models": "cnn4", "clients": 2, "rounds": 1, "dry_step": False, "backend": "local"}
+    options = {"models": "cnn4", "clients": 2, "rounds": 1, "dry_run": False, "backend": "local"}
     options |= {"dataset": few, "data_dir": folder}
     request = request_of_program({"method": Asks, **options})
     with pytest.MonkeyPatch.context() as patch:

@@ -69,11 +69,11 @@ def test_difference():
 
 
 def test_states_are_compared_by_name(tmp_path):
-    ours = {"knowledge/prototypes": torch.ones(2), "client/0/model/w": torch.ones(3)}
-    save_file({**ours, "knowledge/more": torch.ones(1)}, tmp_path / "a")
+    ours = {"global_state/prototypes": torch.ones(2), "client/0/model/w": torch.ones(3)}
+    save_file({**ours, "global_state/more": torch.ones(1)}, tmp_path / "a")
     save_file(ours, tmp_path / "b")
     assert largest_difference(tmp_path / "a", tmp_path / "b")[0] == 0
-    save_file({"knowledge/prototypes": torch.ones(2)}, tmp_path / "c")  # a client is missing
+    save_file({"global_state/prototypes": torch.ones(2)}, tmp_path / "c")  # a client is missing
     found = largest_difference(tmp_path / "a", tmp_path / "c")
     assert found == (torch.inf, "client/0/model/w")
 
@@ -102,7 +102,7 @@ import torch
 class Loop:
     def round(self, number): return {"train": 0.0}
     def accuracies(self): return {0: 0.0, 1: 0.0}
-    def knowledge(self): return {}
+    def global state(self): return {}
     def weights(self): return iter(())
     def close(self): pass
 

@@ -142,13 +142,13 @@ def test_parts_of_a_round(data, tmp_path):
         with double_precision():
             loop = open_loop(plan, own, file)
             loop.collect(0)
-            before = loop.knowledge()["prototypes"].clone()
+            before = loop.global_state()["prototypes"].clone()
             for number in range(3):
                 loop.serve(number)
-            assert not torch.equal(loop.knowledge()["prototypes"], before)
+            assert not torch.equal(loop.global_state()["prototypes"], before)
             first, again = [loop.evaluate(0) and loop.accuracies() for _ in range(2)]
             assert first == again and set(first) == set(range(CLIENTS))
-            found.append((loop.knowledge()["prototypes"], first))
+            found.append((loop.global_state()["prototypes"], first))
     torch.testing.assert_close(found[0][0], found[1][0], rtol=TOLERANCE, atol=0)
     assert found[0][1] == found[1][1]
 

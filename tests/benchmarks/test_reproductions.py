@@ -7,28 +7,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protofl_workbench.studies.cells import Change
-from protofl_workbench.studies.finding import holds_study, study_of_file
-from protofl_workbench.studies.study_plan import plan_study
+from protofl_workbench.reproductions.cells import Change
+from protofl_workbench.reproductions.finding import holds_reproduction, reproduction_of_file
+from protofl_workbench.reproductions.reproduction_plan import plan_reproduction
 
 FILES = sorted((Path(__file__).parents[2] / "benchmarks").glob("*.toml"))
-STUDIES = [file for file in FILES if holds_study(file)]
+REPRODUCTIONS = [file for file in FILES if holds_reproduction(file)]
 
 
 def test_there_are_some():
-    assert len(STUDIES) >= 7
+    assert len(REPRODUCTIONS) >= 7
 
 
-@pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", REPRODUCTIONS, ids=lambda file: file.stem)
 def test_every_run_can_be_planned(file, tmp_path):
-    study = study_of_file(file)
+    reproduction = reproduction_of_file(file)
     y = np.arange(400) % 10
     tables, images = np.zeros((400, 64), np.float32), np.zeros((400, 28, 28), np.uint8)
     tables[:, 0] = images[:, 0, 0] = np.arange(400) // 2
     paths = {}
     for name, x in (("digits", tables), ("images", images)):
-        if name in study.files:
+        if name in reproduction.files:
             paths[name] = str(tmp_path / f"{name}.npz")
             np.savez(paths[name], x_train=x, y_train=y)
-    plan = plan_study(study, Change(files=paths, trials=1), runs=tmp_path / "runs", measure=False)
+    plan = plan_reproduction(
+        reproduction, Change(files=paths, trials=1), runs=tmp_path / "runs", measure=False
+    )
     assert plan.runs

@@ -47,13 +47,13 @@ SMALL = "--models cnn4 --clients 3 --rounds 2 --batch-size 64 --feature-dim 16 -
 @pytest.fixture
 def tiny(data_dir, few):
     """Return the options of a run that takes a fraction of a second."""
-    return [*SMALL.split(), "--no-dry-step", "--data-dir", str(data_dir), "--dataset", few]
+    return [*SMALL.split(), "--no-dry-run", "--data-dir", str(data_dir), "--dataset", few]
 
 
 @pytest.fixture
 def digits(data_dir):
     """Return the options of a run on the embedded data set."""
-    quick = ("--local-epochs", "1", "--no-dry-step")
+    quick = ("--local-epochs", "1", "--no-dry-run")
     return [*SMALL.split(), *quick, "--data-dir", str(data_dir)]
 
 

@@ -70,7 +70,7 @@ def rows(screen, wanted, count):
 def test_a_line_for_each_run_that_goes_on_and_one_for_all(drawn, clock, capsys):
     with BatchScreen(4) as screen:
         tried(screen, finished=["lr=0"])
-        assert drawn["all"] == ("dry steps", "4/4 runs", 1.0)
+        assert drawn["all"] == ("dry runs", "4/4 runs", 1.0)
         rows(screen, RUNS[1], 0)
         clock.now = 20.0
         rows(screen, RUNS[2], 0)

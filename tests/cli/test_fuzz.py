@@ -176,7 +176,7 @@ def test_nonsense_ends_in_words(cli, data_dir, few, tmp_path, first, count, monk
         if words[0] == "run":
             usual = ("--models", "cnn4", "--clients", 2, "--rounds", 1, "--feature-dim", 8)
             tiny = ("--dataset", few, "--data-dir", data_dir, "--backend", "local")
-            words = ["run", *usual, *tiny, "--batch-size", 64, "--no-dry-step", *words[1:]]
+            words = ["run", *usual, *tiny, "--batch-size", 64, "--no-dry-run", *words[1:]]
         elif words[:2] == ["partition", "show"]:
             words += ["--dataset", few, "--data-dir", data_dir]
         result = cli(*words)
@@ -194,7 +194,7 @@ def test_nonsense_ends_in_words(cli, data_dir, few, tmp_path, first, count, monk
 VALUES = ['"x"', "[1]", '{"a": 1}', "null", "1e999", "1" + "0" * 400, "true", "-1", "0.5", '""']
 VALUES += ['"../payload.py:Evil"', '{"class": "../payload.py:Evil"}', '"../elsewhere"']
 VALUES += ['"\\ud800"', '"\\u001b[31m"', "[" * 300 + "]" * 300, "[" * 100_000, '"../../x"', "\0"]
-STUDY = {
+REPRODUCTION = {
     "heading": '"T"', "rows": '[{label = "a", method = "local"}]',
     "columns": '[{label = "c", set = {clients = 3}}]', "figure": '{read = "best"}',
     "options": '{models = "cnn4"}', "scales": '{smoke = {rounds = 1}}',
@@ -244,7 +244,7 @@ def recorded(tmp_path_factory, data_dir, few):
     import protofl as pf
 
     folder = tmp_path_factory.mktemp("recorded") / "runs"
-    given = {"dataset": few, "models": "cnn4", "clients": 3, "rounds": 2, "dry_step": False}
+    given = {"dataset": few, "models": "cnn4", "clients": 3, "rounds": 2, "dry_run": False}
     given |= {"data_dir": data_dir, "backend": "local", "progress": False, "feature_dim": 8}
     for name, method in (("a", "fedproto"), ("b", "local")):
         pf.run(method, out=folder / name, **given)
@@ -318,7 +318,7 @@ def writes(tmp_path, data_dir):
 def test_spoilt_files_end_in_words(
     cli, recorded, tiny, tmp_path, monkeypatch, first, count, writes
 ):
-    """Damaged records, studies, configurations and worlds cause no hang and no traceback.
+    """Damaged records, reproductions, configurations and traces cause no hang and no traceback.
 
     Nothing is written elsewhere, and no code that a file names is imported.
     """
@@ -331,17 +331,17 @@ def test_spoilt_files_end_in_words(
         monkeypatch.chdir(folder)
         part = stream.choice(["config.json", "metrics.jsonl", "summary.json", "partition.json"])
         spoil(folder / "runs/a" / part, stream)
-        study = STUDY | {stream.choice([*STUDY]): stream.choice(VALUES)}
-        text = "".join(f"{key} = {value}\n" for key, value in study.items())
+        reproduction = REPRODUCTION | {stream.choice([*REPRODUCTION]): stream.choice(VALUES)}
+        text = "".join(f"{key} = {value}\n" for key, value in reproduction.items())
         (folder / "s.toml").write_text(text, errors="surrogatepass")
         (folder / "c.json").write_text(spoilt({"lr": 0.1, "set": {"x": 1}, "use": {}}, stream))
-        world = spoilt({"gflops": 1.0, "up": 1.0, "down": 1.0}, stream)
-        (folder / "w.jsonl").write_text(f"{world}\n")
+        devices = spoilt({"gflops": 1.0, "up": 1.0, "down": 1.0}, stream)
+        (folder / "w.jsonl").write_text(f"{devices}\n")
         other = stream.choice(
             (
                 "reproduce s.toml --plan",
                 f"run local --config c.json {small} --quiet",
-                f"run local --world trace:w.jsonl {small} --quiet",
+                f"run local --devices trace:w.jsonl {small} --quiet",
                 f"run local --participants-from runs/a {small}",
             )
         )

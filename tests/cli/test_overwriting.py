@@ -95,10 +95,10 @@ def test_no_part_of_a_table_is_left_on_a_full_disk(tmp_path, name):
 
 SOURCES = {
     "config": "run local --config null.toml",
-    "world": "run local --world trace:/dev/null",
-    "selection": "run local --selection list:/dev/null",
+    "device-model": "run local --devices trace:/dev/null",
+    "client-sampler": "run local --sampling list:/dev/null",
     "dataset": "run local --dataset npz:/dev/null",
-    "study": "reproduce null.toml",
+    "reproduction": "reproduce null.toml",
     "generator": "run fedktl --generator tiny-style --set generator.weights=/dev/null",
 }
 

@@ -123,12 +123,12 @@ def test_the_accuracy_stands_beside_the_steps(screen):
 def test_what_comes_before_the_rounds_is_on_the_screen(screen, capsys):
     screen._plan = None
     screen.loading("fedsa · htfe8 · digits")
-    screen(events.DryStepStarted())
+    screen(events.DryRunStarted())
     screen(events.FolderMade(None))
     assert capsys.readouterr().out.strip() == "fedsa · htfe8 · digits"
     assert [(label, share) for label, _, share in screen._bar.lines] == [
         ("loading", None),
-        ("dry step", None),
+        ("dry run", None),
         ("set-up", None),
     ]
 
@@ -136,7 +136,7 @@ def test_what_comes_before_the_rounds_is_on_the_screen(screen, capsys):
 def test_a_quiet_screen_shows_nothing(screen, capsys):
     screen.quiet = True
     screen.loading("fedsa · htfe8 · digits")
-    screen(events.DryStepStarted())
+    screen(events.DryRunStarted())
     screen(events.RoundStarted(0, 0))
     screen(events.StageStarted("train", 8, 200))
     assert (screen._bar.lines, screen._bar.printed, capsys.readouterr().out) == ([], [], "")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import protofl as pf
 from protofl.hooks.hookspecs.method import LIFECYCLE_HOOKS, ROUND_HOOKS
-from protofl.runs.dry_step.dry_run import dry_step
+from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing import toy
 from protofl.testing.toy_plugins import Prototypes
 
@@ -51,13 +51,13 @@ class Said:
 
 
 def said(mistake, folder):
-    """Plan a run with the mistake and do its dry step."""
+    """Plan a run with the mistake and do its dry run."""
     notes = []
     extra = {("method", "mine"): mistake.plugin}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            dry_step(toy.make_plan("mine", folder, extra=extra), notes.append)
+            dry_run(toy.make_plan("mine", folder, extra=extra), notes.append)
     except Exception as error:
         return Said(error, notes)
     return Said(None, notes)
@@ -69,7 +69,7 @@ def in_a_cell(told):
         text = f"note: {told.notes[0]}"
     else:
         what, do = told.error.what, told.error.do.splitlines()[0]
-        what = what.removeprefix("the dry step failed: ")
+        what = what.removeprefix("the dry run failed: ")
         if raw := re.fullmatch(r"([^:]*?)(?:, client 0)?, [^:]*: (\w+Error): .*", what, re.DOTALL):
             what = f"{raw[1]}: {raw[2]}"
         else:

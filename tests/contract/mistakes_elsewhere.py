@@ -29,8 +29,8 @@ SERVER = {
     "NaN": lambda mean, server, uploads: {"prototypes": mean / 0, "classes": EVERY},
     "`for upload in uploads`": lambda mean, server, uploads: [u["prototypes"] for u in uploads],
     "a misspelt key": lambda mean, server, uploads: uploads[0]["prototype"],
-    "into `server.knowledge`": lambda mean, server, uploads: (
-        server.knowledge.update(prototypes=mean, classes=EVERY) or {}
+    "into `server.global_state`": lambda mean, server, uploads: (
+        server.global_state.update(prototypes=mean, classes=EVERY) or {}
     ),
     "`server.features(…)`": lambda mean, server, uploads: server.features(mean),
 }
@@ -53,7 +53,7 @@ def a_set(self, server):
 
 def counts_downloads(self, server):
     server.state["asked"] = server.state.get("asked", 0) + 1
-    return server.knowledge.select("prototypes")
+    return server.global_state.select("prototypes")
 
 
 for words, change in SERVER.items():

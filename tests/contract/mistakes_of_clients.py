@@ -25,7 +25,7 @@ UPLOADS = {
     "rows by class, {0: row, …}": lambda sent, client: dict(enumerate(sent["prototypes"])),
     "a dict in the payload": lambda sent, client: {"prototypes": dict(enumerate(sent.values()))},
     "a module": lambda sent, client: {"prototypes": client.module("head")},
-    "of a selection what was not selected": lambda sent, client: {
+    "of a client sampler what was not selected": lambda sent, client: {
         "prototypes": sent.select("prototype")["prototypes"]
     },
     "nothing (no return)": lambda sent, client: None,
@@ -147,8 +147,8 @@ LOSSES = {
 
 
 def loss_of(change):
-    def local_loss(self, batch, output, given):
-        return change(Prototypes.local_loss(self, batch, output, given), batch, output)
+    def local_loss(self, batch, output, constants):
+        return change(Prototypes.local_loss(self, batch, output, constants), batch, output)
 
     return local_loss
 
@@ -157,13 +157,13 @@ def reads_received(self, client, batch, output):
     return {"ce": len(client.received) * cross_entropy(output.logits, batch.y)}
 
 
-def writes_given(self, batch, output, given):
-    terms = Prototypes.local_loss(self, batch, output, given)
-    given["last"] = terms["ce"]
+def writes_given(self, batch, output, constants):
+    terms = Prototypes.local_loss(self, batch, output, constants)
+    constants["last"] = terms["ce"]
     return terms
 
 
 for words, change in LOSSES.items():
     add("local_loss", words, local_loss=loss_of(change))
 add("local_loss", "`client.received`", local_loss=reads_received)
-add("local_loss", "into `given`", local_loss=writes_given)
+add("local_loss", "into `constants`", local_loss=writes_given)

@@ -1,7 +1,7 @@
 """Try every hook and loss term of each method in every other method.
 
 Each combination is planned on a tiny federation with the ``check_options`` of the methods. It goes
-through the dry step, as any run does, and runs, or is refused with the name of what is missing.
+through the dry run, as any run does, and runs, or is refused with the name of what is missing.
 ``python tests/update.py NAME`` writes the outcomes to ``mixing.txt`` in this folder;
 ``docs/how-to/mix-methods.md`` has their counts.
 """
@@ -21,7 +21,7 @@ from protofl.hooks.discovery.kinds import hooks_of
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.hookspecs.method import MERGED_HOOKS, ROUND_HOOKS
 from protofl.hooks.plugin.providers import Baseline
-from protofl.runs.dry_step.dry_run import dry_step
+from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing import toy
 
 FILE = Path(__file__).with_name("mixing.txt")
@@ -76,7 +76,7 @@ class Mixer:
         for registry, found in zip(self.registries, (RUNS, ALIKE), strict=True):
             try:
                 given = {**self.given, **options, "method": main}
-                dry_step(Plan.make(given, report=lambda line: None, registry=registry))
+                dry_run(Plan.make(given, report=lambda line: None, registry=registry))
                 return found
             except Refused as error:
                 refused = f"refused: {error.lacks} {error.name}"

@@ -9,7 +9,7 @@ import pytest
 from author_mistakes import everything, in_a_cell
 
 import protofl as pf
-from protofl.runs.dry_step.dry_run import dry_step
+from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing import toy
 from protofl.testing.toy_plugins import Prototypes
 
@@ -54,5 +54,5 @@ def test_what_hurts_and_is_allowed_is_a_note(found):
 def test_the_sound_method_passes_without_a_word(tmp_path):
     notes = []
     plan = toy.make_plan("mine", tmp_path, extra={("method", "mine"): Prototypes})
-    dry_step(plan, notes.append)
+    dry_run(plan, notes.append)
     assert notes == []

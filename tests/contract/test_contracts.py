@@ -28,10 +28,10 @@ ELSEWHERE = {
     "text-encoder": {"class-embeddings", "transformers"},  # need files; their tests make them
     "backend": {"process", "ray"},  # start processes; see tests/plugins/backends
     "model-group": LARGE | {"timm"},  # an extra; see tests/plugins/models/test_pretrained.py
-    "selection": {"list"},  # needs a file; its tests make one
-    "world": {"trace"},
+    "client-sampler": {"list"},  # needs a file; its tests make one
+    "device-model": {"trace"},
     "tracker": {"tensorboard", "mlflow", "wandb"},  # see tests/plugins/trackers
-    "engine": {"vmapped", "captured"},  # see tests/plugins/engines
+    "engine": {"vmapped", "cuda-graphs"},  # see tests/plugins/engines
 }
 TWICE = {
     "method": {
@@ -48,8 +48,8 @@ WHOLE = {
     "metric": {"auc", "confusion"},
     "model-group": {"cnn4", "cnn1d", "htcnn8", "mlp", "text", "htfe-sen-2"},
     "partitioner": {"dirichlet", "pathological"},
-    "study": {"fedsa"},
-    "wrapper": {"alie", "quantise", "stale"},
+    "reproduction": {"fedsa"},
+    "payload-transform": {"alie", "quantise", "stale"},
 }
 """Plugins of each kind that get all checks by default; all plugins of a kind not listed here.
 The others differ only in what `BRIEFLY` checks; slow tests run all other checks on them."""

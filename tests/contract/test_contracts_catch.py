@@ -20,7 +20,7 @@ from protofl.testing import (
     MethodContract,
     ModelGroupContract,
     PartitionerContract,
-    WrapperContract,
+    PayloadTransformContract,
     checks_of,
     run_checks,
 )
@@ -39,7 +39,7 @@ def failures(contract, plugin, only):
 
 
 # --- methods ------------------------------------------------------------------------------------
-# `author_mistakes` tests what the dry step finds. The dry step has two clients, and most of these
+# `author_mistakes` tests what the dry run finds. The dry run has two clients, and most of these
 # methods are correct with two clients.
 
 
@@ -223,7 +223,7 @@ class OneList(Prototypes):
 @pytest.mark.parametrize(
     ("plugin", "check", "why"),
     [
-        (OneList, "the_dry_step", "upload_payload returned a list of 3"),
+        (OneList, "the_dry_run", "upload_payload returned a list of 3"),
         (
             Dividing,
             "nothing_undeclared_leaves_a_client",
@@ -247,7 +247,7 @@ class Dictionaries(Prototypes):
 
     @pf.hookimpl
     def download_payload(self, server):
-        return dict(server.knowledge)
+        return dict(server.global_state)
 
 
 def test_a_download_may_be_a_dictionary():
@@ -271,10 +271,10 @@ class Public:
 
 
 def test_a_method_is_told_how_to_get_public_data():
-    why = failures(MethodContract, Public, "the_dry_step")["the_dry_step"]
+    why = failures(MethodContract, Public, "the_dry_run")["the_dry_run"]
     assert "needs_public = True" in why
     assert (
-        failures(MethodContract, type("Fixed", (Public,), {"needs_public": True}), "the_dry_step")
+        failures(MethodContract, type("Fixed", (Public,), {"needs_public": True}), "the_dry_run")
         == {}
     )
 
@@ -407,7 +407,7 @@ def test_a_partitioner(function, check, why):
     assert why in failures(PartitionerContract, _partitioner(function), check)[check]
 
 
-# --- data sets, generators, wrappers ------------------------------------------------------------
+# --- data sets, generators, transforms ------------------------------------------------------------
 
 
 class Chance:
@@ -485,11 +485,13 @@ class NoWrapper:
         return pf.Payload()
 
 
-def test_a_wrapper():
-    found = failures(WrapperContract, InPlace, "the_sender_keeps_what_it_has an_empty_payload")
+def test_a_transform():
+    found = failures(
+        PayloadTransformContract, InPlace, "the_sender_keeps_what_it_has an_empty_payload"
+    )
     assert "a download writes" in found["the_sender_keeps_what_it_has"]
     assert "it is empty" in found["an_empty_payload"]
-    found = failures(WrapperContract, NoWrapper, "its_hooks_are_wrappers")
+    found = failures(PayloadTransformContract, NoWrapper, "its_hooks_are_wrappers")
     assert "upload_payload is not a wrapper" in found["its_hooks_are_wrappers"]
 
 
@@ -534,19 +536,22 @@ class Drifting:
         return pf.Payload(payload, **seen)
 
 
-def test_a_wrapper_that_encodes():
-    found = failures(WrapperContract, Careless, "what_is_decoded")
+def test_a_transform_that_encodes():
+    found = failures(PayloadTransformContract, Careless, "what_is_decoded")
     assert "decode_upload of careless restores in another form" in found["what_is_decoded"]
     name = "a_download_is_encoded_any_number_of_times"
-    assert "encode_download is another" in failures(WrapperContract, Restless, name)[name]
+    assert "encode_download is another" in failures(PayloadTransformContract, Restless, name)[name]
     names = "the_same_is_decoded_again its_state_can_be_kept"
-    found = failures(WrapperContract, Drifting, names)
+    found = failures(PayloadTransformContract, Drifting, names)
     assert "decode_upload gives another" in found["the_same_is_decoded_again"]
     assert "which a checkpoint can't hold" in found["its_state_can_be_kept"]
 
 
-def test_a_class_that_encodes_is_known_as_a_wrapper():
-    assert [kind_of(plugin) for plugin in (Careless, Drifting)] == ["wrapper", "wrapper"]
+def test_a_class_that_encodes_is_known_as_a_transform():
+    assert [kind_of(plugin) for plugin in (Careless, Drifting)] == [
+        "payload-transform",
+        "payload-transform",
+    ]
 
 
 # --- engines and backends -----------------------------------------------------------------------
@@ -619,7 +624,7 @@ class Everywhere:
 
 
 class Yielding:
-    """Marks a hook as a wrapper that cannot be wrapped."""
+    """Marks a hook as a transform that cannot be wrapped."""
 
     @pf.hookimpl(wrapper=True)
     def train_labels(self, client, labels):
@@ -634,11 +639,14 @@ class Yielding:
     ],
 )
 def test_an_attack(plugin, check, why):
-    assert why in failures(WrapperContract, plugin, check)[check]
+    assert why in failures(PayloadTransformContract, plugin, check)[check]
 
 
-def test_classes_of_attacks_are_known_as_wrappers():
-    assert [kind_of(plugin) for plugin in (Everywhere, Yielding)] == ["wrapper", "wrapper"]
+def test_classes_of_attacks_are_known_as_transforms():
+    assert [kind_of(plugin) for plugin in (Everywhere, Yielding)] == [
+        "payload-transform",
+        "payload-transform",
+    ]
 
 
 class Empty:

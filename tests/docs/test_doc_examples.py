@@ -20,7 +20,7 @@ import protofl as pf
 from protofl.federation.jobs import StartTrial, Train
 from protofl.hooks.discovery.kinds import KINDS, hooks_of
 from protofl.hooks.discovery.registry import Registry
-from protofl.testing import MethodContract, WrapperContract, checks_of, run_checks, toy
+from protofl.testing import MethodContract, PayloadTransformContract, checks_of, run_checks, toy
 from protofl.testing.toy_plugins import Prototypes
 from protofl_cli.app import app
 
@@ -28,7 +28,7 @@ GUIDES = sorted(p.stem for p in (DOCS / "how-to/plugins").glob("*.md") if p.stem
 SMALL = "--clients 2 --rounds 1 --batch-size 64 --feature-dim 16 --checkpoint-every off --workers 1"
 
 PUBLIC_CHECKS = {
-    "test_the_dry_step",
+    "test_the_dry_run",
     "test_nothing_undeclared_leaves_a_client",
     "test_evaluation_changes_nothing",
     "test_terms_are_scalars_with_gradients",
@@ -86,7 +86,7 @@ def figures(out):
 
 
 def test_there_is_a_guide_for_each_kind():
-    assert set(GUIDES) == set(KINDS) - {"recipe", "study"}  # these have pages of their own
+    assert set(GUIDES) == set(KINDS) - {"recipe", "reproduction"}  # these have pages of their own
 
 
 @pytest.mark.parametrize("kind", quick(GUIDES, *({*GUIDES} - {"backend"})))
@@ -102,7 +102,7 @@ def test_a_guide_can_be_followed(kind, package, type_in, tmp_path):
     for number, words in enumerate(commands):
         used = plugin.name in re.split(r"[\s=,]", " ".join(words))
         assert used or kind == "command", words
-        again = ["--no-dry-step"] if words[0] == "run" and number else []
+        again = ["--no-dry-run"] if words[0] == "run" and number else []
         type_in([*words, *again], tmp_path / f"run{number}")
 
 
@@ -148,11 +148,11 @@ def test_the_guides_partitioner_deals_all_rows_in_falling_shares(package):
         partitioner().partition(labels, 60, *given[2:])
 
 
-def test_the_guides_wrapper_bounds_rows(package):
-    wrapper = loaded_from(package, "wrapper")
+def test_the_guides_transform_bounds_rows(package):
+    transform = loaded_from(package, "payload-transform")
     P = torch.tensor([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]])
-    client = SimpleNamespace(config=wrapper.Config(bound=1.0))
-    generator = wrapper().upload_payload(client)
+    client = SimpleNamespace(config=transform.Config(bound=1.0))
+    generator = transform().upload_payload(client)
     next(generator)
     with pytest.raises(StopIteration) as end:
         generator.send(pf.Payload(prototypes=P, counts=torch.ones(3)))
@@ -161,10 +161,10 @@ def test_the_guides_wrapper_bounds_rows(package):
     assert set(sent) == {"prototypes", "counts"} and P[0, 0] == 3
 
 
-def test_the_guides_encoding_keeps_what_a_wrapper_promises(package):
-    package("wrapper")
-    signs = Registry().load("wrapper", "signs")
-    found = run_checks(type("Chosen", (WrapperContract,), {"plugin": signs}))
+def test_the_guides_encoding_keeps_what_a_transform_promises(package):
+    package("payload-transform")
+    signs = Registry().load("payload-transform", "signs")
+    found = run_checks(type("Chosen", (PayloadTransformContract,), {"plugin": signs}))
     assert not [finding for finding in found if finding.outcome == "failed"]
     assert not any(finding.why for finding in found if finding.check == "it_does_something")
 
@@ -200,7 +200,7 @@ def test_the_guides_data_set_reads_its_file(package, tmp_path):
 
 def test_the_guides_engine_reads_what_a_loss_receives(package, tmp_path):
     package("engine")
-    given_to = importlib.import_module("my_package").given_to
+    constants_of = importlib.import_module("my_package").constants_of
 
     class Asks:
         """An engine that trains nothing."""
@@ -209,7 +209,7 @@ def test_the_guides_engine_reads_what_a_loss_receives(package, tmp_path):
 
         @pf.hookimpl
         def train(self, job):
-            self.answers.append(given_to(job))
+            self.answers.append(constants_of(job))
             return {}
 
     extra = {("method", "toy"): Prototypes, ("engine", "asks"): Asks}
@@ -228,7 +228,7 @@ def test_the_guides_engine_learns_as_eager_does(optimizer, package, type_in, tmp
     package("engine")
     for engine in ("optim", "eager"):
         words = f"run fedproto --models htcnn8 --engine {engine} --optimizer {optimizer} --clip 1"
-        type_in([*words.split(), "--no-dry-step"], tmp_path / engine)
+        type_in([*words.split(), "--no-dry-run"], tmp_path / engine)
     (own,), (reference,) = figures(tmp_path / "optim"), figures(tmp_path / "eager")
     assert own["train_loss"] == pytest.approx(reference["train_loss"], rel=1e-4)
     assert own["test_accuracy"] == pytest.approx(reference["test_accuracy"], abs=0.01)
@@ -238,7 +238,7 @@ def test_the_guides_engine_learns_as_eager_does(optimizer, package, type_in, tmp
 def test_the_guides_backend_gives_the_same_numbers(package, type_in, tmp_path):
     package("backend")
     for backend in ("multi", "local"):
-        words = f"run fedproto --models htcnn8 --backend {backend} --no-dry-step"
+        words = f"run fedproto --models htcnn8 --backend {backend} --no-dry-run"
         type_in(words.split(), tmp_path / backend)
     assert figures(tmp_path / "multi") == figures(tmp_path / "local")
 
@@ -261,7 +261,7 @@ def test_python_on_other_pages_runs(page, data_dir, few, monkeypatch):
         pytest.importorskip("tensorboard")
     run, runs, few_clients = pf.run, [], {"clients": 2, "rounds": 2, "batch_size": 64}
     always = {**few_clients, "feature_dim": 16, "backend": "local", "data_dir": data_dir}
-    always["dry_step"] = False
+    always["dry_run"] = False
 
     def small(method=None, *, models="htcnn8", **options):
         if options.get("resume"):
@@ -276,7 +276,7 @@ def test_python_on_other_pages_runs(page, data_dir, few, monkeypatch):
     monkeypatch.setattr(pf, "run", small)
     in_here = {"at_once": 0, "data_dir": data_dir, "backend": "local"}
     monkeypatch.setattr(pf, "reproduce", partial(pf.reproduce, **in_here))
-    sweep, one = pf.sweep, {"trials": 1, "rounds": 1, "dataset": few, "dry_step": False}
+    sweep, one = pf.sweep, {"trials": 1, "rounds": 1, "dataset": few, "dry_run": False}
     monkeypatch.setattr(pf, "sweep", lambda *a, **o: sweep(*a, **o | always | one, at_once=0))
     monkeypatch.setattr(pf, "Session", lambda **options: session(**options | always))
     blocks = blocks_of(page, "python")

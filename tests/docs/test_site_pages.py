@@ -75,10 +75,10 @@ HEADINGS = {
     "dataset": "Dataset",
     "generator": "Generator",
     "text-encoder": "Text encoder",
-    "wrapper": "Wrapper",
+    "payload-transform": "Payload transform",
     "metric": "Metric",
-    "selection": "Selection",
-    "world": "World",
+    "client-sampler": "Client sampler",
+    "device-model": "Device model",
     "tracker": "Tracker",
     "engine": "Engine",
     "backend": "Backend",
@@ -86,7 +86,7 @@ HEADINGS = {
 
 
 def test_all_kinds_are_looked_at():
-    without_hooks = {"recipe", "study", "command"}  # two kinds of data, and functions
+    without_hooks = {"recipe", "reproduction", "command"}  # two kinds of data, and functions
     assert set(HEADINGS) == set(KINDS) - without_hooks
     assert not [hook for kind in without_hooks for hook in spec_hooks(kind)]
     found = {(kind, hook.name) for kind, hook in specified()}

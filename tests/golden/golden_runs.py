@@ -137,7 +137,7 @@ def plan_of(
 
 
 def run(name: str, folder: Path, changed: Options = MappingProxyType({})) -> dict[str, Tensor]:
-    """Return the results of a run: knowledge, accuracies, losses, traffic and features.
+    """Return the results of a run: global state, accuracies, losses, traffic and features.
 
     Data, models, public data, generators and the server compute in float64. The arguments are those
     of `plan_of`.
@@ -149,8 +149,8 @@ def run(name: str, folder: Path, changed: Options = MappingProxyType({})) -> dic
 
 def _results(toy: toyfed.Toy) -> Iterator[tuple[str, Tensor]]:
     lines = toy.rounds(ROUNDS)
-    for key, value in toy.server.knowledge.items():
-        yield f"knowledge/{key}", value
+    for key, value in toy.server.global_state.items():
+        yield f"global_state/{key}", value
     for number, line in enumerate(lines):
         at = f"round {number}/"
         yield at + "accuracy", torch.tensor([line["clients"][c] for c in range(4)])

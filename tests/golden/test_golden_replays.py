@@ -22,10 +22,10 @@ def test_a_replay_knows_what_the_run_knew(name, tmp_path):
     toy = toyfed.Toy(plan)
     toy.federation.observer = Observer(plan, tmp_path, (), lambda line: None)
     server = ReplayedServer(plan, 0)
-    begun = {key: value.clone() for key, value in server.knowledge.items()}
+    begun = {key: value.clone() for key, value in server.global_state.items()}
     for number in range(ROUNDS):
         lines = toy.rounds(1)
         server.round(number, RecordedUploads(tmp_path, 0).of(number, torch.device("cpu")))
-        assert is_same(server.knowledge, toy.server.knowledge)
+        assert is_same(server.global_state, toy.server.global_state)
         assert server.extra == lines[-1]["extra"]
-    assert not is_same(server.knowledge, begun)
+    assert not is_same(server.global_state, begun)

@@ -1,4 +1,4 @@
-"""A method whose payloads the tests provide, and a way to send one through the wrappers."""
+"""A method whose payloads the tests provide, and a way to send one through the transforms."""
 
 from __future__ import annotations
 

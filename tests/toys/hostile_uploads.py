@@ -15,7 +15,7 @@ from protofl.federation.jobs import Train
 from protofl.federation.participation import Participation
 from protofl.hooks.transport.encoding import KEY
 from protofl.hooks.wire.payload import Payload
-from protofl.runs.dry_step.dry_run import dry_step
+from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.system.files.tensors import metadata_value
 
 HOSTILE, ROUND = 2, 1
@@ -110,7 +110,7 @@ def federation(
     ``change`` makes the hostile upload of round ``when``, or is a mapping {round: change}.
     """
     plan = make_plan(method, **options)
-    learned = dry_step(plan) if dry else {}
+    learned = dry_run(plan) if dry else {}
     host = HostileHost(plan, change if isinstance(change, dict) else {when: change}, who)
     who_takes_part = Participation(plan, recorded)
     found = Federation(plan, host, told or (lambda event: None), participation=who_takes_part)
@@ -152,8 +152,8 @@ TABLE = {
     "a header of 2^60 bytes": (lambda upload: struct.pack("<Q", 1 << 60) + b"{}", "", "format"),
     "deep JSON": (lambda upload: raw("[" * 100_000), "", "format"),
 }
-"""{upload: (change to an honest upload, key, rule)}. Before the gate existed, a third of these
-were accepted, and another third ended in a bare IndexError or RuntimeError."""
+"""{upload: (change to an honest upload, key, rule)}. Before payload validation existed, a third of
+these were accepted, and another third ended in a bare IndexError or RuntimeError."""
 
 MORE = {
     "NaN": (changed(prototypes=put((0, 0), torch.nan)), "prototypes", "finite"),
@@ -185,9 +185,9 @@ MORE = {
     "UTF-16": (lambda upload: raw("{}".encode("utf-16")), "", "format"),
 }
 
-TOP_K = {"wrappers": {"top-k": None}, "options": {"top-k": {"count": 2}}}
-INT8 = {"wrappers": {"quantise": None}}
-BOTH = {"wrappers": {"top-k": None, "quantise": None}, "options": {"top-k": {"count": 2}}}
+TOP_K = {"transforms": {"top-k": None}, "options": {"top-k": {"count": 2}}}
+INT8 = {"transforms": {"quantise": None}}
+BOTH = {"transforms": {"top-k": None, "quantise": None}, "options": {"top-k": {"count": 2}}}
 
 
 def form(*shape, classes=4):
@@ -197,7 +197,7 @@ def form(*shape, classes=4):
 
 
 def second(found):
-    """Return a change to the forms of two wrappers that updates the second form."""
+    """Return a change to the forms of two transforms that updates the second form."""
 
     def change(blob):
         first, rows = json.loads(metadata_value(blob, KEY))

@@ -15,7 +15,7 @@ class Killed(BaseException):
 
 
 class Remembering:
-    """Keeps data in every place: state and modules of clients and server, and knowledge."""
+    """Keeps data in every place: state and modules of clients and server, and global state."""
 
     terms = {"ce": "cross-entropy", "pull": "towards the shared scale"}
 
@@ -32,12 +32,12 @@ class Remembering:
     @pf.hookimpl
     def download_payload(self, server, client_id):
         rounds = server.state["seen"].get(client_id, 0)
-        return pf.Payload({k: v + rounds for k, v in server.knowledge.items()})
+        return pf.Payload({k: v + rounds for k, v in server.global_state.items()})
 
     @pf.hookimpl
-    def local_loss(self, client, batch, output, given):
+    def local_loss(self, client, batch, output, constants):
         gated = client.module("gate")(client.module("fixed")(output.features))
-        pull = given["drift"] * gated.pow(2).mean()
+        pull = constants["drift"] * gated.pow(2).mean()
         return {"ce": nn.functional.cross_entropy(output.logits, batch.y), "pull": pull}
 
     @pf.hookimpl
@@ -64,7 +64,7 @@ class Remembering:
     @pf.hookimpl
     def server_train(self, server, uploads):
         noise = torch.rand(4, 3, generator=server.generator("noise"))
-        loss = server.modules["net"](noise + server.knowledge["drift"]).pow(2).sum()
+        loss = server.modules["net"](noise + server.global_state["drift"]).pow(2).sum()
         gradients = torch.autograd.grad(loss, list(server.modules["net"].parameters()))
         with torch.no_grad():
             for p, g in zip(server.modules["net"].parameters(), gradients, strict=True):
@@ -73,7 +73,7 @@ class Remembering:
 
     @pf.hookimpl
     def end_round(self, server):
-        return {k: float(v) for k, v in server.knowledge.items()}
+        return {k: float(v) for k, v in server.global_state.items()}
 
 
 def interrupted(method, out, at, **options):

@@ -48,7 +48,7 @@ def recording(name, option):
         def download_payload(self, server, client_id):
             assert set(server.modules) == {"net"}
             CALLS.append((name, "download_payload", server.config.weight, {}))
-            return pf.Payload({f"{name}_key": server.knowledge[f"{name}_key"]})
+            return pf.Payload({f"{name}_key": server.global_state[f"{name}_key"]})
 
         @pf.hookimpl
         def receive(self, client):
@@ -60,11 +60,11 @@ def recording(name, option):
             return {"of": name, "d": pf.per_step(torch.full((client.steps,), option))}
 
         @pf.hookimpl
-        def local_loss(self, client, batch, output, given):
+        def local_loss(self, client, batch, output, constants):
             CALLS.append((name, "local_loss", client.config.weight, {}))
-            assert given["of"] == name
+            assert constants["of"] == name
             assert set(client.modules) == {"own"}
-            assert given["d"] == option
+            assert constants["d"] == option
             ce = cross_entropy(output.logits, batch.y)
             return {"ce": ce, "extra": client.config.weight * output.features.pow(2).mean()}
 

@@ -61,23 +61,25 @@ GIVEN = {
     "data_dir": DATA,
     "device": "cpu",
     "backend": "local",
-    "dry_step": False,
+    "dry_run": False,
 }
-"""The options of a toy run; tests of the dry step turn it on."""
+"""The options of a toy run; tests of the dry run turn it on."""
 
 
-def make_plan(method, methods=None, wrappers=None, **options):
+def make_plan(method, methods=None, transforms=None, **options):
     """Return the plan of a toy run: ``method`` is a name or a class, ``methods`` has others.
 
-    In ``wrappers``, None means that the wrapper of this name is installed.
+    In ``transforms``, None means that the transform of this name is installed.
     """
     extra = dict(PARTS)
     if isinstance(method, type):
         extra["method", "main"] = method
         method = "main"
     extra |= {("method", name): found for name, found in (methods or {}).items()}
-    extra |= {("wrapper", name): found for name, found in (wrappers or {}).items() if found}
-    given = GIVEN | {"wrappers": list(wrappers or {})} | options | {"method": method}
+    extra |= {
+        ("payload-transform", name): found for name, found in (transforms or {}).items() if found
+    }
+    given = GIVEN | {"transforms": list(transforms or {})} | options | {"method": method}
     return Plan.make(given, extra)
 
 
@@ -91,7 +93,7 @@ def open_federation(plan, trial=0):
 
 
 def lines_of(plan, rounds=None):
-    """Return the rows of some rounds, without run folder and dry step."""
+    """Return the rows of some rounds, without run folder and dry run."""
     federation = open_federation(plan)
     return [federation.round(n)[0] for n in range(rounds or plan.settings.rounds)]
 

@@ -55,7 +55,7 @@ class Scaled:
 
 def request_of(method=Scaled, **options):
     """Return the request for a toy run."""
-    options = {**GIVEN, "dry_step": False, **options}
+    options = {**GIVEN, "dry_run": False, **options}
     if isinstance(method, str):
         return request_of_program({**options, "method": method})
     # `request_of_program` does the same, but searches all installed plugins.

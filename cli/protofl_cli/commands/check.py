@@ -28,7 +28,7 @@ def check(
             metavar="PLUGIN",
             help="[KIND/]NAME of an installed plugin, with its argument if it has one "
             "(model-group/torchvision:resnet18); MODULE:CLASS or FILE.py:CLASS of a plugin that is "
-            "not installed; or FILE.toml of a recipe or a study.",
+            "not installed; or FILE.toml of a recipe or a reproduction.",
         ),
     ],
     set_: Annotated[

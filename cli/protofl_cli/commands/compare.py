@@ -11,7 +11,7 @@ from protofl.system.files.home import expand_user
 from protofl_cli import render
 from protofl_cli.options import DataDir, Debug, Label, TrustCode, option
 from protofl_cli.overwriting import Force, checked
-from protofl_cli.study_options import (
+from protofl_cli.reproduction_options import (
     COLUMNS,
     DATASET,
     FILE,
@@ -26,7 +26,7 @@ from protofl_cli.study_options import (
 
 if TYPE_CHECKING:
     from protofl_workbench.comparing.comparison import Comparison
-    from protofl_workbench.studies.study import Study
+    from protofl_workbench.reproductions.reproduction import Reproduction
 
 FORMATS = ("table", "md", "csv", "tex", "json")
 
@@ -36,7 +36,7 @@ def compare(
         list[str],
         typer.Argument(
             metavar="RUN...",
-            help="Run folders, folders of runs, or one study: PAPER/NAME or FILE.toml.",
+            help="Run folders, folders of runs, or one reproduction: PAPER/NAME or FILE.toml.",
         ),
     ],
     figure: Annotated[
@@ -95,7 +95,7 @@ def compare(
     file: Annotated[list[str] | None, FILE] = None,
     set_: Annotated[list[str] | None, SET] = None,
     runs_folder: Annotated[
-        Path | None, which("--runs", "DIR", "Folder with the study's runs (default: runs)")
+        Path | None, which("--runs", "DIR", "Folder with the reproduction's runs (default: runs)")
     ] = None,
     data_dir: DataDir = None,
     format_: Annotated[
@@ -126,11 +126,11 @@ def compare(
             "by": group_by or (), "rounds": rounds, "confidence": confidence,
             "labels": label or (),
         }  # fmt: skip
-        of_study = {
+        of_reproduction = {
             "scale": scale, "variant": variant, "only": only, "columns": columns, "set_": set_,
             "trials": trials, "dataset": dataset, "file": file, "data_dir": data_dir,
         }  # fmt: skip
-        found = _compared(runs, given, runs_folder, of_study)
+        found = _compared(runs, given, runs_folder, of_reproduction)
     if kind == "table":
         _show(found)
     elif out is None:
@@ -143,60 +143,61 @@ def compare(
 
 
 def _compared(
-    runs: list[str], given: dict[str, Any], folder: Path | None, of_study: dict[str, Any]
+    runs: list[str], given: dict[str, Any], folder: Path | None, of_reproduction: dict[str, Any]
 ) -> Comparison:
-    """Return the comparison of runs, or of a study.
+    """Return the comparison of runs, or of a reproduction.
 
     Args:
-        runs: Folders or a study.
+        runs: Folders or a reproduction.
         given: Arguments of `protofl.compare`.
         folder: ``--runs``.
-        of_study: Further options that apply only to a study.
+        of_reproduction: Further options that apply only to a reproduction.
     """
     from protofl.errors import UsageError
     from protofl_workbench.comparing.compare import compare as compared
 
-    study = _study(runs)
-    if study is None:
-        for name, value in {"runs": folder, **of_study}.items():
+    reproduction = _reproduction(runs)
+    if reproduction is None:
+        for name, value in {"runs": folder, **of_reproduction}.items():
             if value is not None:
                 flag = f"--{name.rstrip('_').replace('_', '-')}"
                 raise UsageError(
-                    f"{flag} applies only to a study, and runs were given", do="leave it out"
+                    f"{flag} applies only to a reproduction, and runs were given", do="leave it out"
                 )
         return compared(runs, **given)
-    from protofl_workbench.studies.study_interface import compare_study
+    from protofl_workbench.reproductions.reproduction_interface import compare_reproduction
 
-    options = {"data_dir": of_study.pop("data_dir")}
-    change = change_of(options, rounds=given["rounds"], **of_study)
-    return compare_study(study, change, folder or Path("runs"), **given)
+    options = {"data_dir": of_reproduction.pop("data_dir")}
+    change = change_of(options, rounds=given["rounds"], **of_reproduction)
+    return compare_reproduction(reproduction, change, folder or Path("runs"), **given)
 
 
-def _study(runs: list[str]) -> Study | None:
-    """Return the study among the arguments; None if all are folders.
+def _reproduction(runs: list[str]) -> Reproduction | None:
+    """Return the reproduction among the arguments; None if all are folders.
 
     Raises:
-        UsageError: There are several arguments with a study, or the file is not a study.
+        UsageError: There are several arguments with a reproduction, or the file is not a
+            reproduction.
     """
     from protofl.errors import UsageError
 
     named = [n for n in runs if n.endswith(".toml") or not expand_user(n).exists()]
     if not named:
         return None
-    from protofl_workbench.studies.finding import find_study
+    from protofl_workbench.reproductions.finding import find_reproduction
 
     found = []
     for name in named:
         try:
-            found.append(find_study(name))
+            found.append(find_reproduction(name))
         except UsageError as error:
             if name.endswith(".toml") or error.near.startswith("did you mean"):
                 raise
     if found and len(runs) > 1:
         raise UsageError(
-            f"{found[0].name} is a study, and other arguments were given",
-            "the rows of one study are compared with each other",
-            "give one study, or runs",
+            f"{found[0].name} is a reproduction, and other arguments were given",
+            "the rows of one reproduction are compared with each other",
+            "give one reproduction, or runs",
         )
     return found[0] if found else None
 

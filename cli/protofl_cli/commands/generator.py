@@ -35,7 +35,7 @@ def train(
 ) -> None:
     """Train an image generator on a data set; use it with --set generator.weights=FILE."""
     from protofl.errors import UsageError
-    from protofl.federation.inputs import load_data
+    from protofl.federation.run_data import load_data
     from protofl.hooks.discovery.registry import Registry
     from protofl.hooks.plugin.members import choose
     from protofl.system.files.atomic import atomic_replacement, default_data_dir

@@ -25,9 +25,9 @@ def list_plugins(
         option(
             "--kind",
             "KIND",
-            "Only this kind: method, defence, recipe, study, model-group, partitioner, dataset, "
-            "generator, text-encoder, wrapper, metric, selection, world, tracker, engine, backend "
-            "or command.",
+            "Only this kind: method, defence, recipe, reproduction, model-group, partitioner, "
+            "dataset, generator, text-encoder, payload-transform, metric, client-sampler, "
+            "device-model, tracker, engine, backend or command.",
         ),
     ] = None,
     names: Annotated[

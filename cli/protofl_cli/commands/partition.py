@@ -125,7 +125,7 @@ def _make(
 ) -> tuple[Dataset, Split]:
     """Return the data and their split, as a run makes them."""
     from protofl.data.partition import kept_split, make_split, minimum_for, number_of_clients
-    from protofl.federation.inputs import load_data
+    from protofl.federation.run_data import load_data
     from protofl.hooks.discovery.registry import Registry
     from protofl.hooks.plugin.members import choose
     from protofl.runs.plugin_names import name_plugins

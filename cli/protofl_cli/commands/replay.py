@@ -133,7 +133,7 @@ def _compared(found: Replay) -> str:
     """Describe which records of the run are equal to the replay."""
     figures, weights = found.compared
     parts = [f"figures of {count(figures, 'round')}"] * bool(figures)
-    parts += [f"knowledge of {weights}"] * bool(weights)
+    parts += [f"global state of {weights}"] * bool(weights)
     if not parts:
         return "the run has no record to compare with"
     return f"equal to the run, bit by bit ({', '.join(parts)})"
@@ -154,7 +154,7 @@ def _by_round(own: Replayed, other: Replayed, names: list[str]) -> None:
 
 
 def _first(each: Replayed) -> str:
-    """Return the first round after which the knowledge differs."""
+    """Return the first round after which the global state differs."""
     return "–" if each.first_other is None else f"round {each.first_other + 1}"
 
 

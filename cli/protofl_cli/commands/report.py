@@ -14,7 +14,7 @@ from protofl_cli.options import Debug, Label, TrustCode, option
 from protofl_cli.overwriting import Force, checked
 
 if TYPE_CHECKING:
-    from protofl_workbench.studies.study_result import StudyResult
+    from protofl_workbench.reproductions.reproduction_result import ReproductionResult
 
 
 def report(
@@ -22,7 +22,7 @@ def report(
         list[Path],
         typer.Argument(
             metavar="RUN...",
-            help="Run folders, folders of runs, the folder of a sweep, or one study.",
+            help="Run folders, folders of runs, the folder of a sweep, or one reproduction.",
         ),
     ],
     out: Annotated[
@@ -46,10 +46,12 @@ def report(
     ] = "",
     label: Label = None,
     scale: Annotated[
-        str | None, option("--scale", "NAME", "Scale of a study: paper, fast, … (default: paper)")
+        str | None,
+        option("--scale", "NAME", "Scale of a reproduction: paper, fast, … (default: paper)"),
     ] = None,
     found_in: Annotated[
-        Path | None, option("--runs", "DIR", "Folder with the runs of a study (default: runs)")
+        Path | None,
+        option("--runs", "DIR", "Folder with the runs of a reproduction (default: runs)"),
     ] = None,
     force: Force = False,
     trust_code: TrustCode = None,
@@ -59,21 +61,23 @@ def report(
 
     The page of one run has key figures, curves, clients and classes, traffic and time, the
     configuration, deviations from the paper, and the commands that repeat the run. Several runs are
-    compared. Runs may be unfinished. For a study, the page compares the figures of existing runs
-    with the published ones.
+    compared. Runs may be unfinished. For a reproduction, the page compares the figures of existing
+    runs with the published ones.
     """
-    study = _study_in(runs)
-    if study is None and (scale or found_in):
+    reproduction = _reproduction_in(runs)
+    if reproduction is None and (scale or found_in):
         from protofl.errors import UsageError
 
         raise UsageError(
-            "--scale and --runs apply only to a study", do="see: protofl reproduce --list"
+            "--scale and --runs apply only to a reproduction", do="see: protofl reproduce --list"
         )
-    target = _target(runs, out, force, study)
+    target = _target(runs, out, force, reproduction)
     with render.waiting("reading"):
         from protofl_workbench.reporting.page import report as write_report
 
-        about = runs if study is None else _result_of(study, scale or "paper", found_in)
+        about = (
+            runs if reproduction is None else _result_of(reproduction, scale or "paper", found_in)
+        )
         notes: list[str] = []
         text = write_report(
             about, target, title=title, baseline=baseline, labels=label or (), note=notes.append
@@ -84,31 +88,31 @@ def report(
         render.text(line, "dim")
 
 
-def _study_in(given: list[Path]) -> str | None:
-    """Return the name of the study; None if folders are given."""
+def _reproduction_in(given: list[Path]) -> str | None:
+    """Return the name of the reproduction; None if folders are given."""
     (name, *others) = map(str, given)
     known = name.endswith(".toml") or "/" in name
     return name if known and not others and not expand_user(name).is_dir() else None
 
 
-def _result_of(name: str, scale: str, runs: Path | None) -> StudyResult:
-    """Return the result of a study so far; nothing is started.
+def _result_of(name: str, scale: str, runs: Path | None) -> ReproductionResult:
+    """Return the result of a reproduction so far; nothing is started.
 
     Raises:
-        UsageError: The name is neither a study nor a folder.
+        UsageError: The name is neither a reproduction nor a folder.
     """
     from protofl.errors import Unknown
-    from protofl_workbench.studies.study_interface import reproduce
+    from protofl_workbench.reproductions.reproduction_interface import reproduce
 
     try:
         return reproduce(name, scale=scale, runs=runs or Path("runs"), start=False)
     except Unknown as problem:
-        if problem.noun == "study":
-            problem.what = f"{name} is neither a run folder nor a study"
+        if problem.noun == "reproduction":
+            problem.what = f"{name} is neither a run folder nor a reproduction"
         raise
 
 
-def _target(runs: list[Path], out: Path | None, force: bool, study: str | None) -> Path:
+def _target(runs: list[Path], out: Path | None, force: bool, reproduction: str | None) -> Path:
     """Check the file before any long step."""
     from protofl.errors import UsageError
 
@@ -116,7 +120,7 @@ def _target(runs: list[Path], out: Path | None, force: bool, study: str | None) 
         raise UsageError(f"--out {out} is not an HTML file", do="give a name that ends in .html")
     if out is None:
         one = len(runs) == 1 and (runs[0] / "config.json").is_file()
-        name = runs[0].resolve().name if one else (study or "").removesuffix(".toml")
+        name = runs[0].resolve().name if one else (reproduction or "").removesuffix(".toml")
         out = Path(re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "report")
         out = out.with_name(f"{out.name}.html")
     return checked("--out", out, force=force)

@@ -13,7 +13,7 @@ from protofl_cli import render
 from protofl_cli.interrupts import interrupted, put_off
 from protofl_cli.options import DataDir, Debug, TrustCode, option
 from protofl_cli.overwriting import Force, checked
-from protofl_cli.study_options import (
+from protofl_cli.reproduction_options import (
     COLUMNS,
     DATASET,
     FILE,
@@ -27,17 +27,17 @@ from protofl_cli.study_options import (
 )
 
 if TYPE_CHECKING:
-    from protofl_workbench.studies.cells import Change
-    from protofl_workbench.studies.study import Study
-    from protofl_workbench.studies.study_result import StudyResult
+    from protofl_workbench.reproductions.cells import Change
+    from protofl_workbench.reproductions.reproduction import Reproduction
+    from protofl_workbench.reproductions.reproduction_result import ReproductionResult
 
 
 _how = partial(option, rich_help_panel="Runs")
-LIST = typer.Option("--list", help="List the studies and exit.")
+LIST = typer.Option("--list", help="List the reproductions and exit.")
 PLAN = typer.Option(
     "--plan", help="Print the runs, their steps and estimated hours; start nothing."
 )
-ROUNDS = which("--rounds", "N", "Rounds of every run (≥ 1; default: of the study)", min=1)
+ROUNDS = which("--rounds", "N", "Rounds of every run (≥ 1; default: of the reproduction)", min=1)
 RUNS = _how("--runs", "DIR", "Folder of runs; finished runs are not repeated.")
 NO_RUN = typer.Option("--no-run", help="Read existing runs; start nothing.", rich_help_panel="Runs")
 SKIP = typer.Option(
@@ -79,10 +79,10 @@ FORMAT = option(
 
 
 def reproduce(
-    study: Annotated[
+    reproduction: Annotated[
         str | None,
         typer.Argument(
-            metavar="[STUDY]", help="PAPER/NAME from protofl reproduce --list, or FILE.toml."
+            metavar="[REPRODUCTION]", help="PAPER/NAME from protofl reproduce --list, or FILE.toml."
         ),
     ] = None,
     list_: Annotated[bool, LIST] = False,
@@ -118,22 +118,24 @@ def reproduce(
     finished; 130: interrupted (finished rounds are saved).
     """
     if list_:
-        _list(study)
+        _list(reproduction)
         return
     from protofl.errors import UsageError
 
-    if study is None:
+    if reproduction is None:
         raise UsageError(
-            "no study is given", "expected PAPER/NAME or FILE.toml", "see: protofl reproduce --list"
+            "no reproduction is given",
+            "expected PAPER/NAME or FILE.toml",
+            "see: protofl reproduce --list",
         )
-    from protofl_workbench.studies.cells import cells_of
-    from protofl_workbench.studies.finding import find_study
-    from protofl_workbench.studies.study_texts import PICTURES, format_of
+    from protofl_workbench.reproductions.cells import cells_of
+    from protofl_workbench.reproductions.finding import find_reproduction
+    from protofl_workbench.reproductions.reproduction_texts import PICTURES, format_of
 
     form = format_of(out, format_)
     if out is not None:
         checked("--out", out, force=force)
-    found = find_study(study)
+    found = find_reproduction(reproduction)
     if form in PICTURES and found.kind == "account":
         raise UsageError(
             f"--out {out}: {found.name} is an account without a picture",
@@ -163,14 +165,14 @@ def reproduce(
         raise typer.Exit(1)
 
 
-def _show(result: StudyResult, form: str | None, out: Path | None) -> None:
+def _show(result: ReproductionResult, form: str | None, out: Path | None) -> None:
     """Print a result, and write it to a file."""
-    from protofl_cli.study_tables import show_result
+    from protofl_cli.reproduction_tables import show_result
     from protofl_workbench.comparing.figure_table import write_output
-    from protofl_workbench.studies.study_texts import PAGE, PICTURES, as_text
+    from protofl_workbench.reproductions.reproduction_texts import PAGE, PICTURES, as_text
 
     if form in PICTURES and out is not None:
-        from protofl_workbench.studies.study_pictures import draw
+        from protofl_workbench.reproductions.reproduction_pictures import draw
 
         show_result(result)
         for path in draw(result, out):
@@ -187,53 +189,57 @@ def _show(result: StudyResult, form: str | None, out: Path | None) -> None:
         show_result(result)
         if out is not None:
             write_output(out, as_text(result, form or "md"))
-            render.line(f"study: {out}", "dim")
+            render.line(f"reproduction: {out}", "dim")
 
 
-def _list(study: str | None) -> None:
-    """Print the installed studies, or those with a word in their names."""
+def _list(reproduction: str | None) -> None:
+    """Print the installed reproductions, or those with a word in their names."""
     from protofl.errors import ProtoflError
-    from protofl_workbench.studies.finding import collections
-    from protofl_workbench.studies.study import Study
+    from protofl_workbench.reproductions.finding import collections
+    from protofl_workbench.reproductions.reproduction import Reproduction
 
     rows = []
     for name, collection in collections().items():
         for label in collection.names():
-            if study is not None and study not in label:
+            if reproduction is not None and reproduction not in label:
                 continue
             try:
-                found = collection.study(label.removeprefix(f"{name}/"))
+                found = collection.reproduction(label.removeprefix(f"{name}/"))
             except ProtoflError as error:
                 rows.append((label, f"broken: {error.what}", "", ""))
                 continue
-            assert isinstance(found, Study)
+            assert isinstance(found, Reproduction)
             size = f"{len(found.rows)} × {len(found.columns)}"
             about = f"{found.place}: {found.title}" if found.place else found.title
             rows.append((label, about, size, ", ".join(found.scales)))
     if not rows:
-        render.text("No study is installed." if study is None else f"No study has {study!r}.")
+        render.text(
+            "No reproduction is installed."
+            if reproduction is None
+            else f"No reproduction has {reproduction!r}."
+        )
         return
     usual = Counter(scales for *_, scales in rows).most_common(1)[0][0]
     shown = [
         (label, f"{about} ({scales})" if scales not in ("", usual) else about, size)
         for label, about, size, scales in rows
     ]
-    render.table(("study", "title", "cells"), shown, right=("cells",), keep=("cells",))
+    render.table(("reproduction", "title", "cells"), shown, right=("cells",), keep=("cells",))
     words = f"{len(rows)} stud{'y' if len(rows) == 1 else 'ies'}; cells: rows × columns"
     others = ", where no others are named" if any(r[-1] not in ("", usual) for r in rows) else ""
     render.line(f"{words}; scales: {usual}{others}", "dim")
 
 
-def _plan(study: Study, change: Change, runs: Path) -> None:
-    from protofl_cli.study_tables import show_plan
+def _plan(reproduction: Reproduction, change: Change, runs: Path) -> None:
+    from protofl_cli.reproduction_tables import show_plan
 
     with render.waiting("planning"), put_off():
-        from protofl_workbench.studies.study_plan import plan_study
+        from protofl_workbench.reproductions.reproduction_plan import plan_reproduction
 
     bar = render.Bars()
     try:
-        planned = plan_study(
-            study, change, runs, lambda words, share: bar.show("planning", words, share)
+        planned = plan_reproduction(
+            reproduction, change, runs, lambda words, share: bar.show("planning", words, share)
         )
     except KeyboardInterrupt as stop:
         bar.stop()
@@ -243,17 +249,22 @@ def _plan(study: Study, change: Change, runs: Path) -> None:
     show_plan(planned)
 
 
-def _done(study: Study, change: Change, runs: Path, **how: Any) -> Any:  # noqa: ANN401
-    """Run the study, with a live line for every run."""
+def _done(reproduction: Reproduction, change: Change, runs: Path, **how: Any) -> Any:  # noqa: ANN401
+    """Run the reproduction, with a live line for every run."""
     from protofl_cli.batch_screen import BatchScreen, show_failures
 
     try:
         with BatchScreen() as screen:
             screen.loading("loading")
             with put_off():
-                from protofl_workbench.studies.study_execution import run_study
-            result = run_study(
-                study, change, runs, follow=screen, note=lambda line: screen.loading(line), **how
+                from protofl_workbench.reproductions.reproduction_execution import run_reproduction
+            result = run_reproduction(
+                reproduction,
+                change,
+                runs,
+                follow=screen,
+                note=lambda line: screen.loading(line),
+                **how,
             )
             screen.end()
             show_failures(screen.failed)

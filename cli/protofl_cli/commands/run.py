@@ -51,7 +51,7 @@ def run(
         option(
             "--save-recipe",
             "FILE",
-            "Write the given options as a recipe, .toml or .json, after the dry step.",
+            "Write the given options as a recipe, .toml or .json, after the dry run.",
             rich_help_panel=PANEL,
             hidden=True,
         ),
@@ -98,7 +98,7 @@ def run(
         option("--trust-code", "PATH", TRUST_HELP, show_default=False, hidden=True, callback=trust),
     ] = None,
     debug: Debug = False,
-    **given: Any,  # noqa: ANN401 - the options of `Settings`, see with_settings
+    **arguments: Any,  # noqa: ANN401 - the options of `Settings`, see with_settings
 ) -> None:
     """Train a federation of clients with a method.
 
@@ -115,7 +115,7 @@ def run(
     if plan:
         _check_plan_only({"--resume": resume, "--reuse": reuse, "--save-recipe": save_recipe})
     screen = Screen(quiet=quiet or plan)
-    typed = {name.removesuffix("_"): value for name, value in given.items()}
+    typed = {name.removesuffix("_"): value for name, value in arguments.items()}
     try:
         with screen:
             request = read_request(

@@ -69,8 +69,8 @@ def show(
         render.pairs([("run it", f"protofl {short}"), ("options", f"protofl {short} --help")])
     elif kind == "recipe":
         _recipe(short, found)
-    elif kind == "study":
-        _studies(found)
+    elif kind == "reproduction":
+        _reproductions(found)
     else:
         _options(kind, short, found)
     if kind == "method":
@@ -135,7 +135,7 @@ def _about(registry: Registry, plugin: Plugin, found: type) -> list[str]:
     module = plugin.target.partition(":")[0]
     if plugin.kind == "command":
         return [summary(plugin)[0]]
-    if plugin.kind in ("recipe", "study"):
+    if plugin.kind in ("recipe", "reproduction"):
         return inspect.cleandoc(found.__doc__ or "").splitlines()
     shared = sum(p.target.partition(":")[0] == module for p in registry.plugins(plugin.kind)) > 1
     own = inspect.cleandoc(found.__doc__ or "")
@@ -192,11 +192,14 @@ def _recipe(name: str, found: Any) -> None:  # noqa: ANN401 - a plugin
     render.text()
 
 
-def _studies(found: Any) -> None:  # noqa: ANN401 - a plugin
-    """Print the studies of a collection."""
-    studies = [found.study(name.partition("/")[2]) for name in found.names()]
-    rows = [(study.name, study.place, study.title) for study in studies]
-    render.table(("study", "place", "title"), rows, title="protofl reproduce STUDY")
+def _reproductions(found: Any) -> None:  # noqa: ANN401 - a plugin
+    """Print the reproductions of a collection."""
+    reproductions = [found.reproduction(name.partition("/")[2]) for name in found.names()]
+    rows = [
+        (reproduction.name, reproduction.place, reproduction.title)
+        for reproduction in reproductions
+    ]
+    render.table(("reproduction", "place", "title"), rows, title="protofl reproduce REPRODUCTION")
 
 
 def _method(registry: Registry, plugin: Plugin, found: Any) -> None:  # noqa: ANN401 - a plugin

@@ -130,7 +130,7 @@ def sweep(
     ] = False,
     trust_code: TrustCode = None,
     debug: Debug = False,
-    **given: Any,  # noqa: ANN401 - the options of `Settings`, see with_options
+    **arguments: Any,  # noqa: ANN401 - the options of `Settings`, see with_options
 ) -> None:
     """Run a grid of options, or search it, and print the best point.
 
@@ -141,7 +141,9 @@ def sweep(
     """
     from protofl_cli.batch_screen import BatchScreen
 
-    typed = {name.removesuffix("_"): value for name, value in given.items() if value is not None}
+    typed = {
+        name.removesuffix("_"): value for name, value in arguments.items() if value is not None
+    }
     own: dict[str, Any] = {"figure": figure, "search": search, "budget": budget, "prune": prune}
     places: list[Path] = []
     try:
@@ -209,7 +211,7 @@ def _execute(
     if not screen.quiet:
         screen.end()
         show_head(asked, folder)
-        screen.loading("dry steps")
+        screen.loading("dry runs")
     asked, results = run()
     screen.end()
     show_results(results, asked, folder)

@@ -339,25 +339,25 @@ def _odd_values(samples: np.ndarray, kind: Kind) -> list[str]:
     """Notes of samples that are hardly what was meant."""
     if len(samples) > 1 and all(np.array_equal(samples[0], row) for row in samples[1:]):
         return [f"all {len(samples):,} {PLURAL[kind] if kind != 'table' else 'rows'} are equal"]
-    found = []
+    result = []
     if kind == "series" and samples.shape[1] > samples.shape[2]:
         channels, length = samples.shape[1:]
-        found.append(
+        result.append(
             f"series have {channels:,} channels and {length:,} readings; if it is the other way "
             "round: numpy.moveaxis(x, 2, 1)"
         )
     if samples.dtype == np.uint8 and (high := int(samples.max())) <= _DARKEST:
-        found.append(
+        result.append(
             f"images are uint8 from {samples.min()} to {high}, and 255 is white: they are nearly "
             f"black (x * {255 // max(1, high)} uses the whole range)"
         )
     if samples.dtype != np.float32:
-        return found
+        return result
     low, high_ = float(samples.min()), float(samples.max())
     if max(-low, high_) <= _LARGEST_USUAL:
-        return found
+        return result
     if kind == "image":
-        found.append(
+        result.append(
             f"images are floats from {low:g} to {high_:g} and are used as they are, not normalised "
             "(save uint8 to have 0…255 normalised)"
             if 0 <= low and 128 <= high_ <= 255
@@ -365,8 +365,8 @@ def _odd_values(samples: np.ndarray, kind: Kind) -> list[str]:
             f"normalised ({advice.scaled(low, high_)} brings them to -1…1)"
         )
     else:
-        found.append(
+        result.append(
             f"numbers go from {low:g} to {high_:g} and are used as they are "
             "(standardise=true brings them to mean 0 and standard deviation 1)"
         )
-    return found
+    return result

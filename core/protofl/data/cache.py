@@ -164,15 +164,15 @@ def import_npz(name: str, file: str | Path, data_dir: Path) -> Dataset:
 
 def entries(data_dir: Path) -> list[CacheEntry]:
     """Return the cached data sets by name; unusable files carry their problem."""
-    found = []
+    result = []
     for path in sorted(Path(data_dir).glob(f"*{_SUFFIX}")):
         entry = CacheEntry(key=path.name[: -len(_SUFFIX)], path=path, bytes=path.stat().st_size)
         try:
             data = _read(path)
         except _Unusable as problem:
-            found.append(replace(entry, problem=str(problem)))
+            result.append(replace(entry, problem=str(problem)))
             continue
-        found.append(
+        result.append(
             replace(
                 entry,
                 samples=len(data.y),
@@ -185,7 +185,7 @@ def entries(data_dir: Path) -> list[CacheEntry]:
                 note=data.note,
             )
         )
-    return found
+    return result
 
 
 def cache_file(key: str, data_dir: Path) -> Path:
@@ -297,11 +297,11 @@ def _store(path: Path, data: Dataset) -> Dataset:
 def _checksum(tensors: dict[str, Tensor], about: dict[str, Any]) -> int:
     """CRC-32 of all that a cache file holds."""
     told = {key: value for key, value in about.items() if key != "checksum"}
-    found = zlib.crc32(json.dumps(told, sort_keys=True).encode())
+    result = zlib.crc32(json.dumps(told, sort_keys=True).encode())
     for name in sorted(tensors):
-        found = zlib.crc32(f"{name} {tuple(tensors[name].shape)}".encode(), found)
-        found = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy().data, found)
-    return found
+        result = zlib.crc32(f"{name} {tuple(tensors[name].shape)}".encode(), result)
+        result = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy().data, result)
+    return result
 
 
 def _check(data: Dataset, path: Path) -> None:

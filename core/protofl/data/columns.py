@@ -144,7 +144,7 @@ def from_arrays(arrays: Mapping[str, np.ndarray], train: int, test: int, source:
     Raises:
         UsageError: An array is not a column; the error names all such arrays.
     """
-    found: Columns = {}
+    result: Columns = {}
     rest = dict(arrays)
     for key in arrays:
         name = key.removesuffix("_train").removesuffix("_test")
@@ -161,7 +161,7 @@ def from_arrays(arrays: Mapping[str, np.ndarray], train: int, test: int, source:
                     f"convert {name!r}, or leave it out; bytes of another encoding: "
                     'values = numpy.char.decode(values, "latin-1")',
                 )
-            found[name] = np.concatenate(own)
+            result[name] = np.concatenate(own)
     if rest:
         shapes = ", ".join(f"{k} {list(v.shape)}" for k, v in rest.items())
         both = f", or NAME_train [{train}] and NAME_test [{test}]" if test else ""
@@ -172,7 +172,7 @@ def from_arrays(arrays: Mapping[str, np.ndarray], train: int, test: int, source:
             "user of each sample (--partition column:NAME)",
             "bring the arrays to this form, or leave them out of the file",
         )
-    return found
+    return result
 
 
 def packed(columns: Columns) -> tuple[dict[str, Tensor], dict[str, list[str] | None]]:

@@ -19,7 +19,7 @@ GREY = (0.299, 0.587, 0.114)
 
 @dataclass(frozen=True)
 class Outline:
-    """The sizes of a generator, known before it is loaded; enough for the dry step.
+    """The sizes of a generator, known before it is loaded; enough for the dry run.
 
     Attributes:
         latent_dim: H.
@@ -91,12 +91,12 @@ class ImageSource:
         self._outline: Outline | None = None
 
     def unopened(self) -> ImageSource:
-        """Return a source for a dry step: it loads nothing, latents and images are zeros."""
+        """Return a source for a dry run: it loads nothing, latents and images are zeros."""
         return ImageSource(self.name, self._tell, self._load, self._data, self._device, dry=True)
 
     @property
     def outline(self) -> Outline:
-        """The generator's sizes; in a dry step, those that are known before it is loaded."""
+        """The generator's sizes; in a dry run, those that are known before it is loaded."""
         if not self._dry:
             return self._open().outline
         if self._outline is None:

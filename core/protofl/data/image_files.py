@@ -211,8 +211,8 @@ def square(image: Image, side: int, fit: Literal["crop", "squash"] = "crop") -> 
     from torchvision.transforms.functional import center_crop, resize
 
     size = [side, side] if fit == "squash" else [side]
-    found: Image = center_crop(resize(image, size, InterpolationMode.BILINEAR), side)
-    return found
+    result: Image = center_crop(resize(image, size, InterpolationMode.BILINEAR), side)
+    return result
 
 
 def decode_images(
@@ -328,13 +328,13 @@ _NOTES = {
 
 
 def _notes(seen: list[dict[str, str]], files: ImageFiles) -> list[str]:
-    found = []
+    result = []
     for what, line in _NOTES.items():
         if names := [each[what] for each in seen if what in each]:
             some = f"{len(names):,} image{'s' if len(names) > 1 else ''}"
             first = Path(names[0]).name
-            found.append(line.format(some, background=files.background, first=first))
-    return found
+            result.append(line.format(some, background=files.background, first=first))
+    return result
 
 
 def _check_depth(x: np.ndarray, seen: list[dict[str, str]]) -> None:
@@ -350,19 +350,19 @@ def _check_depth(x: np.ndarray, seen: list[dict[str, str]]) -> None:
 
 def _oddities(image: Image, flat: Image) -> list[str]:
     """Return what a user would want to know about the conversion of an image."""
-    found = []
+    result = []
     if _is_transparent(image):
         whole = image.convert("LA") if image.mode == "La" else image
         bands = [_bounds(band) for band in whole.convert("RGBA").split()]
         if bands[-1][0] < 255:
-            found.append("laid")
+            result.append("laid")
             if all(a == b for a, b in map(_bounds, flat.split())) and any(a != b for a, b in bands):
-                found.append("lost")
+                result.append("lost")
     if image.info.get(_FRAMES, 1) > 1:
-        found.append("frames")
+        result.append("frames")
     if image.info.get(_DEEP) and not is_wide(image):
-        found.append("16-bit")
-    return found
+        result.append("16-bit")
+    return result
 
 
 def _bounds(band: Image) -> tuple[float, float]:

@@ -179,8 +179,8 @@ def _array(value: Any, name: str) -> np.ndarray:  # noqa: ANN401 - whatever NumP
         if isinstance(value, Tensor):
             value = value.detach().cpu()
             value = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
-        found: np.ndarray = value if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
-        return found
+        result: np.ndarray = value if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
+        return result
     except (TypeError, ValueError, RuntimeError) as error:
         line = str(error).splitlines()[0]
         raise UsageError(
@@ -223,15 +223,15 @@ def _collected(data: TorchDataset[Any], name: str) -> _Part:
 
 def _pieces(part: _Part) -> list[bytes | memoryview]:
     """Return the bytes that identify a part."""
-    found: list[bytes | memoryview] = []
+    result: list[bytes | memoryview] = []
     for array in part[:2]:
         if array.dtype.hasobject:  # refused when the array is checked
-            found.append(repr((array.shape, array.dtype)).encode())
+            result.append(repr((array.shape, array.dtype)).encode())
             continue
         dense = np.ascontiguousarray(array)
-        found.append(repr((dense.shape, dense.dtype.str)).encode())
-        found.append(dense.reshape(-1).view(np.uint8).data if dense.size else b"")
-    return found
+        result.append(repr((dense.shape, dense.dtype.str)).encode())
+        result.append(dense.reshape(-1).view(np.uint8).data if dense.size else b"")
+    return result
 
 
 def _digest(content: Sequence[bytes | memoryview]) -> str:

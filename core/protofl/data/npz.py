@@ -137,8 +137,8 @@ def _member(content: Any, key: str, path: Path) -> np.ndarray:  # noqa: ANN401 -
         UsageError: It holds pickled objects.
     """
     try:
-        found: np.ndarray = content[key]
-        return found
+        result: np.ndarray = content[key]
+        return result
     except ValueError as error:
         if "allow_pickle" not in str(error):
             raise

@@ -110,10 +110,10 @@ class Words:
         rows = [
             [numbers.get(word, self.unknown) for word in words[: self.length]] for words in texts
         ]
-        found = np.full((len(rows), self.length), self.padding, np.int64)
-        for row, own in zip(found, rows, strict=True):
+        result = np.full((len(rows), self.length), self.padding, np.int64)
+        for row, own in zip(result, rows, strict=True):
             row[: len(own)] = own
-        return found
+        return result
 
 
 @dataclass(frozen=True)
@@ -136,21 +136,23 @@ class Preparation:
 
     def faults(self, sample: SampleSpec) -> list[str]:
         """Return what does not fit to a stored sample; empty if nothing."""
-        found = []
+        result = []
         if self.scaling is not None:
             if sample.kind not in ("table", "series"):
-                found.append(f"its preparation scales, and its samples are {sample}")
+                result.append(f"its preparation scales, and its samples are {sample}")
             elif len(self.scaling.shift) != sample.shape[0]:
                 count = len(self.scaling.shift)
-                found.append(f"its preparation scales {count} columns of {sample}")
+                result.append(f"its preparation scales {count} columns of {sample}")
         if self.words is not None:
             has = (sample.kind, sample.vocabulary, sample.shape)
             if has != ("tokens", self.words.vocabulary, (self.words.length,)):
                 own = f"{self.words.length:,} tokens ({self.words.vocabulary:,} ids)"
-                found.append(f"its preparation makes sequences of {own}, and its samples: {sample}")
+                result.append(
+                    f"its preparation makes sequences of {own}, and its samples: {sample}"
+                )
         if self.images is not None and sample.kind != "image":
-            found.append(f"its preparation is of image files, and its samples are {sample}")
-        return found
+            result.append(f"its preparation is of image files, and its samples are {sample}")
+        return result
 
     def as_json(self) -> dict[str, Any]:
         """Return its parts as JSON values; `of_json` reads them."""

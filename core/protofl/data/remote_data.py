@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from protofl.system.options.settings import Settings
 
 
-def check_remote_data(settings: Settings, data: Dataset, selection: type) -> None:
+def check_remote_data(settings: Settings, data: Dataset, sampling: type) -> None:
     """Check that a run needs no facts about remote data that the machines keep private.
 
     Args:
         settings: The options of the run.
         data: Its data.
-        selection: The plugin that samples clients; ``reads_sizes`` says whether by their sizes.
+        sampling: The plugin that samples clients; ``reads_sizes`` says whether by their sizes.
 
     Raises:
         UsageError: An option needs the samples of all clients, or a size that is not known.
@@ -42,11 +42,11 @@ def check_remote_data(settings: Settings, data: Dataset, selection: type) -> Non
             do="leave it out",
         )
     unknown = [c for c, (train, _) in enumerate(data.split or ()) if not len(train)]
-    if getattr(selection, "reads_sizes", False) and data.x.is_meta and unknown:
+    if getattr(sampling, "reads_sizes", False) and data.x.is_meta and unknown:
         raise UsageError(
-            f"--selection {settings.selection} needs the size of each client, and that of client "
+            f"--sampling {settings.sampling} needs the size of each client, and that of client "
             f"{unknown[0]} is not known",
-            do='take --selection uniform, or let the node tell it: tell = "sizes" in node.toml',
+            do='take --sampling uniform, or let the node tell it: tell = "sizes" in node.toml',
         )
 
 

@@ -247,10 +247,10 @@ def client_domains(split: Split, domains: np.ndarray | None) -> list[str]:
     if domains is None:
         return []
     clients = range(split.num_clients)
-    found = []
+    result = []
     for client in clients:
         own = domains[torch.cat([split.train(client), split.test(client)]).numpy()]
         if not len(own) or (own != own[0]).any():
             return []
-        found.append(str(own[0]))
-    return found
+        result.append(str(own[0]))
+    return result

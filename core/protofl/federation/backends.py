@@ -6,10 +6,10 @@ Public as ``protofl.backends``.
 from protofl.errors import HostFailure, NotReplayable
 from protofl.federation.dispatcher import Dispatcher
 from protofl.federation.host import Host
-from protofl.federation.inputs import load_dataset
 from protofl.federation.jobs import Absent, Job, Reply, SaveReply
 from protofl.federation.plan import Plan
-from protofl.federation.pools import ClientFiles, Pool, Presence
+from protofl.federation.pool_interface import ClientFiles, Pool, Presence
+from protofl.federation.run_data import load_dataset
 from protofl.federation.step_trace import StepTrace
 from protofl.federation.train_job import TrainJob
 from protofl.system.machine import Idle, fresh_interpreter

@@ -134,13 +134,13 @@ def first_rounds(seed: int, clients: int, unseen: float, join_round: str | None)
         unseen: As `count_unseen` takes it.
         join_round: As `protofl.system.options.parsing.read_joins` returned it.
     """
-    found = np.zeros(clients, dtype=np.int64)
+    result = np.zeros(clients, dtype=np.int64)
     never = unseen_clients(seed, clients, unseen)
-    found[[*never]] = NEVER
+    result[[*never]] = NEVER
     joins = joins_of(join_round)
     if joins:
-        seen = numpy_stream(seed, "join").permutation(np.flatnonzero(found == 0))
+        seen = numpy_stream(seed, "join").permutation(np.flatnonzero(result == 0))
         counts = _counts(joins, len(seen))
         rounds = np.repeat([number for number, _ in joins], counts)
-        found[seen[: len(rounds)]] = rounds
-    return found
+        result[seen[: len(rounds)]] = rounds
+    return result

@@ -17,17 +17,17 @@ import torch
 from protofl.data.batches import Samples
 from protofl.hooks.models.architecture import SplitModel
 from protofl.hooks.models.modules import Spares
-from protofl.hooks.views.records import ClientRecord
+from protofl.hooks.views.client_state import ClientState
 from protofl.hooks.views.run_info import RunInfo
 from protofl.hooks.views.snapshots import pack_client, unpack_client
 from protofl.system.files.atomic import ScratchFolder, link_or_copy
 from protofl.system.files.tensors import Packed, read_tensors, write_tensors
 
 Kind = Literal["live", "packed", "disk"]
-Build = Callable[[int, SplitModel | None], ClientRecord]
+Build = Callable[[int, SplitModel | None], ClientState]
 """Makes a client from its seed; its model is the one given, or a fresh one with its own weights."""
 
-Kept = ClientRecord | Packed | Path
+Kept = ClientState | Packed | Path
 """A client as it is kept: live, as tensors in host memory, or in a file."""
 
 POOL = 8
@@ -85,10 +85,10 @@ class ClientStore:
 
     # --- at work --------------------------------------------------------------------------------
 
-    def record(self, client: int) -> ClientRecord:
+    def record(self, client: int) -> ClientState:
         """Return the current state of a client."""
         kept = self._kept.get(client)
-        if isinstance(kept, ClientRecord):
+        if isinstance(kept, ClientState):
             return kept
         packed = read_tensors(kept) if isinstance(kept, Path) else kept
         name = self._info.architecture_of(client).name
@@ -103,7 +103,7 @@ class ClientStore:
         return record
 
     @contextmanager
-    def lent(self, client: int, *, trains: bool, undo: bool = False) -> Iterator[ClientRecord]:
+    def lent(self, client: int, *, trains: bool, undo: bool = False) -> Iterator[ClientState]:
         """Lend a client for a job. A trained client is stored afterwards, an evaluated one is not.
 
         After an error a client that is not live is what it was before the job. With ``undo`` it
@@ -120,7 +120,7 @@ class ClientStore:
             self._keep(client, record)
         self._models.give(self._info.architecture_of(client).name, record.model)
 
-    def _keep(self, client: int, record: ClientRecord) -> None:
+    def _keep(self, client: int, record: ClientState) -> None:
         kept: Kept
         if self._kind == "disk":
             kept = self._file(client)
@@ -130,11 +130,11 @@ class ClientStore:
             self._forget_file(client)
         self._kept[client] = kept
 
-    def _copied(self, record: ClientRecord) -> Packed:
+    def _copied(self, record: ClientState) -> Packed:
         tensors, header = self._pack(record)
         return {k: t.detach().to("cpu", copy=True) for k, t in tensors.items()}, header
 
-    def _pack(self, record: ClientRecord) -> Packed:
+    def _pack(self, record: ClientState) -> Packed:
         return pack_client(record, received=self._received)
 
     # --- back to before a job -------------------------------------------------------------------
@@ -159,7 +159,7 @@ class ClientStore:
     def _as_it_is(self, client: int) -> Kept | None:
         """Return a copy of a client's stored state; None if it is not stored."""
         kept = self._kept.get(client)
-        if isinstance(kept, ClientRecord):
+        if isinstance(kept, ClientState):
             return self._copied(kept)
         if not isinstance(kept, Path):
             return kept  # replaced when it trains, never changed

@@ -114,14 +114,14 @@ def call_in_threads(work: Callable[..., Any], each: Iterable[tuple[Any, ...]]) -
     """
     done: SimpleQueue[BaseException | None] = SimpleQueue()
 
-    def call(*given: Any) -> None:  # noqa: ANN401 - as the work takes it
+    def call(*arguments: Any) -> None:  # noqa: ANN401 - as the work takes it
         try:
-            work(*given)
+            work(*arguments)
             done.put(None)
         except BaseException as error:
             done.put(error)
 
-    threads = [threading.Thread(target=call, args=given, daemon=True) for given in each]
+    threads = [threading.Thread(target=call, args=arguments, daemon=True) for arguments in each]
     for thread in threads:
         thread.start()
     for _ in threads:

@@ -16,7 +16,7 @@ from protofl.hooks.plugin.members import Choice
 from protofl.hooks.transport.outliers import outliers
 from protofl.hooks.transport.rules import Fault
 from protofl.hooks.views.client import Client
-from protofl.hooks.views.records import ClientRecord
+from protofl.hooks.views.client_state import ClientState
 from protofl.hooks.wire.payload import Payload
 from protofl.system.device import autocast
 from protofl.system.files.tables import finite, rounded
@@ -128,29 +128,29 @@ def counts_in(plan: Plan, job: Evaluate, reply: EvaluateReply) -> Payload:
     if len(reply.blob) > plan.settings.upload_limit * 2**20:
         raise Fault("", "size", f"{len(reply.blob):,} bytes")
     try:
-        found = Payload.from_bytes(reply.blob) if reply.blob else Payload()
+        result = Payload.from_bytes(reply.blob) if reply.blob else Payload()
     except RunFailure as error:
         words = f"{len(reply.blob)} bytes that are not a payload ({error.what})"
         raise Fault("", "format", words) from None
     metrics = {metric.name for metric in plan.metrics}
     members = plan.composition.members.items()
     scoring = {name for name, member in members if hasattr(member.plugin, "score_client")}
-    for name, tensor in found.items():
+    for name, tensor in result.items():
         if name in (FEATURES, LABELS):
             continue
         if name not in metrics and name.partition(".")[0] not in scoring:
             raise Fault(name, "names", "which the run does not count")
         if tensor.dtype != torch.float64:
             raise Fault(name, "dtype", f"as {tensor.dtype}, expected float64")
-    if reply.count and (missing := sorted(metrics - found.keys())):
+    if reply.count and (missing := sorted(metrics - result.keys())):
         raise Fault("", "missing", f"nothing under {shown_name(missing[0])}")
-    features = [key in found for key in (FEATURES, LABELS)]
+    features = [key in result for key in (FEATURES, LABELS)]
     if features != [bool(job.observe)] * 2:
         words = "lacks features of test samples" if job.observe else "has features, not asked for"
         raise Fault("", "names", f"counts whose payload {words}")
     if job.observe:
-        _check_features(plan, found[FEATURES], found[LABELS], job.observe)
-    return found
+        _check_features(plan, result[FEATURES], result[LABELS], job.observe)
+    return result
 
 
 def _check_features(plan: Plan, features: Tensor, labels: Tensor, most: int) -> None:
@@ -251,11 +251,11 @@ def _over_clients(name: str, metric: Choice | None, counts: Mapping[int, Tensor]
     kept = torch.where(there, each, 0.0)
     mean = kept.sum(0) / count
     std = (torch.where(there, each - mean, 0.0).square().sum(0) / count).sqrt()
-    found = {"all": _plain(_value(name, metric, whole)), "mean": _plain(mean), "std": _plain(std)}
+    result = {"all": _plain(_value(name, metric, whole)), "mean": _plain(mean), "std": _plain(std)}
     if each.dim() == 1:
         own = {str(c): finite(rounded(v)) for c, v in zip(ordered, each.tolist(), strict=True)}
-        found["clients"] = own
-    return found
+        result["clients"] = own
+    return result
 
 
 def _value(name: str, metric: Choice | None, counts: Tensor) -> Tensor:
@@ -282,7 +282,7 @@ def _plain(figure: Tensor) -> Any:  # noqa: ANN401 - a number, None, or lists of
 
 def score(
     plan: Plan,
-    record: ClientRecord,
+    record: ClientState,
     download: Payload,
     job: Evaluate,
     profile: UnprofiledHost,
@@ -341,7 +341,7 @@ def score(
 
 
 @torch.no_grad()
-def test_features(plan: Plan, record: ClientRecord, most: int) -> Payload:
+def test_features(plan: Plan, record: ClientState, most: int) -> Payload:
     """Return features of some of a client's test samples, the same in every round.
 
     Args:
@@ -372,13 +372,13 @@ class NoObserver:
     def take_features(self, client: int, counts: Payload) -> None:
         """Take a client's features out of the counts of its evaluation."""
 
-    def see(self, round: int, uploads: Mapping[int, Payload], knowledge: Payload) -> None:
-        """Take the uploads and the knowledge of a round, after the server's step.
+    def see(self, round: int, uploads: Mapping[int, Payload], global_state: Payload) -> None:
+        """Take the uploads and the global state of a round, after the server's step.
 
         Args:
             round: The round.
-            uploads: What the gate has let in.
-            knowledge: What the server knows now.
+            uploads: The validated uploads.
+            global_state: What the server knows now.
         """
 
     def keep(self, trial: int, round: int) -> None:

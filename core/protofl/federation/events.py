@@ -1,8 +1,8 @@
 """Events of a run: `pf.run(progress=…)` is called with each of them.
 
-Order: ``Planned``, ``DryStepStarted``, ``FolderMade``; in every round ``RoundStarted``,
+Order: ``Planned``, ``DryRunStarted``, ``FolderMade``; in every round ``RoundStarted``,
 ``StageStarted`` with its ``StepsDone`` and ``ClientDone``, and ``RoundDone``; at the end
-``Finished``. A ``Note`` may come at any time. A resumed run makes no folder, and has a dry step
+``Finished``. A ``Note`` may come at any time. A resumed run makes no folder, and has a dry run
 only if further trials start.
 """
 
@@ -39,13 +39,13 @@ class Planned(Event):
 
 
 @dataclass(frozen=True)
-class DryStepStarted(Event):
-    """The dry step starts: two short rounds on throw-away copies."""
+class DryRunStarted(Event):
+    """The dry run starts: two short rounds on throw-away copies."""
 
 
 @dataclass(frozen=True)
 class FolderMade(Event):
-    """The run folder exists, after a successful dry step."""
+    """The run folder exists, after a successful dry run."""
 
     folder: RunFolder
 

@@ -14,13 +14,13 @@ from protofl.federation import events, jobs
 from protofl.federation.evaluation import NoObserver, counts_in, figures_of, odd_counts
 from protofl.federation.participation import Participation
 from protofl.federation.plan import Plan
-from protofl.federation.pools import ClientFiles, Pool, Presence, keep_files
+from protofl.federation.pool_interface import ClientFiles, Pool, Presence, keep_files
+from protofl.federation.round_stages import Stages
 from protofl.federation.round_totals import Totals
 from protofl.federation.server_side import ServerSide, admit_uploads, book_losses
-from protofl.federation.stages import Stages
 from protofl.hooks.models.flops import ClientFlops, flops_of_round
 from protofl.hooks.transport.rules import Fault
-from protofl.hooks.views.server_record import ServerRecord
+from protofl.hooks.views.server_state import ServerState
 from protofl.hooks.views.snapshots import unpack_server
 from protofl.hooks.wire.payload import Payload
 from protofl.records.row import Row
@@ -48,7 +48,7 @@ class Federation:
         holders: Clients that hold the download of the last round's end.
         client_accuracy: {client: its accuracy} in the last round.
         flops: What clients of each architecture compute, where rounds are to tell of it.
-        learned: What the dry step has shown of uploads; empty where there was none.
+        learned: What the dry run has shown of uploads; empty where there was none.
         observer: Keeps what the run is asked to observe.
         elsewhere: True if the pool keeps the clients' files.
     """
@@ -79,7 +79,7 @@ class Federation:
         self._server_side: ServerSide
 
     @property
-    def server(self) -> ServerRecord:
+    def server(self) -> ServerState:
         """The record of the server."""
         return self._server_side.record
 
@@ -100,7 +100,7 @@ class Federation:
         self._domains = client_domains(self.plan.split(trial), domains)
         self._server_side = ServerSide(self.plan, trial, self._sums)
         self.server.learned = deepcopy({**self.learned})
-        self._open_gate()
+        self._build_validation()
         start = jobs.StartTrial(trial, parked=self._parked)
         if folder and folder.commit:
             keep_files(self.pool, folder.client_files)
@@ -112,12 +112,12 @@ class Federation:
         assert folder.commit
         self.start_trial(folder.commit.trial, folder)
         unpack_server(self.server, folder.committed_server())
-        self._open_gate()
+        self._build_validation()
         self.holders = set(folder.commit.holders)
 
-    def _open_gate(self) -> None:
+    def _build_validation(self) -> None:
         """Check uploads and replies by what the server has learned."""
-        self._server_side.open_gate()
+        self._server_side.build_validation()
         self._stages.sizes = self._server_side.sizes
 
     def participants(self, round: int) -> list[int]:
@@ -153,7 +153,7 @@ class Federation:
         totals.participants, totals.answered = len(clients), clients if unusual else None
         # 4. The server aggregates, then trains.
         self.train_server(uploads, totals)
-        self.observer.see(number, uploads, self.server.knowledge)
+        self.observer.see(number, uploads, self.server.global_state)
         # 5. Phases that follow the server's step, with this round's download.
         if self.plan.composition.has_follow_up(self.plan.info):
             self._follow_up(clients, number, totals)

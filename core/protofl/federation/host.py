@@ -12,15 +12,15 @@ from protofl.errors import LESS_MEMORY, Late, RunFailure, error_context, memory_
 from protofl.federation import jobs as work
 from protofl.federation.client_store import ClientStore, store_kind
 from protofl.federation.evaluation import score
-from protofl.federation.local_training import Trainer, Training, carry_out
+from protofl.federation.local_training import Trainer, Training, train_clients
 from protofl.federation.plan import Plan
 from protofl.hooks.malicious import checked_labels
 from protofl.hooks.models.architecture import SplitModel
 from protofl.hooks.plugin.members import Choice
-from protofl.hooks.transport.gates import DownloadGate, Read
+from protofl.hooks.transport.payload_validation import DownloadValidation, Read
 from protofl.hooks.transport.rules import printable
 from protofl.hooks.views.client import Client
-from protofl.hooks.views.records import ClientRecord
+from protofl.hooks.views.client_state import ClientState
 from protofl.hooks.wire.payload import BadUpload, Payload
 from protofl.system.device import compute_threads, deterministic_kernels
 from protofl.system.files.atomic import disk_errors
@@ -36,13 +36,13 @@ from protofl.system.torch_state import standard_torch
 @standard_torch()
 def build_client(
     plan: Plan, trial: int, client: int, model: SplitModel | None = None, secret: bytes = b""
-) -> ClientRecord:
+) -> ClientState:
     """Build a client of a trial; ``model`` is a used model to fill with its weights, or None."""
     architecture = plan.info.architecture_of(client)
     layout = architecture.channels_last
     split, public = plan.split(trial), plan.public_samples(trial, layout)
     held = split.held_out(client)
-    record = ClientRecord(
+    record = ClientState(
         id=client,
         lr=plan.settings.lr,
         info=plan.info,
@@ -106,7 +106,10 @@ class Host:
     def __init__(self, plan: Plan, *, read: Read = Payload, secret: bytes = b"") -> None:
         declared = plan.composition.declarations("download_payload")
         codec = plan.composition.download
-        self.plan, self._read = plan, DownloadGate(plan.info, declared, codec, read, dry=plan.dry)
+        self.plan, self._read = (
+            plan,
+            DownloadValidation(plan.info, declared, codec, read, dry=plan.dry),
+        )
         self.report: Callable[[str], None] = lambda line: None
         self.on_steps: OnSteps | None = None
         self._profile = host_profile(plan.settings.profile and not plan.dry, plan.device)
@@ -146,7 +149,7 @@ class Host:
         """Do clients' jobs, several at a time where the engine trains groups; yield as done.
 
         A profiled run does one at a time, as it tells of clients and of their steps, and so does
-        the dry step, whose errors name a client.
+        the dry run, whose errors name a client.
 
         Raises:
             ProtoflError: What went wrong, with the client and the hook.
@@ -171,7 +174,7 @@ class Host:
         with self._computing(doing), unchanged_interpreter(doing) as notes:
             with time_limit(limit, doing, go_on(jobs[0])):
                 try:
-                    replies = carry_out(engine, [self._training(job) for job in jobs])
+                    replies = train_clients(engine, [self._training(job) for job in jobs])
                 except RunFailure as error:
                     if isinstance(error, Late) or not all(job.may_be_undone for job in jobs):
                         raise
@@ -207,11 +210,11 @@ class Host:
     def warm_up(self) -> None:
         """Import what building the clients' models imports, while the run still prepares itself."""
         info = self.plan.info
-        with suppress(Exception):  # the dry step words what is wrong with a model
+        with suppress(Exception):  # the dry run words what is wrong with a model
             for architecture in info.architectures:
                 info.unset_model(architecture)
 
-    def client(self, number: int, *, keep: bool = False) -> ClientRecord:
+    def client(self, number: int, *, keep: bool = False) -> ClientState:
         """Return the current state of a client; ``keep`` stores it as if it had trained."""
         if not keep:
             return self._store.record(number)
@@ -247,7 +250,7 @@ class Host:
         clock = Clock()
         match job:
             case work.Train():
-                return carry_out(self.plan.choices["engine"], [self._training(job)])[0]
+                return train_clients(self.plan.choices["engine"], [self._training(job)])[0]
             case work.Evaluate():
                 return self._evaluate(job, clock)
             case work.StartTrial():
@@ -287,7 +290,7 @@ class Host:
                 download = self._read(job.blob, Client(record, self.plan.composition.main))
             if job.epochs:
                 tuning = self._trainer.fine_tune(record, download, job, clock, counter)
-                carry_out(self.plan.choices["engine"], [tuning])
+                train_clients(self.plan.choices["engine"], [tuning])
             counts, found = score(self.plan, record, download, job, self._profile, counter)
         clock.lap("evaluate")
         correct, count = counts["test"]

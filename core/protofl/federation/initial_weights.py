@@ -297,10 +297,10 @@ class _WeightsFile(InitialWeights):
             ) from None  # fmt: skip
 
     def _only(self, about: Mapping[str, str], names: list[str]) -> str:
-        if (found := about.get("architecture", "")) in names:
-            return found
-        if found:
-            raise unknown(f"architecture in {self.where}:", found, names)
+        if (result := about.get("architecture", "")) in names:
+            return result
+        if result:
+            raise unknown(f"architecture in {self.where}:", result, names)
         if len(names) > 1:
             raise UsageError(
                 f"{self.where} does not say for which architecture it is",

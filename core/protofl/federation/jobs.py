@@ -43,9 +43,9 @@ class Message:
         """
         try:
             values = {name: value for name, value in header.items() if name != "kind"}
-            found = Message.kinds[header["kind"]](**values, blob=blob)
-            if isinstance(found, cls):
-                return found
+            result = Message.kinds[header["kind"]](**values, blob=blob)
+            if isinstance(result, cls):
+                return result
         except (AttributeError, KeyError, TypeError):
             pass
         raise RunFailure(f"expected a {cls.__name__}, got: {str(header)[:200]!r}")

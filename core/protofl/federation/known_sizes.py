@@ -146,9 +146,9 @@ class KnownSizes:
         Args:
             uploads: {client: upload}, checked one by one.
         """
-        found: dict[int, Fault] = {}
+        result: dict[int, Fault] = {}
         if self._plan.dry:
-            return found
+            return result
         for key in ("samples", "counts"):
             sums = {c: _sum(u[key]) for c, u in uploads.items() if key in u and _whole(u[key])}
             for client, total in sums.items():
@@ -158,26 +158,28 @@ class KnownSizes:
                     if key == "counts" and most is not None:
                         self._check_counts(client, uploads[client])
                 except Fault as fault:
-                    found[client] = fault
-            claims = {client: float(total) for client, total in sums.items() if client not in found}
-            found |= self._compared(key, claims, self.train)
-        return found
+                    result[client] = fault
+            claims = {
+                client: float(total) for client, total in sums.items() if client not in result
+            }
+            result |= self._compared(key, claims, self.train)
+        return result
 
     def _compared(
         self, key: str, claims: Mapping[int, float], known: Callable[[int], int | None]
     ) -> dict[int, Fault]:
         """Compare the first claims of clients of unknown size with all; note those that pass."""
         new = [c for c in claims if known(c) is None and self._first(c, key) is None]
-        found = {}
+        result = {}
         for client in new:
             value = claims[client]
             usual = median([claims[c] for c in claims if c != client] or [value])
             if value > min(FAR * usual, MOST * self._plan.settings.local_epochs):
                 words = f"with {value:.0f} samples; the usual number is {usual:.0f}, and its node "
-                found[client] = Fault(key, "counts", words + 'tells none (tell = "sizes")')
+                result[client] = Fault(key, "counts", words + 'tells none (tell = "sizes")')
             else:
                 self._learned.setdefault(HELD, {})[f"{client} {key}"] = int(value)
-        return found
+        return result
 
     def _check_counts(self, client: int, upload: Mapping[str, Tensor]) -> None:
         """Compare the counts of classes with those of the split, if labels stay what they are."""

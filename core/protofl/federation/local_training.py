@@ -21,11 +21,11 @@ from protofl.federation.plan import Plan
 from protofl.federation.train_job import TrainJob
 from protofl.hooks.models.modules import parameter_groups
 from protofl.hooks.plugin.members import Choice
-from protofl.hooks.transport.gates import DownloadGate
+from protofl.hooks.transport.payload_validation import DownloadValidation
 from protofl.hooks.transport.rules import check_size
 from protofl.hooks.views.batch import Batch, Output
 from protofl.hooks.views.client import Client
-from protofl.hooks.views.records import ClientRecord
+from protofl.hooks.views.client_state import ClientState
 from protofl.hooks.views.run_info import Phase
 from protofl.hooks.wire.payload import Payload
 from protofl.system.profile.clock import Clock, UnprofiledHost
@@ -39,7 +39,7 @@ Training = Generator[TrainJob, Trained, Reply]
 """The work on one client."""
 
 
-def carry_out(engine: Choice, trainings: Sequence[Training]) -> list[Reply]:
+def train_clients(engine: Choice, trainings: Sequence[Training]) -> list[Reply]:
     """Run the trainings of clients phase by phase; return their replies in order."""
     replies: dict[int, Reply] = {}
     done: dict[int, Any] = dict.fromkeys(range(len(trainings)))  # a generator starts with None
@@ -86,12 +86,12 @@ class Trainer:
         read: Makes a client's download of its bytes.
     """
 
-    def __init__(self, plan: Plan, profile: UnprofiledHost, read: DownloadGate) -> None:
+    def __init__(self, plan: Plan, profile: UnprofiledHost, read: DownloadValidation) -> None:
         self._plan, self._profile, self._read = plan, profile, read
         self._phases = plan.composition.phases(plan.info)
         self._keeps_download = plan.composition.has_follow_up(plan.info)
 
-    def train(self, record: ClientRecord, asked: Train, clock: Clock, counter: Counter) -> Training:
+    def train(self, record: ClientState, asked: Train, clock: Clock, counter: Counter) -> Training:
         """Run all phases of one stage of the round, then create the upload.
 
         Args:
@@ -129,7 +129,7 @@ class Trainer:
 
     def fine_tune(
         self,
-        record: ClientRecord,
+        record: ClientState,
         download: Payload,
         asked: Evaluate,
         clock: Clock,
@@ -155,12 +155,12 @@ class Trainer:
         record.end_work(keep_received=False)
         return reply
 
-    def _begin(self, record: ClientRecord, client: Client, place: str) -> None:
+    def _begin(self, record: ClientState, client: Client, place: str) -> None:
         record.begin_work()
         with error_context(f"receive, {place}"):
             self._plan.composition.lifecycle("receive", client=client)
 
-    def _takes_place(self, phase: Phase, record: ClientRecord) -> bool:
+    def _takes_place(self, phase: Phase, record: ClientState) -> bool:
         """Return True if the phase has a loss term, and the download has what the phase needs."""
         if not self._plan.composition.terms_of(phase):
             return False
@@ -168,7 +168,7 @@ class Trainer:
 
     def _phase(
         self,
-        record: ClientRecord,
+        record: ClientState,
         phase: Phase,
         clock: Clock,
         counter: Counter,
@@ -197,7 +197,7 @@ class Trainer:
                 composition.lifecycle("after_training", client=client)
 
     def _job(
-        self, record: ClientRecord, phase: Phase, client: Client, counter: Counter, rate: float
+        self, record: ClientState, phase: Phase, client: Client, counter: Counter, rate: float
     ) -> tuple[TrainJob, int]:
         """Return the job for the engine, and the number of samples that it will see."""
         plan, settings = self._plan, self._plan.settings
@@ -244,7 +244,7 @@ class Trainer:
         )
         return job, epochs * bounds[-1][1]
 
-    def _samples(self, record: ClientRecord, phase: Phase, client: Client) -> Samples:
+    def _samples(self, record: ClientState, phase: Phase, client: Client) -> Samples:
         samples = record.train if phase.data == "private" else record.public
         if samples is None:
             raise RunFailure(

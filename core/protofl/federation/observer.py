@@ -106,7 +106,7 @@ class Observer(NoObserver):
         if FEATURES in counts.keys():
             self._features[client] = counts.pop(FEATURES), counts.pop(LABELS)
 
-    def see(self, round: int, uploads: Mapping[int, Payload], knowledge: Payload) -> None:
+    def see(self, round: int, uploads: Mapping[int, Payload], global_state: Payload) -> None:
         """Store references to observed tensors until the round ends; no tensor is copied."""
         settings = self._plan.settings
         self._sent = uploads if settings.record_uploads else None
@@ -115,11 +115,11 @@ class Observer(NoObserver):
         if "prototypes" in settings.observe:
             self._seen |= _rows_of_clients(uploads)
             for key in SERVER_KEYS:
-                if key in knowledge.keys():
-                    rows, classes = knowledge.rows(key)
+                if key in global_state.keys():
+                    rows, classes = global_state.rows(key)
                     self._seen |= {f"server/{key}": rows, f"server/{key}.classes": classes}
-        if "images" in settings.observe and "images" in knowledge.keys():
-            images, classes = knowledge.rows("images")
+        if "images" in settings.observe and "images" in global_state.keys():
+            images, classes = global_state.rows("images")
             bounds = self._plan.images.bounds if self._plan.images else (-1.0, 1.0)
             self._seen |= {"images": as_bytes(images, *bounds), "images.classes": classes}
 

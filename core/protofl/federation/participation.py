@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from protofl.errors import RunFailure, UsageError
-from protofl.federation.client_selection import (
+from protofl.federation.client_sampling import (
+    ClientSampler,
     Membership,
     Recorded,
-    Selection,
     default_participants,
     recorded_clients,
 )
 from protofl.federation.jobs import TrainReply
 from protofl.federation.plan import Plan
-from protofl.federation.pools import Presence
+from protofl.federation.pool_interface import Presence
 from protofl.records.row import Row
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ class Participation:
         self.members = Membership(plan)
         """The clients that there are in a round."""
         self._check_recorded()
-        self._selection = Selection(plan)
+        self._sampler = ClientSampler(plan)
         self._clock: Clock | None = None
-        if "world" in plan.choices and not plan.dry:
+        if "device-model" in plan.choices and not plan.dry:
             from protofl.federation.virtual_clock import Clock
 
             self._clock = Clock(plan)
@@ -62,9 +62,9 @@ class Participation:
         own = [row for row in rows if row.trial == trial]
         self._trial = trial
         self.members.start(trial)
-        self._selection.start(trial)
+        self._sampler.start(trial)
         for row in own:
-            self._selection.learn(row.client_losses)
+            self._sampler.learn(row.client_losses)
         if self._clock:
             self._clock.start(trial, own)
 
@@ -87,14 +87,12 @@ class Participation:
         if pool is not None and recorded is None:
             there = self._present(round, pool)
         if self._clock is None:
-            return self._selection.choose(round, count, there) if recorded is None else recorded
+            return self._sampler.choose(round, count, there) if recorded is None else recorded
         if recorded is not None:
             self._clock.ask(self._clock.now, len(recorded), limited=False)
             return recorded
         moment = self._clock.wait(max(1, settings.min_clients), there)
-        asked = self._selection.choose(
-            round, more_than(count, settings.over_select), moment.clients
-        )
+        asked = self._sampler.choose(round, more_than(count, settings.over_select), moment.clients)
         awaited = min(count, len(asked)) if settings.over_select else len(asked)
         self._clock.ask(moment, awaited, limited=True)
         return asked
@@ -185,15 +183,15 @@ class Participation:
             raise RunFailure(what, f"lost: {named(lost)}", "continue when they are back")
 
     def hear(self, replies: Mapping[int, TrainReply]) -> None:
-        """Pass the mean losses of accepted clients to the selection."""
-        self._selection.hear(
+        """Pass the mean losses of accepted clients to the client sampler."""
+        self._sampler.hear(
             {c: sum(reply.sums.values()) / max(reply.samples, 1) for c, reply in replies.items()}
         )
 
     def line(self, round: int) -> dict[str, Any]:
         """Return the keys of the record about participation, after the round."""
         clock = self._clock.line() if self._clock else {}
-        return {**self.members.line(round), **self._selection.line(), **clock}
+        return {**self.members.line(round), **self._sampler.line(), **clock}
 
     def _check_recorded(self) -> None:
         """Check that the clients of ``--participants-from`` are available.
@@ -247,12 +245,12 @@ def check_participation(plan: Plan) -> None:
             "--min-clients 0 with --eval-clients participants: a round may have nobody to evaluate",
             do="take --min-clients 1, or --eval-clients all",
         )
-    if settings.world is None:
+    if settings.devices is None:
         for name, value in (("deadline", settings.deadline), ("over-select", settings.over_select)):
             if value:
                 raise UsageError(
                     f"--{name} {value:g} needs to know how long clients take",
-                    do="choose their devices with --world (see: protofl list-plugins --kind world)",
+                    do="choose a device model: --devices NAME",
                 )
     elif settings.over_select:
         asked = min(
@@ -266,13 +264,13 @@ def check_participation(plan: Plan) -> None:
                 do="raise it, lower --participation, or leave it out",
             )
     if settings.participants_from is None:
-        selection = Selection(plan)
-        selection.start(0)
-        selection.choose(0, least, members.at(0))
-    if settings.world is not None:
-        from protofl.federation.world import World
+        sampling = ClientSampler(plan)
+        sampling.start(0)
+        sampling.choose(0, least, members.at(0))
+    if settings.devices is not None:
+        from protofl.federation.device_model import DeviceModel
 
-        World(plan).device(0)
+        DeviceModel(plan).device(0)
 
 
 def more_than(count: int, share: float) -> int:

@@ -30,9 +30,9 @@ from protofl.data.split import (
     samples_per_class,
 )
 from protofl.errors import UsageError
-from protofl.federation import inputs
-from protofl.federation.information import checked, run_info, settle
+from protofl.federation import run_data
 from protofl.federation.resolution import resolve, resolved
+from protofl.federation.run_description import checked, run_info, settle
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.models.architecture import Architecture, SplitModel
 from protofl.hooks.models.flops import cost
@@ -58,7 +58,7 @@ class Plan:
         settings: All options, resolved. ``auto`` remains where only a measurement can decide
             (`protofl.runs.automatic_choices`).
         registry: Where its plugins were found.
-        composition: The method, donors and wrappers.
+        composition: The method, donors and transforms.
         choices: The other plugins, by kind; metrics and trackers, of which there may be several,
             by ``metric/NAME``.
         data: The data.
@@ -69,8 +69,8 @@ class Plan:
         model_input: Prepares stored samples for the models.
         device: Where it computes.
         notes: Lines to print before the start.
-        dry: Whether this is the dry step's: every phase has one epoch, all clients take part, no
-            time passes, and the gate learns what is sent.
+        dry: Whether this is the dry run's: every phase has one epoch, all clients take part, no
+            time passes, and payload validation learns what is sent.
         checks_steps: Whether an engine that replays steps checks that it can; see `TrainJob`.
         set_by: {option: who set it}, see `Resolution`, or ``file NAME`` or ``recipe NAME``.
     """
@@ -104,7 +104,7 @@ class Plan:
         cls,
         given: Mapping[str, Any] | Settings,
         extra: Mapping[tuple[str, str], type] | None = None,
-        report: inputs.Report = to_stderr,
+        report: run_data.Report = to_stderr,
         registry: Registry | None = None,
         said: Mapping[str, Container[str]] | None = None,
         home: Path = Path(),
@@ -138,10 +138,10 @@ class Plan:
         found = resolve(given, registry, said, home, recorded=recorded)
         settings, composition, choices = found.settings, found.composition, found.choices
         # 2. The data, the public data, and what they become for the models.
-        choices, data, read_as = inputs.load_for_group(
+        choices, data, read_as = run_data.load_for_group(
             choices, registry, settings.data_dir, report, data
         )
-        public, own_public = inputs.public_data(
+        public, own_public = run_data.public_data(
             settings, composition, data, registry, report, given="public" in names
         )
         clients = number_of_clients(
@@ -154,14 +154,14 @@ class Plan:
         if data.split is None and clients != settings.clients:
             who["clients"] = f"partition {choices['partitioner'].name}"
         settings = settings.model_copy(update={"clients": clients, "public": public})
-        model_input, notes = inputs.model_input_for(
+        model_input, notes = run_data.model_input_for(
             data.sample, choices["model-group"], registry, augment=settings.augment
         )
         # 3. What hooks may know of the run; what they ask of it; options that depend on it.
         generator = choices.get("generator")
         info = run_info(settings, choices, data, model_input, own_public, registry)
         settle(composition, settings, info)
-        settings = checked(settings, info, data, choices["selection"].plugin)
+        settings = checked(settings, info, data, choices["client-sampler"].plugin)
         return cls(
             settings=resolved(settings, composition, choices),
             registry=registry,
@@ -169,12 +169,17 @@ class Plan:
             choices=choices,
             data=data,
             public_data=own_public,
-            splits=inputs.splitter(settings, data, choices["partitioner"]),
-            images=inputs.image_source(generator, data, found.device, settings.data_dir),
+            splits=run_data.splitter(settings, data, choices["partitioner"]),
+            images=run_data.image_source(generator, data, found.device, settings.data_dir),
             info=info,
             model_input=model_input,
             device=found.device,
-            notes=[*inputs.about(data, names), *inputs.about_encoder(choices), *read_as, *notes],
+            notes=[
+                *run_data.about(data, names),
+                *run_data.about_encoder(choices),
+                *read_as,
+                *notes,
+            ],
             set_by={name: by for name, by in {**who, **(set_by or {})}.items() if by},
         )
 
@@ -234,15 +239,15 @@ class Plan:
             first = error.errors(include_url=False)[0]
             name = str(first["loc"][0]) if first["loc"] else "an option"
             raise UsageError(f"the plan has a wrong {name}: {first['msg']}") from None
-        found: dict[str, Any] = json.loads(settings.model_dump_json())
+        result: dict[str, Any] = json.loads(settings.model_dump_json())
         for name, value in given.items():
-            if not _same(found[name], value):
+            if not _same(result[name], value):
                 raise UsageError(
                     f"the plan has {name} as {str(value)[:80]!r} ({type(value).__name__})",
-                    f"a plan has {found[name]!r} there",
+                    f"a plan has {result[name]!r} there",
                     "install the same version of protofl on the server and on all nodes",
                 )
-        return found
+        return result
 
     # --- what hosts and the loop read from it ---------------------------------------------------
 

@@ -40,7 +40,7 @@ class Resolution:
 
     Attributes:
         settings: All options, with the defaults of the method, the data set and the models.
-        composition: The method, donors and wrappers.
+        composition: The method, donors and transforms.
         choices: The other plugins, by kind; metrics and trackers, of which there may be several,
             by ``metric/NAME``.
         device: Where the run computes.
@@ -77,7 +77,7 @@ def resolve(
     Raises:
         UsageError: An option is unknown, out of range, or does not fit another one.
     """
-    # 1. The method with its donors and wrappers, the data set and the models: they have defaults.
+    # 1. The method with its donors and transforms, the data set and the models: they have defaults.
     composition = _composed(registry, settings)
     dataset = choose(registry, "dataset", settings.dataset, settings.options.get("dataset"))
     group = registry.load("model-group", settings.models.partition(":")[0])
@@ -96,7 +96,7 @@ def resolve(
 
 
 def _composed(registry: Registry, settings: Settings) -> Composition:
-    """Return the method, donors and wrappers, with their options."""
+    """Return the method, donors and transforms, with their options."""
     several = [name for option in SEVERAL for name in getattr(settings, option)]
     others = {*OWNERS, *several}
     composition = Composition(
@@ -106,7 +106,7 @@ def _composed(registry: Registry, settings: Settings) -> Composition:
         use=settings.use,
         add=settings.add,
         drop=settings.drop,
-        wrappers=settings.wrappers,
+        transforms=settings.transforms,
     )
     for hook, name in composition.providers.items():
         plugin = composition.members[name].plugin
@@ -215,12 +215,14 @@ def _chosen(registry: Registry, settings: Settings, composition: Composition) ->
 
     There is no backend while it is ``auto``.
     """
-    options = ["models", "partition", "selection", "engine"]
+    options = ["models", "partition", "sampling", "engine"]
     options += ["backend"] if settings.backend != "auto" else []
-    if settings.world is not None:
-        options.append("world")
-    elif "world" in settings.options:
-        raise UsageError("--set world.…: this run has no world", do="choose one with --world")
+    if settings.devices is not None:
+        options.append("devices")
+    elif "devices" in settings.options:
+        raise UsageError(
+            "--set devices.…: this run has no device model", do="choose one with --devices"
+        )
     for option, example in (("generator", "fedktl"), ("text_encoder", "fedtsp")):
         if composition.needs(option):
             options.append(option)
@@ -297,7 +299,7 @@ def resolved(
         "options": {name: values for name, values in options.items() if values},
         "fine_tune": tuning_epochs(settings),
     }
-    placed = {o: CHOOSING[o] for o in ("dataset", "selection", "world", "text_encoder")}
+    placed = {o: CHOOSING[o] for o in ("dataset", "sampling", "devices", "text_encoder")}
     update |= {o: choices[kind].text for o, kind in placed.items() if kind in choices}
     for name in ("participants_from", "init"):
         if (path := getattr(settings, name)) is not None:

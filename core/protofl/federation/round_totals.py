@@ -242,11 +242,11 @@ SCORES = ("public_logits", "public_probabilities")
 """Uploads that hold scores of the public samples."""
 
 
-def margins(knowledge: Payload, uploads: Mapping[int, Payload], classes: int) -> dict[str, Any]:
+def margins(global_state: Payload, uploads: Mapping[int, Payload], classes: int) -> dict[str, Any]:
     """FedTGP, Fig. 1: margins of the global prototypes, and the clients' largest, by class."""
     own = None
-    if knowledge.is_table("prototypes"):
-        own = _numbers(functional.class_margins(*knowledge.table("prototypes", classes)))
+    if global_state.is_table("prototypes"):
+        own = _numbers(functional.class_margins(*global_state.table("prototypes", classes)))
     tables = [upload.table("prototypes", classes) for upload in uploads.values()]
     width = max(rows.shape[1] for rows, _ in tables)
     # Native widths differ; further zeros change no distance within a client.
@@ -301,14 +301,14 @@ def check_measures(plan: Plan) -> None:
 
 @torch.no_grad()
 def measured(
-    plan: Plan, trial: int, knowledge: Payload, uploads: Mapping[int, Payload]
+    plan: Plan, trial: int, global_state: Payload, uploads: Mapping[int, Payload]
 ) -> dict[str, Any]:
-    """Return the figures of a round that follow from uploads and the server's knowledge."""
-    found: dict[str, Any] = {}
+    """Return the figures of a round that follow from uploads and the server's global state."""
+    result: dict[str, Any] = {}
     if "margins" in plan.settings.measure:
-        found["margins"] = margins(knowledge, uploads, plan.info.num_classes)
+        result["margins"] = margins(global_state, uploads, plan.info.num_classes)
     if "public-logits" in plan.settings.measure:
         labels = plan.public_labels(trial)
         assert labels is not None
-        found["public_logits"] = public_logits(uploads, labels)
-    return found
+        result["public_logits"] = public_logits(uploads, labels)
+    return result

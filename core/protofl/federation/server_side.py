@@ -19,10 +19,10 @@ from protofl.federation.evaluation import figures_of_server
 from protofl.federation.jobs import TrainReply
 from protofl.federation.known_sizes import KnownSizes
 from protofl.federation.plan import Plan
+from protofl.federation.round_stages import Stages
 from protofl.federation.round_totals import Totals, measured
-from protofl.federation.stages import Stages
-from protofl.hooks.transport.gates import UploadGate
 from protofl.hooks.transport.outliers import outliers, unusual_norms
+from protofl.hooks.transport.payload_validation import UploadValidation
 from protofl.hooks.transport.rules import (
     Fault,
     diverged,
@@ -31,7 +31,7 @@ from protofl.hooks.transport.rules import (
     skipped_upload,
 )
 from protofl.hooks.views.server import Server
-from protofl.hooks.views.server_record import ServerRecord
+from protofl.hooks.views.server_state import ServerState
 from protofl.hooks.wire.payload import Payload
 from protofl.system.device import compute_threads
 from protofl.system.files.tables import finite
@@ -56,11 +56,11 @@ class ServerSide:
 
     Attributes:
         record: All that the server is.
-        gate: What lets uploads in.
+        validation: The validation of uploads.
         sizes: Checks the clients' numbers of samples.
     """
 
-    gate: UploadGate
+    validation: UploadValidation
     sizes: KnownSizes
 
     def __init__(self, plan: Plan, trial: int, sums: Sums) -> None:
@@ -70,15 +70,17 @@ class ServerSide:
         stream = global_stream(self.record.seed, "setup-server")
         with threads, stream, self._within("setup_server"):
             started = plan.composition.lifecycle("setup_server", server=self.view)
-        for owner, knowledge in started.items():
+        for owner, global_state in started.items():
             near, do = "nothing has been sent yet", "look at its set-up, and at its options"
-            expect_finite(knowledge or {}, f"setup_server of {owner}", near, do)
+            expect_finite(global_state or {}, f"setup_server of {owner}", near, do)
             # The main method comes first, and what it starts with stays: a donor's server_train
-            # does not replace the knowledge before it has run.
-            own = self.record.knowledge.keys()
-            fresh = {k: v for k, v in (knowledge or {}).items() if k == "classes" or k not in own}
+            # does not replace the global state before it has run.
+            own = self.record.global_state.keys()
+            fresh = {
+                k: v for k, v in (global_state or {}).items() if k == "classes" or k not in own
+            }
             if fresh.keys() - {"classes"}:
-                self.record.knowledge.merge(fresh)
+                self.record.global_state.merge(fresh)
 
     @contextmanager
     def _within(self, place: str) -> Iterator[None]:
@@ -86,8 +88,8 @@ class ServerSide:
         with time_limit(self._plan.settings.job_limit, place), error_context(place):
             yield
 
-    def open_gate(self) -> None:
-        """Build the gate of uploads from what the server has learned about uploads."""
+    def build_validation(self) -> None:
+        """Build payload validation from what the server has learned about uploads."""
         record, settings = self.record, self._plan.settings
         declared = self._plan.composition.declarations("upload_payload")
         limits = settings.upload_limit, settings.upload_bound
@@ -95,17 +97,17 @@ class ServerSide:
         inspect = partial(self._plan.composition.lifecycle, "check_upload")
         self.sizes = KnownSizes(self._plan, self._trial, record.learned)
         given = record.info, declared, record.learned, limits, codec, self.view
-        self.gate = UploadGate(*given, dry=dry, inspect=inspect, together=self._faults)
+        self.validation = UploadValidation(*given, dry=dry, inspect=inspect, together=self._faults)
 
     def _faults(self, uploads: Mapping[int, Payload]) -> dict[int, Fault]:
         """Return the faults of uploads beside what is known of their clients, and each other.
 
         Norms are compared if bad uploads are left out. Simulated attacks are for the defences.
         """
-        settings, found = self._plan.settings, self.sizes.faults(uploads)
+        settings, result = self._plan.settings, self.sizes.faults(uploads)
         if settings.on_bad_upload == "skip" and not settings.malicious and not self.record.dry:
-            found |= unusual_norms({c: u for c, u in uploads.items() if c not in found})
-        return found
+            result |= unusual_norms({c: u for c, u in uploads.items() if c not in result})
+        return result
 
     @property
     def view(self) -> Server:
@@ -167,7 +169,7 @@ class ServerSide:
         record, composition, view = self.record, self._plan.composition, self.view
         with global_stream(record.seed, "server", record.round):
             with self._within(f"receive_uploads, round {record.round}"):
-                hook, expect = "receive_uploads", self.gate.replaced.check
+                hook, expect = "receive_uploads", self.validation.replaced.check
                 uploads = composition.pass_on(hook, "uploads", uploads, expect, server=view)
             if not uploads:
                 return {}
@@ -176,8 +178,8 @@ class ServerSide:
                 with self._sums.span(hook, "server"), place:
                     update = composition.call(hook, server=view, uploads=uploads)
                     expect_finite(update, f"{hook} of {' and '.join(composition.makers(hook))}")
-                record.knowledge.merge(update)
-        return measured(self._plan, self._trial, record.knowledge, uploads)
+                record.global_state.merge(update)
+        return measured(self._plan, self._trial, record.global_state, uploads)
 
     @torch.no_grad()
     def end_round(self, totals: Totals) -> dict[str, float | None]:
@@ -186,9 +188,9 @@ class ServerSide:
         Args:
             totals: Takes the metrics of the methods' global models.
         """
-        knowledge, extra = self.record.knowledge, dict[str, float | None]()
-        if knowledge.is_table("prototypes"):
-            table, known = knowledge.table("prototypes", self._plan.info.num_classes)
+        global_state, extra = self.record.global_state, dict[str, float | None]()
+        if global_state.is_table("prototypes"):
+            table, known = global_state.table("prototypes", self._plan.info.num_classes)
             extra["prototype_margin"] = finite(float(functional.nearest_margin(table, known)))
         extra |= self._server_accuracy(totals)
         with self._within(f"end_round, round {self.record.round}"):
@@ -210,12 +212,12 @@ class ServerSide:
             return {**mean_accuracy(scores, test.y, "server_test_accuracy")}
 
 
-def _fresh(plan: Plan, trial: int, sums: Sums) -> ServerRecord:
+def _fresh(plan: Plan, trial: int, sums: Sums) -> ServerState:
     """Return the server's record before its set-up."""
     layout = plan.info.architectures[0].channels_last
     split = plan.split(trial)
     test = None if split.global_test is None else plan.samples(split.global_test, layout)
-    return ServerRecord(
+    return ServerState(
         info=plan.info,
         seed=plan.seed(trial),
         device=plan.device,
@@ -260,7 +262,7 @@ def admit_uploads(
         replies: {client: what its training came to}.
         number: The round.
         totals: Takes traffic, losses and seconds, and who is absent.
-        side: The server; its gate lets uploads in.
+        side: The server; it validates uploads.
         plan: The run.
         stages: Tells the user lines.
 
@@ -269,7 +271,7 @@ def admit_uploads(
     """
     start = time.perf_counter()
     blobs = {client: reply.blob for client, reply in replies.items()}
-    uploads, faults = side.gate.admit(blobs, plan.device)
+    uploads, faults = side.validation.admit(blobs, plan.device)
     faults |= side.sizes.first_faults({client: replies[client] for client in uploads})
     uploads = {client: upload for client, upload in uploads.items() if client not in faults}
     totals.spend({"payload": time.perf_counter() - start})
@@ -310,21 +312,21 @@ def book_losses(
 
 def odd_losses(replies: Mapping[int, TrainReply]) -> dict[int, str]:
     """Return the losses that would decide the mean over clients: {client: in words}."""
-    found = {
+    result = {
         client: f"a {terms[0]} loss of NaN or infinity"
         for client, reply in replies.items()
         if (terms := diverged(reply.sums))
     }
     each: dict[str, dict[int, float]] = {}
     for client, reply in replies.items():
-        for term, total in reply.sums.items() if client not in found else ():
+        for term, total in reply.sums.items() if client not in result else ():
             each.setdefault(term, {})[client] = abs(total) / max(reply.samples, 1)
     for term, means in each.items():
         for client, (mean, usual) in outliers(means, FAR_LOSS).items():
             if mean > FAR_LOSS:  # a median may be tiny
                 words = f"a {term} loss of {mean:.3g} per sample, others of about {usual:.3g}"
-                found.setdefault(client, words)
-    return found
+                result.setdefault(client, words)
+    return result
 
 
 FAR_LOSS = 1000.0

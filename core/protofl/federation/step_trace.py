@@ -23,7 +23,7 @@ _LIBRARIES = str(Path(torch.__file__).parent), str(Path(__file__).parent.parent)
 """Folders of torch and of this package, whose lines say nothing about a step."""
 
 ADVICE = (
-    "return it from before_training, as {'name': value}, and read given['name']; in a module, "
+    "return it from before_training, as {'name': value}, and read constants['name']; in a module, "
     "register_buffer('name', tensor); or run with --engine eager"
 )
 """Advice about a value that a recorded step cannot follow."""
@@ -118,11 +118,11 @@ class _Mode(TorchDispatchMode):
         else:
             self._compare(str(func), leaves, outside)
         self._at += 1
-        found = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(found):
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
             if isinstance(tensor, Tensor):
                 self._known.setdefault(_place(tensor), tensor)
-        return found
+        return result
 
     def _compare(self, name: str, leaves: list[Any], outside: list[Tensor]) -> None:
         first = self._calls[self._at] if self._at < len(self._calls) else None

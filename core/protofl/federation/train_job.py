@@ -16,7 +16,7 @@ from protofl.hooks.models.modules import CombinedModule
 from protofl.hooks.models.optimisers import PLAIN, make_optimizer
 from protofl.hooks.plugin.loss import Loss
 from protofl.hooks.views.batch import Batch
-from protofl.hooks.views.records import ClientRecord
+from protofl.hooks.views.client_state import ClientState
 from protofl.hooks.views.run_info import Phase
 from protofl.system.device import autocast
 from protofl.system.randomness import global_stream
@@ -50,7 +50,7 @@ class TrainJob:
         weight_decay: Weight decay; None for the optimiser's own.
         optimizer_options: The optimiser's further arguments.
         scheduled: Whether learning rates are others in other rounds.
-        checks: True in the dry step: an engine that replays steps runs the code of every step, and
+        checks: True in the dry run: an engine that replays steps runs the code of every step, and
             raises `NotReplayable` if a replay would compute something else (see `StepTrace`).
     """
 
@@ -66,7 +66,7 @@ class TrainJob:
     phase: Phase
     batch_size: int
     drawn: Callable[[], Iterator[tuple[Tensor, Tensor, Tensor]]]
-    record: ClientRecord
+    record: ClientState
     notes: list[str] = field(default_factory=list)
     lap: Callable[[str], None] = lambda phase: None
     weight_decay: float | None = None

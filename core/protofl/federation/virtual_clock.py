@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from protofl.data.batches import batch_bounds
+from protofl.federation.device_model import DeviceModel, Moment
 from protofl.federation.host import Host
 from protofl.federation.jobs import TrainReply
 from protofl.federation.plan import Plan
-from protofl.federation.world import Moment, World
 from protofl.records.row import Row
 from protofl.system.files.tables import rounded
 
@@ -67,7 +67,7 @@ class Clock:
 
     def __init__(self, plan: Plan) -> None:
         settings = plan.settings
-        self._plan, self._world = plan, World(plan)
+        self._plan, self._device_model = plan, DeviceModel(plan)
         host = Host(plan)
         self._flops = [host.client(client).forward_flops() for client in plan.info.examples]
         # Epochs of its own samples that a client trains in any case before its upload.
@@ -80,14 +80,14 @@ class Clock:
         )
         self._deadline = settings.deadline or math.inf
         self.leaves_out = bool(
-            settings.deadline or settings.over_select or self._world.comes_and_goes
+            settings.deadline or settings.over_select or self._device_model.comes_and_goes
         )
         """True if clients that have trained may turn out to be absent."""
         self.elapsed = 0.0
 
     def start(self, trial: int, rows: Iterable[Row] = ()) -> None:
         """Start a trial, or continue it after the lines of its record."""
-        self._world.start(trial)
+        self._device_model.start(trial)
         self._trial, self.elapsed = trial, 0.0
         for row in rows:
             self.elapsed = row.virtual["elapsed"]
@@ -101,7 +101,7 @@ class Clock:
 
     def wait(self, least: int, among: np.ndarray | None = None) -> Moment:
         """Return the start of the next round, when enough of the given clients are available."""
-        return self._world.wait(self.elapsed, least, among)
+        return self._device_model.wait(self.elapsed, least, among)
 
     def ask(self, moment: Moment, awaited: int, *, limited: bool) -> None:
         """Start a round.
@@ -118,7 +118,9 @@ class Clock:
     def download(self, sizes: Mapping[int, int], when: str) -> set[int]:
         """Book downloads; return the clients that will be absent whatever they send."""
         for client, size in sizes.items():
-            self._parts.setdefault(client, []).append(self._world.device(client).seconds_down(size))
+            self._parts.setdefault(client, []).append(
+                self._device_model.device(client).seconds_down(size)
+            )
         if when == "after_server" or not self._limited:
             return set()
         return {client for client in sizes if self._is_hopeless(client)}
@@ -136,7 +138,7 @@ class Clock:
         for client in lost:
             self._parts.pop(client)
         for client, reply in replies.items():
-            device, own = self._world.device(client), self._parts[client]
+            device, own = self._device_model.device(client), self._parts[client]
             own.append(self._training(client, reply.samples))
             own.append(device.seconds_up(len(reply.blob)))
         arrivals = {c: sum(own) if len(own) == 3 else math.inf for c, own in self._parts.items()}
@@ -165,12 +167,14 @@ class Clock:
 
     def _training(self, client: int, samples: int) -> float:
         flops = PASSES * self._flops[self._plan.info.place_of(client)] * samples
-        return self._world.device(client).seconds_of(flops)
+        return self._device_model.device(client).seconds_of(flops)
 
     def _is_hopeless(self, client: int) -> bool:
         """Return True if a client misses the round even without an upload, so it need not train."""
         settings, samples = self._plan.settings, self._plan.split(self._trial).train_sizes[client]
         bounds = batch_bounds(int(samples), settings.batch_size, settings.drop_last)
         training = self._training(client, self._epochs * bounds[-1][1])
-        least = sum((*self._parts[client], training, self._world.device(client).seconds_up(0)))
+        least = sum(
+            (*self._parts[client], training, self._device_model.device(client).seconds_up(0))
+        )
         return least > min(self._deadline, self._moment.stays(client))

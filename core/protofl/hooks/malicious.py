@@ -31,25 +31,27 @@ def _count(clients: int, share: float) -> int:
     return max(1, round(share * clients))
 
 
-class Wrapper(Protocol):
-    """A wrapper of a run."""
+class Transform(Protocol):
+    """A transform of a run."""
 
     name: str
     plugin: type
 
 
-def check_attacks(share: float, clients: int, wrappers: Sequence[Wrapper]) -> None:
+def check_attacks(share: float, clients: int, transforms: Sequence[Transform]) -> None:
     """Check that attacks and malicious clients come together, and that some clients are honest.
 
     Args:
         share: The share of malicious clients.
         clients: Clients M.
-        wrappers: The wrappers of the run; attacks have ``attack = True``.
+        transforms: The transforms of the run; attacks have ``attack = True``.
 
     Raises:
         UsageError: Attacks or malicious clients are missing, or no client is honest.
     """
-    attacks = [wrapper.name for wrapper in wrappers if getattr(wrapper.plugin, "attack", False)]
+    attacks = [
+        transform.name for transform in transforms if getattr(transform.plugin, "attack", False)
+    ]
     if attacks and not share:
         raise UsageError(
             f"--with {attacks[0]} is an attack, and no client is malicious",
@@ -58,7 +60,7 @@ def check_attacks(share: float, clients: int, wrappers: Sequence[Wrapper]) -> No
     if share and not attacks:
         raise UsageError(
             f"--malicious {share:g} is given, and no attack",
-            do="add --with sign-flip, or another attack of protofl list-plugins --kind wrapper",
+            do="add an attack: --with sign-flip (list-plugins --kind payload-transform)",
         )
     if share and _count(clients, share) >= clients:
         raise UsageError(
@@ -68,7 +70,7 @@ def check_attacks(share: float, clients: int, wrappers: Sequence[Wrapper]) -> No
 
 
 def checked_labels(found: Tensor, given: Tensor, num_classes: int) -> Tensor:
-    """Check training labels [n] that a wrapper returned.
+    """Check training labels [n] that a transform returned.
 
     Raises:
         RunFailure: The labels have another type, shape or range.
@@ -84,7 +86,7 @@ def checked_labels(found: Tensor, given: Tensor, num_classes: int) -> Tensor:
     elif isinstance(found, Tensor):
         came = f"{found.dtype} {list(found.shape)}"
     raise RunFailure(
-        f"a wrapper's train_labels returned {came}",
+        f"a transform's train_labels returned {came}",
         f"expected {given.dtype} {list(given.shape)} from 0 to {num_classes - 1}",
         "return a class for each given label",
     )

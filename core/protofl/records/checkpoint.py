@@ -94,15 +94,15 @@ class Commit:
             facts = {name: values[name] for name in _FACTS if name in values}
             facts |= {name: tuple(facts[name]) for name in ("holders", "record") if name in facts}
             files = {check_plain_name(n): Check.of_values(c) for n, c in values["checks"].items()}
-            found = cls(**facts, files=files)
-            if not files.keys() >= found._named:
+            result = cls(**facts, files=files)
+            if not files.keys() >= result._named:
                 raise KeyError
         except (KeyError, ValueError, TypeError, AttributeError):
             raise Damaged(f"{file} is damaged: it names no files") from None
-        if not found.clients:
-            return found
-        client_files = _read_table(file.parent / found.clients, files[found.clients])
-        return replace(found, client_files=client_files)
+        if not result.clients:
+            return result
+        client_files = _read_table(file.parent / result.clients, files[result.clients])
+        return replace(result, client_files=client_files)
 
     @property
     def text(self) -> str:
@@ -191,14 +191,14 @@ def _read_table(file: Path, check: Check) -> dict[int, Entry]:
     Raises:
         Damaged: The file was changed, or names no files.
     """
-    found: dict[int, Entry] = {}
+    result: dict[int, Entry] = {}
     try:
         for line in read_lines(file, check):
             for client, (name, *values) in line.items():
-                found[int(client)] = check_plain_name(name), Check.of_values(values)
+                result[int(client)] = check_plain_name(name), Check.of_values(values)
     except (ValueError, TypeError, AttributeError):
         raise Damaged(f"{file} is damaged: it names no files") from None
-    return found
+    return result
 
 
 class Checkpoint:

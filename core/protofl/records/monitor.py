@@ -93,12 +93,12 @@ class Monitor:
         broken = DIVERGED if reading.failure else UNFINISHED
         state = GOING_ON if held else FINISHED if entry.finished else broken
         try:
-            found = _follow(reading, entry, state)
+            result = _follow(reading, entry, state)
         except UsageError:  # damaged since the index has read it
             return RunStatus(path, entry, DAMAGED)
         if not held:
-            self._ended[path] = (entry, found)
-        return found
+            self._ended[path] = (entry, result)
+        return result
 
 
 def _runs_of(folder: Path) -> Path:

@@ -236,7 +236,7 @@ class Reading:
             return Reading(self.folder).problem
         if self.lost:
             return self.lost
-        manifest, found = self.folder / MANIFEST, ""
+        manifest, result = self.folder / MANIFEST, ""
         for _ in range(2):  # a run that resumes replaces the manifest before the record
             if not manifest.is_file() or "checks" not in table_of(manifest):
                 return ""  # a copy without its checkpoint, or of an early version
@@ -245,10 +245,10 @@ class Reading:
                 check.require((self.folder / METRICS).resolve(), grows=True)
                 return ""
             except Damaged as problem:
-                found = problem.what
+                result = problem.what
             except (KeyError, TypeError, ValueError):
-                found = f"{manifest} is damaged: it does not say how long the record is"
-        return found
+                result = f"{manifest} is damaged: it does not say how long the record is"
+        return result
 
     @property
     def interruption(self) -> str:

@@ -22,7 +22,7 @@ from protofl.records.reading import Reading
 from protofl.records.result import is_best
 from protofl.records.row import Row
 from protofl.system.files.atomic import write_json
-from protofl.system.files.checksums import Check, Damaged, Record, check_plain
+from protofl.system.files.checksums import Check, Damaged, RowFile, check_plain
 from protofl.system.files.home import expand_user
 from protofl.system.files.tables import unchanged_table
 from protofl.system.files.tensors import Packed, read_tensors, write_tensors
@@ -48,7 +48,7 @@ class RunFolder:
     def __post_init__(self) -> None:
         self._folder = self.path / "checkpoint"
         self._checkpoint = Checkpoint(self._folder)
-        self._record = Record(self.path / METRICS, Row)
+        self._record = RowFile(self.path / METRICS, Row)
 
     @property
     def rows(self) -> list[Row]:

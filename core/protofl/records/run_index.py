@@ -164,14 +164,14 @@ def _time(file: Path) -> float:
 
 
 def _stamps(path: Path) -> Stamps:
-    found = []
+    result = []
     for name in (CONFIG, METRICS, MANIFEST, SUMMARY):
         try:
             about = os.stat(path / name)
-            found.append([about.st_mtime_ns, about.st_size, about.st_ino])
+            result.append([about.st_mtime_ns, about.st_size, about.st_ino])
         except OSError:
-            found.append([])
-    return found
+            result.append([])
+    return result
 
 
 def _read(file: Path) -> dict[str, tuple[Stamps, IndexEntry]]:
@@ -228,20 +228,20 @@ def find_runs(word: str, runs: Path) -> list[Path]:
     if is_run(expand_user(word)):
         return [expand_user(word)]
     there = runs_in(expand_user(runs))
-    if found := [path for path in there if path.name == word]:
-        return found
+    if result := [path for path in there if path.name == word]:
+        return result
     if asked := _IDENTITY.fullmatch(word):
         digits, seed = asked.groups()
         own = {p: told.identity for p, told in there.items() if seed in (None, str(told.seed))}
-        if found := [path for path, identity in own.items() if identity.startswith(digits)]:
-            identities = {own[path] for path in found}
+        if result := [path for path, identity in own.items() if identity.startswith(digits)]:
+            identities = {own[path] for path in result}
             if len(identities) > 1:
                 raise UsageError(
                     f"{word}: runs of {len(identities)} identities (in {runs}) begin with it",
                     f"they are {', '.join(sorted(identities)[:5])}",
                     "write more of the digits",
                 )
-            return found
+            return result
     if expand_user(word).exists():
         Reading.of(word)  # says what it is in place of a run
     names = [path.name for path in there] + [told.identity[:8] for told in there.values()]

@@ -128,7 +128,7 @@ class Config(_Form):
     use: dict[str, str] = {}
     add: list[str] = []
     drop: list[str] = []
-    wrappers: list[str] = []
+    transforms: list[str] = []
     block: list[str] = []
     measure: list[str] = []
     metrics: list[str] = []

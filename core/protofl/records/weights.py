@@ -22,7 +22,7 @@ class Weights:
     Attributes:
         trial: The trial.
         round: The round.
-        server: The server's tensors by their names: ``knowledge/NAME``, ``module/OWNER/NAME/*``.
+        server: The server's tensors by their names: ``global_state/NAME``, ``module/OWNER/NAME/*``.
         clients: {client: its tensors by their names}, ``model/*`` its weights, of the clients that
             have trained; others are what their seed made them.
     """

@@ -1,8 +1,8 @@
 """Engine and backend of a run with ``--engine auto`` and ``--backend auto``: the one place.
 
 `choose_engine` and `choose_backend` take a plan and measurements, and return the plan with the
-choice. The engine is ``captured`` on CUDA if it proves itself in the first steps of the run, else
-``eager``. The backend follows from the work that the dry step or finished rounds measured.
+choice. The engine is ``cuda-graphs`` on CUDA if it proves itself in the first steps of the run,
+else ``eager``. The backend follows from the work that the dry run or finished rounds measured.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import torch
 
 from protofl.federation.host import Host
 from protofl.federation.plan import Plan
-from protofl.federation.stages import Workload
+from protofl.federation.round_stages import Workload
 from protofl.hooks.models.flops import seconds_of_step
 from protofl.records.row import Row
-from protofl.runs.dry_step.dry_run import for_dry_rounds, two_dry_rounds
+from protofl.runs.dry_run.short_rounds import for_dry_rounds, two_dry_rounds
 from protofl.system.machine import usable_cores
 
 TOLERANCE = 1e-3
@@ -40,7 +40,7 @@ class Tried:
     weights: list[torch.Tensor]
 
 
-def choose_engine(plan: Plan, note: Callable[[str], None], fast: str = "captured") -> Plan:
+def choose_engine(plan: Plan, note: Callable[[str], None], fast: str = "cuda-graphs") -> Plan:
     """Return a plan with an engine in place of ``auto``, and report the choice in a line.
 
     Args:
@@ -50,11 +50,11 @@ def choose_engine(plan: Plan, note: Callable[[str], None], fast: str = "captured
     """
     if plan.settings.engine != "auto":
         return plan
-    why = "without --dry-step nothing is compared"
-    if plan.settings.dry_step:
+    why = "with --no-dry-run nothing is compared"
+    if plan.settings.dry_run:
         try:
             eager = _tried(plan.choosing("engine", "eager"))
-        except Exception:  # the dry step words what is wrong with the run
+        except Exception:  # the dry run words what is wrong with the run
             why = "the run's first steps fail"
         else:
             try:
@@ -102,8 +102,8 @@ TRAINING = ("train", "prototypes")
 """Stages of a round that grow with the mini-batches of training."""
 
 
-def seconds_of_dry_step(plan: Plan, row: Row) -> float:
-    """Return the seconds of all training in one process, from the second round of the dry step.
+def seconds_of_dry_run(plan: Plan, row: Row) -> float:
+    """Return the seconds of all training in one process, from the second round of the dry run.
 
     Args:
         plan: The run.
@@ -128,7 +128,7 @@ def seconds_left(plan: Plan, rows: Sequence[Row]) -> float:
 def begins_early(plan: Plan) -> bool:
     """Return True if the run looks long enough for worker processes, before anything is measured.
 
-    The workers of such a run then load their libraries while the dry step works. The dry step
+    The workers of such a run then load their libraries while the dry run works. The dry run
     measures the work, and `choose_backend` has the last word.
     """
     info, s, load = plan.info, plan.settings, Workload(plan, 0)
@@ -144,7 +144,7 @@ def begins_early(plan: Plan) -> bool:
                 map(info.architecture_of, range(info.num_clients))
             )
         ]
-    except Exception:  # the dry step words what is wrong with a model
+    except Exception:  # the dry run words what is wrong with a model
         return False
     share = info.participants / info.num_clients
     return _saved(sum(seconds) * s.rounds * s.trials * share, plan) > STARTUP
@@ -167,7 +167,7 @@ def choose_backend(
     Args:
         plan: The run; unchanged if the user chose its backend.
         rows: Its finished rounds.
-        tried: The second round of the dry step, if it was measured. Without it and without finished
+        tried: The second round of the dry run, if it was measured. Without it and without finished
             rounds the backend is ``process``.
         note: Takes the line.
     """
@@ -175,7 +175,7 @@ def choose_backend(
         return plan
     if not (rows or tried):
         return plan.choosing("backend", "process")
-    seconds = seconds_left(plan, rows) if rows else seconds_of_dry_step(plan, tried[0])
+    seconds = seconds_left(plan, rows) if rows else seconds_of_dry_run(plan, tried[0])
     about = f"about {seconds:.0f} s of training"
     if _saved(seconds, plan) > STARTUP:
         note(f"backend process: {about} in {_hosts(plan)} worker processes")

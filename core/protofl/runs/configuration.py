@@ -24,8 +24,8 @@ def config_of(plan: Plan, *, tried: bool = False, notes: Sequence[str] = ()) -> 
 
     Args:
         plan: The run.
-        tried: Whether there was a dry step, so that it is known what hooks ask for.
-        notes: Lines of the dry step for the user.
+        tried: Whether there was a dry run, so that it is known what hooks ask for.
+        notes: Lines of the dry run for the user.
     """
     # Numbers that clients are trained together for depend on which host has them.
     held = {"backend", "profile"} if plan.choices["engine"].trains_groups else set()

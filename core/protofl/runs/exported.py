@@ -197,12 +197,12 @@ def _array(path: Path) -> np.ndarray:
         UsageError: The file has no such array.
     """
     with path.open("rb") as file:
-        found = open_arrays(file, path)
-        if isinstance(found, np.ndarray):
-            return found
+        result = open_arrays(file, path)
+        if isinstance(result, np.ndarray):
+            return result
         for name in ("x", "x_test"):
-            if name in found:
-                return np.asarray(found[name])
+            if name in result:
+                return np.asarray(result[name])
         raise UsageError(
-            f"{path} has no array x or x_test", f"its arrays: {', '.join(sorted(found))}"
+            f"{path} has no array x or x_test", f"its arrays: {', '.join(sorted(result))}"
         )

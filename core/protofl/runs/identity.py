@@ -35,14 +35,14 @@ from protofl.system.sources import UNKNOWN
 def file_digests(plan: Plan) -> dict[str, str]:
     """Return {option: SHA-256} of the files of a run's options.
 
-    These are the files of ``--selection``, ``--world``, ``--text-encoder`` and ``--init``, and
+    These are the files of ``--sampling``, ``--devices``, ``--text-encoder`` and ``--init``, and
     those that options of the generator and the model group name, ``generator.weights``.
 
     Raises:
         UsageError: One can't be read.
     """
     files: dict[str, tuple[str, Path]] = {}
-    for option in ("selection", "world", "text_encoder"):
+    for option in ("sampling", "devices", "text_encoder"):
         choice = plan.choices.get(CHOOSING[option])
         if choice is not None and getattr(choice.plugin, "argument", None) == "path":
             path, shown = Path(choice.argument), f"{flag_of(option)} {choice.text}"
@@ -120,10 +120,10 @@ def _defaults_beside(config: Config) -> dict[str, Any]:
         usual = kind.model_validate({name: getattr(config, name) for name in given})
     except ValidationError:  # some that have no default by themselves have none together
         return {}
-    found = usual.model_dump(mode="json", by_alias=True)
-    if "variant" in found:
-        found["variant"] = kind.model_fields["variant"].default
-    return found
+    result = usual.model_dump(mode="json", by_alias=True)
+    if "variant" in result:
+        result["variant"] = kind.model_fields["variant"].default
+    return result
 
 
 def used_in(config: Mapping[str, Any], defaults: Defaults) -> Used:
@@ -160,21 +160,21 @@ def not_recorded(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         was: What the recorded run's ``config.json`` holds.
         now: What that of the wanted one would hold.
     """
-    found, whole = list[str](), set[str]()
+    result, whole = list[str](), set[str]()
     for option in RECORDING:
         wanted, there, flag = now.get(option), was.get(option), flag_of(option)
         if isinstance(wanted, list):
             missing = [name for name in wanted if name not in (there or [])]
-            found += [f"it was made without {flag} {','.join(missing)}"] if missing else []
+            result += [f"it was made without {flag} {','.join(missing)}"] if missing else []
             whole |= {option} if wanted and not missing else set()
         elif isinstance(wanted, bool):
-            found += [f"it was made without {flag}"] if wanted and not there else []
+            result += [f"it was made without {flag}"] if wanted and not there else []
         elif option.partition("_")[0] in whole:  # how something is recorded
-            found += _lines("--", {option: there}, {option: wanted})
+            result += _lines("--", {option: there}, {option: wanted})
     for metric in now.get("metrics") or []:
         if was.get("options", {}).get(metric, {}) != now.get("options", {}).get(metric, {}):
-            found.append(f"it was made with another --set {metric}.…")
-    return found
+            result.append(f"it was made with another --set {metric}.…")
+    return result
 
 
 def _without_place(option: str, value: Any, config: Mapping[str, Any]) -> Any:  # noqa: ANN401

@@ -1,4 +1,4 @@
-"""The life of a run: plan, dry step, training and summary of a request."""
+"""The life of a run: plan, dry run, training and summary of a request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from protofl.federation.events import Progress
 from protofl.federation.federation import Federation
 from protofl.federation.participation import Participation
 from protofl.federation.plan import Plan
-from protofl.federation.pools import Pool, keep_files
+from protofl.federation.pool_interface import Pool, keep_files
 from protofl.federation.resolution import parts_of
 from protofl.hooks.views.snapshots import pack_server
 from protofl.records.failure import record_divergence
@@ -103,7 +103,7 @@ def _start(
 
 @contextmanager
 def _large_samples_named(plan: Plan) -> Iterator[None]:
-    """Name large samples as a cause, if NaN or infinity stops a run or its dry step."""
+    """Name large samples as a cause, if NaN or infinity stops a run or its dry run."""
     try:
         yield
     except ProtoflError as error:
@@ -156,7 +156,7 @@ class _Lifecycle:
                     done = {(row.trial, row.round) for row in self.folder.rows}
                     federation.observer = Observer(plan, self.folder.path, done, self._note)
                 if "flops" in plan.settings.measure:
-                    from protofl.runs.dry_step.dry_run import count_flops
+                    from protofl.runs.dry_run.short_rounds import count_flops
 
                     federation.flops = count_flops(plan)
                 for trial, first in self._remaining():
@@ -174,11 +174,11 @@ class _Lifecycle:
 
     @contextmanager
     def _ready(self) -> Iterator[tuple[Plan, Pool, dict[str, Any]]]:
-        """Run the dry step, then open the hosts; yield plan, hosts and what the gate has learned.
+        """Do the dry run, then open the hosts; yield plan, hosts and the learned payload rules.
 
-        With ``--backend auto`` the dry step measures the work, from which the backend follows.
+        With ``--backend auto`` the dry run measures the work, from which the backend follows.
         Worker processes that are certain, or likely, load their libraries while it works. Whatever
-        ends the block, an error of the dry step or an interruption too, ends the workers.
+        ends the block, an error of the dry run or an interruption too, ends the workers.
         """
         plan, likely = self.plan, self.plan
         if plan.settings.backend == "auto":
@@ -209,24 +209,24 @@ class _Lifecycle:
     def _note(self, line: str) -> None:
         self.progress(events.Note(line))
 
-    def _note_of_dry_step(self, line: str) -> None:
+    def _note_of_dry_run(self, line: str) -> None:
         """Report a note that is also recorded."""
         self._notes.append(line)
         self._note(line)
 
     def _config(self) -> dict[str, Any]:
-        return config_of(self.plan, tried=self.plan.settings.dry_step, notes=self._notes)
+        return config_of(self.plan, tried=self.plan.settings.dry_run, notes=self._notes)
 
     def _before_the_first_round(self) -> dict[str, Any]:
-        """Run the dry step and create the folder, while the hosts start."""
+        """Do the dry run and create the folder, while the hosts start."""
         plan, sums, learned = self.plan, self.profile.sums, dict[str, Any]()
         begins = any(first == 0 for _, first in self._remaining())
-        if plan.settings.dry_step and begins:
-            from protofl.runs.dry_step.dry_run import dry_step  # a resumed run does without
+        if plan.settings.dry_run and begins:
+            from protofl.runs.dry_run.short_rounds import dry_run  # a resumed run does without
 
-            self.progress(events.DryStepStarted())
-            with sums.span("dry step", "start"):
-                learned = dry_step(plan, self._note_of_dry_step, self._tried.append)
+            self.progress(events.DryRunStarted())
+            with sums.span("dry run", "start"):
+                learned = dry_run(plan, self._note_of_dry_run, self._tried.append)
         if path := self.request.save_recipe:
             parts = parts_of(plan.composition, plan.choices)
             write_recipe(path, typed_in(plan.settings, parts, self.request.options))

@@ -17,8 +17,8 @@ from protofl.data.npz import read_arrays
 from protofl.data.preparation import Preparation
 from protofl.errors import UsageError, unknown
 from protofl.federation.evaluation import counted, figures_of
-from protofl.federation.inputs import load_data, options_like
 from protofl.federation.plan import Plan
+from protofl.federation.run_data import load_data, options_like
 from protofl.hooks.plugin.members import Choice, choose
 from protofl.hooks.wire.payload import Payload
 from protofl.records.reading import Reading

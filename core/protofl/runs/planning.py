@@ -16,7 +16,7 @@ from protofl.system.torch_state import standard_torch
 def plan_run(request: Request, note: Callable[[str], None], data: Dataset | None = None) -> Plan:
     """Return the plan of a request, checked: what it asks for can be done with these data.
 
-    Its engine is chosen. ``--backend auto`` remains until the dry step has measured the work
+    Its engine is chosen. ``--backend auto`` remains until the dry run has measured the work
     (`protofl.runs.automatic_choices`).
 
     Args:

@@ -25,7 +25,7 @@ Extra = dict[tuple[str, str], type]
 """Plugin classes that are not installed, {(kind, name): class}."""
 
 _FILE = re.compile(r"(.+?\.py):([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?::(.*))?", re.DOTALL)
-_LISTS = {"with": "wrapper", "wrappers": "wrapper", **SEVERAL}
+_LISTS = {"with": "payload-transform", "transforms": "payload-transform", **SEVERAL}
 _MODULE = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*):([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)()")
 
 
@@ -118,18 +118,18 @@ def _place(kind: str, text: str) -> tuple[str, str]:
     place, name, argument = found.groups()
     if place.endswith(".py") and found.re is _FILE:
         return f"{expand_user(place).resolve()}:{name}", argument
-    if "." not in place and kind not in ("method", "wrapper"):
+    if "." not in place and kind not in ("method", "payload-transform"):
         return "", ""  # NAME:ARGUMENT
     return f"{place}:{name}", argument
 
 
 def places_in(typed: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return {option: places of classes that it names}; nothing is imported."""
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
 
     def collect(option: str, kind: str, value: Any) -> Any:  # noqa: ANN401 - of any type
         if isinstance(value, str) and (place := _place(kind, value)[0]):
-            found.setdefault(option, []).append(place)
+            result.setdefault(option, []).append(place)
         return value
 
     with_names(typed, collect)
@@ -140,7 +140,7 @@ def places_in(typed: Mapping[str, Any]) -> dict[str, list[str]]:
                 collect(f"{option}.{label}", "method", str(place))
         for item in [] if isinstance(given, Mapping) else _list(given):
             collect(option, "method", _of_kind(item)[1])
-    return found
+    return result
 
 
 def with_names(typed: Mapping[str, Any], name: Callable[[str, str, Any], Any]) -> dict[str, Any]:
@@ -268,11 +268,11 @@ def kind_of(plugin: type) -> str:
     """
     marked = marked_hooks(plugin)
     wraps = any(options.get("wrapper") for options in marked.values())
-    wraps |= bool({*marked} & ({*spec_hooks("wrapper")} - {*spec_hooks("method")}))
+    wraps |= bool({*marked} & ({*spec_hooks("payload-transform")} - {*spec_hooks("method")}))
     wraps |= getattr(plugin, "attack", False)
-    if wraps and {*marked} <= {*spec_hooks("wrapper")}:
-        return "wrapper"
-    kinds = [k for k in KINDS if k != "wrapper" and {*marked} & {*spec_hooks(k)}]
+    if wraps and {*marked} <= {*spec_hooks("payload-transform")}:
+        return "payload-transform"
+    kinds = [k for k in KINDS if k != "payload-transform" and {*marked} & {*spec_hooks(k)}]
     if len(kinds) != 1:
         what = "no hook" if not kinds else f"hooks of several kinds: {', '.join(kinds)}"
         raise UsageError(

@@ -93,8 +93,8 @@ class Notebook(Lines):
     def __call__(self, event: Event) -> None:
         """Take an event."""
         match event:
-            case events.DryStepStarted():
-                self._draw("dry step: two short rounds of two clients, before the first")
+            case events.DryRunStarted():
+                self._draw("dry run: two short rounds of two clients, before the first")
             case events.RoundStarted():
                 assert self._settings is not None
                 self._where = where(event.trial, event.round, self._settings)

@@ -75,10 +75,10 @@ def run(
         "config": config,
         "save_recipe": save_recipe,
     }
-    return carry_out({**typed, "set": set, **options}, reuse=reuse, progress=progress, **places)
+    return run_named({**typed, "set": set, **options}, reuse=reuse, progress=progress, **places)
 
 
-def carry_out(
+def run_named(
     typed: Mapping[str, Any],
     *,
     progress: Progress | bool,
@@ -161,7 +161,7 @@ class Session:
         own = {name: options.pop(name) for name in _PLACES if name in options}
         progress = options.pop("progress", True)
         try:
-            return carry_out(options, progress=progress, idle=self._idle, **own)
+            return run_named(options, progress=progress, idle=self._idle, **own)
         except BaseException:
             self._idle.close()  # a host may be in the middle of something
             raise

@@ -45,14 +45,14 @@ def named_in(options: Mapping[str, Any]) -> PluginNames:
     for text in options.get("add", ()):
         hook, sign, method = text.partition("=")
         methods.add(method.partition(".")[0] if sign else hook.partition(".")[0])
-    found = {("method", name) for name in methods if name}
-    found |= {("wrapper", name) for name in options.get("wrappers", ())}
+    result = {("method", name) for name in methods if name}
+    result |= {("payload-transform", name) for name in options.get("transforms", ())}
     for option, kind in SEVERAL.items():
-        found |= {(kind, name) for name in read_names(options.get(option, []))}
+        result |= {(kind, name) for name in read_names(options.get(option, []))}
     for option, kind in CHOOSING.items():
         name = str(options.get(option) or "").partition(":")[0]
-        found |= {(kind, name)} if name not in ("", "auto", "none") else set()
-    return found
+        result |= {(kind, name)} if name not in ("", "auto", "none") else set()
+    return result
 
 
 def missing(named: PluginNames) -> list[tuple[str, str]]:
@@ -63,7 +63,7 @@ def missing(named: PluginNames) -> list[tuple[str, str]]:
 
 def lacking(distribution: str) -> list[str]:
     """Return the requirements of a distribution that are not installed."""
-    found = []
+    result = []
     try:
         requirements = importlib.metadata.requires(distribution) or []
     except importlib.metadata.PackageNotFoundError:
@@ -72,8 +72,8 @@ def lacking(distribution: str) -> list[str]:
         wanted, _, marker = text.partition(";")
         name = re.split(r"[\s<>=!~\[(]", wanted.strip())[0]
         if "extra" not in marker and not any(importlib.metadata.distributions(name=name)):
-            found.append(wanted.strip())
-    return found
+            result.append(wanted.strip())
+    return result
 
 
 def check_needs(
@@ -252,8 +252,8 @@ def written(options: Mapping[str, Any]) -> dict[str, Any]:
     found = {key: options[key] for key in ("method", *options) if key in OPTIONS}
     found = {k: v for k, v in found.items() if OPTIONS[k].recipe and v not in (None, [], {})}
     use, options_ = found.pop("use", {}), found.pop("options", {})
-    if "wrappers" in found:
-        found["with"] = found.pop("wrappers")
+    if "transforms" in found:
+        found["with"] = found.pop("transforms")
     if use:
         found["use"] = dict(use)
     set_ = {f"{name}.{key}": v for name, values in options_.items() for key, v in values.items()}
@@ -266,5 +266,5 @@ def describe(options: Mapping[str, Any]) -> str:
     parts += [f"{hook} of {donor}" for hook, donor in options.get("use", {}).items()]
     parts += [f"{' of '.join(item.split('='))} added" for item in options.get("add", ())]
     parts += [f"{term} dropped" for term in options.get("drop", ())]
-    parts += [f"wrapped in {name}" for name in options.get("wrappers", ())]
+    parts += [f"wrapped in {name}" for name in options.get("transforms", ())]
     return ", ".join(parts)

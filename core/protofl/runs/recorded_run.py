@@ -261,12 +261,12 @@ class Run(Reading):
             load_weights(model, kept.clients[client], "model")
         return model.eval()
 
-    def knowledge(self, which: str = "last", trial: int = 0) -> dict[str, Tensor]:
-        """Return the server's knowledge at the end of a round (names: docs/reference/wire.md).
+    def global_state(self, which: str = "last", trial: int = 0) -> dict[str, Tensor]:
+        """Return the server's global state at the end of a round (names: docs/reference/wire.md).
 
         See `model` for arguments and errors.
         """
-        server, start = self.weights(which, trial, []).server, "knowledge/"
+        server, start = self.weights(which, trial, []).server, "global_state/"
         return {k.removeprefix(start): t for k, t in server.items() if k.startswith(start)}
 
     def predict(

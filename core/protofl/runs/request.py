@@ -1,7 +1,7 @@
 """Requests: the options of a run by name, who set which, and the settings that they make.
 
-`read_request` is the one door of the command line, of programs, studies and sweeps. Typed options
-win over those of a file, and these over those of a recipe.
+`read_request` is the one door of the command line, of programs, reproductions and sweeps. Typed
+options win over those of a file, and these over those of a recipe.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from protofl.records.layout import name_of
 from protofl.records.row import Row
 from protofl.records.run_index import IndexEntry, runs_in
 from protofl.runs.configuration import config_of, folder_words
-from protofl.runs.dry_step.dry_run import dry_step
+from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.runs.identity import (
     RECORDING,
     as_then,
@@ -185,8 +185,8 @@ class RequestedRun:
 
     @cached_property
     def _asks_for_rounds(self) -> bool:
-        """True if hooks read the number of rounds, found by the dry step."""
-        dry_step(self.plan)
+        """True if hooks read the number of rounds, found by the dry run."""
+        dry_run(self.plan)
         return "rounds" in self.plan.info.asked
 
     def failed_before(self, run: Run) -> Failure | None:

@@ -235,14 +235,14 @@ def with_more(folder: RunFolder, recorded: Mapping[str, Any], plan: Plan) -> Run
         )
     if not again:
         return folder
-    found = RunFolder.reopen(folder.path, extend=True, back=True)
-    if len(found.rows) == len(folder.rows):
+    result = RunFolder.reopen(folder.path, extend=True, back=True)
+    if len(result.rows) == len(folder.rows):
         raise UsageError(
             f"--rounds {rounds}: round {most - 1} would have to be trained again without the "
             "evaluation of a last round, and the round before it is not kept any more",
             do=_ANEW,
         )
-    return found
+    return result
 
 
 def asks_for_more(recorded: Mapping[str, Any], plan: Plan) -> bool:
@@ -259,9 +259,9 @@ def _check_independent(before: int, plan: Plan) -> None:
             f"with --set {horizon}=N from the beginning a run can go on",
             _ANEW,
         )
-    from protofl.runs.dry_step.dry_run import dry_step  # only for more rounds
+    from protofl.runs.dry_run.short_rounds import dry_run  # only for more rounds
 
-    dry_step(plan)
+    dry_run(plan)
     if "rounds" in plan.info.asked:
         raise UsageError(
             f"--rounds {plan.settings.rounds}: {plan.settings.method} depends on the number of "

@@ -26,9 +26,9 @@ from protofl.federation.plan import Plan
 from protofl.federation.round_totals import Totals
 from protofl.federation.server_side import ServerSide
 from protofl.hooks.models.modules import CombinedModule
-from protofl.hooks.transport.gates import DownloadGate
+from protofl.hooks.transport.payload_validation import DownloadValidation
 from protofl.hooks.views.client import Client
-from protofl.hooks.views.records import ClientRecord
+from protofl.hooks.views.client_state import ClientState
 from protofl.hooks.views.snapshots import unpack_client, unpack_server
 from protofl.records.reading import Reading
 from protofl.records.weights import kept_round
@@ -53,7 +53,7 @@ class Scorer(nn.Module):
         whole: The client's model and the modules that methods gave it.
     """
 
-    def __init__(self, plan: Plan, record: ClientRecord, preparation: Preparation | None) -> None:
+    def __init__(self, plan: Plan, record: ClientState, preparation: Preparation | None) -> None:
         super().__init__()
         self._plan, self._record, self.preparation = plan, record, preparation
         slots = {m: {n: s.module for n, s in own.items()} for m, own in record.modules.items()}
@@ -107,8 +107,8 @@ def scorer_of(
     preparation: Preparation | None,
 ) -> Scorer:
     """Restore one client; see `scorers_of`."""
-    [(_, found)] = scorers_of(plan, reading, [client], which, trial, preparation)
-    return found
+    [(_, result)] = scorers_of(plan, reading, [client], which, trial, preparation)
+    return result
 
 
 def scorers_of(
@@ -170,10 +170,10 @@ def scorer_with(
     if file is not None:
         unpack_client(record, read_tensors(file))
     declared = plan.composition.declarations("download_payload")
-    gate = DownloadGate(plan.info, declared, plan.composition.download, dry=False)
+    validation = DownloadValidation(plan.info, declared, plan.composition.download, dry=False)
     view = Client(record, plan.composition.main)
     with error_context(f"download, client {client}"):
-        record.received, record.round = gate(blob, view), number
+        record.received, record.round = validation(blob, view), number
         plan.composition.lifecycle("receive", client=view)
     return Scorer(plan, record, preparation)
 
@@ -208,13 +208,13 @@ def raw_samples(
             )
         words = preparation.words
         return torch.from_numpy(words.ids(words.split(text) for text in array))
-    found = torch.from_numpy(joined_samples([(array, source)], sample.kind))
-    if tuple(found.shape[1:]) != sample.shape:
+    result = torch.from_numpy(joined_samples([(array, source)], sample.kind))
+    if tuple(result.shape[1:]) != sample.shape:
         raise UsageError(
-            f"{source} are {shape_text(found.shape[1:])}, the data set has {sample}",
+            f"{source} are {shape_text(result.shape[1:])}, the data set has {sample}",
             do="give samples in the form of the data set, also if it is one sample: x[None]",
         )
-    if found.dtype != dtype:
+    if result.dtype != dtype:
         stored, has = (str(each).removeprefix("torch.") for each in (dtype, array.dtype))
         pixels = " with pixels from 0 to 255" if dtype == torch.uint8 else ""
         raise UsageError(
@@ -222,12 +222,12 @@ def raw_samples(
             "other numbers would be read as pixels that are normalised already",
             f"convert them to the range of the data set: {stored}",
         )
-    if sample.vocabulary and found.numel():
-        least, most = (int(bound) for bound in found.aminmax())
+    if sample.vocabulary and result.numel():
+        least, most = (int(bound) for bound in result.aminmax())
         if least < 0 or most >= sample.vocabulary:
             known = f"the data set's go from 0 to {sample.vocabulary - 1}"
             raise UsageError(f"{source}: token ids from {least} to {most}", known)
-    return found
+    return result
 
 
 ENDINGS = (".safetensors", ".pt2", ".onnx")

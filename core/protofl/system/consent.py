@@ -1,9 +1,9 @@
 """Consent to code: the files and modules whose classes this command line or program allowed.
 
-The place of a class may come from a file that protofl reads: a study, a configuration, a sweep, a
-recipe or a run folder. Importing the class runs code, so it needs consent: the place itself on the
-command line or among a program's arguments, or ``--trust-code PATH``. Worker processes inherit the
-consents of the process that starts them.
+The place of a class may come from a file that protofl reads: a reproduction, a configuration, a
+sweep, a recipe or a run folder. Importing the class runs code, so it needs consent: the place
+itself on the command line or among a program's arguments, or ``--trust-code PATH``. Worker
+processes inherit the consents of the process that starts them.
 """
 
 from __future__ import annotations

@@ -25,18 +25,18 @@ class InterpreterState:
 
     def restore(self) -> list[str]:
         """Restore the state; return the changes, such as "changed the recursion limit to 50"."""
-        found = self._torch.restore()
+        result = self._torch.restore()
         if (limit := sys.getrecursionlimit()) != self._limit:
             sys.setrecursionlimit(self._limit)
-            found.append(f"changed the recursion limit to {limit}")
+            result.append(f"changed the recursion limit to {limit}")
         with suppress(OSError):
             if self._folder and os.getcwd() != self._folder:
                 os.chdir(self._folder)
-                found.append("changed the current folder")
-        found += ["closed the standard output"] * self._reopen()
+                result.append("changed the current folder")
+        result += ["closed the standard output"] * self._reopen()
         if self._copy >= 0:
             os.close(self._copy)
-        return found
+        return result
 
     def _reopen(self) -> bool:
         """Open the standard output again; return True if it was closed."""

@@ -42,15 +42,15 @@ def load(place: str, whose: str = "") -> type:
             do="give it again: protofl.run(CLASS, …), or write it into a file of its own",
         )
     name, _, inner = place.rpartition(":")
-    found: Any = _module_of_file(name) if name.endswith(".py") else _module(name)
-    classes = [n for n, v in vars(found).items() if isinstance(v, type)]
+    result: Any = _module_of_file(name) if name.endswith(".py") else _module(name)
+    classes = [n for n, v in vars(result).items() if isinstance(v, type)]
     for part in inner.split("."):
-        if not hasattr(found, part):
+        if not hasattr(result, part):
             raise unknown(f"class in {name}:", inner, classes, f"write {name}:CLASS")
-        found = getattr(found, part)
-    if not isinstance(found, type):
-        raise UsageError(f"{place} is {found!r}", do="name a class with hooks")
-    return found
+        result = getattr(result, part)
+    if not isinstance(result, type):
+        raise UsageError(f"{place} is {result!r}", do="name a class with hooks")
+    return result
 
 
 def place_of_class(plugin: type) -> str:

@@ -52,27 +52,27 @@ class TorchState:
 
     def restore(self) -> list[str]:
         """Restore the state; return the changes, such as "entered torch.autocast"."""
-        now, found = TorchState(), list[str]()
+        now, result = TorchState(), list[str]()
         if now.dtype != self.dtype:
             torch.set_default_dtype(self.dtype)
-            found.append(
+            result.append(
                 f"changed torch's default dtype to {str(now.dtype).removeprefix('torch.')}"
             )
         if now.device != self.device:
             torch.set_default_device(None)
             if torch.get_default_device() != self.device:
                 _enter(self.device)
-            found.append(f"changed torch's default device to {now.device}")
+            result.append(f"changed torch's default device to {now.device}")
         if now.inference != self.inference:
             _enter(torch.inference_mode(self.inference))
-            found.append(f"{'entered' if now.inference else 'left'} torch.inference_mode")
+            result.append(f"{'entered' if now.inference else 'left'} torch.inference_mode")
         elif now.grad != self.grad:
-            found.append(f"switched torch's gradients {'on' if now.grad else 'off'}")
+            result.append(f"switched torch's gradients {'on' if now.grad else 'off'}")
         torch.set_grad_enabled(self.grad)
         if (now.casts, now.depth, now.caches) != (self.casts, self.depth, self.caches):
             self._restore_autocast(now.depth)
-            found.append("changed torch.autocast")
-        return found
+            result.append("changed torch.autocast")
+        return result
 
     def _restore_autocast(self, depth: int) -> None:
         for kind, (enabled, dtype) in self.casts.items():

@@ -17,28 +17,30 @@ Start with ``contract.py``.
 """
 
 from protofl.testing.backends import BackendContract
+from protofl.testing.client_samplers import ClientSamplerContract
 from protofl.testing.commands import CommandContract
 from protofl.testing.contract import Contract, Finding, checks_of, expect, run_checks, skip
 from protofl.testing.datasets import DatasetContract
+from protofl.testing.device_models import DeviceModelContract
 from protofl.testing.engines import EngineContract
 from protofl.testing.groups import ModelGroupContract
 from protofl.testing.image_generators import GeneratorContract
 from protofl.testing.methods import MethodContract
 from protofl.testing.metrics import MetricContract
 from protofl.testing.partitioners import PartitionerContract
+from protofl.testing.payload_transforms import PayloadTransformContract
 from protofl.testing.recipes import RecipeContract
-from protofl.testing.selections import SelectionContract
 from protofl.testing.text_encoders import TextEncoderContract
 from protofl.testing.trackers import TrackerContract
-from protofl.testing.worlds import WorldContract
-from protofl.testing.wrappers import WrapperContract
 
 __all__ = [
     "CONTRACTS",
     "BackendContract",
+    "ClientSamplerContract",
     "CommandContract",
     "Contract",
     "DatasetContract",
+    "DeviceModelContract",
     "EngineContract",
     "Finding",
     "GeneratorContract",
@@ -46,12 +48,10 @@ __all__ = [
     "MetricContract",
     "ModelGroupContract",
     "PartitionerContract",
+    "PayloadTransformContract",
     "RecipeContract",
-    "SelectionContract",
     "TextEncoderContract",
     "TrackerContract",
-    "WorldContract",
-    "WrapperContract",
     "checks_of",
     "expect",
     "run_checks",
@@ -67,10 +67,10 @@ CONTRACTS: dict[str, type[Contract]] = {
         DatasetContract,
         GeneratorContract,
         TextEncoderContract,
-        WrapperContract,
+        PayloadTransformContract,
         MetricContract,
-        SelectionContract,
-        WorldContract,
+        ClientSamplerContract,
+        DeviceModelContract,
         TrackerContract,
         EngineContract,
         BackendContract,
@@ -78,4 +78,5 @@ CONTRACTS: dict[str, type[Contract]] = {
         CommandContract,
     )
 }
-"""The contract of each kind but studies: that one is `protofl_workbench.studies.study_contract`."""
+"""The contract of each kind but reproductions: that one is
+`protofl_workbench.reproductions.reproduction_contract`."""

@@ -11,7 +11,7 @@ from protofl.errors import ProtoflError, UsageError
 from protofl.federation.federation import Federation
 from protofl.federation.jobs import Evaluate, EvaluateReply, StartTrial, Train
 from protofl.federation.plan import Plan
-from protofl.federation.pools import Pool
+from protofl.federation.pool_interface import Pool
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, refusal, skip
 
@@ -74,12 +74,12 @@ class BackendContract(Contract):
         """The record of two rounds, without what may differ between equal runs."""
         federation = Federation(plan, pool)
         federation.start_trial(0)
-        found = []
+        result = []
         for number in range(2):
             line = dict(federation.round(number)[0])
             del line["seconds"]
-            found.append({**line, "clients": dict(federation.client_accuracy)})
-        return found
+            result.append({**line, "clients": dict(federation.client_accuracy)})
+        return result
 
     def test_it_gives_the_same_results(self) -> None:
         """Rounds are those of one host in this process, to the last bit, with 1 and 2 workers."""

@@ -1,4 +1,4 @@
-"""Contract of wrappers that encode and decode payloads."""
+"""Contract of transforms that encode and decode payloads."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _most(tensor: Tensor) -> float:
 
 
 class CodingChecks(Contract):
-    """The checks of what a wrapper encodes and decodes; without such hooks they are left out."""
+    """The checks of what a transform encodes and decodes; without such hooks they are left out."""
 
     def two_sides(self) -> Iterator[tuple[toy.Toy, Codec, dict[str, object], dict[str, object]]]:
         """Yield for each encoded direction a federation, the codec, the sender and the receiver."""
@@ -137,7 +137,7 @@ class CodingChecks(Contract):
                         continue  # what passes has been held against its form
 
     def test_its_state_can_be_kept(self) -> None:
-        """The state that the wrapper keeps at a client survives a file."""
+        """The state that the transform keeps at a client survives a file."""
         for found, codec, sender, _ in self.two_sides():
             if codec.direction == "download":
                 continue
@@ -151,7 +151,7 @@ class CodingChecks(Contract):
 
 
 def decoded(codec: Codec, blob: bytes, receiver: dict[str, object]) -> Payload:
-    """Decode bytes as the gate of the receiver does.
+    """Decode bytes as payload validation of the receiver does.
 
     Raises:
         Fault: They can't be decoded.

@@ -10,8 +10,8 @@ import torch
 from protofl.data.cache import cache_file
 from protofl.data.dataset import Dataset
 from protofl.errors import UsageError
-from protofl.federation.inputs import load_data
-from protofl.runs.dry_step.dry_run import dry_step
+from protofl.federation.run_data import load_data
+from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, refusal, skip
 from protofl.testing.toy_plugins import Prototypes
@@ -50,11 +50,11 @@ class DatasetContract(Contract):
         """The value of cache_key."""
         choice = self.choice()
         try:
-            found: str = choice.call("cache_key", data_dir=folder)
+            result: str = choice.call("cache_key", data_dir=folder)
         except UsageError as error:
             skip(f"the data can't be had here: {refusal(error)}")
             raise
-        return found
+        return result
 
     def test_cache_key(self) -> None:
         """cache_key is a file name or empty, the same every time and in every folder."""
@@ -123,4 +123,4 @@ class DatasetContract(Contract):
             partition="toy",
             clients=clients,
         )
-        dry_step(plan)
+        dry_run(plan)

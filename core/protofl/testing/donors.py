@@ -1,4 +1,4 @@
-"""Contracts of methods: methods that only others use, and the dry step before all other checks."""
+"""Contracts of methods: methods that only others use, and the dry run before all other checks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from protofl.hooks.discovery.kinds import hooks_of
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.hookspecs.method import ROUND_HOOKS
 from protofl.hooks.plugin.members import donation
-from protofl.runs.dry_step.dry_run import dry_step
+from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing import toy
 from protofl.testing.contract import Contract, NotReached, expect, skip
 from protofl.testing.toy_plugins import Prototypes
@@ -83,7 +83,7 @@ class Donated(Contract):
 
 
 class Sound(Donated):
-    """A method under check, which is tried by the dry step before it runs."""
+    """A method under check, which is tried by the dry run before it runs."""
 
     def plan(self) -> Plan:
         """A toy run of the method."""
@@ -98,26 +98,26 @@ class Sound(Donated):
         return f"npz:{path}"
 
     def expect_reached(self) -> None:
-        """Leave a check out where the method doesn't pass the dry step.
+        """Leave a check out where the method doesn't pass the dry run.
 
         Raises:
-            NotReached: It does not; the check of the dry step says why.
+            NotReached: It does not; the check of the dry run says why.
         """
         if self._dry_error() is not None:
-            words = (type(self).test_the_dry_step.__doc__ or "").rstrip(".")
+            words = (type(self).test_the_dry_run.__doc__ or "").rstrip(".")
             raise NotReached(f"it fails: {words}")
 
     def _dry_error(self) -> ProtoflError | None:
-        """The result of the dry step, which runs once for a method."""
+        """The result of the dry run, which runs once for a method."""
         contract: Any = type(self)
         if "_dry" not in vars(contract):
             contract._dry, contract._dry_notes = None, list[str]()
             try:
-                dry_step(self.plan(), contract._dry_notes.append)
+                dry_run(self.plan(), contract._dry_notes.append)
             except ProtoflError as error:
                 contract._dry = error
-        found: ProtoflError | None = contract._dry
-        return found
+        result: ProtoflError | None = contract._dry
+        return result
 
     def plain(self) -> tuple[toy.Toy, Any]:
         """Three rounds as they are, and their fingerprint: run once, for checks that only read."""
@@ -130,10 +130,10 @@ class Sound(Donated):
         kept: tuple[toy.Toy, Any] = contract._plain
         return kept
 
-    # --- the dry step ---------------------------------------------------------------------------
+    # --- the dry run ---------------------------------------------------------------------------
 
-    def test_the_dry_step(self) -> None:
-        """The method passes the dry step, with which every run begins."""
+    def test_the_dry_run(self) -> None:
+        """The method passes the dry run, with which every run begins."""
         error = self._dry_error()
         if error is not None:
             raise error

@@ -14,7 +14,7 @@ from protofl.errors import UsageError
 from protofl.federation.host import chunks
 from protofl.federation.plan import Plan
 from protofl.hooks.models.architecture import Architecture
-from protofl.runs.dry_step.dry_run import dry_step
+from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, skip
 from protofl.testing.donors import methods_to_run
@@ -38,15 +38,17 @@ class Fading(Prototypes):
     """A bad method: its loss reads a number of this module, which is another in each round."""
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client) -> pf.Given:
+    def before_training(self, client: pf.Client) -> pf.Constants:
         """Change the number."""
         _WEIGHT[0] = 1.0 / (1 + client.round)
         return super().before_training(client)
 
     @pf.hookimpl
-    def local_loss(self, batch: pf.Batch, output: pf.Output, given: pf.Given) -> dict[str, Tensor]:
+    def local_loss(
+        self, batch: pf.Batch, output: pf.Output, constants: pf.Constants
+    ) -> dict[str, Tensor]:
         """Read it."""
-        terms = super().local_loss(batch, output, given)
+        terms = super().local_loss(batch, output, constants)
         return terms | {"ce": _WEIGHT[0] * terms["ce"]}
 
 
@@ -157,15 +159,15 @@ class EngineContract(Contract):
             chunks(choice, names)
 
     def test_it_finds_a_step_that_cannot_be_replayed(self) -> None:
-        """An engine with replays = True refuses, in the dry step, a number that it cannot see."""
+        """An engine with replays = True refuses, in the dry run, a number that it cannot see."""
         if not self.choice().replays:
             skip("it does not replay steps")
         try:
-            dry_step(self.plan("", Fading, toy.CNN))
+            dry_run(self.plan("", Fading, toy.CNN))
         except UsageError as error:
-            expect("step" in error.what, f"the dry step fails by something else: {error.what}")
+            expect("step" in error.what, f"the dry run fails by something else: {error.what}")
         else:
-            expect(False, "a loss with a number that changes each round passes the dry step")
+            expect(False, "a loss with a number that changes each round passes the dry run")
 
     def test_every_method(self) -> None:
         """Every installed method trains under it as under eager, in float64."""

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from protofl.data.spec import KINDS, SampleSpec
 from protofl.errors import NotReplayable, UsageError
-from protofl.federation.inputs import kinds_of
+from protofl.federation.run_data import kinds_of
 from protofl.federation.step_trace import StepTrace, Waits
 from protofl.hooks.models.architecture import Architecture, SplitModel, unset_model
-from protofl.runs.dry_step.dry_run import dry_step
+from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.system.randomness import global_stream
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, refusal
@@ -82,14 +82,14 @@ class ModelGroupContract(Contract):
 
     def taken(self) -> list[SampleSpec]:
         """Samples that the group's models may get, the usual first; one image is not square."""
-        found = [sample for sample in self.samples if sample.kind in self.kinds]
+        result = [sample for sample in self.samples if sample.kind in self.kinds]
         if "image" not in self.kinds:
-            return found
+            return result
         sides = [side for side in self.sides if side >= self.least] or [self.least]
         images = [(c, sides[0], sides[0]) for c in self.channels]
         images += [(self.channels[-1], side, side) for side in sides[1:]]
         images.append((self.channels[-1], sides[0], 2 * sides[0]))
-        return [*map(SampleSpec, images), *found]
+        return [*map(SampleSpec, images), *result]
 
     @property
     def usual(self) -> SampleSpec:
@@ -276,7 +276,7 @@ class ModelGroupContract(Contract):
                 options=options,
                 block=self.block,
             )
-            dry_step(plan)
+            dry_run(plan)
 
     def _in_runs(self) -> SampleSpec:
         if "image" in self.kinds:

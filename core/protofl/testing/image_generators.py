@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from protofl.data.generators import Generator, Outline
 from protofl.errors import UsageError
-from protofl.federation.inputs import image_source
+from protofl.federation.run_data import image_source
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, refusal, skip
 
@@ -38,7 +38,7 @@ class GeneratorContract(Contract):
         """The generator."""
         choice = self.choice()
         try:
-            found: Generator | None = choice.call(
+            result: Generator | None = choice.call(
                 "open_generator",
                 device=torch.device("cpu"),
                 data_dir=self.cache,
@@ -46,9 +46,9 @@ class GeneratorContract(Contract):
         except UsageError as error:
             skip(f"it can't be opened here: {refusal(error)}")
             raise
-        expect(found is not None, "open_generator returns None")
-        assert found is not None
-        return found
+        expect(result is not None, "open_generator returns None")
+        assert result is not None
+        return result
 
     def latents(self, found: Generator, seed: int = 0) -> Tensor:
         """Some latent vectors."""
@@ -68,7 +68,7 @@ class GeneratorContract(Contract):
         found = self.opened()
         expect(isinstance(found.outline, Outline), f"its outline is {found.outline!r}")
         if told is None:
-            skip("it has no outline hook; the dry step assumes the usual sizes")
+            skip("it has no outline hook; the dry run assumes the usual sizes")
         for size in ("latent_dim", "side", "channels", "num_classes"):
             before, after = getattr(told, size), getattr(found.outline, size)
             open_question = size == "num_classes" and before is None

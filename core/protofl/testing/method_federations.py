@@ -69,7 +69,7 @@ class MethodFederations(Sound):
         """A toy federation of the method; ``options`` as `plan` takes them.
 
         Raises:
-            NotReached: The method doesn't pass the dry step, so that no run of it begins.
+            NotReached: The method doesn't pass the dry run, so that no run of it begins.
         """
         self.expect_reached()
         return toy.Toy(self.plan(**options), trial=trial, backwards=backwards)

@@ -13,7 +13,7 @@ from protofl.hooks.views.batch import Batch, Output
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.run_info import Phase
 from protofl.hooks.views.server import Server
-from protofl.runs.dry_step.dry_run import dry_step
+from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing import toy
 from protofl.testing.contract import expect, skip
 from protofl.testing.equality import (
@@ -83,15 +83,15 @@ class MethodContract(RunChecks):
             whole, parts = line["train_loss"], sum(line["loss_terms"].values())
             expect(math.isclose(whole, parts, rel_tol=1e-6), f"train_loss {whole}, terms {parts}")
 
-    def test_the_dry_step_leaves_no_trace(self) -> None:
-        """The dry step leaves no trace."""
+    def test_the_dry_run_leaves_no_trace(self) -> None:
+        """The dry run leaves no trace."""
         first, after = self.plain()[1], self.fed()
         generator = torch.get_rng_state()
-        dry_step(after.plan)
+        dry_run(after.plan)
         expect(torch.equal(generator, torch.get_rng_state()), "torch's generator was drawn from")
         after.rounds(3)
         other = toy.fingerprint(after)
-        expect(toy.same(first, other), f"the dry step shows: {difference(first, other)}")
+        expect(toy.same(first, other), f"the dry run shows: {difference(first, other)}")
 
     def test_it_learns(self) -> None:
         """After eight rounds on easy data, the accuracy is at least twice that of guessing."""
@@ -142,7 +142,7 @@ class MethodContract(RunChecks):
         for name in engines:
             parts = {"engine": getattr(self.registry.load("engine", name), "check_options", {})}
             plan = self.plan([toy.group(RESIDUAL)], backend="local", engine=name, parts=parts)
-            dry_step(plan)
+            dry_run(plan)
 
     def _replays(self, engine: Plugin) -> bool:
         usable = self.registry.status(engine)[0] == "ok"

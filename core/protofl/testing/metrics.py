@@ -10,7 +10,7 @@ from torch import Tensor
 from protofl.errors import RunFailure
 from protofl.federation.evaluation import counted, figures_of
 from protofl.hooks.wire.payload import Payload
-from protofl.runs.dry_step.dry_run import dry_step
+from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect
 
@@ -32,9 +32,9 @@ class MetricContract(Contract):
 
     def counts(self, scores: Tensor, labels: Tensor) -> Tensor:
         """Return the counts of samples."""
-        found = counted([self.choice()], scores, labels)[self.label]
-        expect(bool(found.isfinite().all()), "count returns NaN or infinity")
-        return found
+        result = counted([self.choice()], scores, labels)[self.label]
+        expect(bool(result.isfinite().all()), "count returns NaN or infinity")
+        return result
 
     def figure(self, counts: Tensor) -> Any:  # noqa: ANN401 - a number, None, or a list
         """The figure of counts, as the record has it."""
@@ -117,7 +117,7 @@ class MetricContract(Contract):
             )
             for measured in (False, True)
         )
-        dry_step(found.plan)
+        dry_run(found.plan)
         for lines in zip(plain.rounds(2), found.rounds(2), strict=True):
             figures = lines[1].pop("metrics")
             expect(self.label in figures, "the record lacks it")

@@ -74,17 +74,17 @@ class PartitionerContract(Contract):
 
     def taken(self) -> dict[str, tuple[list[int], int]]:
         """The cases that it does not refuse."""
-        found, refused = {}, []
+        result, refused = {}, []
         for words, (sizes, clients) in self.sizes.items():
             try:
                 self.split(sizes, clients)
             except UsageError as error:
                 refused.append(f"{words}: refused ({refusal(error)})")
             else:
-                found[words] = (sizes, clients)
-        expect(bool(found), f"it refuses every case: {'; '.join(refused)}")
+                result[words] = (sizes, clients)
+        expect(bool(result), f"it refuses every case: {'; '.join(refused)}")
         self.remarks += refused
-        return found
+        return result
 
     def test_every_sample_at_most_once(self) -> None:
         """Every client gets row numbers, int64 and within range, and no row goes to two."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from protofl.errors import Refused
 from protofl.federation.plan import Plan
-from protofl.runs.dry_step.dry_run import dry_step
+from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.runs.recipes import missing, named_in
 from protofl.system.options.table import CHOOSING, OPTIONS
 from protofl.testing import toy
@@ -93,9 +93,9 @@ class RecipeContract(Contract):
         extra = sorted(name for name in self.values if not OPTIONS[name].recipe)
         expect(not extra, f"it sets {', '.join(extra)}: leave that to who runs it")
 
-    def test_the_dry_step(self) -> None:
-        """The recipe's options are valid, and it passes the dry step."""
-        dry_step(self.plan(), self.remarks.append)
+    def test_the_dry_run(self) -> None:
+        """The recipe's options are valid, and it passes the dry run."""
+        dry_run(self.plan(), self.remarks.append)
 
     def test_two_rounds(self) -> None:
         """Two rounds of it have finite losses and figures."""

@@ -36,7 +36,7 @@ class TextEncoderContract(Contract):
         """Call a hook; skip the check if the encoder can't be opened here."""
         cache = self.folder / "data" if self.data_dir is None else self.data_dir
         try:
-            found = self.choice().call(
+            result = self.choice().call(
                 hook,
                 classes=[*self.classes],
                 feature_dim=WIDTH,
@@ -46,13 +46,13 @@ class TextEncoderContract(Contract):
         except UsageError as error:
             skip(f"it can't be opened here: {refusal(error)}")
             raise
-        expect(found is not None, f"{hook} returns None")
-        return found
+        expect(result is not None, f"{hook} returns None")
+        return result
 
     def opened(self) -> TextEncoder:
         """The encoder."""
-        found: TextEncoder = self.called("open_encoder")
-        return found
+        result: TextEncoder = self.called("open_encoder")
+        return result
 
     def texts(self, found: TextEncoder) -> list[str]:
         """Texts that the encoder takes, one for each class."""

@@ -20,9 +20,9 @@ import protofl as pf
 from protofl.federation.federation import Federation
 from protofl.federation.jobs import Job, Reply, Train, TrainReply
 from protofl.hooks.views.client import Client
-from protofl.hooks.views.records import ClientRecord
+from protofl.hooks.views.client_state import ClientState
 from protofl.hooks.views.server import Server
-from protofl.hooks.views.server_record import ServerRecord
+from protofl.hooks.views.server_state import ServerState
 from protofl.testing.toy_data import CHANNELS as CHANNELS
 from protofl.testing.toy_data import MIXED as MIXED
 from protofl.testing.toy_data import SIDE as SIDE
@@ -108,7 +108,7 @@ class WatchedPool:
     def close(self) -> None:
         """Nothing to end."""
 
-    def client(self, number: int) -> ClientRecord:
+    def client(self, number: int) -> ClientState:
         """A client's record, kept as if it had trained, so that what a test sets on it stays."""
         return self.host.client(number, keep=True)
 
@@ -122,11 +122,11 @@ class WatchedPool:
 
         What such a phase brought is not sent again, so one of the two is empty.
         """
-        found: dict[int, bytes] = {}
+        result: dict[int, bytes] = {}
         for job, _ in self._of(round):
-            assert not (found.get(job.client) and job.blob)
-            found[job.client] = found.get(job.client) or job.blob
-        return found
+            assert not (result.get(job.client) and job.blob)
+            result[job.client] = result.get(job.client) or job.blob
+        return result
 
     def _of(self, round: int) -> list[tuple[Train, TrainReply]]:
         return [(j, r) for j, r in self.trained if j.round == round]
@@ -146,7 +146,7 @@ class Toy:
         self.federation = Federation(plan, self.pool)
         self.federation.start_trial(trial)
         self.lines: list[dict[str, Any]] = []
-        self.given: dict[int, Mapping[str, pf.Given]] = {}
+        self.given: dict[int, Mapping[str, pf.Constants]] = {}
 
     def rounds(self, count: int) -> list[dict[str, Any]]:
         """Run rounds; their lines without what may differ between equal runs."""
@@ -157,11 +157,11 @@ class Toy:
         return self.lines
 
     @property
-    def server(self) -> ServerRecord:
+    def server(self) -> ServerState:
         """The server's record."""
         return self.federation.server
 
-    def client(self, number: int) -> ClientRecord:
+    def client(self, number: int) -> ClientState:
         """A client's record; what is set on it stays."""
         return self.pool.client(number)
 
@@ -181,7 +181,7 @@ class Toy:
 
     def prepare(
         self, number: int = 0, received: Mapping[str, Tensor] | None = None, *, double: bool = True
-    ) -> ClientRecord:
+    ) -> ClientState:
         """A client at the start of a phase of training with what it received."""
         record = self.client(number)
         if double:
@@ -194,7 +194,7 @@ class Toy:
             self.given[number] = self.lifecycle("before_training", client=view)
         return record
 
-    def terms(self, record: ClientRecord, features: Tensor, labels: Tensor) -> Mapping[str, Tensor]:
+    def terms(self, record: ClientState, features: Tensor, labels: Tensor) -> Mapping[str, Tensor]:
         """The loss terms of a batch with these features; scores are the head's."""
         batch = pf.Batch(torch.empty(len(labels), 0), labels, torch.arange(len(labels)))
         output = pf.Output(features, record.model.head(features))
@@ -209,7 +209,7 @@ def fingerprint(toy: Toy) -> Any:  # noqa: ANN401 - a nested value
     return toy.lines, server_state(toy.server), clients
 
 
-def client_state(record: ClientRecord) -> Any:  # noqa: ANN401 - a nested value
+def client_state(record: ClientState) -> Any:  # noqa: ANN401 - a nested value
     """All that a client keeps, as one nested value that later changes don't reach."""
     modules = {name: slot.module.state_dict() for name, slot in record.slots()}
     kept = (record.model.state_dict(), modules, record.state, dict(record.received), record.round)
@@ -217,13 +217,13 @@ def client_state(record: ClientRecord) -> Any:  # noqa: ANN401 - a nested value
     return copy.deepcopy((*kept, scratch))
 
 
-def own_state(record: ClientRecord) -> Any:  # noqa: ANN401 - a nested value
+def own_state(record: ClientState) -> Any:  # noqa: ANN401 - a nested value
     """Return a client's state between jobs: all but its download and its frozen modules."""
     modules = {name: slot.module.state_dict() for name, slot in record.slots() if slot.train}
     return copy.deepcopy((record.model.state_dict(), modules, record.state))
 
 
-def server_state(record: ServerRecord) -> Any:  # noqa: ANN401 - a nested value
+def server_state(record: ServerState) -> Any:  # noqa: ANN401 - a nested value
     """All that the server keeps."""
     modules = {
         f"{owner}/{name}": module.state_dict()
@@ -231,7 +231,7 @@ def server_state(record: ServerRecord) -> Any:  # noqa: ANN401 - a nested value
         for name, module in found.items()
     }
     state = {owner: values for owner, values in record.state.items() if values}
-    return copy.deepcopy((dict(record.knowledge), modules, state, record.round))
+    return copy.deepcopy((dict(record.global_state), modules, state, record.round))
 
 
 def same(a: Any, b: Any) -> bool:  # noqa: ANN401 - nested values
@@ -260,9 +260,9 @@ def header(blob: bytes) -> dict[str, Any]:
     if not blob:
         return {}
     (length,) = struct.unpack("<Q", blob[:8])
-    found: dict[str, Any] = json.loads(blob[8 : 8 + length])
-    found.pop("__metadata__", None)
-    return found
+    result: dict[str, Any] = json.loads(blob[8 : 8 + length])
+    result.pop("__metadata__", None)
+    return result
 
 
 def count_floats(blob: bytes) -> int:

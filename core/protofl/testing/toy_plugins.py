@@ -21,11 +21,11 @@ class Prototypes:
 
     @pf.hookimpl
     def download_payload(self, server: pf.Server) -> pf.Payload:
-        """Return the server's knowledge."""
-        return server.knowledge.select("prototypes")
+        """Return the server's global state."""
+        return server.global_state.select("prototypes")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client) -> pf.Given:
+    def before_training(self, client: pf.Client) -> pf.Constants:
         """A table of all classes."""
         if "prototypes" not in client.received:
             return {}
@@ -33,11 +33,13 @@ class Prototypes:
         return {"table": table, "known": known}
 
     @pf.hookimpl
-    def local_loss(self, batch: pf.Batch, output: pf.Output, given: pf.Given) -> dict[str, Tensor]:
+    def local_loss(
+        self, batch: pf.Batch, output: pf.Output, constants: pf.Constants
+    ) -> dict[str, Tensor]:
         """Cross-entropy and the distance."""
         terms = {"ce": nn.functional.cross_entropy(output.logits, batch.y)}
-        if given:
-            table, known = given["table"], given["known"]
+        if constants:
+            table, known = constants["table"], constants["known"]
             terms["align"] = pf.functional.prototype_alignment(
                 output.features, batch.y, table.to(output.features), known
             )
@@ -66,7 +68,7 @@ class Weights:
     @pf.hookimpl
     def download_payload(self, server: pf.Server) -> pf.Payload:
         """The mean."""
-        return pf.Payload(server.knowledge)
+        return pf.Payload(server.global_state)
 
     @pf.hookimpl
     def receive(self, client: pf.Client) -> None:

@@ -9,8 +9,8 @@ from protofl.data.batches import batch_bounds
 from protofl.federation.host import Host
 from protofl.federation.jobs import Evaluate, Job, Reply, Train
 from protofl.federation.plan import Plan
-from protofl.federation.stages import Workload
-from protofl.runs.dry_step.dry_run import for_dry_rounds, two_dry_rounds
+from protofl.federation.round_stages import Workload
+from protofl.runs.dry_run.short_rounds import for_dry_rounds, two_dry_rounds
 
 STAGES = ("train", "prototypes", "payload", "evaluate")
 """Stages of a client's work with measured seconds."""

@@ -4,7 +4,7 @@
 
     batch_runs = [BatchRun("tau=10", request), BatchRun("tau=100", other)]
     with Batch(Path("runs")) as batch:
-        checked = batch.check_all(batch_runs)            # plan and dry step of each, no training
+        checked = batch.check_all(batch_runs)            # plan and dry run of each, no training
         outcomes = batch.run_all(checked)            # in the same order
 
 With a `Source` instead of a list, `Batch.do` chooses the next run from earlier outcomes.
@@ -102,7 +102,7 @@ class Batch:
     def check_all(
         self, batch_runs: Sequence[BatchRun], *, measure: bool = False
     ) -> list[CheckedRun]:
-        """Plan every run, and do the dry step of unfinished runs; nothing is trained.
+        """Plan every run, and do the dry run of unfinished runs; nothing is trained.
 
         Args:
             batch_runs: The runs.

@@ -16,7 +16,7 @@ from protofl.errors import ProtoflError
 from protofl.federation import events as of_rounds
 from protofl.federation.plan import Plan
 from protofl.records.row import Row
-from protofl.runs.dry_step.dry_run import dry_step
+from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.runs.recorded_run import Run, load_run
 from protofl.runs.request import Request
 from protofl.runs.requested_run import RequestedRun
@@ -30,7 +30,7 @@ from protofl_workbench.batch.estimate import pace, seconds_of, steps_in, workloa
 
 @dataclass(frozen=True)
 class CheckJob:
-    """Plan a run and do its dry step, unless it is finished.
+    """Plan a run and do its dry run, unless it is finished.
 
     Attributes:
         request: The run.
@@ -73,7 +73,7 @@ class Stopped(BaseException):
 
 
 class JobRunner:
-    """Carries out jobs one by one, and keeps hosts and dry steps for the next job.
+    """Carries out jobs one by one, and keeps hosts and dry runs for the next job.
 
     Args:
         tell: Takes the events of a run.
@@ -85,7 +85,7 @@ class JobRunner:
         self._dry: set[str] = set()
         self._paces: dict[str, dict[str, float]] = {}
 
-    def carry_out(self, job: Job) -> Result:
+    def run_job(self, job: Job) -> Result:
         """Return the result of a job, or its error."""
         try:
             return self._check(job) if isinstance(job, CheckJob) else self._execute(job)
@@ -112,8 +112,8 @@ class JobRunner:
             done = min(part.rounds_done, asked - 1)
         if done < asked:
             alike = _without(request.options, EXTENT)
-            if s.dry_step and alike not in self._dry:
-                dry_step(plan)
+            if s.dry_run and alike not in self._dry:
+                dry_run(plan)
                 self._dry.add(alike)
             if job.measure:
                 paces = self._paces_of(plan, request.options)

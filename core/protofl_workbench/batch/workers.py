@@ -125,7 +125,7 @@ class LocalWorker:
 
     def send(self, job: Job) -> None:
         """Carry out a job to its end."""
-        self._take(self, self._runner.carry_out(job))
+        self._take(self, self._runner.run_job(job))
 
     def close(self) -> None:
         """Stop the idle hosts."""
@@ -155,7 +155,7 @@ def main() -> None:
     runner = JobRunner(tell)
     try:
         while True:
-            send(runner.carry_out(inbox.get()))
+            send(runner.run_job(inbox.get()))
     except (KeyboardInterrupt, BrokenPipeError):
         runner.close()
     os._exit(0)

@@ -130,18 +130,18 @@ def _check(target: float | None, confidence: float, rounds: int | None) -> None:
 
 def _baselines(settings: Sequence[Setting], name: str, notes: list[str]) -> list[str]:
     """Return the baseline of each setting; the default one in settings that lack the named one."""
-    found: list[str] = []
+    result: list[str] = []
     errors = []
     for setting in settings:
         try:
-            found.append(baseline_of(setting.groups, name) if len(setting.groups) > 1 else "")
+            result.append(baseline_of(setting.groups, name) if len(setting.groups) > 1 else "")
         except UsageError as error:
             errors.append(error)
-            found.append(baseline_of(setting.groups, ""))
-            notes.append(f"{setting.title} has no {name}: the baseline is {found[-1]}")
+            result.append(baseline_of(setting.groups, ""))
+            notes.append(f"{setting.title} has no {name}: the baseline is {result[-1]}")
     if errors and len(errors) == sum(len(setting.groups) > 1 for setting in settings):
         raise errors[0]
-    return found
+    return result
 
 
 def baseline_of(groups: Iterable[Group], name: str) -> str:

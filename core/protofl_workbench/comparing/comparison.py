@@ -122,18 +122,18 @@ class Sheet:
 
 def sheets(comparison: Comparison) -> list[Sheet]:
     """Return the tables for a reader: for each setting the figures, then the differences."""
-    found = []
+    result = []
     settings = dict.fromkeys(table.setting for table in comparison.tables)
     for setting in settings:
         own = [table for table in comparison.tables if table.setting == setting]
-        found += [_figures(setting, part) for part in _parts(own)]
+        result += [_figures(setting, part) for part in _parts(own)]
         where = f"{setting}: " if len(settings) > 1 else ""
-        found += [
+        result += [
             _differences(table, comparison.paired, where)
             for table in own
             if table.baseline and table.name in comparison.shown
         ]
-    return found
+    return result
 
 
 def _parts(tables: Sequence[FigureTable]) -> list[list[FigureTable]]:
@@ -141,11 +141,11 @@ def _parts(tables: Sequence[FigureTable]) -> list[list[FigureTable]]:
     kinds: dict[str, list[FigureTable]] = {}
     for table in tables:
         kinds.setdefault(_kind(table), []).append(table)
-    found = []
+    result = []
     for own in kinds.values():
         wide = -(-len(own) // -(-len(own) // COLUMNS))
-        found += [own[n : n + wide] for n in range(0, len(own), wide)]
-    return found
+        result += [own[n : n + wide] for n in range(0, len(own), wide)]
+    return result
 
 
 def _kind(table: FigureTable) -> str:

@@ -150,7 +150,7 @@ COSTS = {
         "--measure flops",
     ),
     "virtual": Cost(
-        "virtual seconds", "virtual s", lambda row: number_at(row, "virtual.seconds"), "--world"
+        "virtual seconds", "virtual s", lambda row: number_at(row, "virtual.seconds"), "--devices"
     ),
 }
 """Costs over which curves can be drawn and that can be counted until a target is reached."""
@@ -173,6 +173,6 @@ def number_at(values: Any, name: str) -> float | None:  # noqa: ANN401 - a line,
             inside = values[int(key)]
         else:
             continue
-        if (found := number_at(inside, rest)) is not None:
-            return found
+        if (result := number_at(inside, rest)) is not None:
+            return result
     return None

@@ -90,18 +90,18 @@ def runs_by_label(runs: Runs, notes: list[str] | None = None) -> dict[str, list[
         UsageError: A folder has no run, none of them has one, or a run is damaged.
     """
     labelled = runs if isinstance(runs, Mapping) else {"": runs}
-    found: dict[str, list[Run]] = {}
+    result: dict[str, list[Run]] = {}
     for label, own in labelled.items():
         each = [own] if isinstance(own, (Run, Result, str, Path)) else own
         every = sound_runs((run for one in each for run in runs_in(one)), notes)
         # Parts of one folder with fewer trials or rounds are different runs.
         once = {(r.folder.absolute(), *(r.config.get(key) for key in EXTENT)): r for r in every}
-        found[str(label)] = list(once.values())
-    empty = [label for label, own in found.items() if not own]
-    if empty or not found:
+        result[str(label)] = list(once.values())
+    empty = [label for label, own in result.items() if not own]
+    if empty or not result:
         of = f" of {empty[0]}" if empty and empty[0] else ""
         raise UsageError(f"no runs{of} were given", do="give the folder of at least one run")
-    return found
+    return result
 
 
 def runs_in(given: RunLike) -> list[Run]:
@@ -128,18 +128,18 @@ def sound_runs(runs: Iterable[Run], notes: list[str] | None = None) -> list[Run]
     Raises:
         Damaged: A run is damaged, and ``notes`` is None or no other run is left.
     """
-    found, damaged = list[Run](), list[Damaged]()
+    result, damaged = list[Run](), list[Damaged]()
     for run in runs:
         try:
             run.require_sound()
-            found.append(run)
+            result.append(run)
         except Damaged as problem:
             damaged.append(problem)
-    if damaged and (notes is None or not found):
+    if damaged and (notes is None or not result):
         raise damaged[0]
     if notes is not None:
         notes += [f"skipping a run: {problem.what}" for problem in damaged]
-    return found
+    return result
 
 
 def run_in(given: RunLike) -> Run:
@@ -228,21 +228,21 @@ def new_labels(given: Labels, names: Iterable[str]) -> dict[str, str]:
     """
     names = list(dict.fromkeys(names))
     labels = given if isinstance(given, Mapping) else _parsed(given, names)
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for group in labels:
         if not any(_begins(group, name) for name in names):
             raise unknown("group", group, names, "write --label 'GROUP=TEXT'")
     for name in names:
         if own := max((each for each in labels if _begins(each, name)), key=len, default=""):
-            found[name] = labels[own] + name[len(own) :]
-    shown = [found.get(name, name) for name in names]
+            result[name] = labels[own] + name[len(own) :]
+    shown = [result.get(name, name) for name in names]
     if twice := next((label for label in shown if shown.count(label) > 1), None):
         raise UsageError(
             f"--label: two groups would be called {twice!r}",
             f"groups: {'; '.join(names)}",
             "give each group another label",
         )
-    return found
+    return result
 
 
 def _begins(group: str, name: str) -> bool:
@@ -251,7 +251,7 @@ def _begins(group: str, name: str) -> bool:
 
 def _parsed(texts: Iterable[str], names: Sequence[str]) -> dict[str, str]:
     """Return {group: label} of texts ``GROUP=LABEL``."""
-    found = {}
+    result = {}
     for text in texts:
         parts = text.split("=")
         splits = [("=".join(parts[:n]), "=".join(parts[n:])) for n in range(1, len(parts))]
@@ -265,8 +265,8 @@ def _parsed(texts: Iterable[str], names: Sequence[str]) -> dict[str, str]:
                 f"groups: {'; '.join(names)}",
                 f"write: --label {example}",
             )
-        found[group] = label
-    return found
+        result[group] = label
+    return result
 
 
 def with_labels(groups: Iterable[Group], labels: Mapping[str, str]) -> list[Group]:
@@ -283,16 +283,16 @@ def _group_key(run: Run, by: Sequence[str]) -> dict[str, Any]:
     if not by:
         return method_options(run)
     known, config = recorded_options(run), flat(run.config)
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name in by:
         of_plugins = [key for key in known if key.endswith(f".{name}")]
         if name == "run":
-            found[name] = str(run.folder)
+            result[name] = str(run.folder)
         elif name in config or not of_plugins:
-            found[name] = config.get(name)
+            result[name] = config.get(name)
         else:
-            found |= {key: known[key] for key in of_plugins}
-    return found
+            result |= {key: known[key] for key in of_plugins}
+    return result
 
 
 def without_copies(groups: Iterable[Group], notes: list[str]) -> list[Group]:
@@ -302,7 +302,7 @@ def without_copies(groups: Iterable[Group], notes: list[str]) -> list[Group]:
         groups: The groups.
         notes: Takes a line for each trial that is left out: the one with fewer evaluated rounds.
     """
-    found = []
+    result = []
     for group in groups:
         alike = {
             id(r): (data_key(r), json.dumps(method_options(r), default=str)) for r in group.runs
@@ -313,8 +313,8 @@ def without_copies(groups: Iterable[Group], notes: list[str]) -> list[Group]:
             if same is not trial:
                 notes.append(f"skipping {trial.name}: same seed as {same.name}")
         left = {id(trial) for trial in kept.values()}
-        found.append(Group(group.label, tuple(t for t in group.trials if id(t) in left)))
-    return found
+        result.append(Group(group.label, tuple(t for t in group.trials if id(t) in left)))
+    return result
 
 
 # --- the state of runs ----------------------------------------------------------------------------
@@ -342,12 +342,12 @@ def divergence(run: Run) -> str:
 
 def state_notes(runs: Iterable[Run]) -> list[str]:
     """Return a line for each run that lacks rounds or has diverged."""
-    found = []
+    result = []
     for run in runs:
         short = run.rounds_done < run.asked
         state = ", ".join(filter(None, (progress(run) * short, divergence(run))))
-        found += [f"{run.folder}: {state}"] if state else []
-    return found
+        result += [f"{run.folder}: {state}"] if state else []
+    return result
 
 
 def no_rounds_error(runs: Iterable[Run]) -> UsageError:

@@ -79,7 +79,7 @@ def option_text(run: Run, key: str) -> str:
         return data_name(run.config)
     if key.startswith("data."):
         return f"{key.replace('.', ' ')} {str(value)[:8]}"
-    if key in ("models", "partition", "world", "generator") and value is not None:
+    if key in ("models", "partition", "devices", "generator") and value is not None:
         return str(value)
     return f"{key.rpartition('.')[2]}={_value_text(value)}"
 
@@ -147,7 +147,7 @@ def _differing(runs: Sequence[Run], keys: Keys) -> list[list[str]]:
     """
     first = {key: n for n, key in enumerate(FIRST)}
     recorded = [flat(run.config) for run in runs]
-    found: list[list[str]] = [[] for _ in runs]
+    result: list[list[str]] = [[] for _ in runs]
     shown = []
     for key in sorted({key for own in keys for key in own}, key=lambda k: (first.get(k, 99), k)):
         there = [n for n, every in enumerate(recorded) if key in every or key in OPTIONS]
@@ -163,8 +163,8 @@ def _differing(runs: Sequence[Run], keys: Keys) -> list[list[str]]:
         for n, text in texts.items():
             # Two options of one name have the names of their plugins too.
             full = short[name] > 1 and text.startswith(f"{name}=")
-            found[n].append(key.removeprefix("options.") + text[len(name) :] if full else text)
-    return found
+            result[n].append(key.removeprefix("options.") + text[len(name) :] if full else text)
+    return result
 
 
 def _extend(words: list[list[str]], more: list[list[str]]) -> None:

@@ -104,8 +104,8 @@ def uses_bootstrap(*sizes: int) -> bool:
     return min(sizes) >= FEW
 
 
-def _samples(*given: Sequence[float] | Floats) -> list[Floats]:
-    return [np.asarray(own, dtype=np.float64) for own in given if len(own)]
+def _samples(*arguments: Sequence[float] | Floats) -> list[Floats]:
+    return [np.asarray(own, dtype=np.float64) for own in arguments if len(own)]
 
 
 def _student(samples: Sequence[Floats], confidence: float) -> tuple[float, float]:
@@ -187,8 +187,8 @@ def holm(values: Sequence[float]) -> list[float]:
         [k]: the i-th smallest p times k − i + 1, at least the previous one and at most 1.
     """
     made = [n for n, p in enumerate(values) if not math.isnan(p)]
-    found, least = [math.nan] * len(values), 0.0
+    result, least = [math.nan] * len(values), 0.0
     for rank, number in enumerate(sorted(made, key=lambda n: values[n])):
         least = max(least, min(1.0, (len(made) - rank) * values[number]))
-        found[number] = least
-    return found
+        result[number] = least
+    return result

@@ -230,12 +230,12 @@ def client_accuracies(trial: Trial, when: str = "final") -> Floats:
         lambda row: np.sort(np.array([*row.client_accuracies.values()], dtype=np.float64))
     )
     known = [values for values in each if len(values)]
-    found = known[-1] if known and when == "final" else np.empty(0)
+    result = known[-1] if known and when == "final" else np.empty(0)
     if when != "final":
-        found = each[chosen_place(trial, when)]
-    if not len(found):
+        result = each[chosen_place(trial, when)]
+    if not len(result):
         raise _no_clients(trial)
-    return found
+    return result
 
 
 def _no_clients(trial: Trial) -> UsageError:

@@ -64,12 +64,12 @@ class Trial:
     @property
     def diverged(self) -> int | None:
         """First round, from 0, after which the loss is never finite; None if it is at the end."""
-        found = None
+        result = None
         for row in reversed(self.rows):
             if not FIGURES["loss"].is_lost(row):
                 break
-            found = row.round
-        return found
+            result = row.round
+        return result
 
     def never_finite(self, name: str) -> bool:
         """Return True if a figure is a loss that is finite in no round."""
@@ -169,10 +169,10 @@ def accuracies_by_architecture(run: Run) -> dict[str, list[float]]:
 
     Empty for a run with one architecture, and above 1,000 clients.
     """
-    names, found = architectures_in(run.config), dict[str, list[float]]()
+    names, result = architectures_in(run.config), dict[str, list[float]]()
     for accuracies in run.accuracies.values() if len({*names}) > 1 else ():
         for name in dict.fromkeys(names):
             own = [a for c, a in accuracies.items() if names[c % len(names)] == name]
             if own:
-                found.setdefault(name, []).append(sum(own) / len(own))
-    return found
+                result.setdefault(name, []).append(sum(own) / len(own))
+    return result

@@ -68,13 +68,13 @@ class RecordedUploads:
             Damaged: The file is damaged.
         """
         tensors, about = self._series.read((self._trial, round))
-        found: dict[int, Payload] = {client: Payload() for client in about["clients"]}
+        result: dict[int, Payload] = {client: Payload() for client in about["clients"]}
         for name, tensor in tensors.items():
             owner, _, key = name.partition("/")
-            found[int(owner)][key] = tensor.to(device, copy=True)
-        for client, upload in found.items():
+            result[int(owner)][key] = tensor.to(device, copy=True)
+        for client, upload in result.items():
             upload.holder = f"the upload of client {client}"
-        return found
+        return result
 
 
 OWN = "as it was"
@@ -98,7 +98,7 @@ class Replayed:
 
     @property
     def first_other(self) -> int | None:
-        """First round after which the knowledge differs; None if it never differs."""
+        """First round after which the global state differs; None if it never differs."""
         return next((r.round for r in self.rounds if not r.same), None)
 
 
@@ -113,7 +113,8 @@ class Replay:
         others: Replays with changed options, in the order of the grid.
         differs: Description of how `own` differs from the record; empty if all is equal, bit by
             bit.
-        compared: Number of rounds in which figures, and knowledge, were compared with the record.
+        compared: Number of rounds in which figures, and global state, were compared with the
+            record.
         notes: Notes for the user.
     """
 
@@ -148,13 +149,13 @@ def replay(
     use: Mapping[str, str] | None = None,
     trial: int = 0,
     rounds: int | None = None,
-    keep_knowledge: bool = False,
+    keep_global_state: bool = False,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Replay:
     """Repeat the server's part of a run on its recorded uploads (``--record-uploads``).
 
-    No client is trained. The knowledge after round 1 is that of a run with the changed options, bit
-    by bit, if they leave the clients and the first downloads as they are.
+    No client is trained. The global state after round 1 is that of a run with the changed options,
+    bit by bit, if they leave the clients and the first downloads as they are.
 
     Args:
         run: The run folder.
@@ -163,7 +164,7 @@ def replay(
         use: {hook of the server: method that provides it}, as for ``--use``.
         trial: The trial.
         rounds: Largest number of rounds; None for all.
-        keep_knowledge: True to keep the knowledge of each round.
+        keep_global_state: True to keep the global state of each round.
         progress: Called with the number of finished rounds and of all rounds.
 
     Raises:
@@ -177,9 +178,9 @@ def replay(
     own = ReplayedServer(plan, trial)
     changes = changes_of(reading.config, set or {}, grid or {}, use or {})
     changed = [(Replayed(c.label), ReplayedServer(c.plan, trial)) for c in changes if c.label]
-    found = Replay(reading.folder, trial, Replayed(OWN), [each for each, _ in changed])
-    found.notes += _other_versions(reading.config, plan)
-    observed, kept = Observed(reading.folder), _kept_knowledge(reading.folder, trial)
+    result = Replay(reading.folder, trial, Replayed(OWN), [each for each, _ in changed])
+    result.notes += _other_versions(reading.config, plan)
+    observed, kept = Observed(reading.folder), _kept_global_state(reading.folder, trial)
     extras = {row.round: row.extra for row in reading.rows if row.trial == trial}
     for number in (chosen := uploads.rounds[:rounds]):
         sent = uploads.of(number, plan.device)
@@ -190,40 +191,40 @@ def replay(
         features = _features(observed, number, trial)
         own.round(number, sent)
         extra = extras.get(number, {})
-        found.differs = found.differs or _difference(own, extra, kept.get(number))
-        figures, weights = found.compared
-        found.compared = figures + bool(extra), weights + (number in kept)
-        for each, server in ((found.own, own), *changed):
+        result.differs = result.differs or _difference(own, extra, kept.get(number))
+        figures, weights = result.compared
+        result.compared = figures + bool(extra), weights + (number in kept)
+        for each, server in ((result.own, own), *changed):
             if server is not own:
                 server.round(number, uploads.of(number, plan.device))
-            drawn = server.figures(sent, own.knowledge, features)
-            each.rounds.append(_replayed_round(number, server, own, drawn, copy=keep_knowledge))
+            drawn = server.figures(sent, own.global_state, features)
+            each.rounds.append(_replayed_round(number, server, own, drawn, copy=keep_global_state))
         progress(number + 1, len(chosen))
-    return found
+    return result
 
 
 def _replayed_round(
     number: int, server: ReplayedServer, own: ReplayedServer, figures: dict[str, Any], *, copy: bool
 ) -> ReplayedRound:
-    knows = server.knowledge
+    knows = server.global_state
     kept = Payload({name: value.clone() for name, value in knows.items()}) if copy else None
-    return ReplayedRound(number, is_same(knows, own.knowledge), figures, kept)
+    return ReplayedRound(number, is_same(knows, own.global_state), figures, kept)
 
 
-def _kept_knowledge(run: Path, trial: int) -> dict[int, dict[str, Tensor]]:
-    """Return {round: knowledge of the server} for the rounds with kept weights."""
-    found, start = dict[int, dict[str, Tensor]](), "knowledge/"
+def _kept_global_state(run: Path, trial: int) -> dict[int, dict[str, Tensor]]:
+    """Return {round: global state of the server} for the rounds with kept weights."""
+    result, start = dict[int, dict[str, Tensor]](), "global_state/"
     for which in ("best", "last"):
         try:
             kept = read_weights(run, which, trial, clients=())
         except UsageError:  # not kept, or removed
             continue
-        found[kept.round] = {
+        result[kept.round] = {
             key.removeprefix(start): value
             for key, value in kept.server.items()
             if key.startswith(start)
         }
-    return found
+    return result
 
 
 def _difference(
@@ -234,8 +235,8 @@ def _difference(
         now = own.extra.get(key)
         if was != now:
             return f"{key} of round {own.number} is {now}, but was {was} in the run"
-    if kept is not None and not is_same(kept, own.knowledge):
-        return f"the server's knowledge after round {own.number} differs from the kept weights"
+    if kept is not None and not is_same(kept, own.global_state):
+        return f"the server's global state after round {own.number} differs from the kept weights"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""A server that runs again on recorded uploads: its options, rounds, and figures of knowledge."""
+"""A server that runs again on recorded uploads: its options, rounds and figures."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class ReplayedRound:
 
     Attributes:
         round: The round.
-        same: True if the knowledge equals that of the unchanged replay, bit by bit.
+        same: True if the global state equals that of the unchanged replay, bit by bit.
         figures: {name: number}, see docs/how-to/replay-the-server.md; None for a missing number.
-        knowledge: Knowledge after the round, if requested.
+        global_state: Global state after the round, if requested.
     """
 
     round: int
     same: bool
     figures: dict[str, float | None]
-    knowledge: Payload | None = None
+    global_state: Payload | None = None
 
 
 @dataclass
@@ -62,12 +62,12 @@ class ReplayedServer:
         """Set up the server as in the run."""
         with deterministic_kernels(self.plan.settings.deterministic):
             self._side = ServerSide(self.plan, self.trial, Sums())
-            self._side.open_gate()  # checks what receive_uploads returns
+            self._side.build_validation()  # checks what receive_uploads returns
 
     @property
-    def knowledge(self) -> Payload:
-        """Knowledge of the server."""
-        return self._side.record.knowledge
+    def global_state(self) -> Payload:
+        """Global state of the server."""
+        return self._side.record.global_state
 
     def downloads(self, number: int, clients: Iterable[int]) -> dict[int, bytes]:
         """Return {client: download} at the beginning of a round."""
@@ -98,44 +98,44 @@ class ReplayedServer:
     def figures(
         self, uploads: Mapping[int, Payload], own: Payload, features: Features | None
     ) -> dict[str, Any]:
-        """Return figures of the knowledge.
+        """Return figures of the global state.
 
         Args:
             uploads: {client: upload} of the round.
-            own: Knowledge of the unchanged replay.
+            own: Global state of the unchanged replay.
             features: Observed test features of the round, if any.
         """
-        found = dict(self.extra)
-        found["moved"] = finite(_moved(self.knowledge, own))
-        if not self.knowledge.is_table("prototypes"):
-            return found
+        result = dict(self.extra)
+        result["moved"] = finite(_moved(self.global_state, own))
+        if not self.global_state.is_table("prototypes"):
+            return result
         classes = self.plan.info.num_classes
-        P, known = self.knowledge.table("prototypes", classes)
-        found["mean_class_margin"] = finite(float(functional.class_margins(P, known).nanmean()))
+        P, known = self.global_state.table("prototypes", classes)
+        result["mean_class_margin"] = finite(float(functional.class_margins(P, known).nanmean()))
         if uploads and all("prototypes" in upload.keys() for upload in uploads.values()):
             sent, there = stack_rows(uploads, "prototypes", classes)
             if sent.shape[2:] == P.shape[1:]:
                 each = distances_by_client(sent, there, P, known)
-                found["distance_to_clients"] = finite(float(each.nanmean()))
+                result["distance_to_clients"] = finite(float(each.nanmean()))
         if features is not None and features.rows.shape[1:] == P.shape[1:] and known.any():
-            found["nearest_prototype_accuracy"] = _nearest(features, P.cpu(), known.cpu())
-        return found
+            result["nearest_prototype_accuracy"] = _nearest(features, P.cpu(), known.cpu())
+        return result
 
 
 def is_same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
-    """Return True if two servers have the same knowledge, bit by bit."""
+    """Return True if two servers have the same global state, bit by bit."""
     return one.keys() == other.keys() and all(
         value.dtype == other[key].dtype and torch.equal(value.cpu(), other[key].cpu())
         for key, value in one.items()
     )
 
 
-def _moved(knowledge: Payload, own: Payload) -> float:
+def _moved(global_state: Payload, own: Payload) -> float:
     """Return the relative distance ‖a − b‖ / ‖b‖ of two servers after the same round.
 
     Args:
-        knowledge: a, the server's knowledge with the new options.
-        own: b, the server's knowledge with the run's own options.
+        global_state: a, the server's global state with the new options.
+        own: b, the server's global state with the run's own options.
 
     Returns:
         The norms are over all floating-point tensors with the same key and shape. 0 for equal
@@ -143,8 +143,8 @@ def _moved(knowledge: Payload, own: Payload) -> float:
     """
     apart = norm = 0.0
     for key, value in own.items():
-        if value.is_floating_point() and key in knowledge.keys():
-            other = knowledge[key]
+        if value.is_floating_point() and key in global_state.keys():
+            other = global_state[key]
             if other.shape == value.shape:
                 wide = value.double()
                 apart += float((other.double() - wide).square().sum())

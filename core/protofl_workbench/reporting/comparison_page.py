@@ -137,16 +137,16 @@ def _facts(
     runs: Sequence[Run], records: Sequence[GroupRecord], settings: dict[str, list[GroupRecord]]
 ) -> list[Fact]:
     """Return the best group and its margin, or why there is none, and the cost of all runs."""
-    found = _headline(records, settings)
+    result = _headline(records, settings)
     if len(settings) == 1 and records and (guess := records[0].end("majority_accuracy")):
         note = "always the most frequent class of each client"
-        found.append(Fact("Majority guess", spread(guess.mean, guess.std), note))
+        result.append(Fact("Majority guess", spread(guess.mean, guess.std), note))
     trials = sum(len(own.group.trials) for own in records)
     rounds = sum(len(own.rows) for own in records)
-    found.append(Fact("Trials", integer(trials), f"{count(rounds, 'round')} in all"))
+    result.append(Fact("Trials", integer(trials), f"{count(rounds, 'round')} in all"))
     seconds = sum(row.seconds["total"] for run in runs for row in run.rows)
-    found.append(Fact("Time", duration(seconds), "of all runs together"))
-    return found
+    result.append(Fact("Time", duration(seconds), "of all runs together"))
+    return result
 
 
 def _headline(records: Sequence[GroupRecord], settings: dict[str, list[GroupRecord]]) -> list[Fact]:
@@ -166,11 +166,11 @@ def _headline(records: Sequence[GroupRecord], settings: dict[str, list[GroupReco
     note += f", seeds {', '.join(map(str, order.seeds))}" if order.seeds else ""
     note += f"; without {listed(without, 4)}" if without else ""
     title = "Level at the end" if len(order.best) > 1 else "Ahead at the end"
-    found = [Fact(title, listed(order.best, 3), note, lead=True)]
+    result = [Fact(title, listed(order.best, 3), note, lead=True)]
     if margin := final_accuracy(best) - final_accuracy(second):
         note = f"points of final test accuracy ahead of {second.group.label}"
-        found.append(Fact("Margin", points(margin), note, lead=True))
-    return found
+        result.append(Fact("Margin", points(margin), note, lead=True))
+    return result
 
 
 def _only_group(records: Sequence[GroupRecord]) -> Iterator[Fact]:

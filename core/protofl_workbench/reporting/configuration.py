@@ -40,10 +40,10 @@ def user_options(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a run by users' names; options of plugins are ``PLUGIN.OPTION``."""
     values = {k: v for k, v in options_in(config).items() if k not in UNSHOWN}
     plugins = values.pop("options", {})
-    found = {name.replace("_", "-"): value for name, value in values.items()}
+    result = {name.replace("_", "-"): value for name, value in values.items()}
     for owner, options in plugins.items():
-        found |= {f"{owner}.{key}": value for key, value in options.items()}
-    return found
+        result |= {f"{owner}.{key}": value for key, value in options.items()}
+    return result
 
 
 def _defaults(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def _defaults(config: Mapping[str, Any]) -> dict[str, Any]:
     Plugins that are not installed, or that the run names by their place, have no known defaults:
     nothing that a run folder names is executed.
     """
-    found = {name.replace("_", "-"): value for name, value in default_values().items()}
+    result = {name.replace("_", "-"): value for name, value in default_values().items()}
     choosing = {kind: word for word, kind in CHOOSING.items()}
     for plugin in config.get("plugins", ()):
         kind, name = plugin["kind"], plugin["name"]
@@ -63,10 +63,10 @@ def _defaults(config: Mapping[str, Any]) -> dict[str, Any]:
         for key, option in option_names(declared).items():
             field = declared.model_fields[option]
             if option in deviations and field.default is None:
-                found[f"{owner}.{key}"] = deviations[option].paper
+                result[f"{owner}.{key}"] = deviations[option].paper
             elif not field.is_required():
-                found[f"{owner}.{key}"] = field.get_default(call_default_factory=True)
-    return found
+                result[f"{owner}.{key}"] = field.get_default(call_default_factory=True)
+    return result
 
 
 def _declared(config: Mapping[str, Any], kind: str, name: str) -> type[Config] | None:
@@ -181,7 +181,7 @@ def deviations_section(configs: Sequence[Mapping[str, Any]]) -> Section:
 
 
 def _combined(config: Mapping[str, Any]) -> Iterator[str]:
-    """Describe hooks of other methods, loss terms and wrappers."""
+    """Describe hooks of other methods, loss terms and transforms."""
     method = config["method"]
     for hook, donor in config.get("use", {}).items():
         yield f"{hook} of {donor} replaces that of {method}"
@@ -190,8 +190,8 @@ def _combined(config: Mapping[str, Any]) -> Iterator[str]:
         yield f"{hook} of {donor} is added" if sign else f"The loss term {item} is added"
     if dropped := config.get("drop"):
         yield f"Without the loss term {listed([str(term) for term in dropped])}"
-    if wrappers := config.get("wrappers"):
-        yield f"Payloads pass through {listed([str(one) for one in wrappers])}"
+    if transforms := config.get("transforms"):
+        yield f"Payloads pass through {listed([str(one) for one in transforms])}"
 
 
 # --- commands -------------------------------------------------------------------------------------

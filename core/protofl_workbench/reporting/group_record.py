@@ -106,9 +106,9 @@ class GroupRecord:
 
     def total(self, read: Callable[[Row], float]) -> Moments:
         """Return the sum of a figure over the rounds of each trial, over trials."""
-        found = Moments.of([sum(map(read, trial.rows)) for trial in self.complete])
-        assert found is not None, "a group has trials"
-        return found
+        result = Moments.of([sum(map(read, trial.rows)) for trial in self.complete])
+        assert result is not None, "a group has trials"
+        return result
 
     def mean(self, read: Callable[[Row], float]) -> float:
         """Return the mean of a figure over all rounds of all trials."""

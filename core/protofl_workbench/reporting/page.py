@@ -1,4 +1,4 @@
-"""`protofl.report`: a page about runs or a study as one HTML file, and the page of a study."""
+"""`protofl.report`: a page about runs or a reproduction as one HTML file."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from protofl_workbench.reporting.page_parts import (
     Table,
 )
 from protofl_workbench.reporting.run_page import run_page
-from protofl_workbench.studies.study_figures import figure_title, unit_of
-from protofl_workbench.studies.study_pictures import figures_of
-from protofl_workbench.studies.study_texts import headings, lines_of
+from protofl_workbench.reproductions.reproduction_figures import figure_title, unit_of
+from protofl_workbench.reproductions.reproduction_pictures import figures_of
+from protofl_workbench.reproductions.reproduction_texts import headings, lines_of
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
-    from protofl_workbench.studies.study_result import StudyResult
+    from protofl_workbench.reproductions.reproduction_result import ReproductionResult
 
 
 KINDS = {Fact: "fact", Table: "table", Picture: "picture", Command: "command", str: "text"}
 
 
 def report(
-    runs: RunLike | Iterable[RunLike] | StudyResult,
+    runs: RunLike | Iterable[RunLike] | ReproductionResult,
     out: str | Path | None = None,
     *,
     title: str = "",
@@ -86,16 +86,16 @@ def report(
 
 
 def _page(
-    about: RunLike | Iterable[RunLike] | StudyResult,
+    about: RunLike | Iterable[RunLike] | ReproductionResult,
     drawings: Drawings,
     foot: str,
     baseline: str,
     labels: Labels,
     note: Callable[[str], None],
 ) -> Page:
-    """Return the page of a study, of one run, or of several runs."""
+    """Return the page of a reproduction, of one run, or of several runs."""
     if not isinstance(about, (Run, Result, str, Path, Iterable)):
-        return study_page(about, drawings, foot, baseline, labels, note)
+        return reproduction_page(about, drawings, foot, baseline, labels, note)
     each = [about] if isinstance(about, (Run, Result, str, Path)) else about
     found = {run.folder.resolve(): run for one in each for run in runs_in(one)}
     if not found:
@@ -157,18 +157,18 @@ def _groups(parts: Iterable[Part]) -> list[tuple[str, list[Part]]]:
 
 
 if TYPE_CHECKING:
-    from protofl_workbench.studies.study_result import Entry, StudyResult
+    from protofl_workbench.reproductions.reproduction_result import Entry, ReproductionResult
 
 
-def study_page(
-    result: StudyResult,
+def reproduction_page(
+    result: ReproductionResult,
     drawings: Drawings,
     foot: str,
     baseline: str = "",
     labels: Labels = (),
     note: Callable[[str], None] = lambda line: None,
 ) -> Page:
-    """Return the page of a study.
+    """Return the page of a reproduction.
 
     Args:
         result: The result so far.
@@ -186,8 +186,8 @@ def study_page(
         page = comparison_page(runs, drawings, foot, baseline, (), labels, note)
     cells = [entry for entry in result.entries.values() if entry.state != "empty"]
     done = [entry for entry in cells if entry.state in ("done", "not reached")]
-    page.title = result.study.heading
-    page.kicker = f"protofl · {result.study.name}"
+    page.title = result.reproduction.heading
+    page.kicker = f"protofl · {result.reproduction.name}"
     texts = ("; ".join(result.facts), result.conditions)
     page.lead = " ".join(f"{sentence(text)}." for text in texts if text)
     page.state = "" if len(done) == len(cells) else f"{len(done)} of {len(cells)} cells"
@@ -202,11 +202,11 @@ def study_page(
     return page
 
 
-def _table(result: StudyResult) -> Table:
+def _table(result: ReproductionResult) -> Table:
     """Return rows × columns: our figure, the published figure, and their difference."""
     columns = ("", *headings(result))
     rows = [
-        (result.study.rows[row].label, *(_cell(result[row, c]) for c in result.columns))
+        (result.reproduction.rows[row].label, *(_cell(result[row, c]) for c in result.columns))
         for row in result.rows
     ]
     caption = "Our figures"
@@ -231,7 +231,7 @@ def _cell(entry: Entry) -> str:
     return "\n".join(filter(None, [ours or "·", *others]))
 
 
-def _facts(result: StudyResult, done: int, cells: int) -> list[Fact]:
+def _facts(result: ReproductionResult, done: int, cells: int) -> list[Fact]:
     """Return the difference of our figures to the published ones, with its sign."""
     apart = [e.difference for e in result.compared if e.difference is not None]
     found = [Fact("Done", integer(done), f"of {count(cells, 'cell')}", lead=not apart)]
@@ -243,15 +243,17 @@ def _facts(result: StudyResult, done: int, cells: int) -> list[Fact]:
     return found
 
 
-def _pictures(result: StudyResult, drawings: Drawings) -> list[Part]:
-    if result.study.kind not in ("curves", "bars", "pictures"):
+def _pictures(result: ReproductionResult, drawings: Drawings) -> list[Part]:
+    if result.reproduction.kind not in ("curves", "bars", "pictures"):
         return []
     found: list[Part] = []
     try:
         for name, figure in figures_of(result):
-            column = result.study.columns.get(name)
-            title = (column.label if column else name.replace("-", ", ")) or result.study.place
-            words = f"{result.study.heading}: {title}. The table has its numbers."
+            column = result.reproduction.columns.get(name)
+            title = (
+                column.label if column else name.replace("-", ", ")
+            ) or result.reproduction.place
+            words = f"{result.reproduction.heading}: {title}. The table has its numbers."
             found.append(Picture(title or "Our figures", drawings.inline(figure), words))
     except UsageError:  # observations are missing
         return []

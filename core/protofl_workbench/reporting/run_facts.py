@@ -132,13 +132,13 @@ def _costs(record: GroupRecord) -> Iterator[Fact]:
 def remarks(record: GroupRecord) -> list[str]:
     """Return remarks about malicious, absent and unseen clients, losses and the evaluation.
 
-    Notes of the dry step, such as of a hook without an effect, come first.
+    Notes of the dry run, such as of a hook without an effect, come first.
     """
-    found = [f"{note[:1].upper()}{note[1:]}." for note in record.config.get("notes", ())]
+    result = [f"{note[:1].upper()}{note[1:]}." for note in record.config.get("notes", ())]
     malicious = sorted({c for end in record.ends for c in end.get("malicious", ())})
     if malicious:
         names = listed([_name(record, client) for client in malicious], 10)
-        found.append(f"Malicious clients of all trials: {names}.")
+        result.append(f"Malicious clients of all trials: {names}.")
     if record.absent:
         parts = [
             f"{integer(times)} because {REASONS.get(reason, reason)}"
@@ -146,23 +146,25 @@ def remarks(record: GroupRecord) -> list[str]:
         ]
         total = record.absent.total()
         asked = total + sum(row.participants for row in record.rows)
-        found.append(
+        result.append(
             f"Clients were absent {integer(total)} of {integer(asked)} times: {listed(parts)}."
         )
     if lost := sum(row.train_loss is None for row in record.rows):
-        found.append(f"The training loss was not finite in {count(lost, 'round')}.")
+        result.append(f"The training loss was not finite in {count(lost, 'round')}.")
     if record.config.get("eval_clients") == "participants":
-        found.append(
+        result.append(
             "The accuracy is over the clients that a round trained; the guess is over all clients."
         )
     last = record.rows[-1] if record.rows else None
     unseen = len(last.unseen) if last else 0
     if unseen:
         who = f"{count(unseen, 'client')} {'is' if unseen == 1 else 'are'} unseen"
-        found.append(f"{who}: never trained, and scored separately. The guess is over all clients.")
+        result.append(
+            f"{who}: never trained, and scored separately. The guess is over all clients."
+        )
     if last and 0 < last.evaluated < record.config["clients"] - unseen:
-        found.append(f"The last evaluation was over {integer(last.evaluated)} of the clients.")
-    return found
+        result.append(f"The last evaluation was over {integer(last.evaluated)} of the clients.")
+    return result
 
 
 def versions_table(run: Run) -> Table:

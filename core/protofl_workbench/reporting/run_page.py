@@ -165,9 +165,9 @@ def cost_pictures(pictures: Pictures, *, over: bool = True) -> list[Picture]:
         pictures: Makes the pictures.
         over: True to show accuracy by cost too.
     """
-    found = [pictures.traffic(), pictures.stages()]
-    found += [p for own in OVER_COSTS if (p := pictures.over_cost(*own))] if over else []
-    return found
+    result = [pictures.traffic(), pictures.stages()]
+    result += [p for own in OVER_COSTS if (p := pictures.over_cost(*own))] if over else []
+    return result
 
 
 def _traffic_table(record: GroupRecord) -> Table:

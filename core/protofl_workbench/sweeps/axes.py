@@ -98,18 +98,18 @@ def read_axes(given: Iterable[str]) -> list[Axis]:
 
 
 def _axis(key: str, text: str) -> Axis:
-    if found := _RANGE.fullmatch(text):
-        low, high = _number(found[1]), _number(found[2])
+    if match := _RANGE.fullmatch(text):
+        low, high = _number(match[1]), _number(match[2])
         if not low < high:
             raise UsageError(f"--grid {key}={text}: expected LOW < HIGH")
-        if found[3] and low <= 0:
+        if match[3] and low <= 0:
             raise UsageError(
                 f"--grid {key}={text}: a logarithmic range starts above 0",
                 do="choose LOW > 0, or leave :log out",
             )
-        return Axis(key, low=low, high=high, log=bool(found[3]))
-    if found := _COLONS.fullmatch(text):
-        range_ = f"{found[1]}..{found[2]}{found[3] or ''}"
+        return Axis(key, low=low, high=high, log=bool(match[3]))
+    if match := _COLONS.fullmatch(text):
+        range_ = f"{match[1]}..{match[2]}{match[3] or ''}"
         raise UsageError(
             f"--grid {key}={text} is neither a value nor a range",
             "a range is LOW..HIGH[:log]",

@@ -152,8 +152,8 @@ class Search:
                 known.append(trial.params)
 
     def _trials(self, *states: Any) -> list[FrozenTrial]:  # noqa: ANN401 - Optuna's
-        found: list[FrozenTrial] = self._study.get_trials(deepcopy=False, states=states)
-        return found
+        result: list[FrozenTrial] = self._study.get_trials(deepcopy=False, states=states)
+        return result
 
     # --- source of a batch ------------------------------------------------------------------------
 
@@ -247,17 +247,17 @@ class Search:
         return [*lines.values()]
 
     def _read(self, values: Mapping[str, Any]) -> PointRun:
-        found = PointRun(
+        result = PointRun(
             **{**values, "folder": Path(values["folder"]) if values["folder"] else None}
         )
-        if found.folder is None or found.state == "failed":
-            return found
+        if result.folder is None or result.state == "failed":
+            return result
         try:
-            rows = load_run(found.folder).rows_of(0)[: found.rounds]
+            rows = load_run(result.folder).rows_of(0)[: result.rounds]
         except UsageError as gone:
-            return PointRun(found.seed, "missing", error=gone.what)
-        found.figure = figure_of(rows, self._sweep.figure)
-        return found
+            return PointRun(result.seed, "missing", error=gone.what)
+        result.figure = figure_of(rows, self._sweep.figure)
+        return result
 
 
 def check_installed() -> Any:  # noqa: ANN401 - a module

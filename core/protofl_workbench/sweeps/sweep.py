@@ -245,8 +245,8 @@ def _as_config(options: Mapping[str, Any]) -> dict[str, Any]:
     nested = found.pop("options", {})
     if nested:
         found["set"] = {f"{name}.{k}": v for name, own in nested.items() for k, v in own.items()}
-    if "wrappers" in found:
-        found["with"] = found.pop("wrappers")
+    if "transforms" in found:
+        found["with"] = found.pop("transforms")
     found = as_typed(found)
     return {key: str(value) if isinstance(value, Path) else value for key, value in found.items()}
 

@@ -141,7 +141,7 @@ def _batch(sweep: Sweep, folder: Path, *, at_once: int | None, follow: events.Fo
 
 
 def _checked(sweep: Sweep, batch: Batch, *, measure: bool = False) -> list[CheckedRun]:
-    """Plan the runs, and do the dry steps of unfinished runs."""
+    """Plan the runs, and do the dry runs of unfinished runs."""
     points = end_points(sweep.axes) if sweep.search else points_of(sweep.axes)
     seeds = sweep.seeds[:1] if sweep.search else sweep.seeds
     batch_runs = [sweep.run_at(point, seed) for point in points for seed in seeds]

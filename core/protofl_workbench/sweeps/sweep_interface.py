@@ -179,11 +179,11 @@ def _texts(grid: Mapping[str, Any]) -> list[str]:
     Raises:
         UsageError: A value contains a comma.
     """
-    found = []
+    result = []
     for key, given in grid.items():
         values = [*given] if isinstance(given, (list, tuple, range)) else [given]
         texts = [str(v).lower() if isinstance(v, bool) else str(v) for v in values]
         if len(texts) > 1 and (odd := [text for text in texts if "," in text]):
             raise UsageError(f"grid {key}: {odd[0]!r} contains a comma, which separates values")
-        found.append(f"{key}={','.join(texts)}")
-    return found
+        result.append(f"{key}={','.join(texts)}")
+    return result

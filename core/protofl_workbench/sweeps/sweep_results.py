@@ -313,13 +313,13 @@ def point_results(sweep: Sweep, outcomes: Sequence[Outcome]) -> list[PointResult
 def point_run(outcome: Outcome, seed: int, figure: str) -> PointRun:
     """Return a run of a point with its figure."""
     error = outcome.error.what if outcome.error else ""
-    found = PointRun(seed, outcome.state, folder=outcome.folder, error=error)
+    result = PointRun(seed, outcome.state, folder=outcome.folder, error=error)
     if outcome.state != "failed" and outcome.folder is not None:
         rows = outcome.run.rows_of(0)
-        found.rounds, found.figure = len(rows), figure_of(rows, figure)
-        if found.figure and outcome.run.has_split:
-            found.samples = _samples(outcome.run.split(0), found.figure["chosen_on"], figure)
-    return found
+        result.rounds, result.figure = len(rows), figure_of(rows, figure)
+        if result.figure and outcome.run.has_split:
+            result.samples = _samples(outcome.run.split(0), result.figure["chosen_on"], figure)
+    return result
 
 
 def _samples(split: RecordedSplit, chosen_on: str, figure: str) -> int:

@@ -46,5 +46,5 @@ def test_clients_share_the_body_and_keep_their_heads(tmp_path):
     found.rounds(2)
     heads = [found.client(c).model.head.weight for c in range(4)]
     assert not any(torch.equal(heads[0], other) for other in heads[1:])
-    names = {key.partition("/")[0] for key in found.server.knowledge}
+    names = {key.partition("/")[0] for key in found.server.global_state}
     assert names == {"body"}

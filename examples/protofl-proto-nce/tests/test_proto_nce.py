@@ -29,8 +29,8 @@ class Stub:
 def loss(received, z, y):
     output = pf.Output(z, torch.zeros(len(y), 4))
     client, method = Stub(received), ProtoNCE()
-    given = method.before_training(client)
-    return method.local_loss(client, pf.Batch(z, y, y), output, given)
+    constants = method.before_training(client)
+    return method.local_loss(client, pf.Batch(z, y, y), output, constants)
 
 
 def test_the_contrastive_term_is_the_equation_s():

@@ -46,7 +46,7 @@ def rehearse(
         ),
     ] = None,
     debug: Debug = False,
-    **given: Any,  # noqa: ANN401 - the options of `Settings`, see with_options
+    **arguments: Any,  # noqa: ANN401 - the options of `Settings`, see with_options
 ) -> None:
     """Try a deployment on this machine: nodes, TLS and keys, compared with backend local.
 
@@ -54,11 +54,11 @@ def rehearse(
     differs from a simulated run by one bit. Rounds take about ten seconds, because Flower's nodes
     ask for messages every few seconds.
     """
-    from protofl_flower.deployment.rehearsal import rehearse as carry_out
+    from protofl_flower.deployment.rehearsal import rehearse as rehearse_run
 
     place = new_folder(folder, "--folder") if folder else Path(tempfile.mkdtemp(prefix="protofl-"))
     try:
-        rows = carry_out(place, _typed(method, given), sites, render.line)
+        rows = rehearse_run(place, _typed(method, arguments), sites, render.line)
     except KeyboardInterrupt as stop:
         raise typer.Exit(interrupted(stop, f"logs and runs are in {place}")) from None
     except pf.ProtoflError as problem:
@@ -207,7 +207,7 @@ def run(
         ),
     ] = None,
     debug: Debug = False,
-    **given: Any,  # noqa: ANN401 - the options of `Settings`, see with_options
+    **arguments: Any,  # noqa: ANN401 - the options of `Settings`, see with_options
 ) -> None:
     """Train on the nodes of a federation, whose link must run.
 
@@ -222,7 +222,7 @@ def run(
         start(
             federation,
             out,
-            _typed(method, {**given, "on_stale": on_stale}),
+            _typed(method, {**arguments, "on_stale": on_stale}),
             render.line,
             resume=resume,
         )

@@ -53,20 +53,20 @@ def options_of(federation: Federation, options: Mapping[str, Any]) -> dict[str, 
     Raises:
         UsageError: Some sites name an architecture, and others do not.
     """
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     if federation.data and "dataset" not in options:
-        found = {"dataset": "sites", "options": {"dataset": dict(federation.data)}}
+        result = {"dataset": "sites", "options": {"dataset": dict(federation.data)}}
     sites = federation.sites
     names = {client: site.architecture for site in sites for client in site.clients}
     without = [site.name for site in sites if not site.architecture]
     if "architectures" in options or len(without) == len(sites):
-        return found
+        return result
     if without:
         raise pf.UsageError(
             f"{without[0]} has no architecture in {FILE}, and other sites have one",
             do="name one for each site, or for none",
         )
-    return {**found, "architectures": [names[client] for client in sorted(names)]}
+    return {**result, "architectures": [names[client] for client in sorted(names)]}
 
 
 def real_options(options: dict[str, Any], *, resume: bool) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def real_options(options: dict[str, Any], *, resume: bool) -> dict[str, Any]:
         UsageError: An option simulates what is real here.
     """
     found = dict(options)
-    for name in ("world", "over_select"):
+    for name in ("devices", "over_select"):
         if found.get(name):
             flag = f"--{name.replace('_', '-')}"
             what = f"{flag} {found[name]} simulates devices, and these are real"

@@ -35,14 +35,14 @@ def checks(folder: Path) -> list[tuple[str, str, bool]]:
         "disk": lambda: _disk(folder),
         "link": lambda: _link(folder),
     }
-    found = []
+    result = []
     for name, check in made.items():
         try:
-            found.append((name, check(), True))
+            result.append((name, check(), True))
         except (pf.ProtoflError, OSError, ValueError) as error:
             words = error.what if isinstance(error, pf.ProtoflError) else str(error)
-            found.append((name, words, False))
-    return found
+            result.append((name, words, False))
+    return result
 
 
 def _settings(folder: Path) -> str:

@@ -65,8 +65,8 @@ clients = {[*clients]}    # the clients that live here
 # labels = {{kitten = "cat", "3" = "dog"}}    # own label to class of the federation
 
 [policy]    # a plan outside it is refused before training
-# methods = ["fedproto"]    # all installed ones if left out; also: wrappers, models
-# required = {{gaussian-noise = {{s = 0.1}}}}    # wrappers that each run must use
+# methods = ["fedproto"]    # all installed ones if left out; also: transforms, models
+# required = {{gaussian-noise = {{s = 0.1}}}}    # transforms that each run must use
 # upload_limit = 4096    # MiB
 # longest_job = 86400    # seconds
 # classes = true    # code that is not installed

@@ -31,12 +31,12 @@ def program(name: str) -> str:
         UsageError: Flower is not installed in this environment.
     """
     scripts = sysconfig.get_path("scripts")
-    found = shutil.which(name, path=os.pathsep.join([scripts, os.environ.get("PATH", "")]))
-    if found is None:
+    result = shutil.which(name, path=os.pathsep.join([scripts, os.environ.get("PATH", "")]))
+    if result is None:
         raise pf.UsageError(
             f"{name} is missing: deployment needs Flower", do=f"install it: {EXTRA}"
         )
-    return found
+    return result
 
 
 def environment(home: Path) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """The ServerApp: it starts the process of a run, and passes messages between it and Flower's grid.
 
 The run has a process of its own, because Flower's threads draw from Python's generator of random
-numbers, which the dry step of a run watches.
+numbers, which the dry run of a run watches.
 """
 
 from __future__ import annotations

@@ -16,10 +16,10 @@ import protofl as pf
 from protofl_flower.node.local_data import LocalData
 
 TAKEN = (
-    "method models architectures dataset subset partition clients participation selection unseen "
+    "method models architectures dataset subset partition clients participation sampling unseen "
     "fine_tune generator rounds patience local_epochs batch_size optimizer lr lr_schedule momentum "
     "weight_decay clip feature_dim drop_last shuffle augment precision public options use add drop "
-    "wrappers seed trials hold_split same_init deterministic engine job_limit validation "
+    "transforms seed trials hold_split same_init deterministic engine job_limit validation "
     "split_batch eval_every eval_clients on_bad_upload upload_limit upload_bound on_lost_client "
     "measure metrics observe observe_samples malicious classes"
 ).split()
@@ -29,8 +29,8 @@ OWN = "data_dir device client_store server_threads backend workers".split()
 """Options of the node's machine, which its ``node.toml`` sets."""
 
 SERVERS = (
-    "recipe participants_from join_round world deadline over_select block checkpoint_every keep "
-    "min_clients wait_for_clients dry_step observe_every observe_limit record_uploads track "
+    "recipe participants_from join_round devices deadline over_select block checkpoint_every keep "
+    "min_clients wait_for_clients dry_run observe_every observe_limit record_uploads track "
     "track_group track_wait profile init init_strict text_encoder"
 ).split()
 """Options that only the server reads; a node leaves them at their defaults."""
@@ -48,9 +48,9 @@ class Policy:
 
     Attributes:
         methods: Methods and donors that may run; empty for all installed ones.
-        wrappers: Wrappers that may be used; empty for all installed ones.
+        transforms: Transforms that may be used; empty for all installed ones.
         models: Model groups that may run; empty for all installed ones.
-        required: Wrappers that every run must use, {name: {option: value}}.
+        required: Transforms that every run must use, {name: {option: value}}.
         upload_limit: Largest upload in MiB.
         longest_job: Seconds that a job may take.
         classes: Allow code of files and modules that is not installed.
@@ -65,7 +65,7 @@ class Policy:
     """
 
     methods: Collection[str] = ()
-    wrappers: Collection[str] = ()
+    transforms: Collection[str] = ()
     models: Collection[str] = ()
     required: Mapping[str, Mapping[str, Any]] | None = None
     upload_limit: float = 4096.0
@@ -147,7 +147,7 @@ def plan_here(
     _check({name: parsed[name] for name in TAKEN} | taken, policy, data)
     taken["job_limit"] = min(taken.get("job_limit") or policy.longest_job, policy.longest_job)
     others = {
-        owner: v for owner, v in taken["options"].items() if owner not in ("world", "backend")
+        owner: v for owner, v in taken["options"].items() if owner not in ("devices", "backend")
     }
     here = {**taken, "options": others, **own, "backend": "local"}
     return json.dumps(here, default=str)
@@ -185,7 +185,7 @@ def _check(plan: Mapping[str, Any], policy: Policy, data: LocalData | None) -> N
     donors += [str(each).partition("=")[2].partition(".")[0] for each in plan["add"]]
     _among("methods", [plan["method"], *donors], policy.methods)
     _among("models", [plan["models"]], policy.models)
-    _among("wrappers", plan["wrappers"], policy.wrappers)
+    _among("transforms", plan["transforms"], policy.transforms)
     for name, options in (policy.required or {}).items():
         found = plan["options"].get(name, {})
         other = {
@@ -193,11 +193,11 @@ def _check(plan: Mapping[str, Any], policy: Policy, data: LocalData | None) -> N
             for key, value in options.items()
             if found.get(key) != value or isinstance(found[key], bool) != isinstance(value, bool)
         }
-        if name not in plan["wrappers"] or other:
+        if name not in plan["transforms"] or other:
             more = "".join(f" with {key}={value}" for key, value in other.items())
-            raise refused("required", f"it lacks the wrapper {name}{more}")
+            raise refused("required", f"it lacks the transform {name}{more}")
     own = () if data is None or not data.public else ("public",)
-    naming = {"dataset", "selection", "partition", "generator", "public"}.difference(own)
+    naming = {"dataset", "sampling", "partition", "generator", "public"}.difference(own)
     files = [str(plan[key]) for key in sorted(naming)]
     named = [text for text in files if _names_a_file(text)]
     if named and not policy.paths:

@@ -75,12 +75,12 @@ def read(text: str) -> dict[str, Any]:
     try:
         if len(text) > LONGEST:
             raise MalformedMessage(f"its text has {len(text)} characters")
-        found = json.loads(text)
+        result = json.loads(text)
     except (ValueError, RecursionError):
         raise MalformedMessage("its text is not JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(result, dict):
         raise MalformedMessage("its text is not a JSON object")
-    return found
+    return result
 
 
 def blob_at(place: Any, blobs: Sequence[bytes]) -> bytes:  # noqa: ANN401 - whatever was sent

@@ -1,4 +1,4 @@
-"""Hellos of nodes: what they tell of their data before a run, and the gate that it passes."""
+"""Sizes of the nodes' data: what nodes say of them before a run, and checks of these messages."""
 
 from __future__ import annotations
 

@@ -275,12 +275,12 @@ class SitePool:
         if delivery.code:
             raise pf.RunFailure(f"{site.name}: {delivery.words}")
         try:
-            found = messages.read(delivery.text)
+            result = messages.read(delivery.text)
         except MalformedMessage as error:
             raise pf.RunFailure(f"{site.name} sent a wrong message: {error}") from None
-        if "failure" in found:
-            raise failure_of(site, found["failure"])
-        return found
+        if "failure" in result:
+            raise failure_of(site, result["failure"])
+        return result
 
     def _taken(
         self, site: Site, jobs: Sequence[pf.backends.Job], delivery: Delivery
@@ -369,11 +369,11 @@ class SitePool:
     def _named(self, site: Site, notes: Sequence[str]) -> list[str]:
         """Return a node's notes with its name: a few of each answer, not too many in all."""
         left = MOST_NOTES - self._notes[site.name]
-        found = [f"{site.name} says: {printed(note)}" for note in notes[: min(left, 5)]]
-        self._notes[site.name] += len(found)
-        if found and len(found) == left:
-            found.append(f"{site.name}: its further notes are left out")
-        return found
+        result = [f"{site.name} says: {printed(note)}" for note in notes[: min(left, 5)]]
+        self._notes[site.name] += len(result)
+        if result and len(result) == left:
+            result.append(f"{site.name}: its further notes are left out")
+        return result
 
     def _lost(
         self, site: Site, jobs: Sequence[pf.backends.Job], reason: str, words: str

@@ -256,8 +256,8 @@ def _parts(root: Path, dataset: str = "folder", layout: str = "clients") -> list
 
 def _part_of(name: str) -> str | None:
     """Return train, test or val if a folder is called like one, else None."""
-    found = _PART.fullmatch(re.sub(r"[^a-z]", "", name.lower()))
-    return found.lastgroup if found else None
+    match = _PART.fullmatch(re.sub(r"[^a-z]", "", name.lower()))
+    return match.lastgroup if match else None
 
 
 def _inner(folder: Path) -> Path:

@@ -169,10 +169,10 @@ def _token_ids(x: np.ndarray, source: str, length: int, padding: int) -> np.ndar
             do="store (list of ids, number of ids) for each text, or plain integers N×length",
         )
     places = np.arange(length)
-    found = np.full((len(x), length), padding, np.int64)
-    found[places < sizes[:, None]] = ids
-    found[places >= lengths[:, None]] = padding
-    return found
+    result = np.full((len(x), length), padding, np.int64)
+    result[places < sizes[:, None]] = ids
+    result[places >= lengths[:, None]] = padding
+    return result
 
 
 def _clients(root: Path) -> int:

@@ -231,20 +231,20 @@ def _numbers(file: Path, columns: int | None = None) -> np.ndarray:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # NumPy's about empty files
-            found = np.loadtxt(file, dtype=np.float64, ndmin=2)
+            result = np.loadtxt(file, dtype=np.float64, ndmin=2)
     except (OSError, ValueError) as error:
         raise pf.UsageError(
             f"{file} can't be read as numbers: {' '.join(str(error).split())}",
             do="the file is damaged; unpack the data set again",
         ) from error
-    if not found.size or columns not in (None, found.shape[1]):
+    if not result.size or columns not in (None, result.shape[1]):
         raise pf.UsageError(
-            f"{file} has {found.shape[1]} numbers in a line, expected {columns}"
-            if found.size
+            f"{file} has {result.shape[1]} numbers in a line, expected {columns}"
+            if result.size
             else f"{file} is empty",
             do="the file is damaged or of another data set; unpack the data set again",
         )
-    return found
+    return result
 
 
 def _names(file: Path) -> dict[int, str]:
@@ -253,16 +253,16 @@ def _names(file: Path) -> dict[int, str]:
     Raises:
         UsageError: A line has no number, or a number or name occurs twice.
     """
-    found: dict[int, str] = {}
+    result: dict[int, str] = {}
     lines = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
     for line in filter(str.strip, lines.splitlines()):
         number, _, name = line.strip().partition(" ")
         name = name.strip().lower()
-        if not number.isdecimal() or not name or int(number) in found or name in found.values():
+        if not number.isdecimal() or not name or int(number) in result or name in result.values():
             raise pf.UsageError(
                 f"{file}: the line {line.strip()!r} is not a number and a name of its own",
                 "expected lines such as: 1 WALKING",
                 "unpack the data set again",
             )
-        found[int(number)] = name
-    return found
+        result[int(number)] = name
+    return result

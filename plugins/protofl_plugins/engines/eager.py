@@ -100,14 +100,14 @@ class Fallback:
 
     def by_eager(self, jobs: list[pf.backends.TrainJob], why: str = "") -> All:
         """Train clients with the reference engine, with a note about the reason."""
-        found = []
+        result = []
         for job in jobs:
             with job.stream():
-                found.append(Eager().train(job))
+                result.append(Eager().train(job))
             if why:
                 note = f"engine {self._engine}: {job.architecture} is trained by eager: {why}"
                 job.notes.append(note)
-        return found
+        return result
 
 
 def _reason(error: BaseException) -> str:

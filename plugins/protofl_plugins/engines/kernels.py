@@ -42,12 +42,12 @@ def kernel_gradient(layer: nn.Conv2d, height: int, width: int) -> KernelGradient
 def _tap_by_tap(layer: nn.Conv2d) -> KernelGradient:
     def gradient(G: Tensor, x: Tensor) -> Tensor:
         down, across = taps_of(layer, *x.shape[2:])
-        found, last = torch.zeros_like(layer.weight), G.permute(0, 2, 3, 1)
+        result, last = torch.zeros_like(layer.weight), G.permute(0, 2, 3, 1)
         images = pad(x.permute(0, 2, 3, 1), (0, 0, *across.padding, *down.padding))
         for i, j in pairs(range(down.count), range(across.count)):
             read = images[:, down.inputs(i), across.inputs(j)]
-            found[:, 0, down.first + i, across.first + j] = (read * last).sum((0, 1, 2))
-        return found
+            result[:, 0, down.first + i, across.first + j] = (read * last).sum((0, 1, 2))
+        return result
 
     return gradient
 

@@ -213,10 +213,10 @@ class FastLayers:
     @torch.no_grad()
     def norms(self) -> dict[int, list[Tensor]]:
         """Return the norms of the gradients that are kept as factors, by group, 0-d."""
-        found: dict[int, list[Tensor]] = {}
+        result: dict[int, list[Tensor]] = {}
         for factors in self._step.kept or ():
-            found.setdefault(self._group[id(factors.kind.layer.weight)], []).append(factors.norm())
-        return found
+            result.setdefault(self._group[id(factors.kind.layer.weight)], []).append(factors.norm())
+        return result
 
     def update(self, shares: Mapping[int, Tensor]) -> None:
         """Make the step of SGD for gradients that are kept as factors.
@@ -257,8 +257,8 @@ def _forward(layer: nn.Module, step: _Step) -> Callable[[Tensor], Tensor]:
 
 
 def _apply(step: _Step, kind: Rows, x: Tensor) -> Tensor:
-    found: Tensor = _Product.apply(x, kind.layer.weight, kind.layer.bias, kind, step)
-    return found
+    result: Tensor = _Product.apply(x, kind.layer.weight, kind.layer.bias, kind, step)
+    return result
 
 
 @dataclass(frozen=True)
@@ -288,5 +288,5 @@ def _convolution(layer: nn.Conv2d, step: _Step, ways: dict[torch.Size, _Ways], x
         return _apply(step, way.kind, x)
     if way.gradient is None:
         return nn.Conv2d.forward(layer, x)
-    found: Tensor = Convolution.apply(x, layer.weight, layer.bias, layer, way.gradient)
-    return found
+    result: Tensor = Convolution.apply(x, layer.weight, layer.bias, layer, way.gradient)
+    return result

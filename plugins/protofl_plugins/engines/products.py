@@ -57,8 +57,8 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if len(x) <= FEW_ROWS and weight.is_contiguous():
         y: Tensor = ONEDNN(weight, x, None, "none", [], "").T.contiguous()
         return y if bias is None else y.add_(bias)
-    found: Tensor = ONEDNN(x, weight, bias, "none", [], "")
-    return found
+    result: Tensor = ONEDNN(x, weight, bias, "none", [], "")
+    return result
 
 
 class LinearRows:
@@ -224,7 +224,7 @@ def _summed(parts: Sequence[Tensor], taps: Taps, axis: int, size: Sequence[int])
     """Add each tap's part to the pixels that the tap reads along an axis, in a tensor of a size."""
     if len(parts) == 1 and parts[0].shape == torch.Size(size):
         return parts[0]
-    found = parts[0].new_zeros(size)
+    result = parts[0].new_zeros(size)
     for tap, part in enumerate(parts):
-        found[(slice(None),) * axis + (taps.inputs(tap),)] += part
-    return found
+        result[(slice(None),) * axis + (taps.inputs(tap),)] += part
+    return result

@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves
 
 import protofl as pf
 
-Tree = Mapping[str, pf.Given]
-"""{method: ``given`` of its loss} of a step."""
+Tree = Mapping[str, pf.Constants]
+"""{method: ``constants`` of its loss} of a step."""
 
 NARROW = torch.bfloat16, torch.float16
 Function = Callable[[Tensor], Tensor]

@@ -64,7 +64,9 @@ class Vmapped:
         kinds = [stepping.kind_of(job) for job in jobs]
         alike: dict[Hashable, list[int]] = {}
         for place, job in enumerate(jobs):
-            alike.setdefault((kinds[place], stepping.outline(job.loss.given(0))), []).append(place)
+            alike.setdefault((kinds[place], stepping.outline(job.loss.constants(0))), []).append(
+                place
+            )
         found: dict[int, dict[str, float]] = {}
         for places in alike.values():
             # Those with many steps first, so that clients still training are neighbours.
@@ -99,7 +101,7 @@ class Lockstep:
         self._trained = [name for names, _ in groups for name in names]
         stacks = [([self._weights[name] for name in names], lr) for names, lr in groups]
         self._update = Update(jobs[0], stacks, clients=len(jobs))
-        self._given: dict[int, Tensor] = {}
+        self._constants: dict[int, Tensor] = {}
         self._last: defaultdict[int, Last] = defaultdict(Last)
         self._sums = [Sums() for _ in jobs]
 
@@ -139,8 +141,8 @@ class Lockstep:
             name: stack.detach()[clients].requires_grad_(name in self._trained)
             for name, stack in self._weights.items()
         }
-        given = [job.loss.given(n) for job, (n, _) in zip(jobs, steps, strict=True)]
-        terms, features, logits = self._forward(weights, batches, given)
+        constants = [job.loss.constants(n) for job, (n, _) in zip(jobs, steps, strict=True)]
+        terms, features, logits = self._forward(weights, batches, constants)
         trained = [weights[name] for name in self._trained]
         loss = stepping.total(terms).sum()
         gradients = torch.autograd.grad(loss, trained, allow_unused=True)
@@ -152,11 +154,11 @@ class Lockstep:
         self._update(gradients, clients)
 
     def _forward(
-        self, weights: dict[str, Tensor], batches: list[pf.Batch], given: Sequence[Tree]
+        self, weights: dict[str, Tensor], batches: list[pf.Batch], constants: Sequence[Tree]
     ) -> Found:
         """Return loss terms of each client: the step of one client, mapped over the stacks."""
         job, model = self._jobs[0], self._whole.model
-        leaves, structure = tree_flatten(given[0])
+        leaves, structure = tree_flatten(constants[0])
         x, y, index = (
             torch.stack([getattr(b, name) for b in batches]) for name in ("x", "y", "index")
         )
@@ -172,15 +174,15 @@ class Lockstep:
                 terms = self._terms(batch, output, tree_unflatten(parts, structure))
                 return terms, output.features, output.logits
 
-            found: Found = functional_call(self._whole, weights, (inside,))
-            return found
+            result: Found = functional_call(self._whole, weights, (inside,))
+            return result
 
-        each: Found = vmap(one)(weights, x, y, index, self._stacked(given))
+        each: Found = vmap(one)(weights, x, y, index, self._stacked(constants))
         return each
 
-    def _stacked(self, given: Sequence[Tree]) -> dict[int, Tensor]:
+    def _stacked(self, constants: Sequence[Tree]) -> dict[int, Tensor]:
         """The tensors that losses are given, by place; stacked anew only where one has changed."""
-        for place, each in enumerate(zip(*map(tree_leaves, given), strict=True)):
+        for place, each in enumerate(zip(*map(tree_leaves, constants), strict=True)):
             if isinstance(each[0], Tensor) and not self._last[place].same(each):
-                self._given[place] = torch.stack([tensor.detach() for tensor in each])
-        return self._given
+                self._constants[place] = torch.stack([tensor.detach() for tensor in each])
+        return self._constants

@@ -134,8 +134,8 @@ class StyleGANGenerator:
             if labels is None:
                 labels = torch.randint(self._classes, (count,), generator=generator)
             c = torch.nn.functional.one_hot(labels.cpu(), self._classes).float()
-        found: Tensor = self._network.mapping(z.to(self._device), c.to(self._device))
-        return found
+        result: Tensor = self._network.mapping(z.to(self._device), c.to(self._device))
+        return result
 
 
 def _check(config: _StyleGAN.Config, code: str) -> tuple[Path, Path]:

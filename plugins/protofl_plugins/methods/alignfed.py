@@ -72,7 +72,7 @@ class AlignFed:
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """H."""
-        return server.knowledge.select("head/*")
+        return server.global_state.select("head/*")
 
     @pf.hookimpl
     def receive(self, client: pf.Client[Config]) -> None:
@@ -80,7 +80,7 @@ class AlignFed:
         weights.install(client, "head")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Given:
+    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
         """v, and λ_t of this round."""
         config, done = client.config, client.round / client.rounds  # t/T
         weight = config.lambda_0 * (config.lambda_T / config.lambda_0) ** done
@@ -88,13 +88,17 @@ class AlignFed:
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
+        self,
+        client: pf.Learner[Config],
+        batch: pf.Batch,
+        output: pf.Output,
+        constants: pf.Constants,
     ) -> pf.Terms:
         """L_i."""
-        l_v = fixed_point_loss(output.features, batch.y, given["v"])
+        l_v = fixed_point_loss(output.features, batch.y, constants["v"])
         return {
             "ce": cross_entropy(output.logits, batch.y),
-            "align": given["weight"] * l_v,  # λ_t·ℓ_v
+            "align": constants["weight"] * l_v,  # λ_t·ℓ_v
         }
 
     @pf.hookimpl

@@ -88,18 +88,18 @@ class DSFL:
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """Send the p̂; nothing before there are any."""
-        return server.knowledge.select("public_probabilities", "public_index")
+        return server.global_state.select("public_probabilities", "public_index")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Given:
+    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
         """Give the loss the p̂, once there are any."""
         return public_data.received_scores(client, "public_probabilities")
 
     @pf.hookimpl
-    def local_loss(self, batch: pf.Batch, output: pf.Output, given: pf.Given) -> pf.Terms:
+    def local_loss(self, batch: pf.Batch, output: pf.Output, constants: pf.Constants) -> pf.Terms:
         """Update, or distil."""
         if batch.phase == "distil":
-            p_hat = given["scores"][batch.index]
+            p_hat = constants["scores"][batch.index]
             return {"distil": cross_entropy(output.logits, p_hat)}
         return {"ce": cross_entropy(output.logits, batch.y)}
 

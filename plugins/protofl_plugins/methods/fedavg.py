@@ -45,7 +45,7 @@ class FedAvg:
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """Send w."""
-        return server.knowledge.select("model/*")
+        return server.global_state.select("model/*")
 
     @pf.hookimpl
     def receive(self, client: pf.Client[Config]) -> None:

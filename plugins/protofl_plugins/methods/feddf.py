@@ -100,7 +100,7 @@ class FedDF:
         teacher = architecture_models.public_logits_of(server, uploads).mean(0)
         for name in architecture_models.architectures_of(server, uploads):
             student = server.build(name)
-            pf.models.load_weights(student, server.knowledge, f"model@{name}")
+            pf.models.load_weights(student, server.global_state, f"model@{name}")
             _distil(server, student, teacher, name)
             fused.update(pf.models.pack_weights(student, f"model@{name}"))
         return fused

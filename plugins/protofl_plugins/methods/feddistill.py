@@ -103,14 +103,14 @@ class FedDistill:
         """F̂_i: the mean, without what this client has put into it."""
         own = server.state.get("own", {}).get(client_id)
         if own is None or not server.config.exclude_own:
-            return server.knowledge.select("class_logits")
+            return server.global_state.select("class_logits")
         rows, known = pf.Payload(own).table("class_logits", server.num_classes)
         others = server.state["number"] - known.long()
         mean = (server.state["sum"] - rows) / others.clamp(min=1).unsqueeze(1)
         return pf.class_rows(others > 0, class_logits=mean)
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Given:
+    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
         """F̂_i as a table C×C, of probabilities for the cross-entropy, and the known classes."""
         if "class_logits" not in client.received:
             return {}
@@ -121,12 +121,16 @@ class FedDistill:
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
+        self,
+        client: pf.Learner[Config],
+        batch: pf.Batch,
+        output: pf.Output,
+        constants: pf.Constants,
     ) -> pf.Terms:
         """Algorithm 1, line 5."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}
-        if given:
-            targets, known = given["targets"][batch.y], given["known"][batch.y]
+        if constants:
+            targets, known = constants["targets"][batch.y], constants["known"][batch.y]
             if client.config.loss == "ce":
                 rows = cross_entropy(output.logits, targets, reduction="none")
             else:

@@ -139,7 +139,7 @@ class FedET:
         public_data.train_on_public(server, model, loss, epochs=epochs, lr=lr, momentum=momentum)
 
         layer, sent = _layer(pf.models.pack_weights(model, "model")), pf.Payload()
-        for name in dict.fromkeys(k.split("/")[0] for k in server.knowledge if "@" in k):
+        for name in dict.fromkeys(k.split("/")[0] for k in server.global_state if "@" in k):
             sent.update(architecture_models.renamed(layer, "model", name))
         return sent
 

@@ -150,7 +150,7 @@ class FedGen:
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """h, G and the label counts."""
-        return server.knowledge.select("head/*", "generator/*", "counts")
+        return server.global_state.select("head/*", "generator/*", "counts")
 
     @pf.hookimpl
     def receive(self, client: pf.Client[Config]) -> None:
@@ -159,7 +159,7 @@ class FedGen:
         weights.install(client, "generator")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Given:
+    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
         """Labels ỹ from the counts, and noise for them and for the batch's own labels."""
         received = client.received
         if not received.under("generator") or "counts" not in received:
@@ -181,19 +181,23 @@ class FedGen:
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
+        self,
+        client: pf.Learner[Config],
+        batch: pf.Batch,
+        output: pf.Output,
+        constants: pf.Constants,
     ) -> pf.Terms:
         """The client's loss."""
         ce = cross_entropy(output.logits, batch.y)
-        if not given:
+        if not constants:
             return {"ce": ce}
         G = client.module("generator")
-        generated = client.head(G(given["noise"], given["labels"], client.config.norm))
-        teacher = client.head(G(given["own"][: len(batch.x)], batch.y))
+        generated = client.head(G(constants["noise"], constants["labels"], client.config.norm))
+        teacher = client.head(G(constants["own"][: len(batch.x)], batch.y))
         return {
             "ce": ce,
-            "gen": given["a"] * cross_entropy(generated, given["labels"]),
-            "latent": given["b"] * F.kl_divergence(output.logits, teacher),
+            "gen": constants["a"] * cross_entropy(generated, constants["labels"]),
+            "latent": constants["b"] * F.kl_divergence(output.logits, teacher),
         }
 
     @pf.hookimpl

@@ -83,7 +83,7 @@ class FedGH:
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """H."""
-        return server.knowledge.select("head/*")
+        return server.global_state.select("head/*")
 
     @pf.hookimpl
     def receive(self, client: pf.Client[Config]) -> None:

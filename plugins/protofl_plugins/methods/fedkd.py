@@ -142,13 +142,13 @@ class FedKD:
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """Send U, Σ, V; the whole of θ_a to a client that does not hold what they build on."""
-        knowledge = server.knowledge
+        global_state = server.global_state
         if server.config.svd == "weights":  # which build on nothing, once there are any
-            holds = bool(knowledge.under(UPDATE))
+            holds = bool(global_state.under(UPDATE))
         else:
             holds = client_id in server.state.get("holders", ())
-        sent = knowledge.select(f"{UPDATE if holds else 'auxiliary'}/*", "auxiliary/buffer/*")
-        return pf.Payload(sent, auxiliary_version=knowledge["auxiliary_version"])
+        sent = global_state.select(f"{UPDATE if holds else 'auxiliary'}/*", "auxiliary/buffer/*")
+        return pf.Payload(sent, auxiliary_version=global_state["auxiliary_version"])
 
     @pf.hookimpl
     def receive(self, client: pf.Client[Config]) -> None:
@@ -203,9 +203,9 @@ class FedKD:
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """Average the g_i, compress g, and apply U Σ V to θ_a as the clients will."""
-        knowledge, sent = server.knowledge, list(uploads.values())
+        global_state, sent = server.global_state, list(uploads.values())
         kernels = server.config.svd == "weights"
-        named = knowledge.under("auxiliary").items()
+        named = global_state.under("auxiliary").items()
         held = {name: tensor for name, tensor in named if not name.startswith("buffer/")}
         updates = [rebuild(upload, UPDATE, held, kernels=kernels) for upload in sent]
         mean = {name: torch.stack([u[name] for u in updates]).mean(0) for name in held}
@@ -216,7 +216,7 @@ class FedKD:
         if any(key.startswith("auxiliary/buffer/") for key in sent[0]):
             buffers = pf.models.average_weights(sent, "auxiliary")
         server.state["holders"] = list(uploads)
-        version = knowledge["auxiliary_version"] + 1
+        version = global_state["auxiliary_version"] + 1
         return pf.Payload(broadcast | moved | buffers, auxiliary_version=version)
 
     @pf.hookimpl

@@ -202,10 +202,10 @@ class FedKTL:
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """The pairs D_I, Q̄ (step 5 of Fig. 3)."""
-        return server.knowledge.select("images", "latents")
+        return server.global_state.select("images", "latents")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Given:
+    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
         """The pairs as the model takes them, h', and the mini-batch of pairs of each step."""
         received, config = client.received, client.config
         if "latents" not in received:
@@ -229,22 +229,26 @@ class FedKTL:
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
+        self,
+        client: pf.Learner[Config],
+        batch: pf.Batch,
+        output: pf.Output,
+        constants: pf.Constants,
     ) -> pf.Terms:
         """L_A (Eq. 1) and μ·L_M (Eq. 4)."""
         config = client.config
-        if not given:
+        if not constants:
             return {"arcface": supervised(client, output.features, batch.y)}
         if not (config.mu or config.mix):  # no pass through BatchNorm either
             L_A = supervised(client, output.features, batch.y)
             return {"arcface": L_A, "guide": torch.zeros_like(L_A)}
-        rows = given["rows"]
-        features = features_of(client, given["images"][rows], batch.x)
+        rows = constants["rows"]
+        features = features_of(client, constants["images"][rows], batch.x)
         z, y = output.features, batch.y
         if config.mix:
-            z, y = torch.cat([z, features]), torch.cat([y, given["classes"][rows]])
+            z, y = torch.cat([z, features]), torch.cat([y, constants["classes"][rows]])
         L_A = supervised(client, z, y)  # Eq. 1
-        L_M = mse_loss(client.module("h_prime")(features), given["latents"][rows])  # Eq. 4
+        L_M = mse_loss(client.module("h_prime")(features), constants["latents"][rows])  # Eq. 4
         return {"arcface": L_A, "guide": config.mu * L_M}
 
     @pf.hookimpl

@@ -115,7 +115,7 @@ class FedL2G:
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """Send v, and whether the warm-up is over."""
-        payload, warmup = server.knowledge.select("guides"), server.config.warmup
+        payload, warmup = server.global_state.select("guides"), server.config.warmup
         if warmup is None:
             warmup = min(50, server.rounds // 2)
         if server.round >= (min(1, warmup) if server.dry else warmup):
@@ -123,17 +123,21 @@ class FedL2G:
         return payload
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Given:
+    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
         """Return v as a table."""
         return {"v": client.received.table("guides", client.num_classes)[0]}
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
+        self,
+        client: pf.Learner[Config],
+        batch: pf.Batch,
+        output: pf.Output,
+        constants: pf.Constants,
     ) -> pf.Terms:
         """L_i."""
         guided = output.logits if client.config.guide == "logits" else output.features
-        guide = mse_loss(guided, given["v"][batch.y].to(guided.dtype))
+        guide = mse_loss(guided, constants["v"][batch.y].to(guided.dtype))
         return {
             "ce": cross_entropy(output.logits, batch.y),
             "guide": client.config.weight * guide,
@@ -159,7 +163,7 @@ class FedL2G:
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """A step on v along the mean gradient, whose norm is bounded."""
-        v, _ = server.knowledge.table("guides", server.num_classes)
+        v, _ = server.global_state.table("guides", server.num_classes)
         rows, known = pf.stack_rows(uploads, "guide_gradients", server.num_classes, v.shape[1])
         mean = rows.sum(0) / known.sum(0).clamp(min=1).unsqueeze(1)
         mean = mean * (BOUND / (mean.norm() + 1e-6)).clamp(max=1)

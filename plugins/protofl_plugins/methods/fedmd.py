@@ -60,18 +60,18 @@ class FedMD:
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """Send the consensus z̃; nothing before there are any."""
-        return server.knowledge.select("public_logits", "public_index")
+        return server.global_state.select("public_logits", "public_index")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Given:
+    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
         """Give the loss the consensus z̃, once there are any."""
         return public_data.received_scores(client, "public_logits")
 
     @pf.hookimpl
-    def local_loss(self, batch: pf.Batch, output: pf.Output, given: pf.Given) -> pf.Terms:
+    def local_loss(self, batch: pf.Batch, output: pf.Output, constants: pf.Constants) -> pf.Terms:
         """Digest, or revisit."""
         if batch.phase == "digest":
-            consensus = given["scores"][batch.index]
+            consensus = constants["scores"][batch.index]
             return {"digest": l1_loss(output.logits, consensus)}
         return {"ce": cross_entropy(output.logits, batch.y)}
 

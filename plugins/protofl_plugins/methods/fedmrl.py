@@ -70,10 +70,10 @@ class FedMRL:
     @pf.hookimpl
     def resolve(self, run: pf.RunInfo, config: Config) -> dict[str, Any]:
         """Choose the architecture of G, and d_1."""
-        found = auxiliary.chosen_architecture(run, config)
+        result = auxiliary.chosen_architecture(run, config)
         if config.auxiliary_dim is None:
-            found["auxiliary_dim"] = min(D_1, run.feature_dim)
-        return found
+            result["auxiliary_dim"] = min(D_1, run.feature_dim)
+        return result
 
     @pf.hookimpl
     def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
@@ -90,7 +90,7 @@ class FedMRL:
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """Send G."""
-        return server.knowledge.select("auxiliary/*")
+        return server.global_state.select("auxiliary/*")
 
     @pf.hookimpl
     def receive(self, client: pf.Client[Config]) -> None:

@@ -93,21 +93,25 @@ class FedORGP:
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """P̂."""
-        return server.knowledge.select("prototypes")
+        return server.global_state.select("prototypes")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Given:
+    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
         """P̂ as a table C×K, and the classes that have one."""
         return guides(client)
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
+        self,
+        client: pf.Learner[Config],
+        batch: pf.Batch,
+        output: pf.Output,
+        constants: pf.Constants,
     ) -> pf.Terms:
         """Eq. 8."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}
-        if given:
-            L_R = F.cosine_alignment(output.features, batch.y, given["P"], given["known"])
+        if constants:
+            L_R = F.cosine_alignment(output.features, batch.y, constants["P"], constants["known"])
             terms["align"] = client.config.lambda_c * L_R
         return terms
 

@@ -137,10 +137,10 @@ class FedPKD:
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """Send M_G on D̆, and P (Alg. 2, line 10)."""
-        return server.knowledge.select("public_logits", "public_index", "prototypes")
+        return server.global_state.select("public_logits", "public_index", "prototypes")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Given:
+    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
         """Give the loss M_G on D̆, and P as a table C×K with the mask of known classes."""
         given = public_data.received_scores(client, "public_logits")
         if "prototypes" not in client.received:
@@ -150,18 +150,22 @@ class FedPKD:
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
+        self,
+        client: pf.Learner[Config],
+        batch: pf.Batch,
+        output: pf.Output,
+        constants: pf.Constants,
     ) -> pf.Terms:
         """Eq. 15 in the public phase; Eq. 4, later Eq. 16, in the private one."""
         config = client.config
         if batch.phase == "public":
-            M_G = given["scores"][batch.index]
+            M_G = constants["scores"][batch.index]
             kl = F.kl_divergence(output.logits, M_G)
             ce = cross_entropy(output.logits, M_G.argmax(1))  # pseudo-labels of Eq. 14
             return {"public_kl": config.gamma * kl, "public_ce": (1 - config.gamma) * ce}  # Eq. 15
         terms = {"ce": cross_entropy(output.logits, batch.y)}  # Eq. 4
-        if "P" in given:
-            P, known = given["P"], given["known"]
+        if "P" in constants:
+            P, known = constants["P"], constants["known"]
             mse = F.prototype_alignment(output.features, batch.y, P, known, "mse")
             terms["align"] = config.epsilon * mse  # Eq. 16
         return terms

@@ -123,7 +123,7 @@ class FedPLVM:
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """𝒫, and w where models are averaged."""
-        return server.knowledge.select("prototypes", "model/*")
+        return server.global_state.select("prototypes", "model/*")
 
     @pf.hookimpl
     def receive(self, client: pf.Client[Config]) -> None:
@@ -132,7 +132,7 @@ class FedPLVM:
             weights.install(client, "model")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Given:
+    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
         """𝒫 [n, K], the class of each row, and P̄ [C, K] with the mask of known classes."""
         if "prototypes" not in client.received:
             return {}
@@ -142,17 +142,21 @@ class FedPLVM:
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
+        self,
+        client: pf.Learner[Config],
+        batch: pf.Batch,
+        output: pf.Output,
+        constants: pf.Constants,
     ) -> pf.Terms:
         """L_i."""
         config, f, y = client.config, output.features, batch.y
         terms = {"ce": cross_entropy(output.logits, y)}
-        if given:
-            P, classes = given["P"], given["classes"]
+        if constants:
+            P, classes = constants["P"], constants["classes"]
             contrast = sparse_contrast(f, y, P, classes, config.alpha, config.tau)
             terms["sparsity"] = config.lambda_ * contrast.mean()
             if config.correction:
-                distance = correction(f, y, given["means"], given["known"])
+                distance = correction(f, y, constants["means"], constants["known"])
                 terms["correction"] = config.lambda_ * distance.mean()
         return terms
 
@@ -172,8 +176,8 @@ class FedPLVM:
         if config.share == "model":
             found = weights.mean_weights(server, uploads, "model")
         P, classes = clustered(*sent_rows(uploads, "prototypes", server.feature_dim), config.server)
-        if "prototypes" in server.knowledge:
-            old, old_classes = server.knowledge.rows("prototypes")
+        if "prototypes" in server.global_state:
+            old, old_classes = server.global_state.rows("prototypes")
             absent = ~torch.isin(old_classes, classes)
             P, classes = torch.cat([P, old[absent]]), torch.cat([classes, old_classes[absent]])
         order = classes.argsort(stable=True)

@@ -57,7 +57,7 @@ class FedProx:
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """Send w."""
-        return server.knowledge.select("model/*")
+        return server.global_state.select("model/*")
 
     @pf.hookimpl
     def receive(self, client: pf.Client[Config]) -> None:
@@ -65,16 +65,20 @@ class FedProx:
         weights.install(client, "model")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Given:
+    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
         """Keep w as it was received."""
         return {"w": _flat(client).detach()}
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
+        self,
+        client: pf.Learner[Config],
+        batch: pf.Batch,
+        output: pf.Output,
+        constants: pf.Constants,
     ) -> pf.Terms:
         """Eq. 2."""
-        squared = (_flat(client) - given["w"]).square().sum()
+        squared = (_flat(client) - constants["w"]).square().sum()
         return {
             "ce": cross_entropy(output.logits, batch.y),
             "prox": client.config.mu / 2 * squared,

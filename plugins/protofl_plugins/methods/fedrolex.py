@@ -69,18 +69,22 @@ class FedRolex:
         weights.install(client, "model")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Given:
+    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
         """Give the loss the mask of the classes that the client does not have."""
         return {"absent": client.class_counts == 0}
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
+        self,
+        client: pf.Learner[Config],
+        batch: pf.Batch,
+        output: pf.Output,
+        constants: pf.Constants,
     ) -> pf.Terms:
         """Masked cross-entropy, over the client's classes."""
         scores = output.logits
         if client.config.mask != "none":
-            scores = scores.masked_fill(given["absent"], 0.0)
+            scores = scores.masked_fill(constants["absent"], 0.0)
         return {"ce": cross_entropy(scores, batch.y)}
 
     @pf.hookimpl

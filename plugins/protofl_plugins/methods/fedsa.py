@@ -179,10 +179,10 @@ class FedSA:
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """Ā, and P̄ where inference needs it."""
-        return server.knowledge.select("prototypes", "global_prototypes")
+        return server.global_state.select("prototypes", "global_prototypes")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Given:
+    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
         """Ā as a table C×K, d_i* = max(d_global, d_i), and what it adds to distances in Eq. 7."""
         if "prototypes" not in client.received:
             return {}
@@ -195,16 +195,20 @@ class FedSA:
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
+        self,
+        client: pf.Learner[Config],
+        batch: pf.Batch,
+        output: pf.Output,
+        constants: pf.Constants,
     ) -> pf.Terms:
         """Eq. 9."""
         L_S = cross_entropy(output.logits, batch.y)
-        if not given:
+        if not constants:
             return {"ce": L_S}
-        config, anchors, known = client.config, given["anchors"], given["known"]
+        config, anchors, known = client.config, constants["anchors"], constants["known"]
         rows = rows_of(output.features, batch.y, anchors, known, config)
         L_R = alignment(rows, config.align, config.distance)  # Eq. 5
-        L_MCL = contrast(rows, config.contrast, given["margin"], given["penalty"])  # Eq. 7
+        L_MCL = contrast(rows, config.contrast, constants["margin"], constants["penalty"])  # Eq. 7
         L_CC = calibration(head_scores(client, anchors), known)  # Eq. 8
         return {
             "ce": L_S,

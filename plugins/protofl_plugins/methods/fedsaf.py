@@ -87,10 +87,10 @@ class FedSAF:
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """P̄, or P̄_K of all widths."""
-        return server.knowledge.select("prototypes", "prototypes/*")
+        return server.global_state.select("prototypes", "prototypes/*")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Given:
+    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
         """P̄ or each P̄_K as a table C×K, with the mask of known classes."""
         names = ["prototypes"] if "prototypes" in client.received else []
         names += [n for n in client.received if n.startswith("prototypes/") and "." not in n]
@@ -98,16 +98,20 @@ class FedSAF:
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
+        self,
+        client: pf.Learner[Config],
+        batch: pf.Batch,
+        output: pf.Output,
+        constants: pf.Constants,
     ) -> pf.Terms:
         """L_i."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}
-        if given["tables"]:
+        if constants["tables"]:
             config = client.config
             X, counts = F.class_means(output.features, batch.y, client.num_classes)
             found = [
                 structural_loss(X, Y, known & (counts > 0), config.structure)  # S(X, Y)
-                for Y, known in given["tables"]
+                for Y, known in constants["tables"]
             ]
             terms["structure"] = config.lambda_ * torch.stack(found).mean()
         return terms
@@ -140,8 +144,8 @@ class FedSAF:
                 mean, known = with_absent(server, mean, known, config.absent, name)
                 classes = known.nonzero().squeeze(1)
                 changed |= {name: mean[classes], f"{name}.classes": classes}
-            elif config.absent == "forget" and name in server.knowledge:
-                none = {n: server.knowledge[n][:0] for n in (name, f"{name}.classes")}
+            elif config.absent == "forget" and name in server.global_state:
+                none = {n: server.global_state[n][:0] for n in (name, f"{name}.classes")}
                 changed |= none
         return changed
 

@@ -130,10 +130,10 @@ class FedTGP:
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """P̂."""
-        return server.knowledge.select("prototypes")
+        return server.global_state.select("prototypes")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Given:
+    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
         """P̂ as a table C×K; P_i^c of the model before training, where asked for."""
         if client.config.collect == "before":
             client.scratch["prototypes"] = client.class_prototypes().select("prototypes")
@@ -141,12 +141,16 @@ class FedTGP:
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
+        self,
+        client: pf.Learner[Config],
+        batch: pf.Batch,
+        output: pf.Output,
+        constants: pf.Constants,
     ) -> pf.Terms:
         """Eq. 11."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}
-        if given:  # λ·E_c φ(P_i^c, P̂^c)
-            terms["align"] = guide(client.config, output.features, batch.y, **given)
+        if constants:  # λ·E_c φ(P_i^c, P̂^c)
+            terms["align"] = guide(client.config, output.features, batch.y, **constants)
         return terms
 
     @pf.hookimpl
@@ -206,9 +210,9 @@ def minimise_L_P(
 ) -> None:
     """Train e and F by SGD on L_P (Eq. 10), in place.
 
-    The loss of a mini-batch is its mean `protofl.functional.margin_contrastive_loss` with P̂ = F(e).
-    The gradient is written out: a server's epochs are thousands of steps on a handful of vectors,
-    in which autograd and the update of weights cost several times the arithmetic.
+    The loss of a mini-batch is its mean `protofl.functional.margin_contrastive_loss` with P̂ =
+    F(e). The gradient is written out: a server's epochs are thousands of steps on a handful of
+    vectors, in which autograd and the update of weights cost several times the arithmetic.
 
     Args:
         e: e^c, C×K.

@@ -119,21 +119,25 @@ class FedTSP:
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """T and s."""
-        return server.knowledge.select("prototypes", "logit_scale")
+        return server.global_state.select("prototypes", "logit_scale")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Given:
+    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
         """e^s·T^c/‖T^c‖, C×K, and the classes that have one."""
         T, known = client.received.table("prototypes", client.num_classes, client.feature_dim)
         return {"targets": client.received["logit_scale"].exp() * normalize(T), "known": known}
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
+        self,
+        client: pf.Learner[Config],
+        batch: pf.Batch,
+        output: pf.Output,
+        constants: pf.Constants,
     ) -> pf.Terms:
         """L_i."""
         ce = cross_entropy(output.logits, batch.y)
-        targets, known = given["targets"], given["known"]
+        targets, known = constants["targets"], constants["known"]
         scores = normalize(output.features.to(targets.dtype)) @ targets.T
         scores = scores.masked_fill(~known, -torch.inf)
         # A sample whose class has no T counts as 0.

@@ -98,7 +98,7 @@ class FIARSE:
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """Send W, whole."""
-        return server.knowledge.select("model/*")
+        return server.global_state.select("model/*")
 
     @pf.hookimpl
     def receive(self, client: pf.Client[Config]) -> None:
@@ -110,7 +110,11 @@ class FIARSE:
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
+        self,
+        client: pf.Learner[Config],
+        batch: pf.Batch,
+        output: pf.Output,
+        constants: pf.Constants,
     ) -> pf.Terms:
         """Cross-entropy of the masked net."""
         return {"ce": cross_entropy(output.logits, batch.y)}
@@ -126,16 +130,16 @@ class FIARSE:
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """Add to each number of W η_s times the mean of the Δ_i that are not 0."""
-        found, weighted = pf.Payload(), server.config.aggregate == "weighted"
+        result, weighted = pf.Payload(), server.config.aggregate == "weighted"
         p = [upload["samples"] if weighted else 1 for upload in uploads.values()]
-        for key, W in server.knowledge.select("model/*").items():
+        for key, W in server.global_state.select("model/*").items():
             changes = torch.stack([upload[_update(key)] for upload in uploads.values()])
             if not W.is_floating_point():  # BatchNorm's count of batches
-                found[key] = W + changes.amax(0)
+                result[key] = W + changes.amax(0)
                 continue
             rate = 1.0 if key.startswith("model/buffer/") else server.config.server_rate
-            found[key] = W + rate * _mean_of_changes(changes, torch.as_tensor(p).to(W))
-        return found
+            result[key] = W + rate * _mean_of_changes(changes, torch.as_tensor(p).to(W))
+        return result
 
     @pf.hookimpl
     def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:

@@ -72,7 +72,11 @@ class FlexLoRA:
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
+        self,
+        client: pf.Learner[Config],
+        batch: pf.Batch,
+        output: pf.Output,
+        constants: pf.Constants,
     ) -> pf.Terms:
         """Cross-entropy of W + s_i·B_i·A_i."""
         return {"ce": cross_entropy(output.logits, batch.y)}
@@ -90,10 +94,10 @@ class FlexLoRA:
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """Cut ΔW = Σ_i p_i·s_i·B_i·A_i of each layer to the largest rank by its SVD."""
-        found = adapters.mean_heads(server, uploads)
+        result = adapters.mean_heads(server, uploads)
         for name in server.state["columns"]:
             factors, p = adapters.sent_factors(server, uploads, name)
             product = stack(factors, [*p])
             fresh = adapters.fresh(server, name).to(p)
-            found |= adapters.packed(name, best_of_rank(product, fresh))
-        return found
+            result |= adapters.packed(name, best_of_rank(product, fresh))
+        return result

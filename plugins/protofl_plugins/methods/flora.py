@@ -75,13 +75,13 @@ class FLoRA:
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """Send the stack, or M to a client that missed one, in the client's units; and the head."""
-        knowledge, s_i = server.knowledge, adapters.unit(server.config, client_id)
-        sent = knowledge.select("head/*", "adapter_version")
-        for name in server.state["columns"] if int(knowledge["adapter_version"]) else ():
+        global_state, s_i = server.global_state, adapters.unit(server.config, client_id)
+        sent = global_state.select("head/*", "adapter_version")
+        for name in server.state["columns"] if int(global_state["adapter_version"]) else ():
             if client_id in server.state["holders"]:
-                sent |= adapters.packed(name, adapters.known(knowledge, name).times(1 / s_i))
+                sent |= adapters.packed(name, adapters.known(global_state, name).times(1 / s_i))
             else:
-                sent[_merged(name)] = knowledge[_merged(name)] / s_i
+                sent[_merged(name)] = global_state[_merged(name)] / s_i
         return sent
 
     @pf.hookimpl
@@ -104,7 +104,11 @@ class FLoRA:
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
+        self,
+        client: pf.Learner[Config],
+        batch: pf.Batch,
+        output: pf.Output,
+        constants: pf.Constants,
     ) -> pf.Terms:
         """Cross-entropy of W + s·M + s·B_i·A_i."""
         return {"ce": cross_entropy(output.logits, batch.y)}
@@ -122,15 +126,15 @@ class FLoRA:
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """Stack the factors of each layer, add B·A to M, and keep who can merge the stack."""
-        knowledge, found = server.knowledge, adapters.mean_heads(server, uploads)
+        global_state, result = server.global_state, adapters.mean_heads(server, uploads)
         for name in server.state["columns"]:
             factors, p = adapters.sent_factors(server, uploads, name)
             stacked = stack(factors, [*p])
-            found |= adapters.packed(name, stacked)
-            found[_merged(name)] = knowledge[_merged(name)] + _product(stacked)
+            result |= adapters.packed(name, stacked)
+            result[_merged(name)] = global_state[_merged(name)] + _product(stacked)
         server.state["holders"] = list(uploads)
-        found["adapter_version"] = knowledge["adapter_version"] + 1
-        return found
+        result["adapter_version"] = global_state["adapter_version"] + 1
+        return result
 
 
 def _merged(name: str) -> str:

@@ -91,7 +91,7 @@ class FML:
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """Send θ_aux."""
-        return server.knowledge.select("auxiliary/*")
+        return server.global_state.select("auxiliary/*")
 
     @pf.hookimpl
     def receive(self, client: pf.Client[Config]) -> None:

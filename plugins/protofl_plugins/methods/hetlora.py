@@ -88,7 +88,7 @@ class HetLoRA:
         _cut(client, _rank(client))
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Given:
+    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
         """Give the loss the mask of the tail, and keep the tail's product of norms."""
         if client.config.gamma == 1:
             return {}
@@ -99,12 +99,16 @@ class HetLoRA:
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
+        self,
+        client: pf.Learner[Config],
+        batch: pf.Batch,
+        output: pf.Output,
+        constants: pf.Constants,
     ) -> pf.Terms:
         """Cross-entropy of W + s·B_i·A_i, and the penalty on the tail."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}
-        if given:
-            terms["tail"] = client.config.lambda_ * _tail_of(client, given["tail"])
+        if constants:
+            terms["tail"] = client.config.lambda_ * _tail_of(client, constants["tail"])
         return terms
 
     @pf.hookimpl
@@ -129,16 +133,16 @@ class HetLoRA:
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """Average the factors by w_i and the heads by p_i, and keep the ranks that were sent."""
-        found, ranks = adapters.mean_heads(server, uploads), list(server.state["ranks"])
+        result, ranks = adapters.mean_heads(server, uploads), list(server.state["ranks"])
         for name in server.state["columns"]:
             factors, _ = adapters.sent_factors(server, uploads, name)
-            mean = _mean_by_norm(factors, adapters.known(server.knowledge, name))
-            found |= adapters.packed(name, mean)
+            mean = _mean_by_norm(factors, adapters.known(server.global_state, name))
+            result |= adapters.packed(name, mean)
         first = next(iter(server.state["columns"]))
         for client, upload in uploads.items():
             ranks[client] = adapters.known(upload, first).rank
         server.state["ranks"] = ranks
-        return found
+        return result
 
 
 def _mean_by_norm(factors: Sequence[Factors], old: Factors) -> Factors:

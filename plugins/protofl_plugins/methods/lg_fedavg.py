@@ -51,7 +51,7 @@ class LGFedAvg:
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """Send h."""
-        return server.knowledge.select("head/*")
+        return server.global_state.select("head/*")
 
     @pf.hookimpl
     def receive(self, client: pf.Client[Config]) -> None:

@@ -108,10 +108,10 @@ class ProtoNorm:
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """P."""
-        return server.knowledge.select("prototypes")
+        return server.global_state.select("prototypes")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Given:
+    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
         """P as a table C×K; P_i^c of the model before training, where asked for."""
         if client.config.collect == "before":
             client.scratch["prototypes"] = client.class_prototypes().select("prototypes")
@@ -119,15 +119,19 @@ class ProtoNorm:
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
+        self,
+        client: pf.Learner[Config],
+        batch: pf.Batch,
+        output: pf.Output,
+        constants: pf.Constants,
     ) -> pf.Terms:
         """Cross-entropy, and the distance to the scaled prototype of each sample's class."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}
-        if given:
+        if constants:
             config = client.config
-            targets = config.scale * given["P"]  # s·P
+            targets = config.scale * constants["P"]  # s·P
             terms["align"] = config.lambda_ * F.prototype_alignment(
-                output.features, batch.y, targets, given["known"], "mse"
+                output.features, batch.y, targets, constants["known"], "mse"
             )
         return terms
 

@@ -77,7 +77,11 @@ class RaFLoRA:
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
+        self,
+        client: pf.Learner[Config],
+        batch: pf.Batch,
+        output: pf.Output,
+        constants: pf.Constants,
     ) -> pf.Terms:
         """Cross-entropy of W + s_i·B_i·A_i."""
         return {"ce": cross_entropy(output.logits, batch.y)}
@@ -95,13 +99,13 @@ class RaFLoRA:
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """Cut the sum of slices of each layer to the largest rank by its SVD (Eq. 8)."""
-        found = adapters.mean_heads(server, uploads)
+        result = adapters.mean_heads(server, uploads)
         for name in server.state["columns"]:
             factors, p = adapters.sent_factors(server, uploads, name)
             product = stack(factors, _slice_weights(factors, p))
             fresh = adapters.fresh(server, name).to(p)
-            found |= adapters.packed(name, best_of_rank(product, fresh))
-        return found
+            result |= adapters.packed(name, best_of_rank(product, fresh))
+        return result
 
 
 def _slice_weights(factors: Sequence[Factors], p: Tensor) -> list[Tensor]:

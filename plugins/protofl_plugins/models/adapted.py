@@ -33,7 +33,7 @@ def matrices(net: nn.Module, layers: Layers) -> dict[str, tuple[int, int]]:
         layers: ``linear``: linear layers and the inputs of attention; ``all``: convolutions too, as
             matrices out × (in·k·k).
     """
-    found = {}
+    result = {}
     for path, module in net.named_modules():
         name = ""
         if isinstance(module, nn.Linear) or (layers == "all" and isinstance(module, CONVOLUTIONS)):
@@ -42,8 +42,8 @@ def matrices(net: nn.Module, layers: Layers) -> dict[str, tuple[int, int]]:
             name = "in_proj_weight"
         if name:
             weight = cast(Tensor, getattr(module, name))
-            found[f"{path}.{name}".lstrip(".")] = (len(weight), weight[0].numel())
-    return found
+            result[f"{path}.{name}".lstrip(".")] = (len(weight), weight[0].numel())
+    return result
 
 
 def thawed(net: nn.Module) -> nn.Module:

@@ -25,13 +25,13 @@ def blocks_of(net: nn.Module) -> list[str]:
     import_torchvision()
     from torchvision.models.vision_transformer import Encoder  # only nets of torchvision have one
 
-    found = []
+    result = []
     for name, child in net.named_children():
         if type(child) in (nn.Sequential, Encoder):
-            found += [f"{name}.{path}" for path in blocks_of(child)]
+            result += [f"{name}.{path}" for path in blocks_of(child)]
         elif next(child.parameters(), None) is not None:
-            found.append(name)
-    return found
+            result.append(name)
+    return result
 
 
 class Scaled(nn.Module):

@@ -75,8 +75,8 @@ class Recurrent(TokenNet):
     def forward(self, x: Tensor) -> Tensor:
         """The state after the last token."""
         states: Tensor = self.units(self.embedding(x))[0]
-        found: Tensor = self.dropout(self.activation(at_last(states, self.real(x))))
-        return found
+        result: Tensor = self.dropout(self.activation(at_last(states, self.real(x))))
+        return result
 
 
 class BiLSTM(TokenNet):
@@ -124,8 +124,8 @@ class Layer(nn.Module):
         scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[3]) + torch.log(real)[:, None, None]
         attended = (self.dropout(scores.softmax(3)) @ v).transpose(1, 2).flatten(2)
         x = self.norms[0](x + self.dropout(self.out(attended)))
-        found: Tensor = self.norms[1](x + self.dropout(self.feed(x)))
-        return found
+        result: Tensor = self.norms[1](x + self.dropout(self.feed(x)))
+        return result
 
 
 class Transformer(TokenNet):

@@ -112,15 +112,15 @@ class LibraryGroup(ModelGroup):
         config = cast(PretrainedConfig, config)
         names = [name.strip() for name in config.names.split(",")]
         _check(self.library, names, config)
-        found = [
+        result = [
             self.library.extractor(net, partial(_extractor, self.library, net, config)).with_head()
             for net in names
         ]
         if config.freeze == "all" and config.projection:
-            found = [replace(each, build=partial(_projected, each.build)) for each in found]
+            result = [replace(each, build=partial(_projected, each.build)) for each in result]
         if config.keep_features:
-            found = [replace(each, precomputed=_frozen_part) for each in found]
-        return found
+            result = [replace(each, precomputed=_frozen_part) for each in result]
+        return result
 
 
 def _check(library: Library, names: list[str], config: PretrainedConfig) -> None:
@@ -165,14 +165,14 @@ def _file_of(net: str, names: Sequence[str], weights: Path | str | None) -> Path
     if not isinstance(weights, Path):
         return None
     if weights.is_dir():
-        found = weights / f"{net}.safetensors"
-        if not found.is_file():
+        result = weights / f"{net}.safetensors"
+        if not result.is_file():
             raise pf.UsageError(
-                f"weights={weights} has no {found.name}",
+                f"weights={weights} has no {result.name}",
                 f"it has: {', '.join(sorted(f.name for f in weights.iterdir())[:10])}",
                 "name each net's file NAME.safetensors",
             )
-        return found
+        return result
     if not weights.is_file():
         raise pf.UsageError(
             f"weights={weights} is not a file",
@@ -295,14 +295,14 @@ def _read(file: Path, trust_pickle: bool) -> Mapping[str, Tensor]:
             do="convert it to safetensors, or give --set models.trust_pickle=true",
         )
     try:
-        found = torch.load(file, map_location="cpu", weights_only=True)
+        result = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
         raise pf.UsageError(f"weights={file} can't be read: {error}") from None
-    if not (isinstance(found, dict) and all(isinstance(v, Tensor) for v in found.values())):
+    if not (isinstance(result, dict) and all(isinstance(v, Tensor) for v in result.values())):
         raise pf.UsageError(
             f"weights={file} is not a state_dict", do="save model.state_dict() alone"
         )
-    return found
+    return result
 
 
 @torch.no_grad()

@@ -24,8 +24,8 @@ def _timm() -> Any:  # noqa: ANN401 - a module without types
 
 
 def _names() -> list[str]:
-    found: list[str] = _timm().list_models()
-    return found
+    result: list[str] = _timm().list_models()
+    return result
 
 
 def _build(net: str, sample: pf.datasets.SampleSpec) -> tuple[nn.Module, tuple[str, ...]]:
@@ -58,8 +58,8 @@ def _about(net: str) -> dict[str, Any]:
 
 
 def _download(net: str) -> Mapping[str, Tensor]:
-    found: Mapping[str, Tensor] = _timm().create_model(net, pretrained=True).state_dict()
-    return found
+    result: Mapping[str, Tensor] = _timm().create_model(net, pretrained=True).state_dict()
+    return result
 
 
 def _statistics(net: str) -> tuple[Sequence[float], Sequence[float]]:

@@ -40,8 +40,8 @@ def _build(net: str, sample: pf.datasets.SampleSpec) -> tuple[nn.Module, tuple[s
 
 
 def _download(net: str) -> Mapping[str, Tensor]:
-    found: Mapping[str, Tensor] = tv.get_model_weights(net).DEFAULT.get_state_dict(check_hash=True)
-    return found
+    result: Mapping[str, Tensor] = tv.get_model_weights(net).DEFAULT.get_state_dict(check_hash=True)
+    return result
 
 
 def _statistics(net: str) -> tuple[Sequence[float], Sequence[float]]:

@@ -62,7 +62,7 @@ class Domain:
                 f"{len(values)} domains with {each} clients each are not {num_clients} clients",
                 do="leave --clients out, and set partition.clients_per_domain",
             )
-        found: list[np.ndarray] = []
+        result: list[np.ndarray] = []
         for place, name in enumerate(values):
             rows = np.flatnonzero(owner == place)
             check_samples(f"domain {name}", len(rows), each, min_samples)
@@ -78,10 +78,10 @@ class Domain:
                     config=Dirichlet.Config(beta=config.beta, min_samples=config.min_samples),
                     notes=notes,
                 )
-            found += [rows[part].astype(np.int64) for part in parts]
+            result += [rows[part].astype(np.int64) for part in parts]
         order = ", ".join(map(str, values))
         notes.append(f"domains, {each} client{'s' * (each > 1)} each, in this order: {order}")
-        return found
+        return result
 
 
 def _domains(columns: Mapping[str, np.ndarray], config: Domain.Config) -> np.ndarray:

@@ -162,9 +162,9 @@ def initial_factors(server: pf.Server[Any]) -> pf.Payload:
 def first_slices(server: pf.Server[Any], client_id: int) -> pf.Payload:
     """Return B[:, :r_i]/s_i and A[:r_i] of each layer, and the head."""
     rank, s_i = server.state["ranks"][client_id], unit(server.config, client_id)
-    sent = server.knowledge.select("head/*")
+    sent = server.global_state.select("head/*")
     for name in server.state["columns"]:
-        sent |= packed(name, known(server.knowledge, name).cut(rank).times(1 / s_i))
+        sent |= packed(name, known(server.global_state, name).cut(rank).times(1 / s_i))
     return sent
 
 
@@ -232,7 +232,7 @@ def adapters_of(side: pf.Learner[Any]) -> dict[str, Factors]:
 
 
 def known(payload: Mapping[str, Tensor], name: str) -> Factors:
-    """Return the factors of a weight in a payload or in the knowledge."""
+    """Return the factors of a weight in a payload or in the global state."""
     return Factors(payload[f"adapter/{name}/b"], payload[f"adapter/{name}/a"])
 
 

@@ -1,6 +1,6 @@
 """A model of every architecture on the server: options, and the steps of a round.
 
-Each client shares the model of its architecture g. The server's knowledge has its weights w_g as
+Each client shares the model of its architecture g. The server's global state has its weights w_g as
 ``model@ARCHITECTURE/*``.
 """
 
@@ -37,7 +37,7 @@ def initial_models(server: pf.Server[Any]) -> pf.Payload:
 
 def model_of(server: pf.Server[Any], client: int) -> pf.Payload:
     """Return w_g of the client's architecture, as ``model/*``."""
-    return renamed(server.knowledge, f"model@{server.clients[client].architecture}", "model")
+    return renamed(server.global_state, f"model@{server.clients[client].architecture}", "model")
 
 
 def trained_model(client: pf.Client[Any]) -> pf.Payload:
@@ -64,7 +64,7 @@ def known_models(server: pf.Server[Any]) -> dict[str, nn.Module]:
     """Return the model of every architecture, {architecture: model with w_g}."""
     models = {name: server.build(name) for name in architectures_of(server, server.clients)}
     for name, model in models.items():
-        pf.models.load_weights(model, server.knowledge, f"model@{name}")
+        pf.models.load_weights(model, server.global_state, f"model@{name}")
     return dict(models)
 
 

@@ -106,7 +106,7 @@ def auxiliary_of(client: pf.Learner[Any]) -> pf.models.SplitModel:
 def shared_auxiliary(server: pf.Server[Any]) -> dict[str, nn.Module]:
     """Return the auxiliary model with the server's weights, as the only global model."""
     model = built(server)
-    pf.models.load_weights(model, server.knowledge, "auxiliary")
+    pf.models.load_weights(model, server.global_state, "auxiliary")
     return {"auxiliary": model}
 
 

@@ -33,7 +33,7 @@ def read_descriptions(path: Path) -> dict[str, list[str]]:
     lines = [*read_lines(path, "file of descriptions")]
     if path.suffix == ".toml":
         return _from_toml(path, "\n".join(line for _, line in lines))
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for number, line in lines:
         if not line.strip() or line.startswith("#"):
             continue
@@ -43,8 +43,8 @@ def read_descriptions(path: Path) -> dict[str, list[str]]:
                 f"{path}, line {number}: expected CLASS: description, got {line!r}",
                 do="write one description per line",
             )
-        found.setdefault(name.strip(), []).append(text.strip())
-    return found
+        result.setdefault(name.strip(), []).append(text.strip())
+    return result
 
 
 def _from_toml(path: Path, text: str) -> dict[str, list[str]]:
@@ -52,7 +52,7 @@ def _from_toml(path: Path, text: str) -> dict[str, list[str]]:
         values = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise pf.UsageError(f"{path} is not TOML: {error}", do="correct the file") from None
-    found = {}
+    result = {}
     for name, value in values.items():
         listed = [value] if isinstance(value, str) else value
         if not (isinstance(listed, list) and listed and all(isinstance(t, str) for t in listed)):
@@ -60,8 +60,8 @@ def _from_toml(path: Path, text: str) -> dict[str, list[str]]:
                 f"{path}: expected a text or a list of texts for {name!r}, got {value!r}",
                 do='write "CLASS" = ["description", "another description"]',
             )
-        found[name] = listed
-    return found
+        result[name] = listed
+    return result
 
 
 def check_descriptions(found: Descriptions, classes: Sequence[str], source: object) -> None:

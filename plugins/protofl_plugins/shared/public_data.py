@@ -128,7 +128,7 @@ def public_logits(client: pf.Client) -> Tensor:
     return torch.cat(logits)
 
 
-def received_scores(client: pf.Client, name: str) -> pf.Given:
+def received_scores(client: pf.Client, name: str) -> pf.Constants:
     """Return ``{"scores": …}``, [N, C], once the server has sent any; empty before.
 
     Args:

@@ -97,7 +97,7 @@ def part_of(server: pf.Server[SubmodelConfig], client: int, shift: int = 0) -> p
     """Return W_i, the client's part of W."""
     return pf.Payload(
         {
-            key: server.knowledge[key][_window_of(server, client, key, shift)].clone()
+            key: server.global_state[key][_window_of(server, client, key, shift)].clone()
             for key in server.state["shapes"][server.clients[client].architecture]
         }
     )
@@ -113,10 +113,10 @@ def mean_over_holders(
     server: pf.Server[SubmodelConfig], uploads: pf.Uploads, shift: int = 0
 ) -> pf.Payload:
     """Return W: each number is its mean over the clients that have it, or what it was."""
-    found = pf.Payload()
-    for key, old in server.knowledge.select("model/*").items():
+    result = pf.Payload()
+    for key, old in server.global_state.select("model/*").items():
         if not old.is_floating_point():  # BatchNorm's count of batches
-            found[key] = torch.stack([u[key] for u in uploads.values()]).amax(0)
+            result[key] = torch.stack([u[key] for u in uploads.values()]).amax(0)
             continue
         total, count = torch.zeros_like(old), torch.zeros_like(old)
         for client, upload in uploads.items():
@@ -124,8 +124,8 @@ def mean_over_holders(
             share = _share(server, upload, key, old)
             total[window] += share * upload[key]
             count[window] += share.expand(upload[key].shape)
-        found[key] = torch.where(count > 0, total / count.clamp(min=1e-12), old)
-    return found
+        result[key] = torch.where(count > 0, total / count.clamp(min=1e-12), old)
+    return result
 
 
 def _share(server: pf.Server[SubmodelConfig], upload: pf.Payload, key: str, old: Tensor) -> Tensor:
@@ -146,7 +146,7 @@ def _window_of(
     """Return the index of a client's part in a tensor of the whole net."""
     state = server.state
     return window(
-        server.knowledge[key].shape,
+        server.global_state[key].shape,
         state["shapes"][server.clients[client].architecture][key],
         shift=shift,
         positions=state["positions"].get(key, 1),

@@ -63,7 +63,7 @@ def payload(server: pf.Server[Any]) -> pf.Payload:
 def batches(server: pf.Server[Any], rows: int, epochs: int) -> list[Tensor]:
     """Return the rows of each of the server's mini-batches, over all epochs."""
     size = server.config.server_batch_size or server.batch_size
-    generator, found = server.generator("shuffle"), list[Tensor]()
+    generator, result = server.generator("shuffle"), list[Tensor]()
     for _ in server.epochs(epochs):
-        found += torch.split(torch.randperm(rows, generator=generator), size)
-    return found
+        result += torch.split(torch.randperm(rows, generator=generator), size)
+    return result

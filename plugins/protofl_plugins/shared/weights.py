@@ -108,5 +108,5 @@ def shared_model(server: pf.Server[Any], model: nn.Module) -> dict[str, nn.Modul
     """
     if not averages_buffers(server.config) and any(True for _ in model.buffers()):
         return {}
-    pf.models.load_weights(model, server.knowledge, "model")
+    pf.models.load_weights(model, server.global_state, "model")
     return {"model": model}

@@ -91,5 +91,5 @@ class ByteEncoder:
         out = self._net["layers"](tokens + places, src_key_padding_mask=~given)
         mask = given.unsqueeze(2).to(out.dtype)
         mean = (out * mask).sum(1) / mask.sum(1)
-        found: Tensor = self._net["projection"](mean)
-        return found
+        result: Tensor = self._net["projection"](mean)
+        return result

@@ -220,18 +220,18 @@ def test_one_cause_is_one_row(cli, tmp_path):
     assert result.stdout.count("not reached") == 2  # one row, and the count at the end
 
 
-OWN_STUDY = """
+OWN_REPRODUCTION = """
 title = "Two methods"
 options = { models = "cnn4", dataset = "digits", clients = 4 }
 rows = { fedproto = {}, local = {} }
 """
 
 
-def test_a_study_of_ones_own_needs_no_smoke_scale(cli, tmp_path):
-    (tmp_path / "mine.toml").write_text(OWN_STUDY)
+def test_a_reproduction_of_ones_own_needs_no_smoke_scale(cli, tmp_path):
+    (tmp_path / "mine.toml").write_text(OWN_REPRODUCTION)
     result = cli("check", "mine.toml")
     assert result.exit_code == 0, result.output
     assert "skipped" in result.output and "[scales.smoke]" in result.output
-    (tmp_path / "mine.toml").write_text(OWN_STUDY + "[scales.smoke]\nrounds = 30\n")
+    (tmp_path / "mine.toml").write_text(OWN_REPRODUCTION + "[scales.smoke]\nrounds = 30\n")
     result = cli("check", "mine.toml")
     assert result.exit_code == 1 and "scale smoke has 30 rounds" in " ".join(result.output.split())

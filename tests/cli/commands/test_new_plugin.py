@@ -26,10 +26,10 @@ RUN = {
     "dataset": ["run", "fedproto", "--models", "cnn4", "--dataset", "my-dataset"],
     "generator": ["run", "fedktl", "--models", "cnn4", "--generator", "my-generator"],
     "text-encoder": ["run", "fedtsp", "--models", "cnn4", "--text-encoder", "my-text-encoder"],
-    "wrapper": ["run", "fedproto", "--models", "cnn4", "--with", "my-wrapper"],
+    "payload-transform": ["run", "fedproto", "--models", "cnn4", "--with", "my-payload-transform"],
     "metric": ["run", "fedproto", "--models", "cnn4", "--metrics", "my-metric"],
-    "selection": ["run", "fedproto", "--models", "cnn4", "--selection", "my-selection"],
-    "world": ["run", "fedproto", "--models", "cnn4", "--world", "my-world"],
+    "client-sampler": ["run", "fedproto", "--models", "cnn4", "--sampling", "my-client-sampler"],
+    "device-model": ["run", "fedproto", "--models", "cnn4", "--devices", "my-device-model"],
     "tracker": ["run", "fedproto", "--models", "cnn4", "--track", "my-tracker"],
     "engine": ["run", "fedproto", "--models", "cnn4", "--engine", "my-engine"],
     "backend": ["run", "fedproto", "--models", "cnn4", "--backend", "my-backend"],
@@ -98,7 +98,7 @@ def test_it_runs(installed, cli, kind, data_dir, few):
 
 
 @pytest.mark.parametrize(
-    "kind", ["partitioner", "dataset", "generator", "selection", "world", "tracker"]
+    "kind", ["partitioner", "dataset", "generator", "client-sampler", "device-model", "tracker"]
 )
 def test_it_passes_the_check(installed, cli, kind, data_dir):
     result = cli("check", f"my-{kind}", "--data-dir", data_dir)
@@ -125,7 +125,7 @@ def test_one_for_other_samples_than_images(installed, cli, name, data_dir):
     assert checked.exit_code == 0, checked.output
     run = new_plugin.run_command(kind, f"my-{name}", samples).split()[1:]
     small = ["--clients", "3", "--rounds", "1", "--backend", "local", "--data-dir", str(data_dir)]
-    small.append("--no-dry-step")  # the check has already run one
+    small.append("--no-dry-run")  # the check has already run one
     run = [word for word in run if word not in ("--rounds", "3")]
     result = cli(*run, *small, "--out", "run")
     assert result.exit_code == 0, result.output
@@ -167,7 +167,7 @@ def test_it_is_clean(written):
 
 def test_names_that_the_module_uses_are_left_to_it(cli):
     """The name of a class is never one that its module imports."""
-    for name, kind in (("tensor", "wrapper"), ("none", "method"), ("path", "dataset")):
+    for name, kind in (("tensor", "payload-transform"), ("none", "method"), ("path", "dataset")):
         assert cli("new-plugin", name, "--kind", kind).exit_code == 0
         source = Path(f"protofl-{name}/src/protofl_{name}/__init__.py").read_text()
         expected = name.title() + kind.title()
@@ -207,7 +207,7 @@ def test_refusals(cli, words, said):
 
 
 def test_a_distribution_of_that_name(installed, cli):
-    result = cli("new-plugin", "my-method", "--kind", "wrapper")
+    result = cli("new-plugin", "my-method", "--kind", "payload-transform")
     assert result.exit_code == 2
     assert "a package protofl-my-method is installed" in result.stderr
 

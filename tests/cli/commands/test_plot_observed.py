@@ -14,7 +14,7 @@ from protofl_cli.app import app
 def run(tmp_path_factory, data_dir, few):
     out = tmp_path_factory.mktemp("observed") / "run"
     words = "run fedproto --models htcnn8 --clients 3 --rounds 3 --batch-size 64 --feature-dim 16"
-    words += " --backend local --no-dry-step --observe prototypes,features --observe-every 2"
+    words += " --backend local --no-dry-run --observe prototypes,features --observe-every 2"
     given = ["--data-dir", str(data_dir), "--dataset", few, "--out", str(out)]
     result = CliRunner().invoke(app, [*words.split(), *given])
     assert result.exit_code == 0, result.output

@@ -16,7 +16,7 @@ def run(tmp_path_factory, data_dir, few):
 
     out = tmp_path_factory.mktemp("replay") / "run"
     words = "run fedtgp --models cnn4 --clients 2 --rounds 2 --batch-size 64 --feature-dim 16"
-    words += " --backend local --no-dry-step --record-uploads --set S=3"
+    words += " --backend local --no-dry-run --record-uploads --set S=3"
     given = ["--data-dir", str(data_dir), "--dataset", few, "--out", str(out)]
     result = CliRunner().invoke(app, [*words.split(), *given])
     assert result.exit_code == 0, result.output

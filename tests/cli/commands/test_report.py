@@ -20,7 +20,7 @@ def made(tmp_path_factory, data_dir, few):
         dataset=few,
         data_dir=data_dir,
         backend="local",
-        dry_step=False,
+        dry_run=False,
         out=folder,
         progress=False,
         **given,
@@ -71,7 +71,7 @@ def test_what_is_no_run_is_named(cli, words, says):
         assert part in found.stderr
 
 
-def test_neither_a_folder_nor_a_study(cli):
+def test_neither_a_folder_nor_a_reproduction(cli):
     found = cli("report", "no/such")
     assert found.exit_code == 2
-    assert "no/such is neither a run folder nor a study" in found.stderr
+    assert "no/such is neither a run folder nor a reproduction" in found.stderr

@@ -12,13 +12,13 @@ import pytest
 from written_records import seal
 
 import protofl as pf
-from protofl_workbench.studies.cells import Change
-from protofl_workbench.studies.finding import collections
-from protofl_workbench.studies.study import Study
-from protofl_workbench.studies.study_pictures import draw
-from protofl_workbench.studies.study_plan import plan_study
+from protofl_workbench.reproductions.cells import Change
+from protofl_workbench.reproductions.finding import collections
+from protofl_workbench.reproductions.reproduction import Reproduction
+from protofl_workbench.reproductions.reproduction_pictures import draw
+from protofl_workbench.reproductions.reproduction_plan import plan_reproduction
 
-STUDY = """
+REPRODUCTION = """
 title = "Accuracy (%) on few images"
 paper = "Ours"
 place = "Table 1"
@@ -45,10 +45,10 @@ fedproto = "60.00±1.25"
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory, data_dir, few):
-    """Reproduce a study; return its folder, command line options and result."""
-    folder = tmp_path_factory.mktemp("study")
+    """Reproduce a reproduction; return its folder, command line options and result."""
+    folder = tmp_path_factory.mktemp("reproduction")
     for kind in ("table", "curves", "bars"):
-        text = STUDY.replace("KIND", kind)
+        text = REPRODUCTION.replace("KIND", kind)
         text = text.replace('"best"', '"series"') if kind == "curves" else text
         (folder / f"{kind}.toml").write_text(text, encoding="utf-8")
     words = ["--runs", folder / "runs", "--dataset", f"digits={few}", "--data-dir", data_dir]
@@ -90,7 +90,8 @@ def test_every_format_says_that_the_data_are_others(done, cli, few, tmp_path, mo
     folder, words, result = done
     drawn = []
     monkeypatch.setattr(
-        "protofl_workbench.studies.study_pictures.save", lambda figure, file: drawn.append(figure)
+        "protofl_workbench.reproductions.reproduction_pictures.save",
+        lambda figure, file: drawn.append(figure),
     )
     out = [] if form == "screen" else ["--out", tmp_path / f"x.{form}"]
     shown = cli("reproduce", folder / "table.toml", "--no-run", *out, *words)
@@ -132,7 +133,7 @@ def test_what_is_there_is_not_repeated(done, cli):
 def test_a_run_that_was_killed_before_its_end_is_finished(done, cli, tmp_path, rounds):
     """As if it had been killed between its last round and its summary."""
     folder, words, result = done
-    copy = shutil.copytree(folder, tmp_path / "study")
+    copy = shutil.copytree(folder, tmp_path / "reproduction")
     words = [str(copy / "runs") if word == str(folder / "runs") else word for word in words]
     run = copy / "runs" / Path(result["local", "practical"].folder).name
     (run / "summary.json").unlink()
@@ -157,7 +158,7 @@ def test_its_rows_are_compared(done, cli, monkeypatch):
 
 
 def test_its_rows_are_compared_by_the_rounds_that_are_there(done, cli, monkeypatch):
-    """The study asks for three rounds; its runs have only two."""
+    """The reproduction asks for three rounds; its runs have only two."""
     folder, words, _ = done
     monkeypatch.chdir(folder)
     text = (folder / "table.toml").read_text("utf-8").replace("rounds = 2", "rounds = 3")
@@ -177,12 +178,12 @@ def test_its_rows_are_compared_by_the_rounds_that_are_there(done, cli, monkeypat
         ("table.toml --set fedproto.lamda=1", "unknown option of fedproto 'lamda'"),
         ("table.toml --file weights=x.pkl", "unknown file of table in --file 'weights'"),
         ("table.toml --columns practial", "unknown column of table in --columns 'practial'"),
-        ("runs --set lr=1", "--set applies only to a study, and runs were given"),
+        ("runs --set lr=1", "--set applies only to a reproduction, and runs were given"),
         ("table.toml --runs nowhere", "no column has runs of two rows in nowhere"),
         ("table.toml --baseline fedtgp", "unknown baseline 'fedtgp'"),
-        ("table.toml runs", "table is a study, and other arguments were given"),
-        ("runs --scale smoke", "--scale applies only to a study, and runs were given"),
-        ("fedtgp/table-66", "unknown study 'fedtgp/table-66'"),
+        ("table.toml runs", "table is a reproduction, and other arguments were given"),
+        ("runs --scale smoke", "--scale applies only to a reproduction, and runs were given"),
+        ("fedtgp/table-66", "unknown reproduction 'fedtgp/table-66'"),
         ("nowhere/runs", "nowhere/runs is not a run folder"),
         ("none.toml", "none.toml cannot be read"),
     ],
@@ -198,7 +199,7 @@ def test_mistakes_in_comparing(done, cli, monkeypatch, words, said):
 def test_a_run_that_was_begun_for_more_counts_with_the_rounds_it_has(tmp_path, data_dir, few, cli):
     """`fedkd` depends on the number of rounds, so a run of fewer rounds would be another run."""
     text = (
-        STUDY.replace("KIND", "table")
+        REPRODUCTION.replace("KIND", "table")
         .replace('local = "50.0"\n', "")
         .replace("rounds = 2", "rounds = 3")
     )
@@ -230,7 +231,7 @@ def test_a_run_with_another_seed_is_not_the_one_that_is_wanted(done, few, data_d
     found = pf.reproduce(str(folder / "table.toml"), start=False, seed=7, **how)
     assert {(entry.state, entry.why) for entry in found.entries.values()} == {("not run", "")}
     change = Change(datasets=how["datasets"], options={"data_dir": data_dir, "seed": 7})
-    planned = plan_study(found.study, change, how["runs"], measure=False)
+    planned = plan_reproduction(found.reproduction, change, how["runs"], measure=False)
     assert [run.done for run in planned.runs] == [0, 0]
 
 
@@ -257,12 +258,12 @@ def test_trackers_follow_its_runs_under_its_name(done, cli, tmp_path):
     (tmp_path / "noting.py").write_text(TRACKER, encoding="utf-8")
     runs, tracked = tmp_path / "runs", ["--track", f"{tmp_path}/noting.py:Noting"]
     how = ["--only", "local", "--at-once", "0", *words[2:], "--runs", runs, "--rounds", "1"]
-    study = folder / "table.toml"
-    shown = cli("reproduce", study, *how, *tracked, "--set", "noting.word=hello")
+    reproduction = folder / "table.toml"
+    shown = cli("reproduce", reproduction, *how, *tracked, "--set", "noting.word=hello")
     assert shown.exit_code == 0, shown.output
     (run,) = runs.glob("local*")
     assert (run / "noted.txt").read_text("utf-8") == "table hello"
-    again = cli("reproduce", study, "--no-run", "--format", "json", *how)
+    again = cli("reproduce", reproduction, "--no-run", "--format", "json", *how)
     assert json.loads(again.stdout)["cells"][0]["state"] == "done"
 
 
@@ -291,8 +292,8 @@ def test_pictures(done, cli, tmp_path, kind):
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        ([], "no study is given"),
-        (["fedtgp/table-99"], "unknown study 'fedtgp/table-99'"),
+        ([], "no reproduction is given"),
+        (["fedtgp/table-99"], "unknown reproduction 'fedtgp/table-99'"),
         (["nowhere.toml"], "nowhere.toml cannot be read"),
         (["fedtgp/table-1", "--scale", "small"], "unknown scale of fedtgp/table-1 'small'"),
         (["fedtgp/table-1", "--dataset", "mnist=digits"], "unknown data set of fedtgp/table-1"),
@@ -334,7 +335,7 @@ def test_list(cli):
     assert len(shown.output.splitlines()) < 3 * len(collections()["fedtgp"].names())
 
 
-def test_a_study_s_file_is_checked(cli, done, tmp_path):
+def test_a_reproduction_s_file_is_checked(cli, done, tmp_path):
     folder, _, _ = done
     bad = tmp_path / "bad.toml"
     bad.write_text((folder / "table.toml").read_text("utf-8").replace("cnn4", "cnn5"), "utf-8")
@@ -346,20 +347,20 @@ def test_a_study_s_file_is_checked(cli, done, tmp_path):
     assert "not installed: the model-group 'cnn5'" in failed["its_plugins_are_installed"]
 
 
-def test_a_study_is_data():
-    study = pf.study("fedtgp/table-10")
-    assert isinstance(study, Study)
-    assert study.published["fedtgp", "practical"] == "97.58±0.05"
-    assert [*study.columns] == ["pathological", "practical"]
-    assert len({row for row, _ in study.published}) == 7
+def test_a_reproduction_is_data():
+    reproduction = pf.reproduction("fedtgp/table-10")
+    assert isinstance(reproduction, Reproduction)
+    assert reproduction.published["fedtgp", "practical"] == "97.58±0.05"
+    assert [*reproduction.columns] == ["pathological", "practical"]
+    assert len({row for row, _ in reproduction.published}) == 7
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for c in collections().values() for n in c.names()])
 def test_smoke(name, tmp_path_factory, data_dir):
-    """Every study runs at its smallest scale; runs that studies share are trained once.
+    """Every reproduction runs at its smallest scale; shared runs are trained once.
 
-    One round is enough: the dry step of every run has two.
+    One round is enough: the dry run of every run has two.
     """
     folder = tmp_path_factory.getbasetemp()
     runs = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "smoke-runs"
@@ -367,7 +368,7 @@ def test_smoke(name, tmp_path_factory, data_dir):
         name, scale="smoke", rounds=1, runs=runs, at_once=0, backend="local", data_dir=data_dir
     )
     states = {entry.state for entry in out.entries.values()}
-    read_only = {"not run"} if out.study.kind == "account" else set()
+    read_only = {"not run"} if out.reproduction.kind == "account" else set()
     assert states <= {"done", "empty", "not reached"} | read_only, out.notes
-    if out.study.kind in ("curves", "bars", "pictures"):
+    if out.reproduction.kind in ("curves", "bars", "pictures"):
         assert draw(out, tmp_path_factory.mktemp("drawn") / "picture.png")

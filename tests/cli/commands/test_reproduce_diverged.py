@@ -10,8 +10,8 @@ import pytest
 
 import protofl as pf
 from protofl_workbench.reporting.page import report
-from protofl_workbench.studies.study_pictures import figures_of
-from protofl_workbench.studies.study_texts import as_text
+from protofl_workbench.reproductions.reproduction_pictures import figures_of
+from protofl_workbench.reproductions.reproduction_texts import as_text
 
 METHOD = '''
 import protofl as pf
@@ -51,10 +51,10 @@ class Fickle:
 
     @pf.hookimpl
     def download_payload(self, server, client_id):
-        return pf.Payload(server.knowledge)
+        return pf.Payload(server.global_state)
 '''
 
-STUDY = """
+REPRODUCTION = """
 title = "Accuracy (%) on few images"
 paper = "Ours"
 place = "Table 1"
@@ -68,7 +68,7 @@ clients = 2
 rounds = 4
 batch-size = 60
 backend = "local"
-dry-step = false
+dry-run = false
 
 [columns]
 a = { label = "A" }
@@ -84,17 +84,17 @@ fickle = { label = "Fickle", method = "METHOD" }
 
 
 @pytest.fixture(scope="module")
-def studies(tmp_path_factory, few, data_dir):
-    """Return an object that writes and reproduces studies with a diverging method."""
+def reproductions(tmp_path_factory, few, data_dir):
+    """Return an object that writes and reproduces reproductions with a diverging method."""
 
-    class Studies:
+    class Reproductions:
         folder = tmp_path_factory.mktemp("broken")
 
         def write(self, kind="table", figure="best", nth=1):
             name = f"fickle{nth}"
             (self.folder / f"{name}.py").write_text(METHOD, encoding="utf-8")
             method = f'{self.folder / name}.py:Fickle", set = {{ nth = {nth} }}, note = "'
-            text = STUDY.replace("KIND", kind).replace("FIGURE", figure)
+            text = REPRODUCTION.replace("KIND", kind).replace("FIGURE", figure)
             text = text.replace("METHOD", method)
             path = self.folder / f"{kind}{nth}.toml"
             path.write_text(text, encoding="utf-8")
@@ -108,13 +108,13 @@ def studies(tmp_path_factory, few, data_dir):
             how = {"datasets": {"digits": few}, "data_dir": data_dir, "at_once": 0, **how}
             return pf.reproduce(str(path), runs=self.folder / runs, **how)
 
-    pf.trust_code(Studies.folder)
-    return Studies()
+    pf.trust_code(Reproductions.folder)
+    return Reproductions()
 
 
 @pytest.fixture(scope="module")
-def broken(studies):
-    return studies.do(studies.write())
+def broken(reproductions):
+    return reproductions.do(reproductions.write())
 
 
 def test_the_best_of_the_rounds_that_were_finished(broken):
@@ -127,7 +127,7 @@ def test_the_best_of_the_rounds_that_were_finished(broken):
     assert broken["local", "a"].state == "done" and not broken["local", "a"].partial
 
 
-def test_it_is_marked_wherever_it_is_shown(broken, studies, cli, tmp_path):
+def test_it_is_marked_wherever_it_is_shown(broken, reproductions, cli, tmp_path):
     mean = f"{broken['fickle', 'a'].mean:.1f}"
     marked = f"{mean} (2 of 4 rounds, diverged)"
     note = "'x' with NaN or infinity in round 2"
@@ -142,7 +142,7 @@ def test_it_is_marked_wherever_it_is_shown(broken, studies, cli, tmp_path):
     for record in (first, cell):
         assert (record["state"], record["partial"]) == ("broken off", "2 of 4 rounds, diverged")
         assert note in record["why"]
-    shown = cli("reproduce", studies.write(), "--no-run", *studies.words())
+    shown = cli("reproduce", reproductions.write(), "--no-run", *reproductions.words())
     assert shown.exit_code == 1
     lines = [" ".join(line.split()) for line in shown.stdout.splitlines()]
     place = lines.index(next(line for line in lines if line.startswith(f"Fickle {mean}")))
@@ -154,51 +154,51 @@ def test_no_formula_is_made_of_it(broken):
     assert broken["local", "b"].mean == pytest.approx(broken["local", "a"].mean / 2)
 
 
-def test_it_is_done_again_only_where_that_is_asked_for(broken, studies, cli):
-    folder, study = broken["fickle", "a"].folder, studies.write()
+def test_it_is_done_again_only_where_that_is_asked_for(broken, reproductions, cli):
+    folder, reproduction = broken["fickle", "a"].folder, reproductions.write()
     times = lambda: [p.stat().st_mtime_ns for p in folder.glob("*.json*")]  # noqa: E731
     before = times()
-    shown = cli("reproduce", study, *studies.words())
+    shown = cli("reproduce", reproduction, *reproductions.words())
     assert shown.exit_code == 1 and times() == before
     assert "in round 2 (in an earlier run; --again repeats it)" in " ".join(shown.output.split())
-    planned = cli("reproduce", study, "--plan", *studies.words())
+    planned = cli("reproduce", reproduction, "--plan", *reproductions.words())
     assert "2 of 4, diverged" in planned.output
-    again = cli("reproduce", study, "--again", *studies.words())
+    again = cli("reproduce", reproduction, "--again", *reproductions.words())
     assert again.exit_code == 1 and times() != before and "in an earlier run" not in again.output
-    fewer = studies.do(study, rounds=2)["fickle", "a"]
+    fewer = reproductions.do(reproduction, rounds=2)["fickle", "a"]
     assert fewer.state == "done" and fewer.folder == folder, "it has these"
 
 
-def test_runs_that_are_not_reused_are_told(broken, studies):
-    runs = studies.folder / "edited"
-    shutil.copytree(studies.folder / "runs", runs)
+def test_runs_that_are_not_reused_are_told(broken, reproductions):
+    runs = reproductions.folder / "edited"
+    shutil.copytree(reproductions.folder / "runs", runs)
     folder = runs / broken["local", "a"].folder.name
     for file in (folder / "config.json", *(folder / "checkpoint").glob("config*.json")):
         values = json.loads(file.read_text())
         values["plugins"][0]["code"] = "0" * 12
         file.write_text(json.dumps(values))
-    entry = studies.do(studies.write(), runs="edited", start=False)["local", "a"]
+    entry = reproductions.do(reproductions.write(), runs="edited", start=False)["local", "a"]
     assert entry.state == "not run"
     assert entry.why == f"{folder} is not reused: the code of method local has changed"
 
 
 @pytest.mark.slow
-def test_other_code_or_another_machine_may_not_diverge(studies, monkeypatch):
-    study = studies.write(nth=50)
-    (module := studies.folder / "fickle50.py").write_text(
+def test_other_code_or_another_machine_may_not_diverge(reproductions, monkeypatch):
+    reproduction = reproductions.write(nth=50)
+    (module := reproductions.folder / "fickle50.py").write_text(
         METHOD.replace("len(begun) >=", "50 >="), "utf-8"
     )
-    assert studies.do(study, "other")["fickle", "a"].state == "broken off"
+    assert reproductions.do(reproduction, "other")["fickle", "a"].state == "broken off"
     with monkeypatch.context() as patch:
         patch.setattr("protofl.records.failure.versions", lambda: {"torch": "9.9"})
-        assert "in an earlier run" not in studies.do(study, "other")["fickle", "a"].why
+        assert "in an earlier run" not in reproductions.do(reproduction, "other")["fickle", "a"].why
     module.write_text(METHOD, "utf-8")
-    assert studies.do(study, "other")["fickle", "a"].state == "done"
+    assert reproductions.do(reproduction, "other")["fickle", "a"].state == "done"
 
 
 @pytest.mark.slow
-def test_whole_trials_are_not_averaged_with_one_that_broke_off(studies):
-    result = studies.do(studies.write("curves", "series", nth=2), "trials", trials=3)
+def test_whole_trials_are_not_averaged_with_one_that_broke_off(reproductions):
+    result = reproductions.do(reproductions.write("curves", "series", nth=2), "trials", trials=3)
     entry = result["fickle", "a"]
     rows = pf.load_run(entry.folder).rows
     assert entry.partial == "1 of 3 trials, the next diverged after 2 of 4 rounds"
@@ -214,13 +214,13 @@ def test_whole_trials_are_not_averaged_with_one_that_broke_off(studies):
     assert lengths.count(2) == 1 and lengths.count(4) == 2, "the broken trial is apart"
 
 
-def test_failed_is_said_where_nothing_was_finished(studies):
-    path = studies.write(nth=3)
-    module = studies.folder / "fickle3.py"
+def test_failed_is_said_where_nothing_was_finished(reproductions):
+    path = reproductions.write(nth=3)
+    module = reproductions.folder / "fickle3.py"
     module.write_text(
         METHOD.replace("client.round == 2 and", "").replace("nth: int = 1", "nth: int = 0")
     )
     path.write_text(path.read_text("utf-8").replace("nth = 3", "nth = 0"), "utf-8")
-    result = studies.do(path, "nothing", only=["fickle"])
+    result = reproductions.do(path, "nothing", only=["fickle"])
     assert result["fickle", "a"].state == "failed" and result["fickle", "a"].ours == ""
     assert "| failed / 50.0 |" in as_text(result, "md")

@@ -73,7 +73,7 @@ def test_data_that_are_no_images(cli, data_dir, tmp_path, models, dataset, words
 def test_the_absent_are_counted(cli, data_dir, tmp_path):
     where = ("--backend", "local", "--data-dir", data_dir, "--out", "r")
     words = ("--models", "mlp", "--dataset", "wine", "--clients", 12, "--rounds", 2)
-    result = cli("run", "fedproto", *words, "--world", "tiers", "--deadline", "0.095", *where)
+    result = cli("run", "fedproto", *words, "--devices", "tiers", "--deadline", "0.095", *where)
     assert result.exit_code == 0, result.output
     counts = [len(row["absent"]) for row in rows_of(tmp_path / "r")]
     assert min(counts) > 0
@@ -177,7 +177,7 @@ def test_composition_from_the_command_line(cli, tiny, tmp_path):
     assert config["use"] == {"inference": "fedproto"}
     assert config["add"] == ["fedproto.align"]
     assert config["drop"] == ["calibration", "fedsa.mcl"]
-    assert config["wrappers"] == ["gaussian-noise"]
+    assert config["transforms"] == ["gaussian-noise"]
     assert config["options"]["fedsa"]["alpha"] == 0.5
     assert config["options"]["gaussian-noise"]["s"] == 0
     assert config["options"]["partition"]["beta"] == 0.7
@@ -211,7 +211,7 @@ def test_config_file_and_who_wins(cli, tiny, tmp_path):
     assert (config["method"], config["models"], config["rounds"]) == ("fedsa", "cnn4", 2)
     assert (config["lr"], config["local_epochs"]) == (0.05, 2)
     assert config["use"] == {"inference": "local"} and config["drop"] == ["mcl"]
-    assert config["wrappers"] == ["gaussian-noise"] and config["checkpoint_every"] == 0
+    assert config["transforms"] == ["gaussian-noise"] and config["checkpoint_every"] == 0
     assert config["options"]["fedsa"]["alpha"] == 0.25
     assert config["options"]["fedsa"]["lambda_3"] == 3
     assert config["options"]["partition"]["beta"] == 0.9
@@ -296,8 +296,8 @@ class Failing:
         return {"round": client.round}
 
     @pf.hookimpl
-    def local_loss(self, client, batch, output, given):
-        if given["round"] == 1:
+    def local_loss(self, client, batch, output, constants):
+        if constants["round"] == 1:
             raise ZeroDivisionError("on purpose")
         return {"ce": output.logits.sum() * 0}
 """
@@ -375,7 +375,7 @@ BAD = {
     "add an unknown term": ("run fedproto --add local_loss=fedsa.mlc", "did you mean 'mcl'"),
     "unknown hook": ("run fedsa --use inferense=local", "did you mean 'inference'"),
     "use without method": ("run fedsa --use inference", "HOOK=METHOD"),
-    "unknown wrapper": ("run fedsa --with noise", "wrapper"),
+    "unknown payload-transform": ("run fedsa --with noise", "payload-transform"),
     "blocked": ("run fedsa --block fedsa", "blocked"),
     "other heads": ("run lg-fedavg --models res34-htc4", "averages heads"),
     "other models": ("run fedavg --models htcnn8", "homogeneous group"),
@@ -392,9 +392,7 @@ def test_found_before_training(cli, data_dir, tmp_path, case):
     words = command.split(" ")
     if "--models" not in words and words[1:2] != ["--resume"]:
         words += ["--models", "cnn4"]
-    result = cli(
-        *words, *([] if "--resume" in words else ["--data-dir", data_dir]), "--no-dry-step"
-    )
+    result = cli(*words, *([] if "--resume" in words else ["--data-dir", data_dir]), "--no-dry-run")
     assert result.exit_code == 2, result.output
     assert message in result.stderr
     assert "Traceback" not in result.output
@@ -405,12 +403,12 @@ def test_found_before_training(cli, data_dir, tmp_path, case):
 
 @pytest.mark.slow
 def test_as_a_stranger_types_it(subprocess_of, data_dir, tmp_path):
-    """Uses the defaults of the console script: worker processes, a dry step, checkpoints."""
+    """Uses the defaults of the console script: worker processes, a dry run, checkpoints."""
     words = ("--models", "cnn4", "--clients", 2, "--rounds", 1, "--workers", 1, "--subset", 90)
     process = subprocess_of("run", "fedproto", *words, "--data-dir", data_dir, "--out", "r")
     output, errors = process.communicate(timeout=90)
     assert process.returncode == 0, errors
-    assert "dry step" in output and "best on test samples" in output
+    assert "dry run" in output and "best on test samples" in output
     assert errors == ""
     assert (tmp_path / "r" / "checkpoint" / "manifest.json").exists()
 

@@ -22,7 +22,7 @@ def done(tmp_path_factory, data_dir):
     import protofl as pf
 
     folder = tmp_path_factory.mktemp("done") / "runs"
-    given = {"dataset": "wine", "models": "mlp", "clients": 3, "rounds": 2, "dry_step": False}
+    given = {"dataset": "wine", "models": "mlp", "clients": 3, "rounds": 2, "dry_run": False}
     given |= {"data_dir": data_dir, "backend": "local", "progress": False, "partition": "iid"}
     for seed in (0, 1):
         pf.run("local", out=folder / f"local-{seed}", seed=seed, **given)
@@ -139,7 +139,7 @@ def test_mistakes(cli, runs, words, message):
 def test_run_reuse(cli, runs, data_dir):
     """An equal run is shown, a longer one continues it, a different one gets its own folder."""
     words = ["--models", "mlp", "--dataset", "wine", "--partition", "iid", "--clients", 3]
-    words += ["--data-dir", data_dir, "--backend", "local", "--no-dry-step", "--reuse", "runs"]
+    words += ["--data-dir", data_dir, "--backend", "local", "--no-dry-run", "--reuse", "runs"]
     found = cli("run", "local", *words, "--rounds", 2)
     assert found.exit_code == 0, found.output
     assert "runs/local-0 has this run already" in found.output
@@ -158,7 +158,7 @@ def test_run_reuse(cli, runs, data_dir):
 def test_one_that_diverged(cli, data_dir, runs):
     """`list`, `show` and `watch` report the divergence until the run has more rounds."""
     words = "run fedproto --dataset wine --models mlp --clients 3 --partition iid --rounds 2"
-    words += " --lr 1e30 --no-dry-step --backend local --out runs/lost --data-dir"
+    words += " --lr 1e30 --no-dry-run --backend local --out runs/lost --data-dir"
     failed = cli(*words.split(), data_dir)
     assert failed.exit_code == 1 and "NaN" in failed.stderr
     assert {r["state"] for r in listed(cli) if r["folder"].endswith("lost")} == {"diverged"}

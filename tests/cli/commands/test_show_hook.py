@@ -47,8 +47,8 @@ def test_what_it_prints(cli):
 
 def test_a_hook_of_several_kinds(cli):
     both = cli("show", "hook/upload_payload").output
-    assert "of a method" in both and "of a wrapper" in both and "wrapper=True" in both
-    assert "of a method" not in cli("show", "hook/wrapper.upload_payload").output
+    assert "of a method" in both and "of a payload-transform" in both and "wrapper=True" in both
+    assert "of a method" not in cli("show", "hook/payload-transform.upload_payload").output
 
 
 @pytest.mark.parametrize(

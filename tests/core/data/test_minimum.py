@@ -14,7 +14,7 @@ from protofl.system.options.parsing import options_in
 
 DIGITS = {
     "models": "cnn4", "dataset": "digits", "clients": 12, "feature_dim": 8, "backend": "local",
-    "rounds": 1, "dry_step": False, "progress": False,
+    "rounds": 1, "dry_run": False, "progress": False,
 }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from protofl.federation.jobs import Train
 from protofl.federation.participation import Participation
 from protofl.system.files.tensors import read_tensors
 
-OPTIONS = {"clients": 10, "rounds": 4, "dry_step": False}
+OPTIONS = {"clients": 10, "rounds": 4, "dry_run": False}
 BEFALLEN = ("absent", "skipped_uploads")
 SKIP = {"on_bad_upload": "skip"}
 
@@ -36,8 +36,8 @@ def remembering(diverges):
             client.add_module("gate", nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6)))
 
         @pf.hookimpl
-        def local_loss(self, client, batch, output, given):
-            pull = given["drift"] * client.module("gate")(output.features).pow(2).mean()
+        def local_loss(self, client, batch, output, constants):
+            pull = constants["drift"] * client.module("gate")(output.features).pow(2).mean()
             return {"ce": nn.functional.cross_entropy(output.logits, batch.y), "pull": pull}
 
         @pf.hookimpl
@@ -56,7 +56,7 @@ def remembering(diverges):
 
         @pf.hookimpl
         def download_payload(self, server):
-            return pf.Payload(server.knowledge)
+            return pf.Payload(server.global_state)
 
         @pf.hookimpl
         def server_aggregate(self, server, uploads):
@@ -208,7 +208,7 @@ def test_an_absent_client_keeps_its_model_of_before(tmp_path, engine, store):
 
 
 def test_a_round_needs_some_clients(tmp_path, toys):
-    given = {"clients": 4, "rounds": 3, "dry_step": False} | SKIP
+    given = {"clients": 4, "rounds": 3, "dry_run": False} | SKIP
     whole = train(Failing, tmp_path / "whole", min_clients=3, **given)
     assert whole.record[1]["participants"] == 3
     with pytest.raises(pf.RunFailure) as caught:
@@ -225,7 +225,7 @@ def test_a_round_needs_some_clients(tmp_path, toys):
 def test_a_round_without_anybody_ends_the_run(tmp_path, toys):
     nobody = remembering(lambda client, round: True)
     with pytest.raises(pf.RunFailure, match="0 of 4 clients answered in round 0"):
-        train(nobody, tmp_path / "run", dry_step=False, **SKIP)
+        train(nobody, tmp_path / "run", dry_run=False, **SKIP)
 
 
 # --- hosts that end -------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from protofl_workbench.comparing.trials import accuracies_by_architecture
 
 BASE = {"dataset": "digits", "clients": 5, "batch_size": 64, "rounds": 2, "local_epochs": 1}
 BASE |= {"device": "cpu", "progress": False, "feature_dim": 16, "backend": "local"}
-BASE |= {"measure": ["flops"], "observe": ["prototypes"], "world": "uniform"}
+BASE |= {"measure": ["flops"], "observe": ["prototypes"], "devices": "uniform"}
 
 
 class Reordered:
@@ -55,7 +55,7 @@ def test_a_list_equals_a_group_in_that_order(tmp_path):
 
 
 def test_weights_of_a_run_with_a_list_start_another(tmp_path):
-    base = BASE | {"rounds": 1, "world": None, "measure": [], "observe": []}
+    base = BASE | {"rounds": 1, "devices": None, "measure": [], "observe": []}
     first = pf.run("local", models="htcnn8", architectures="3,0,0,3,3", out=tmp_path / "a", **base)
     more = base | {"architectures": "3,0,0,3,0", "init": first.folder}
     second = pf.run("local", models="htcnn8", out=tmp_path / "b", **more)

@@ -16,7 +16,7 @@ from protofl.federation.participation import Participation, check_participation
 from protofl.system.options.parsing import read_joins
 from protofl.testing import toy as toyfed
 
-OPTIONS = {"clients": 8, "rounds": 4, "unseen": 0.25, "fine_tune": 2, "dry_step": False}
+OPTIONS = {"clients": 8, "rounds": 4, "unseen": 0.25, "fine_tune": 2, "dry_run": False}
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_a_round_asks_its_share_of_those_that_are_there():
 
 
 def test_in_virtual_time_too():
-    options = {"world": "uniform", "options": {"world": {"available": 0.8, "slot": 60}}}
+    options = {"devices": "uniform", "options": {"devices": {"available": 0.8, "slot": 60}}}
     plan = make_plan("local", **OPTIONS | {"fine_tune": 0}, join_round="2:0.5", **options)
     lines, first = lines_of(plan), first_rounds(0, 8, 0.25, "2:0.5")
     for line in lines:
@@ -231,7 +231,7 @@ def test_options_are_given_again_as_they_were_typed(tmp_path, toys):
         ({"unseen": 1.5}, "--unseen 1.5 clients"),
         ({"unseen": -1}, "--unseen -1 is not possible"),
         ({"unseen": 0, "fine_tune": 3}, "--fine-tune 3: no client is unseen"),
-        ({"malicious": 0.3, "wrappers": {"sign-flip": None}}, "--unseen with --malicious"),
+        ({"malicious": 0.3, "transforms": {"sign-flip": None}}, "--unseen with --malicious"),
         ({"join_round": "4:0.5"}, "--join-round 4 is not a later round of this run"),
         ({"join_round": "0:0.5"}, "--join-round 0 is not a later round of this run"),
         ({"join_round": "1:1.5"}, "--join-round 1:1.5: no share of the clients"),

@@ -11,7 +11,7 @@ from runtime_toys import install, train, without_times
 import protofl as pf
 from protofl.federation.jobs import Job, SaveReply, StartTrial
 
-GIVEN = {"clients": 5, "rounds": 4, "participation": 0.6, "dry_step": False}
+GIVEN = {"clients": 5, "rounds": 4, "participation": 0.6, "dry_run": False}
 
 
 class Keeping:
@@ -101,7 +101,7 @@ def test_weights_are_not_in_the_run_folder(tmp_path, backend):
             read()
         assert "clients' own machines" in caught.value.near
         assert "protofl node export" in caught.value.do
-    assert "knowledge/prototypes" in pf.read_weights(run, clients=[]).server
+    assert "global_state/prototypes" in pf.read_weights(run, clients=[]).server
 
 
 @pytest.mark.parametrize("began", ["with the hosts of the backend", "in the run folder"])

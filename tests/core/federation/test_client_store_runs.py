@@ -113,7 +113,7 @@ def test_a_kill_at_each_step_of_writing(tmp_path, monkeypatch, place, late):
         "commit": (Checkpoint, "_write"),
     }
     holder, name = places[place]
-    options = {"rounds": 3, "participation": 0.5, "client_store": "disk", "dry_step": False}
+    options = {"rounds": 3, "participation": 0.5, "client_store": "disk", "dry_run": False}
     whole = train(Counting, tmp_path / "whole", **options)
     original, kills = getattr(holder, name), 0
     for number in range(2, 20, 3):

@@ -180,12 +180,12 @@ class World:
 def world(tmp_path):
     opened = []
 
-    def open_world(*given, **options):
+    def open_device_model(*given, **options):
         opened.append(World(tmp_path, *given, **options))
         opened[-1].trial()
         return opened[-1]
 
-    yield open_world
+    yield open_device_model
     for one in opened:
         one.pool.close()
         assert all(host.ended for host in one.started)

@@ -214,7 +214,7 @@ class Parts(Fused):
         return pf.Payload()
 
 
-@pytest.mark.parametrize("engine", ["eager", "vmapped", "captured"])
+@pytest.mark.parametrize("engine", ["eager", "vmapped", "cuda-graphs"])
 @pytest.mark.parametrize(
     "trains", [("head",), ("extractor", "net"), ("net",), ("extractor", "head"), ()], ids=str
 )

@@ -62,8 +62,8 @@ def method(hook, what):
             return {"due": due(client=client)}
 
         @pf.hookimpl
-        def local_loss(self, batch, output, given):
-            if hook == "local_loss" and given["due"]:
+        def local_loss(self, batch, output, constants):
+            if hook == "local_loss" and constants["due"]:
                 what()
             return {"ce": cross_entropy(output.logits, batch.y)}
 
@@ -105,7 +105,7 @@ def fails(few, tmp_path):
     def run(plugin, **options):
         options = {**QUICK, "dataset": few, "data_dir": tmp_path / "data", **options}
         with pytest.raises(pf.RunFailure) as caught:
-            pf.run(plugin, out=tmp_path / "r", dry_step=False, **options)
+            pf.run(plugin, out=tmp_path / "r", dry_run=False, **options)
         assert len((tmp_path / "r" / "metrics.jsonl").read_text().splitlines()) == 1
         return str(caught.value)
 
@@ -374,7 +374,7 @@ def faulty(changes, hook="upload_payload"):
             return change(client, {}) if hook == "before_training" else {}
 
         @pf.hookimpl
-        def local_loss(self, batch, output, given):
+        def local_loss(self, batch, output, constants):
             return {"ce": cross_entropy(output.logits, batch.y)}
 
         @pf.hookimpl
@@ -392,7 +392,7 @@ def skips(tmp_path, monkeypatch):
 
     def run(plugin, rounds, **options):
         told, skip = [], {"on_bad_upload": "skip", "on_lost_client": "skip"}
-        options = skip | options | {"rounds": rounds, "dry_step": True}
+        options = skip | options | {"rounds": rounds, "dry_run": True}
         result = train(plugin, tmp_path / "r", progress=told.append, **options)
         texts = [event.text for event in told if isinstance(event, pf.events.Note)]
         return result, [text for text in texts if "client 2" in text]
@@ -428,13 +428,13 @@ def test_a_client_that_failed_is_what_it_was_before(skips, tmp_path):
     """The result equals that of a run that replays the other participants."""
     result, _ = skips(faulty([raising(ValueError())]), 3)
     again = train(
-        faulty([]), tmp_path / "again", rounds=3, participants_from=result.folder, dry_step=False
+        faulty([]), tmp_path / "again", rounds=3, participants_from=result.folder, dry_run=False
     )
     for key in ("test_accuracy", "loss_terms", "client_accuracies"):
         assert [row[key] for row in again.record] == [row[key] for row in result.record]
 
 
-def test_a_wrapper_that_spoils_an_upload_is_named():
+def test_a_transform_that_spoils_an_upload_is_named():
     class Passes:
         @pf.hookimpl(wrapper=True)
         def upload_payload(self, client):
@@ -446,10 +446,10 @@ def test_a_wrapper_that_spoils_an_upload_is_named():
             sent = yield
             return {**sent, "prototypes": "spoilt"} if client.round == 1 else sent
 
-    plan = make_plan("fedproto", wrappers={"passes": Passes, "spoils": Spoils}, rounds=2)
+    plan = make_plan("fedproto", transforms={"passes": Passes, "spoils": Spoils}, rounds=2)
     with pytest.raises(pf.RunFailure, match=r"spoils\.upload_payload returned 'prototypes' as the"):
         lines_of(plan)
-    plan = make_plan(faulty([with_prototypes(list)]), wrappers={"passes": Passes}, rounds=2)
+    plan = make_plan(faulty([with_prototypes(list)]), transforms={"passes": Passes}, rounds=2)
     with pytest.raises(
         pf.RunFailure, match=r"main\.upload_payload returned 'prototypes' as a list"
     ):

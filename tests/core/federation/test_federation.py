@@ -170,8 +170,8 @@ def test_few_samples_train_in_eval_mode():
             return {"samples": client.num_samples}
 
         @pf.hookimpl
-        def local_loss(self, client, batch, output, given):
-            modes[given["samples"]] = client.module("model").training
+        def local_loss(self, client, batch, output, constants):
+            modes[constants["samples"]] = client.module("model").training
             return {"ce": cross_entropy(output.logits, batch.y)}
 
     found = make_plan(Watching)

@@ -112,7 +112,7 @@ def test_old_and_new_records_of_one_side_are_one_run(tmp_path):
 # --- the installed ones, in a run that begins, is resumed, repeated and read ----------------------
 
 RUN = {"models": "resnet10", "clients": 2, "rounds": 2, "subset": 0.04, "local_epochs": 1}
-RUN |= {"device": "cpu", "backend": "local", "dry_step": False, "progress": False}
+RUN |= {"device": "cpu", "backend": "local", "dry_run": False, "progress": False}
 
 
 def stop(event):
@@ -157,7 +157,7 @@ def test_a_run_of_before_the_option_is_resumed_with_its_side(tmp_path, monkeypat
 
 def test_a_run_of_before_the_option_is_repeated_with_its_side(tmp_path, monkeypatch):
     old = of_before(tmp_path / "old", monkeypatch)
-    again = {"config": old / "config.json", "rounds": 1, "backend": "local", "dry_step": False}
+    again = {"config": old / "config.json", "rounds": 1, "backend": "local", "dry_run": False}
     assert planned(out=tmp_path / "again", **again) == 32
     changed = planned(out=tmp_path / "changed", set={"models.min_side": 16}, **again)
     assert changed == 16

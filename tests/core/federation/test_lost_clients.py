@@ -28,7 +28,7 @@ LOST = {
 """Losses of six clients in four rounds: {(stage, client, round): reason}."""
 
 METHODS = {"ds-fl": {"public": 10}, "fedpkd": {"public": 10}, "fedproto": {}}
-GIVEN = {"clients": 6, "rounds": 4, "dry_step": False}
+GIVEN = {"clients": 6, "rounds": 4, "dry_run": False}
 FOLLOWS = ("ds-fl", "fedpkd")
 
 

@@ -13,7 +13,7 @@ import protofl as pf
 from protofl.federation.federation import Federation
 from protofl.federation.round_totals import check_measures
 from protofl.hooks.models.flops import training_flops
-from protofl.runs.dry_step.dry_run import count_flops
+from protofl.runs.dry_run.short_rounds import count_flops
 from protofl.testing import toy
 
 ALL = "train-accuracy,global-accuracy,margins,public-logits,flops"
@@ -61,7 +61,7 @@ def test_margins():
     ours = lines[-1]["measures"]["margins"]
     sent = [slow_margins(upload) for upload in uploads.values()]
     largest = [max((m[c] for m in sent if c in m), default=None) for c in range(4)]
-    own = slow_margins(federation.server.knowledge)
+    own = slow_margins(federation.server.global_state)
     assert near(ours["clients"], largest)
     assert near(ours["global"], [own.get(c) for c in range(4)])
     assert lines[-1]["extra"]["prototype_margin"] == pytest.approx(max(own.values()), rel=1e-4)

@@ -141,7 +141,7 @@ def test_the_server_s_model_is_scored_too():
     federation = open_federation(plan)
     lines = [federation.round(n)[0] for n in range(2)]
     model = plan.info.build(plan.info.architectures[0].name, 0)
-    pf.models.load_weights(model, federation.server.knowledge, "model")
+    pf.models.load_weights(model, federation.server.global_state, "model")
     rows = plan.split(0).global_test
     with torch.no_grad():
         scores = model.eval()(plan.data.x[rows].float() / 127.5 - 1)

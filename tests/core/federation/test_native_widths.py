@@ -1,4 +1,4 @@
-"""Tests of native widths: which methods accept them, FLOPs, and the checks of the gate."""
+"""Tests of native widths: which methods accept them, FLOPs, and payload validation."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import protofl as pf
 from protofl.federation.observer import check_observing
 from protofl.federation.round_totals import margins
 from protofl.hooks.discovery.registry import Registry
-from protofl.hooks.transport.gates import UploadGate
+from protofl.hooks.transport.payload_validation import UploadValidation
 from protofl.hooks.views.run_info import Cards
 from protofl.hooks.views.server import Server
-from protofl.runs.dry_step.dry_run import count_flops, dry_step
+from protofl.runs.dry_run.short_rounds import count_flops, dry_run
 from protofl.testing import MethodContract
 from protofl.testing import toy as toyfed
 from protofl.testing.donors import methods_to_run
@@ -25,7 +25,7 @@ from protofl.testing.method_federations import WIDTHS
 
 WIDE, PIXELS = 11, math.prod(toyfed.make_images(toyfed.MIXED).x.shape[1:])
 ONE_ELSE = toyfed.group(toyfed.NARROW, replace(toyfed.NARROW, name="again"), toyfed.WIDE)
-"""Only the third architecture has another width, and the dry step does not run it."""
+"""Only the third architecture has another width, and the dry run does not run it."""
 
 
 ABLE = [
@@ -125,9 +125,11 @@ def uploads_of(federation):
 
 
 @pytest.mark.parametrize("models", [WIDTHS, ONE_ELSE])
-def test_the_gate_knows_the_width_of_an_architecture_that_it_has_not_seen(tmp_path, models):
+def test_payload_validation_knows_the_width_of_an_architecture_that_it_has_not_seen(
+    tmp_path, models
+):
     found = plan(tmp_path, models=models)
-    learned = dry_step(found)
+    learned = dry_run(found)
     federation = toyfed.Toy(found)
     federation.server.learned.update(learned)
     federation.rounds(2)
@@ -138,7 +140,7 @@ def test_the_gate_knows_the_width_of_an_architecture_that_it_has_not_seen(tmp_pa
 @pytest.mark.parametrize("client", [1, 2])
 def test_an_upload_of_another_width_is_a_fault(tmp_path, client):
     found = plan(tmp_path)
-    learned = dry_step(found)
+    learned = dry_run(found)
     federation = toyfed.Toy(found)
     federation.rounds(1)
     blobs = dict(federation.pool.uploads(0))
@@ -148,8 +150,8 @@ def test_an_upload_of_another_width_is_a_fault(tmp_path, client):
     declared = found.composition.declarations("upload_payload")
     server = Server(federation.server, "fedsaf")
     codec = found.composition.upload
-    gate = UploadGate(found.info, declared, learned, (64, 0), codec, server)
-    uploads, faults = gate.admit(blobs, torch.device("cpu"))
+    validation = UploadValidation(found.info, declared, learned, (64, 0), codec, server)
+    uploads, faults = validation.admit(blobs, torch.device("cpu"))
     assert [*faults] == [client]
     assert faults[client].rule == "shape"
     assert {*uploads} == {0, 1, 2, 3} - {client}
@@ -175,7 +177,7 @@ def test_a_run_keeps_its_widths_when_it_is_resumed(tmp_path):
     assert json.loads((tmp_path / "parts/config.json").read_text())["feature_dim"] == "native"
     run, other = pf.load_run(tmp_path / "parts"), pf.load_run(whole.folder)
     assert [run.model(i).feature_dim for i in range(2)] == [64, 128]
-    found, expected = run.knowledge(), other.knowledge()
+    found, expected = run.global_state(), other.global_state()
     assert {n for n in found if "." not in n} == {"prototypes/64", "prototypes/128"}
     assert all(torch.equal(found[n], expected[n]) for n in expected)
     run.export(1, tmp_path / "client.safetensors")

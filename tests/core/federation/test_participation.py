@@ -1,4 +1,4 @@
-"""Tests of client selection in runs: record, resume and replay."""
+"""Tests of client client sampler in runs: record, resume and replay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from protofl.federation.participation import Participation
 from protofl.federation.plan import Plan
 from protofl.records.row import Row
 
-OPTIONS = {"clients": 8, "rounds": 6, "participation": 0.5, "dry_step": False}
+OPTIONS = {"clients": 8, "rounds": 6, "participation": 0.5, "dry_run": False}
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def toys(monkeypatch):
 
 
 def selecting(answer, **attributes):
-    """Return a selection plugin whose select hook returns `answer(**arguments)`."""
+    """Return a client sampler plugin whose select hook returns `answer(**arguments)`."""
 
     class Selects:
         @pf.hookimpl
@@ -34,8 +34,8 @@ def selecting(answer, **attributes):
 
 
 def plan_with(plugin, **options):
-    given = GIVEN | OPTIONS | options | {"method": "local", "selection": "own"}
-    return Plan.make(given, PARTS | {("selection", "own"): plugin})
+    given = GIVEN | OPTIONS | options | {"method": "local", "sampling": "own"}
+    return Plan.make(given, PARTS | {("client-sampler", "own"): plugin})
 
 
 class Interrupted(BaseException):
@@ -64,8 +64,8 @@ def test_without_an_option_clients_are_drawn_and_nobody_is_named():
 
 
 @pytest.mark.parametrize("every", [1, 2])
-def test_selection_by_loss_is_recorded_and_goes_on(tmp_path, toys, every):
-    options = OPTIONS | {"selection": "loss", "set": {"selection.candidates": 2}}
+def test_client_sampler_by_loss_is_recorded_and_goes_on(tmp_path, toys, every):
+    options = OPTIONS | {"sampling": "loss", "set": {"sampling.candidates": 2}}
     whole = train("fedproto", tmp_path / "whole", **options)
     with pytest.raises(Interrupted):
         train(
@@ -78,7 +78,7 @@ def test_selection_by_loss_is_recorded_and_goes_on(tmp_path, toys, every):
     again = train("fedproto", tmp_path / "run", resume=True)
     assert without_times(again.record) == without_times(whole.record)
 
-    # The record determines the selection: all are candidates, the largest losses are selected.
+    # The record determines the client sampler: all are candidates, the largest losses are selected.
     known: dict[int, float] = {}
     for row in whole.record:
         unheard = [c for c in range(8) if c not in known]
@@ -93,7 +93,7 @@ def test_selection_by_loss_is_recorded_and_goes_on(tmp_path, toys, every):
 
 
 def test_the_losses_are_those_of_the_round(tmp_path, toys):
-    run = train("fedproto", tmp_path / "run", **OPTIONS | {"participation": 0.1}, selection="loss")
+    run = train("fedproto", tmp_path / "run", **OPTIONS | {"participation": 0.1}, sampling="loss")
     for row in run.record:
         (loss,) = row["client_losses"].values()
         assert loss == pytest.approx(row["train_loss"], rel=1e-12)
@@ -104,7 +104,7 @@ def test_fixed_lists_and_their_replay(tmp_path, toys, monkeypatch):
     (tmp_path / "lists.txt").write_text("0 1 2\n7\n3 4 5 6\n")
     monkeypatch.chdir(tmp_path)
     options = OPTIONS | {"min_clients": 0}
-    run = train("fedproto", "run", selection="list:lists.txt", **options)
+    run = train("fedproto", "run", sampling="list:lists.txt", **options)
     lists = [[0, 1, 2], [7], [3, 4, 5, 6]]
     assert [row["answered"] for row in run.record] == lists * 2
     assert [row["participants"] for row in run.record] == [3, 1, 4] * 2
@@ -120,12 +120,12 @@ def test_fixed_lists_and_their_replay(tmp_path, toys, monkeypatch):
     monkeypatch.chdir(tmp_path / "elsewhere")
     config = run.folder / "config.json"
     here = {"config": config, "backend": "local"}
-    again = pf.run(out=tmp_path / "again", dry_step=False, **here)
+    again = pf.run(out=tmp_path / "again", dry_run=False, **here)
     assert without_times(again.record) == without_times(run.record)
     with pytest.raises(Interrupted):
         pf.run(out=tmp_path / "cut", progress=interrupted(3), **here)
     (tmp_path / "lists.txt").write_text("0 1 2\n7\n3 4 5\n")
-    with pytest.raises(pf.UsageError, match=r"--selection list:.* is not the file with which"):
+    with pytest.raises(pf.UsageError, match=r"--sampling list:.* is not the file with which"):
         train("fedproto", tmp_path / "cut", resume=True)
     (tmp_path / "lists.txt").write_text("0 1 2\n7\n3 4 5 6\n")
     resumed = train("fedproto", tmp_path / "cut", resume=True)
@@ -135,18 +135,18 @@ def test_fixed_lists_and_their_replay(tmp_path, toys, monkeypatch):
 def test_a_list_of_strangers_is_found_before_a_run(tmp_path, toys):
     (tmp_path / "lists.txt").write_text("0 1 2\n9\n")
     with pytest.raises(pf.UsageError, match=r"lists\.txt, line 2: '9' is not a client"):
-        train("fedproto", tmp_path / "run", selection=f"list:{tmp_path}/lists.txt", **OPTIONS)
+        train("fedproto", tmp_path / "run", sampling=f"list:{tmp_path}/lists.txt", **OPTIONS)
     assert not (tmp_path / "run").exists()
 
 
-def test_recipes_and_files_take_selections(tmp_path, toys):
-    train("local", tmp_path / "a", selection="size", save_recipe=tmp_path / "r.toml", **OPTIONS)
-    assert 'selection = "size"' in (tmp_path / "r.toml").read_text()
+def test_recipes_and_files_take_client_samplers(tmp_path, toys):
+    train("local", tmp_path / "a", sampling="size", save_recipe=tmp_path / "r.toml", **OPTIONS)
+    assert 'sampling = "size"' in (tmp_path / "r.toml").read_text()
     given = {k: v for k, v in GIVEN.items() if k in ("data_dir", "device", "backend")}
-    again = pf.run(config=tmp_path / "r.toml", out=tmp_path / "b", dry_step=False, **given)
+    again = pf.run(config=tmp_path / "r.toml", out=tmp_path / "b", dry_run=False, **given)
     config = json.loads((again.folder / "config.json").read_text())
-    assert config["selection"] == "size"
-    assert config["options"]["selection"] == {"power": 1.0}
+    assert config["sampling"] == "size"
+    assert config["options"]["sampling"] == {"power": 1.0}
     assert "files" not in config
 
 
@@ -165,18 +165,18 @@ def test_recipes_and_files_take_selections(tmp_path, toys):
         (lambda **_: {}["x"], "KeyError"),
     ],
 )
-def test_what_a_selection_must_not_answer(answer, words):
+def test_what_a_client_sampler_must_not_answer(answer, words):
     with pytest.raises(pf.RunFailure, match=words) as caught:
         lines_of(plan_with(selecting(answer)), 1)
-    assert "select of selection/own, round 0" in caught.value.what
+    assert "select of client-sampler/own, round 0" in caught.value.what
 
 
-def test_a_selection_may_ask_others_than_it_is_asked_for():
+def test_a_client_sampler_may_ask_others_than_it_is_asked_for():
     rows = lines_of(plan_with(selecting(lambda **_: [5, 2], any_number=True)), 2)
     assert [row["answered"] for row in rows] == [[2, 5]] * 2
 
 
-def test_a_selection_that_asks_nobody():
+def test_a_client_sampler_that_asks_nobody():
     plugin = selecting(lambda **_: [], any_number=True)
     with pytest.raises(pf.RunFailure, match="0 of 0 clients answered in round 0"):
         lines_of(plan_with(plugin), 1)
@@ -184,7 +184,7 @@ def test_a_selection_that_asks_nobody():
     assert (row["participants"], row["answered"], row["upload_bytes"]) == (0, [], 0)
 
 
-def test_a_selection_is_given_the_run(tmp_path):
+def test_a_client_sampler_is_given_the_run(tmp_path):
     seen = []
 
     class Watches:

@@ -58,18 +58,20 @@ class Digest:
 
     @pf.hookimpl
     def download_payload(self, server, client_id):
-        return pf.Payload({k: v for k, v in server.knowledge.items() if k.startswith("public_")})
+        return pf.Payload({k: v for k, v in server.global_state.items() if k.startswith("public_")})
 
     @pf.hookimpl
     def before_training(self, client):
         return {"round": client.round, "received": dict(client.received)}
 
     @pf.hookimpl
-    def local_loss(self, client, batch, output, given):
-        SEEN.append((given["round"], batch.phase, len(batch.y), batch.x, batch.index))
+    def local_loss(self, client, batch, output, constants):
+        SEEN.append((constants["round"], batch.phase, len(batch.y), batch.x, batch.index))
         if batch.phase == "digest":
             return {
-                "digest": (output.logits - given["received"]["public_logits"][batch.index]).mean()
+                "digest": (
+                    output.logits - constants["received"]["public_logits"][batch.index]
+                ).mean()
             }
         return {"ce": cross_entropy(output.logits, batch.y)}
 
@@ -106,7 +108,7 @@ EXTRA = {
 def federation(tmp_path):
     from protofl.federation.federation import Federation
     from protofl.federation.host import Host
-    from protofl.runs.dry_step.dry_run import dry_step
+    from protofl.runs.dry_run.short_rounds import dry_run
 
     class Here:
         def __init__(self, plan):
@@ -134,7 +136,7 @@ def federation(tmp_path):
         plan = pf.backends.Plan.make(given | options, EXTRA)
         SEEN.clear()
         if dry:
-            dry_step(plan)
+            dry_run(plan)
         federation = Federation(plan, Here(plan))
         federation.start_trial(0)
         return federation
@@ -170,8 +172,8 @@ def test_a_phase_trains_on_the_rows_that_were_received(federation):
 def test_without_the_rows_a_phase_trains_on_all(federation):
     run = federation()
     run.round(0)
-    del run.server.knowledge["public_index"]
-    run.server.knowledge["public_logits"] = torch.zeros(PUBLIC, 4)
+    del run.server.global_state["public_index"]
+    run.server.global_state["public_logits"] = torch.zeros(PUBLIC, 4)
     run.round(1)
     rows = torch.cat([s[4] for s in SEEN if s[1] == "digest"])
     assert rows.bincount().tolist() == [4] * PUBLIC
@@ -201,12 +203,12 @@ def test_terms_of_a_donor_are_for_private_data(federation):
     assert list(line["loss_terms"]) == ["donor.again"]
 
 
-def test_the_dry_step_sees_one_batch_of_public_samples(federation):
-    from protofl.runs.dry_step.dry_run import dry_step
+def test_the_dry_run_sees_one_batch_of_public_samples(federation):
+    from protofl.runs.dry_run.short_rounds import dry_run
 
     run = federation()
     SEEN.clear()
-    dry_step(run.plan)
+    dry_run(run.plan)
     digests = [sorted(s[4].tolist()) for s in SEEN if s[1] == "digest"]
     # KEPT contains 3 and 2 of the first four public samples; one epoch, two clients.
     assert digests == [[0, 1], [0, 1]]

@@ -34,7 +34,7 @@ class Distilling:
 
     @pf.hookimpl
     def download_payload(self, server):
-        return pf.Payload({k: v for k, v in server.knowledge.items() if k == "public_logits"})
+        return pf.Payload({k: v for k, v in server.global_state.items() if k == "public_logits"})
 
     @pf.hookimpl
     def before_training(self, client):
@@ -45,10 +45,10 @@ class Distilling:
         return {"received": dict(client.received)}
 
     @pf.hookimpl
-    def local_loss(self, batch, output, given):
+    def local_loss(self, batch, output, constants):
         if batch.phase == "distil":
             assert len(batch.y) == 0
-            target = given["received"]["public_logits"][batch.index]
+            target = constants["received"]["public_logits"][batch.index]
             return {"distil": (output.logits - target).pow(2).mean()}
         assert len(batch.y) == len(batch.x)
         return {"ce": cross_entropy(output.logits, batch.y)}

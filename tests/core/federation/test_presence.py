@@ -11,7 +11,7 @@ import protofl as pf
 from protofl.federation import participation
 from protofl.federation.federation import Federation
 
-GIVEN = {"clients": 8, "rounds": 4, "participation": 0.5, "dry_step": False}
+GIVEN = {"clients": 8, "rounds": 4, "participation": 0.5, "dry_run": False}
 
 
 @pytest.fixture(autouse=True)

@@ -287,7 +287,7 @@ class StartsBadly:
 
     @pf.hookimpl
     def download_payload(self, server):
-        return server.knowledge.select("y")
+        return server.global_state.select("y")
 
     @pf.hookimpl
     def upload_payload(self, client):

@@ -33,7 +33,7 @@ def test_it_is_that_of_what_the_server_knows(method, prefix):
     federation, seen = open_federation(plan), set()
     for number in range(3):
         line, _ = federation.round(number)
-        weights = federation.server.knowledge.under(prefix)
+        weights = federation.server.global_state.under(prefix)
         wanted = right_by_hand(plan, plan.info.architectures[0].name, weights)
         assert line["extra"] == {"server_test_accuracy": pytest.approx(wanted)}
         seen.add(wanted)
@@ -45,7 +45,7 @@ def test_the_mean_of_several_models():
     federation = open_federation(plan)
     found = federation.round(0)[0]["extra"]
     each = {
-        name: right_by_hand(plan, name, federation.server.knowledge.under(f"model@{name}"))
+        name: right_by_hand(plan, name, federation.server.global_state.under(f"model@{name}"))
         for name in ("dense8", "dense5")
     }
     assert found.pop("server_test_accuracy") == pytest.approx(sum(each.values()) / 2)

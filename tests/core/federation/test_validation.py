@@ -14,7 +14,7 @@ from protofl.records.result import is_best, summarise
 from protofl.records.row import Row
 from protofl.testing import toy as toyfed
 
-OPTIONS = {"validation": 0.2, "rounds": 3, "dry_step": False}
+OPTIONS = {"validation": 0.2, "rounds": 3, "dry_run": False}
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from protofl.federation.participation import Participation
 from protofl.federation.plan import Plan
 from protofl.federation.virtual_clock import Clock, end_of_round
 
-OPTIONS = {"clients": 8, "rounds": 4, "participation": 0.5, "dry_step": False}
+OPTIONS = {"clients": 8, "rounds": 4, "participation": 0.5, "dry_run": False}
 VIRTUAL = ("absent", "virtual")
 
 
@@ -118,7 +118,7 @@ def figures(client, seed=0):
 
 
 class Ladder:
-    """A world in which a higher client number means a faster device and more latency."""
+    """A device model in which a higher client number means a faster device and more latency."""
 
     @pf.hookimpl
     def device(self, client):
@@ -126,11 +126,11 @@ class Ladder:
         return dict(zip(names, map(float, figures(client)), strict=True))
 
 
-def plan_of(method, world=Ladder, **options):
-    given = GIVEN | OPTIONS | {"world": "own"} | options | {"method": "main"}
+def plan_of(method, devices=Ladder, **options):
+    given = GIVEN | OPTIONS | {"devices": "own"} | options | {"method": "main"}
     if isinstance(method, str):
-        return Plan.make(given | {"method": method}, PARTS | {("world", "own"): world})
-    return Plan.make(given, PARTS | {("world", "own"): world, ("method", "main"): method})
+        return Plan.make(given | {"method": method}, PARTS | {("device-model", "own"): devices})
+    return Plan.make(given, PARTS | {("device-model", "own"): devices, ("method", "main"): method})
 
 
 def rounds_of(plan, host=None, participation=None):
@@ -184,7 +184,7 @@ def forward_of_auxiliary(plan):
 
 
 def shaken(seed, waits=0.0):
-    """Return a world of heterogeneous clients, which come and go if ``waits`` is set."""
+    """Return a device model of heterogeneous clients, which come and go if ``waits`` is set."""
 
     class Shaken:
         """Heterogeneous clients."""
@@ -209,7 +209,7 @@ LIMITS = {
     "deadline": ({"deadline": True}, 0.0, {"deadline"}),
     "the fastest": ({"over_select": 0.6}, 0.0, {"late"}),
     "comings and goings": ({}, 4.0, {"left"}),
-    "all": ({"deadline": True, "over_select": 0.6, "selection": "loss"}, 4.0, set()),
+    "all": ({"deadline": True, "over_select": 0.6, "sampling": "loss"}, 4.0, set()),
 }
 
 
@@ -320,7 +320,7 @@ def test_a_client_whose_worker_ends_is_no_part_of_virtual_time():
 
 
 def comings(*changes):
-    """Return a world in which all clients come or go at these times; at first none is there."""
+    """Return a device model whose clients come or go at these times; at first none is there."""
 
     class Comings(Ladder):
         @pf.hookimpl
@@ -344,7 +344,9 @@ def test_a_server_waits_until_clients_are_there():
 
 
 def test_nobody_ever_comes():
-    with pytest.raises(pf.RunFailure, match=r"world/own: 0 of 8 clients are there from 0 s on"):
+    with pytest.raises(
+        pf.RunFailure, match=r"device-model/own: 0 of 8 clients are there from 0 s on"
+    ):
         rounds_of(plan_of("fedproto", comings(math.inf)))
 
 
@@ -372,8 +374,8 @@ def test_a_deadline_that_everybody_misses():
 @pytest.mark.always
 @pytest.mark.slow
 def test_virtual_time_goes_on_to_the_bit(tmp_path, toys):
-    options = OPTIONS | {"world": "tiers", "deadline": 0.3, "over_select": 0.3, "trials": 2}
-    options |= {"min_clients": 0, "set": {"world.available": 0.7, "world.slot": 0.4}}
+    options = OPTIONS | {"devices": "tiers", "deadline": 0.3, "over_select": 0.3, "trials": 2}
+    options |= {"min_clients": 0, "set": {"devices.available": 0.7, "devices.slot": 0.4}}
     whole = train("fedproto", tmp_path / "whole", **options)
     assert any("absent" in row for row in whole.record)
     for trial in range(2):
@@ -400,7 +402,7 @@ def test_virtual_time_goes_on_to_the_bit(tmp_path, toys):
 
 
 def test_a_finished_run_goes_on_in_virtual_time(tmp_path, toys):
-    options = OPTIONS | {"world": "tiers", "selection": "loss", "over_select": 0.3}
+    options = OPTIONS | {"devices": "tiers", "sampling": "loss", "over_select": 0.3}
     whole = train("fedproto", tmp_path / "whole", **options)
     train("fedproto", tmp_path / "run", **options | {"rounds": 2})
     again = train("fedproto", tmp_path / "run", resume=True, rounds=4)
@@ -411,8 +413,8 @@ def test_a_finished_run_goes_on_in_virtual_time(tmp_path, toys):
 @pytest.mark.slow
 def test_virtual_time_is_the_same_in_other_processes(tmp_path, toys):
     given = {"models": "cnn4", "dataset": "digits", "subset": 200, "feature_dim": 16, "rounds": 3}
-    given |= {"clients": 6, "participation": 0.5, "world": "tiers", "over_select": 0.5}
-    given |= {"dry_step": False, "device": "cpu", "batch_size": 20}
+    given |= {"clients": 6, "participation": 0.5, "devices": "tiers", "over_select": 0.5}
+    given |= {"dry_run": False, "device": "cpu", "batch_size": 20}
     runs = [
         pf.run("fedproto", out=tmp_path / backend, backend=backend, workers=2, **given)
         for backend in ("local", "process")
@@ -421,7 +423,7 @@ def test_virtual_time_is_the_same_in_other_processes(tmp_path, toys):
 
 
 def test_a_replay_waits_for_everybody(tmp_path, toys):
-    options = OPTIONS | {"world": "tiers", "min_clients": 0}
+    options = OPTIONS | {"devices": "tiers", "min_clients": 0}
     run = train("fedproto", tmp_path / "run", deadline=0.1, **options)
     assert {r for row in run.record for r in row.get("absent", {}).values()} == {"deadline"}
     assert max(row["virtual"]["seconds"] for row in run.record) == 0.1
@@ -443,18 +445,21 @@ def test_a_replay_waits_for_everybody(tmp_path, toys):
     [
         ({"deadline": 3}, "--deadline 3 needs to know how long clients take"),
         ({"over_select": 0.3}, r"--over-select 0\.3 needs to know how long clients take"),
-        ({"set": {"world.slot": 3}}, "this run has no world"),
-        ({"world": "tiers", "over_select": 0.1}, r"--over-select 0\.1 samples no further clients"),
+        ({"set": {"devices.slot": 3}}, "this run has no device model"),
         (
-            {"world": "tiers", "over_select": 1, "participation": 1},
+            {"devices": "tiers", "over_select": 0.1},
+            r"--over-select 0\.1 samples no further clients",
+        ),
+        (
+            {"devices": "tiers", "over_select": 1, "participation": 1},
             "--over-select 1 samples no",
         ),
-        ({"world": "tiers", "deadline": 0}, "--deadline 0 is not possible"),
+        ({"devices": "tiers", "deadline": 0}, "--deadline 0 is not possible"),
         ({"min_clients": 0, "eval_clients": "participants"}, "may have nobody to evaluate"),
-        ({"world": "tires"}, "unknown world 'tires'"),
-        ({"world": "trace"}, "world 'trace' needs an argument"),
-        ({"world": "trace:none.csv"}, r"the trace .*none\.csv can't be read"),
-        ({"selection": "los"}, "unknown selection 'los'"),
+        ({"devices": "tires"}, "unknown device-model 'tires'"),
+        ({"devices": "trace"}, "device-model 'trace' needs an argument"),
+        ({"devices": "trace:none.csv"}, r"the trace .*none\.csv can't be read"),
+        ({"sampling": "los"}, "unknown client-sampler 'los'"),
     ],
 )
 def test_what_does_not_go_together_is_found_before_a_run(tmp_path, toys, options, words):
@@ -490,7 +495,7 @@ def test_what_is_no_device(found, words):
 
     with pytest.raises(pf.RunFailure, match=words) as caught:
         rounds_of(plan_of("fedproto", Odd))
-    assert "device of world/own, client" in caught.value.what
+    assert "device of device-model/own, client" in caught.value.what
 
 
 @pytest.mark.parametrize(
@@ -511,4 +516,4 @@ def test_what_says_nothing_of_presence(found, words):
 
     with pytest.raises(pf.RunFailure, match=words) as caught:
         rounds_of(plan_of("fedproto", Odd))
-    assert "presence of world/own, 0 s" in caught.value.what
+    assert "presence of device-model/own, 0 s" in caught.value.what

@@ -43,11 +43,11 @@ class Folders:
     """A run after two, three and all rounds, and a run with another seed."""
 
     def __init__(self, place):
-        self.whole = train(METHOD, place / "finished", dry_step=False, **OPTIONS)
+        self.whole = train(METHOD, place / "finished", dry_run=False, **OPTIONS)
         self.finished = self.whole.folder
         self.older, self.cut = (self._until(place / f"cut{n}", n, OPTIONS) for n in (2, 3))
         options = OPTIONS | {"seed": 5}
-        self.other = train(METHOD, place / "other", dry_step=False, **options).folder
+        self.other = train(METHOD, place / "other", dry_run=False, **options).folder
 
     def _until(self, out, number, options):
         def progress(event):
@@ -55,7 +55,7 @@ class Folders:
                 raise Killed
 
         with pytest.raises(Killed):
-            train(METHOD, out, dry_step=False, progress=progress, **options)
+            train(METHOD, out, dry_run=False, progress=progress, **options)
         return out
 
 
@@ -519,7 +519,7 @@ def test_a_new_run_has_its_folder_too(tmp_path):
                 train(None, tmp_path / "run", resume=True)
             tried.append(event)
 
-    train(METHOD, tmp_path / "run", rounds=1, dry_step=False, progress=progress)
+    train(METHOD, tmp_path / "run", rounds=1, dry_run=False, progress=progress)
     assert tried
 
 
@@ -530,7 +530,7 @@ def test_killed_while_config_json_is_written(tmp_path, folders):
     (out / "config.json.part").write_text('{"method": "fed')
     with pytest.raises(pf.UsageError, match="not a run folder"):
         train(None, out, resume=True)
-    result = train(METHOD, out, dry_step=False, **OPTIONS)
+    result = train(METHOD, out, dry_run=False, **OPTIONS)
     assert without_times(result.record) == without_times(folders.whole.record)
 
 
@@ -568,7 +568,7 @@ def test_a_full_disk_names_the_file(tmp_path, folders, monkeypatch, name):
     with monkeypatch.context() as patch:
         patch.setattr("builtins.open", full)
         with pytest.raises(pf.RunFailure, match="No space left") as caught:
-            train(METHOD, out, dry_step=False, **OPTIONS)
+            train(METHOD, out, dry_run=False, **OPTIONS)
     assert name in caught.value.what
     assert "make room" in caught.value.do
     assert os.fsync is original
@@ -597,7 +597,7 @@ METHODS = ["fedproto", "fedkd", "fedgen", "fedavg", "fml", "fedtgp", "fedsa"]
 @pytest.mark.parametrize("method", quick(METHODS, "fedkd"))
 def test_the_files_of_a_resumed_run_are_those_of_the_whole_one(tmp_path, method):
     """Files are byte-identical except for times, because names are in order of creation."""
-    options = {"rounds": 3, "dry_step": False, "models": "toy1", "batch_size": 12}
+    options = {"rounds": 3, "dry_run": False, "models": "toy1", "batch_size": 12}
 
     def progress(event):
         if event == pf.events.RoundStarted(0, 2):

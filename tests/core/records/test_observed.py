@@ -52,12 +52,12 @@ def whole(runs):
 
 @pytest.fixture(scope="module")
 def watched():
-    """Return the same run as a toy that keeps its jobs and replies, and the knowledge by round."""
+    """Return the run as a toy that keeps its jobs and replies, and the global states by round."""
     toy = toyfed.Toy(make_plan("fedproto", **OPTIONS))
     known = []
     for _ in range(ROUNDS):
         toy.rounds(1)
-        known.append(pf.Payload(toy.server.knowledge))
+        known.append(pf.Payload(toy.server.global_state))
     return toy, known
 
 
@@ -143,12 +143,12 @@ def test_images(tmp_path):
     y = images.y.numpy()
     np.savez(tmp_path / "toy.npz", x_train=images.x.permute(0, 2, 3, 1).numpy(), y_train=y)
     given = {"models": "cnn4", "dataset": f"npz:{tmp_path / 'toy.npz'}", "clients": 2}
-    given |= {"partition": "iid", "data_dir": tmp_path, "backend": "local", "dry_step": False}
+    given |= {"partition": "iid", "data_dir": tmp_path, "backend": "local", "dry_run": False}
     fast = {"E_S": 1, "hidden": 8}
     out = tmp_path / "run"
     pf.run("fedktl", **given, rounds=1, feature_dim=8, set=fast, observe="images", out=out)
     seen = Observed(out).images()
-    sent = pf.read_weights(out, "last").server["knowledge/images"]
+    sent = pf.read_weights(out, "last").server["global_state/images"]
     assert seen.images.dtype == np.uint8
     low, high = images.x.min().item(), images.x.max().item()
     there = seen.images * ((high - low) / 255) + low
@@ -166,7 +166,7 @@ def test_images(tmp_path):
     ],
 )
 def test_some_rounds(toys, tmp_path, every, evaluated, rounds, featured):
-    given = {"rounds": 5, "observe_every": every, "eval_every": evaluated, "dry_step": False}
+    given = {"rounds": 5, "observe_every": every, "eval_every": evaluated, "dry_run": False}
     out = train("fedproto", tmp_path / "run", observe="prototypes,features", **given).folder
     found = Observed(out)
     assert found.rounds() == rounds
@@ -317,7 +317,7 @@ def test_the_first_files_tell_the_size_of_all(toys, tmp_path, method):
         "feature_dim": 400,
         "observe": what,
         "record_uploads": True,
-        "dry_step": True,
+        "dry_run": True,
     }
     given |= {"models": "toy1"} if method == "fedavg" else {}
     given |= {"public": 24, "set": {"server_model": "dense8"}} if method == "fedpkd" else {}

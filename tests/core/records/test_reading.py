@@ -178,7 +178,7 @@ def test_a_folder_is_readable_while_a_run_writes_it(tmp_path, toys):
     reader = threading.Thread(target=follow)
     reader.start()
     try:
-        train("fedproto", folder, rounds=5, dry_step=False, progress=meet)
+        train("fedproto", folder, rounds=5, dry_run=False, progress=meet)
     finally:
         over.set()
         reader.join()

@@ -96,7 +96,7 @@ def test_the_checkpoint_holds_no_more_than_two_manifests_name(tmp_path):
 
 def test_config_json_records_what_the_run_was(tmp_path):
     out = tmp_path / "run"
-    train("fedsa", out, rounds=1, set={"alpha": 0.5}, wrappers=["gaussian-noise"], drop=["mcl"])
+    train("fedsa", out, rounds=1, set={"alpha": 0.5}, transforms=["gaussian-noise"], drop=["mcl"])
     config = read(out / "config.json")
     assert not {"out", "resume", "quiet", "debug", "backend", "workers"} & set(config)
     assert config["options"]["fedsa"]["alpha"] == 0.5
@@ -108,11 +108,11 @@ def test_config_json_records_what_the_run_was(tmp_path):
     assert plugins["dataset", "tiny"] == ("toys", "1.0")
     assert {kind for kind, _ in plugins} == {
         "method",
-        "wrapper",
+        "payload-transform",
         "dataset",
         "model-group",
         "partitioner",
-        "selection",
+        "client-sampler",
         "engine",
     }
     assert len(config["data"]["digest"]) == 64
@@ -170,7 +170,7 @@ def test_the_summary(tmp_path):
 
 def test_the_same_run_from_its_config(tmp_path):
     options = {
-        "wrappers": ["gaussian-noise"],
+        "transforms": ["gaussian-noise"],
         "use": {"inference": "local"},
         "add": ["fedproto.align"],
         "drop": ["mcl"],
@@ -236,13 +236,13 @@ class Diverging:
 
     @pf.hookimpl
     def end_round(self, server):
-        return {"sum": server.knowledge["x"]}
+        return {"sum": server.global_state["x"]}
 
 
 def test_nan_in_an_upload_stops_the_run(tmp_path):
     out = tmp_path / "run"
     with pytest.raises(pf.RunFailure) as caught:
-        train(Diverging, out, rounds=3, dry_step=False)
+        train(Diverging, out, rounds=3, dry_run=False)
     assert "client 2 sent 'x' with NaN" in caught.value.what
     assert "round 1" in caught.value.what
     assert "--on-bad-upload skip" in caught.value.do
@@ -252,7 +252,7 @@ def test_nan_in_an_upload_stops_the_run(tmp_path):
 
 
 def test_nan_in_an_upload_may_be_skipped(tmp_path):
-    result = train(Diverging, tmp_path / "run", rounds=3, dry_step=False, on_bad_upload="skip")
+    result = train(Diverging, tmp_path / "run", rounds=3, dry_run=False, on_bad_upload="skip")
     assert [row.get("skipped_uploads") for row in result.record] == [None, [2], None]
     assert [row["extra"]["sum"] for row in result.record] == [4, 3, 4]
 
@@ -266,7 +266,7 @@ def test_a_loss_that_is_not_finite_is_written_as_json(tmp_path):
             return {"ce": output.logits.sum() * math.inf}
 
     out = tmp_path / "run"
-    train(Infinite, out, rounds=1, dry_step=False)
+    train(Infinite, out, rounds=1, dry_run=False)
     (text,) = (out / "metrics.jsonl").read_text().splitlines()
     row = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
     assert row["train_loss"] is None
@@ -284,7 +284,7 @@ def test_a_folder_in_use(tmp_path):
 
 def test_the_default_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    folders = [train("local", None, rounds=1, dry_step=False).folder for _ in range(2)]
+    folders = [train("local", None, rounds=1, dry_run=False).folder for _ in range(2)]
     assert folders[0] != folders[1]
     for folder in folders:
         assert folder.parent.name == "runs"

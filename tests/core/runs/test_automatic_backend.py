@@ -1,4 +1,4 @@
-"""Tests of the automatic backend: chosen from the dry step or finished rounds, kept on resume."""
+"""Tests of the automatic backend: chosen from the dry run or finished rounds, kept on resume."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_finished_rounds_decide(seconds, backend):
     assert [f"about {2 * seconds:.0f} s" in note for note in notes] == [True]
 
 
-def test_the_dry_step_decides():
+def test_the_dry_run_decides():
     """Two clients train one batch each in 0.02 s; four clients have 3 batches each per round."""
     plan, notes = plan_of(rounds=1000, models="toy1"), []
     plan = choose_backend(plan, [], [line(0.02)], notes.append)
@@ -63,11 +63,11 @@ def test_what_the_user_says_is_not_chosen_again():
 
 def test_a_short_run_stays_in_this_process(tmp_path):
     said = []
-    given = {"backend": "auto", "dry_step": True, "progress": said.append}
+    given = {"backend": "auto", "dry_run": True, "progress": said.append}
     found = train("fedproto", tmp_path / "auto", **given)
     notes = [event.text for event in said if isinstance(event, pf.events.Note)]
     assert [note for note in notes if re.match(r"backend local: about \d+ s of", note)]
-    local = train("fedproto", tmp_path / "local", progress=False, dry_step=True)
+    local = train("fedproto", tmp_path / "local", progress=False, dry_run=True)
     assert without_times(found.record) == without_times(local.record)
     assert {p.name for p in found.folder.iterdir()} == {p.name for p in local.folder.iterdir()}
     configs = [(r.folder / "config.json").read_text() for r in (found, local)]
@@ -108,7 +108,7 @@ def test_the_record_of_the_backend(tmp_path, content, given, found, says):
     assert says in "".join(notes) and bool(says) == bool(notes)
 
 
-# --- worker processes that start before the dry step ------------------------------------------
+# --- worker processes that start before the dry run ------------------------------------------
 
 
 def early(monkeypatch, value=True):
@@ -132,44 +132,44 @@ def watched_pools(monkeypatch):
     return happened
 
 
-def note_dry_step(happened):
+def note_dry_run(happened):
     def progress(event):
-        if isinstance(event, pf.events.DryStepStarted):
-            happened.append("dry step")
+        if isinstance(event, pf.events.DryRunStarted):
+            happened.append("dry run")
         if isinstance(event, pf.events.RoundStarted):
             happened.append("round")
 
     return progress
 
 
-GIVEN_AUTO = {"backend": "auto", "dry_step": True}
+GIVEN_AUTO = {"backend": "auto", "dry_run": True}
 
 
-def test_the_workers_of_a_long_run_start_before_the_dry_step(tmp_path, monkeypatch):
+def test_the_workers_of_a_long_run_start_before_the_dry_run(tmp_path, monkeypatch):
     early(monkeypatch)
     happened = watched_pools(monkeypatch)
-    monkeypatch.setattr(automatic_choices, "STARTUP", 0.0)  # the dry step finds it long, too
-    train("local", tmp_path / "run", progress=note_dry_step(happened), **GIVEN_AUTO)
-    assert happened == ["opened", "dry step", "round", "round", "closed"]
+    monkeypatch.setattr(automatic_choices, "STARTUP", 0.0)  # the dry run finds it long, too
+    train("local", tmp_path / "run", progress=note_dry_run(happened), **GIVEN_AUTO)
+    assert happened == ["opened", "dry run", "round", "round", "closed"]
 
 
-def test_the_dry_step_has_the_last_word(tmp_path, monkeypatch):
+def test_the_dry_run_has_the_last_word(tmp_path, monkeypatch):
     early(monkeypatch)
     happened = watched_pools(monkeypatch)
-    progress = note_dry_step(happened)
+    progress = note_dry_run(happened)
     found = train("fedproto", tmp_path / "run", progress=progress, **GIVEN_AUTO)
-    assert happened == ["opened", "dry step", "closed", "round", "round"]
-    local = train("fedproto", tmp_path / "local", progress=False, dry_step=True)
+    assert happened == ["opened", "dry run", "closed", "round", "round"]
+    local = train("fedproto", tmp_path / "local", progress=False, dry_run=True)
     assert without_times(found.record) == without_times(local.record)
 
 
 def test_a_short_run_starts_no_workers(tmp_path, monkeypatch):
     happened = watched_pools(monkeypatch)
-    train("local", tmp_path / "run", progress=note_dry_step(happened), **GIVEN_AUTO)
-    assert happened == ["dry step", "round", "round"]
+    train("local", tmp_path / "run", progress=note_dry_run(happened), **GIVEN_AUTO)
+    assert happened == ["dry run", "round", "round"]
 
 
-def test_a_resumed_run_has_no_dry_step_to_start_them_before(tmp_path, monkeypatch):
+def test_a_resumed_run_has_no_dry_run_to_start_them_before(tmp_path, monkeypatch):
     def stop(event):
         if isinstance(event, pf.events.RoundDone):
             raise KeyboardInterrupt
@@ -179,25 +179,25 @@ def test_a_resumed_run_has_no_dry_step_to_start_them_before(tmp_path, monkeypatc
     (tmp_path / "run" / "session.json").unlink()
     early(monkeypatch)
     happened = watched_pools(monkeypatch)
-    pf.run(out=tmp_path / "run", resume=True, progress=note_dry_step(happened))
+    pf.run(out=tmp_path / "run", resume=True, progress=note_dry_run(happened))
     assert happened == ["round"]
 
 
 @pytest.mark.parametrize("by", ["refusal", "interrupt"])
-def test_what_ends_the_dry_step_ends_the_workers(tmp_path, monkeypatch, by):
+def test_what_ends_the_dry_run_ends_the_workers(tmp_path, monkeypatch, by):
     early(monkeypatch)
     happened = watched_pools(monkeypatch)
-    note = note_dry_step(happened)
+    note = note_dry_run(happened)
 
     def progress(event):
         note(event)
-        if by == "interrupt" and isinstance(event, pf.events.DryStepStarted):
+        if by == "interrupt" and isinstance(event, pf.events.DryRunStarted):
             raise KeyboardInterrupt
 
     use = {"use": {"inference": "fedproto"}} if by == "refusal" else {}
     with pytest.raises(pf.UsageError if by == "refusal" else KeyboardInterrupt):
         train("local", tmp_path / "run", progress=progress, **use, **GIVEN_AUTO)
-    assert happened == ["opened", "dry step", "closed"]
+    assert happened == ["opened", "dry run", "closed"]
     assert not (tmp_path / "run").exists()  # nothing was trained
 
 
@@ -215,7 +215,7 @@ def test_which_runs_look_long(given, expected, tmp_path):
     assert begins_early(plan) == expected
 
 
-def test_a_net_that_fails_is_left_to_the_dry_step(monkeypatch):
+def test_a_net_that_fails_is_left_to_the_dry_run(monkeypatch):
     def fail(*given, **named):
         raise RuntimeError("no such layer")
 
@@ -227,13 +227,13 @@ def test_a_net_that_fails_is_left_to_the_dry_step(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by", ["refusal", "interrupt"])
-def test_no_process_is_left_of_a_run_that_ends_in_the_dry_step(tmp_path, monkeypatch, by):
+def test_no_process_is_left_of_a_run_that_ends_in_the_dry_run(tmp_path, monkeypatch, by):
     """The workers are still importing their libraries."""
     early(monkeypatch)
     seen = []
 
     def progress(event):
-        if isinstance(event, pf.events.DryStepStarted):
+        if isinstance(event, pf.events.DryRunStarted):
             seen.extend(workers_of_this_process())
             if by == "interrupt":
                 raise KeyboardInterrupt

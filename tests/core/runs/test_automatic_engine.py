@@ -12,7 +12,7 @@ import protofl as pf
 from protofl.federation.plan import Plan
 from protofl.runs import automatic_choices
 from protofl.runs.automatic_choices import Tried, choose_engine, refusal
-from protofl_plugins.engines.captured import Captured
+from protofl_plugins.engines.cuda_graphs import CUDAGraphs
 from protofl_plugins.engines.eager import Eager
 
 
@@ -49,7 +49,7 @@ def chosen(engine, monkeypatch, faster=10.0, **options):
         return Tried(1.0 if name == "eager" else 1.0 / faster, found.weights)
 
     monkeypatch.setattr(automatic_choices, "_tried", tried)
-    given = GIVEN | {"method": "fedproto", "dry_step": True} | options
+    given = GIVEN | {"method": "fedproto", "dry_run": True} | options
     plan = Plan.make(given, PARTS | {("engine", "fast"): engine})
     plan = replace(plan, settings=plan.settings.model_copy(update={"engine": "auto"}))
     plan = choose_engine(plan, notes.append, "fast")
@@ -68,7 +68,7 @@ def test_an_equal_and_faster_engine_is_taken(monkeypatch):
         (Wrong, {}, "weights differ by"),
         (Failing, {}, "no graph"),
         (Equal, {"faster": 0.5}, "took 2 s, and eager 1 s"),
-        (Equal, {"dry_step": False}, "nothing is compared"),
+        (Equal, {"dry_run": False}, "nothing is compared"),
     ],
 )
 def test_another_engine_is_not(monkeypatch, engine, options, why):
@@ -97,12 +97,12 @@ class Fading:
 def test_an_engine_that_cannot_replay_the_method_is_not_taken(monkeypatch):
     """On a CPU the step's code runs again, so its weights are equal; a graph's would not be."""
     monkeypatch.setitem(PARTS, ("method", "fading"), Fading)
-    name, note = chosen(Captured, monkeypatch, method="fading")
+    name, note = chosen(CUDAGraphs, monkeypatch, method="fading")
     assert name == "eager" and "fast fails: " in note and "the step uses 1.0 in its first" in note
 
 
 def test_an_engine_that_replays_is_taken(monkeypatch):
-    assert chosen(Captured, monkeypatch)[0] == "fast"
+    assert chosen(CUDAGraphs, monkeypatch)[0] == "fast"
 
 
 def test_the_tolerance():
@@ -125,8 +125,8 @@ def test_a_run_goes_on_with_eager(tmp_path, toys):
     with pytest.raises(KeyboardInterrupt):
         train("local", tmp_path / "run", engine="vmapped", set={"engine.group": 2}, progress=stop)
     said = []
-    with pytest.raises(pf.UsageError, match="--engine captured differs"):
-        train(None, tmp_path / "run", resume=True, engine="captured")
+    with pytest.raises(pf.UsageError, match="--engine cuda-graphs differs"):
+        train(None, tmp_path / "run", resume=True, engine="cuda-graphs")
     given = {"resume": True, "progress": said.append}
     found = train(None, tmp_path / "run", engine="eager", **given)
     assert [row.get("engine") for row in found.record] == [None, "eager"]

@@ -91,7 +91,7 @@ def test_true_and_false_where_they_belong(few, tmp_path):
         drop_last=True,
         augment="false",
         backend="local",
-        dry_step=False,
+        dry_run=False,
         data_dir=tmp_path,
         out=tmp_path / "r",
     )

@@ -199,10 +199,10 @@ def test_what_is_refused(tmp_path, options, refused):
 
 
 def test_a_method_that_depends_on_the_number_of_rounds(tmp_path):
-    train(Counts, tmp_path / "run", rounds=2, dry_step=True)
+    train(Counts, tmp_path / "run", rounds=2, dry_run=True)
     with pytest.raises(pf.UsageError, match="depends on the number of rounds"):
         more(tmp_path / "run", rounds=3)
-    at_once = train(Counts, tmp_path / "once", rounds=2, trials=2, dry_step=True)
+    at_once = train(Counts, tmp_path / "once", rounds=2, trials=2, dry_run=True)
     same(more(tmp_path / "run", trials=2), at_once)
 
 
@@ -293,7 +293,7 @@ def test_kept_weights_are_read(tmp_path):
         assert any(name.startswith("model/") for name in tensors)
         for name, tensor in tensors.items():
             assert tensor.equal(same_round.clients[client][name])
-    assert best.server["knowledge/drift"].equal(same_round.server["knowledge/drift"])
+    assert best.server["global_state/drift"].equal(same_round.server["global_state/drift"])
     with pytest.raises(pf.UsageError, match="has not kept best-t5") as caught:
         pf.read_weights(found.folder, "best", 5)
     assert "it has kept: best-t0, best-t1, last-t0, last-t1" in str(caught.value)

@@ -96,7 +96,7 @@ def counts(counted):
 
 
 def test_a_run_has_one_registry_and_validates_its_options_once(counted, tmp_path, file):
-    train("fedproto", tmp_path / "run", progress=False, dry_step=True)
+    train("fedproto", tmp_path / "run", progress=False, dry_run=True)
     assert counts(counted) == (1, 1)
     train(f"{file}:Sends", tmp_path / "file", progress=False)
     assert counts(counted) == (1, 1)
@@ -123,7 +123,7 @@ def test_a_plan_never_changes():
         plan.settings = plan.settings.model_copy(update={"rounds": 7})
     for held in (plan.choices, plan.set_by):
         with pytest.raises(TypeError):
-            held["engine"] = "captured"
+            held["engine"] = "cuda-graphs"
     with pytest.raises(AttributeError):
         plan.notes.append("a line")
     other = plan.choosing("engine", "vmapped", {"group": 2})

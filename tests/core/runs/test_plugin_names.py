@@ -119,13 +119,13 @@ def test_classes_stand_for_all_kinds(run):
     result = run(
         Sends,
         models=Nets,
-        wrappers=[Wraps],
+        transforms=[Wraps],
         use={"local_loss": Other},
         partition=type("Whole", (), {"__doc__": "All to all.", "partition": deal}),
     )
     found = config(result)
     assert (found["method"], found["models"], found["partition"]) == ("sends", "nets", "whole")
-    assert found["wrappers"] == ["wraps"] and found["use"] == {"local_loss": "other"}
+    assert found["transforms"] == ["wraps"] and found["use"] == {"local_loss": "other"}
     assert result.record[0]["loss_terms"].keys() == {"other.ce", "other.size"}
 
 
@@ -180,7 +180,7 @@ def test_a_file_s_classes(run, file):
     assert again.summary == result.summary
 
 
-def test_a_file_s_donors_wrappers_and_terms(file):
+def test_a_file_s_donors_transforms_and_terms(file):
     file.write_text(SOURCE + "\n\nclass Loss(MyMethod):\n    terms = {'ce': 'x'}\n")
     typed = {
         "method": "local",

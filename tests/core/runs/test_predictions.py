@@ -54,7 +54,7 @@ def test_safetensors_has_weights_download_and_classes(run, tmp_path):
     with safe_open(run.export(0, tmp_path / "a.safetensors"), framework="pt") as file:
         names = set(file.keys())
         assert json.loads(file.metadata()["classes"]) == run.plan.data.classes
-        known = run.knowledge()["prototypes"]
+        known = run.global_state()["prototypes"]
         assert torch.equal(file.get_tensor("received/prototypes"), known)
     assert {"weights/model.head.weight", "received/classes"} <= names
 

@@ -70,7 +70,7 @@ def test_a_notebook_has_one_output_that_changes(run, monkeypatch, capsys):
     run("local", progress=True)
     assert capsys.readouterr() == ("", "")
     assert any(page.splitlines()[-1].startswith("round 1/2: train") for page in pages)
-    assert any(page.splitlines()[-1].startswith("dry step") for page in pages)
+    assert any(page.splitlines()[-1].startswith("dry run") for page in pages)
     last = pages[-1].splitlines()
     assert (
         last[-1].startswith("best on test samples: ")

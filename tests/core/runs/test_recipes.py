@@ -116,7 +116,7 @@ def test_the_run_folder_has_the_recipe_s_name(publish, tmp_path, monkeypatch):
     install(monkeypatch)
     monkeypatch.chdir(tmp_path)
     publish("cook", stew=MIX)
-    result = train("stew", None, rounds=1, dry_step=False)
+    result = train("stew", None, rounds=1, dry_run=False)
     assert result.folder.name.startswith("stew-toy-tiny-s0")
 
 
@@ -171,7 +171,7 @@ def test_what_is_saved_can_be_run_and_published(publish, tmp_path, monkeypatch):
         "use": {"inference": "local"},
         "add": ["fedsa.mcl"],
         "drop": ["align"],
-        "wrappers": ["gaussian-noise"],
+        "transforms": ["gaussian-noise"],
         "set": {"fedsa.lambda_2": "0.5", "gaussian-noise.s": "0"},
     }
     first = train("fedproto", tmp_path / "first", save_recipe=path, seed=3, **given)
@@ -234,8 +234,8 @@ def test_where_a_recipe_is_not_written(tmp_path, monkeypatch):
     assert (tmp_path / "there.toml").read_text() == "x = 1\n"
     bad = {"use": {"inference": "fedproto"}, "save_recipe": tmp_path / "bad.toml"}
     with pytest.raises(pf.UsageError, match="'prototypes'"):
-        train("local", tmp_path / "run", **bad, dry_step=True)
-    assert not (tmp_path / "bad.toml").exists()  # the dry step failed
+        train("local", tmp_path / "run", **bad, dry_run=True)
+    assert not (tmp_path / "bad.toml").exists()  # the dry run failed
 
 
 def test_toml_is_written_as_it_is_read():
@@ -295,9 +295,9 @@ def test_what_the_user_replaces_is_not_needed(publish):
         ('method = "fedx"', "method", "fedx"),
         ('method = "local"\nadd = ["local_loss=fedx.term"]', "method", "fedx"),
         ('method = "local"\nadd = ["upload_payload=fedx"]', "method", "fedx"),
-        ('method = "local"\nwith = ["fog"]', "wrapper", "fog"),
+        ('method = "local"\nwith = ["fog"]', "payload-transform", "fog"),
         ('method = "local"\nmodels = "zoo"', "model-group", "zoo"),
-        ('method = "local"\nselection = "odd:FILE"', "selection", "odd"),
+        ('method = "local"\nsampling = "odd:FILE"', "client-sampler", "odd"),
     ],
 )
 def test_every_kind_of_plugin_is_looked_for(text, kind, name, publish):
@@ -340,10 +340,10 @@ def test_a_recipe_is_checked(publish, tmp_path):
     found, why = outcomes(str(path))
     assert {check for check, outcome in found.items() if outcome == "failed"} == {
         "it_is_no_run",
-        "the_dry_step",
+        "the_dry_run",
     }
     assert found["two_rounds"] == "not reached"  # because of the same error
-    assert "it sets seed" in why["it_is_no_run"] and "--lr -1" in why["the_dry_step"]
+    assert "it sets seed" in why["it_is_no_run"] and "--lr -1" in why["the_dry_run"]
     path.write_text('method = "local"\nlocal-epocs = 3\n')
     with pytest.raises(pf.UsageError, match=r"mine\.toml: unknown option 'local_epocs'"):
         contract_for(str(path))

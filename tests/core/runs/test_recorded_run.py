@@ -1,4 +1,4 @@
-"""Tests of `pf.load_run`: columns, split, models, knowledge."""
+"""Tests of `pf.load_run`: columns, split, models, global state."""
 
 from __future__ import annotations
 
@@ -125,12 +125,12 @@ def test_a_split_of_other_data_is_refused(made, toys, tmp_path):
 
 @pytest.mark.parametrize("which", ["last", "best"])
 def test_a_client_s_model_scores_as_the_record_says(run, which):
-    """The method predicts the class of the nearest prototype in the knowledge."""
+    """The method predicts the class of the nearest prototype in the global state."""
     for trial in (0, 1):
         summary = run.summary["trials"][trial]
         round = 2 if which == "last" else summary["best_round"]
         recorded = run.rows_of(trial)[round]["client_accuracies"]
-        known = run.knowledge(which, trial)
+        known = run.global_state(which, trial)
         assert {*known} >= {"prototypes", "classes"}
         for client in range(4):
             model = run.model(client, which, trial)
@@ -158,7 +158,7 @@ def test_a_round_that_was_not_kept_is_refused(made, toys, tmp_path):
     folder = shutil.copytree(made.folder, tmp_path / "run")
     shutil.rmtree(folder / "checkpoint")
     with pytest.raises(pf.UsageError):
-        pf.load_run(folder).knowledge()
+        pf.load_run(folder).global_state()
 
 
 def test_reading_needs_no_torch(made):

@@ -41,7 +41,7 @@ def test_typed_words_and_a_program_s_values_are_the_same():
         "use": {"server_train": "fedtgp"},
         "add": "fedproto.align",
         "drop": ["mcl"],
-        "wrappers": ["gaussian-noise"],
+        "transforms": ["gaussian-noise"],
     }
     found = read_request(typed).options
     assert found == read_request(as_typed(program)).options
@@ -50,7 +50,7 @@ def test_typed_words_and_a_program_s_values_are_the_same():
         "use": {"server_train": "fedtgp"},
         "add": ["fedproto.align"],
         "drop": ["mcl"],
-        "wrappers": ["gaussian-noise"],
+        "transforms": ["gaussian-noise"],
         "options": {"fedsa": {"alpha": "0.5"}, "fedtgp": {"tau": "50"}},
     }
     assert read_request(as_typed(found)).options == found  # parsing twice changes nothing

@@ -103,7 +103,7 @@ def test_a_kill_at_each_step_of_writing(tmp_path, monkeypatch, whole, place, lat
         with monkeypatch.context() as patch:
             killing(patch, PLACES[place], number, late)
             try:
-                train(Remembering, out, dry_step=False, **OPTIONS)
+                train(Remembering, out, dry_run=False, **OPTIONS)
                 break
             except Killed:
                 kills += 1
@@ -363,7 +363,7 @@ def test_groups_of_clients_are_those_of_the_backend(tmp_path, monkeypatch):
     install(monkeypatch)
     for engine, held in (("vmapped", {"backend": "local", "profile": False}), ("eager", {})):
         out = tmp_path / engine
-        train("fedproto", out, rounds=1, engine=engine, dry_step=False)
+        train("fedproto", out, rounds=1, engine=engine, dry_run=False)
         config = json.loads((out / "config.json").read_text())
         assert {key: config[key] for key in ("backend", "profile") if key in config} == held
     for options in ({}, {"backend": "auto"}, {"backend": "local", "workers": 3}):
@@ -377,7 +377,7 @@ def test_groups_of_clients_are_those_of_the_backend(tmp_path, monkeypatch):
 @pytest.mark.parametrize("method", ["fedkd", "fedgen", "fedtgp"])
 def test_the_server_s_file_is_the_same_to_the_byte(tmp_path, method):
     """Its keys are in the same order as in a run without an interruption, too."""
-    options = {"rounds": 3, "dry_step": False, "feature_dim": 6}
+    options = {"rounds": 3, "dry_run": False, "feature_dim": 6}
     calm = train(method, tmp_path / "calm", **options)
     interrupted(method, tmp_path / "run", (0, 2), **options)
     resumed = train(None, tmp_path / "run", resume=True)

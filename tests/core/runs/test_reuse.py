@@ -26,7 +26,7 @@ from protofl.system.options.parsing import as_typed, parse_options
 
 
 def ask(method="fedproto", **options):
-    return read_request(as_typed({**GIVEN, "method": method, "dry_step": False, **options}))
+    return read_request(as_typed({**GIVEN, "method": method, "dry_run": False, **options}))
 
 
 class Log(list):
@@ -106,7 +106,7 @@ def test_a_finished_run_is_not_repeated(runs, log):
 
 
 def test_from_a_program(runs):
-    given = {**GIVEN, "reuse": runs, "progress": False, "dry_step": False}
+    given = {**GIVEN, "reuse": runs, "progress": False, "dry_run": False}
     first = pf.run("fedproto", **given)
     follow = Log()
     again = pf.run("fedproto", **given | {"progress": follow})
@@ -132,7 +132,7 @@ def test_it_is_found_in_folders_below_and_under_any_name(runs, log):
         {"client_store": "disk"},
         {"checkpoint_every": 2},
         {"keep": "last"},
-        {"dry_step": True},
+        {"dry_run": True},
         {"min_clients": 2},
         {"lr": 0.1, "seed": 0, "clip": 0},
         {"set": {"fedproto.distance": "l2"}},  # its default
@@ -354,11 +354,11 @@ def test_a_schedule_over_the_rounds_makes_their_number_part_of_it(runs, log):
     assert run_or_reuse(ask(rounds=4, **over), runs).folder == first.folder
 
 
-@pytest.mark.parametrize("dry_step", [True, False])
-def test_a_method_that_asks_for_the_rounds_has_them_in_it(runs, log, dry_step):
-    """fedkd's hooks read the number of rounds; the dry step of either run detects this."""
-    first = run_or_reuse(ask("fedkd", rounds=2, dry_step=dry_step), runs)
-    assert first.config.get("depends_on") == (["rounds"] if dry_step else None)
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_method_that_asks_for_the_rounds_has_them_in_it(runs, log, dry_run):
+    """fedkd's hooks read the number of rounds; the dry run of either run detects this."""
+    first = run_or_reuse(ask("fedkd", rounds=2, dry_run=dry_run), runs)
+    assert first.config.get("depends_on") == (["rounds"] if dry_run else None)
     assert find(ask("fedkd", rounds=1), runs) is None
     assert run_or_reuse(ask("fedkd", rounds=3), runs, log).folder != first.folder
     assert len(log.rounds) == 3
@@ -440,9 +440,9 @@ def test_code_that_was_not_recorded_is_told_and_reused(runs, log):
     first = run_or_reuse(ask(), runs)
 
     def age(values):
-        for key in ("identity", "keep", "selection", "lr_schedule", "malicious"):
+        for key in ("identity", "keep", "sampling", "lr_schedule", "malicious"):
             del values[key]
-        values["plugins"] = [p for p in values["plugins"] if p["kind"] != "selection"]
+        values["plugins"] = [p for p in values["plugins"] if p["kind"] != "client-sampler"]
         for plugin in values["plugins"]:
             plugin.pop("code", None)
         own = values["options"]["fedproto"]
@@ -482,7 +482,7 @@ class FromFile:
 
 
 def imagines(file, **options):
-    given = {**GIVEN, "method": "imagines", "generator": "from-file", "dry_step": False, **options}
+    given = {**GIVEN, "method": "imagines", "generator": "from-file", "dry_run": False, **options}
     given["set"] = {"generator.weights": str(file)}
     extra = {("method", "imagines"): Imagines, ("generator", "from-file"): FromFile}
     return Request(parse_options(given), extra=extra)

@@ -84,7 +84,7 @@ def test_workers_stay_and_change_nothing(table, quick, tmp_path, same, run):
         assert first[1] in children() and len(children()) == 2
         # A failed run ends its workers.
         with pytest.raises(pf.RunFailure, match="ValueError: no"):
-            session.run(Fails, out=tmp_path / "bad", dry_step=False)
+            session.run(Fails, out=tmp_path / "bad", dry_run=False)
         assert children() == []
         same(session.run("fedproto", out=tmp_path / "four"), alone[0])
     assert children() == []
@@ -112,7 +112,7 @@ class Sends:
 
     @pf.hookimpl
     def end_round(self, server):
-        return {"number": float(server.knowledge["number"][0])}
+        return {"number": float(server.global_state["number"][0])}
 '''
     file = tmp_path / "numbers_of_mine.py"
     options = {"dataset": table, "backend": "process", "workers": 1, **quick}

@@ -146,7 +146,7 @@ def test_one_that_is_dead_is_a_note(hook, ended, words, tmp_path):
 
 def test_one_whose_library_ends_its_thread_is_a_note_too(tmp_path):
     ends = {"tells.ends": "log_round"}
-    result, notes = tracked(tmp_path / "run", set=ends, dry_step=False)
+    result, notes = tracked(tmp_path / "run", set=ends, dry_run=False)
     assert len(result.record) == 2 and "tracker tells: CancelledError" in notes[0]
 
 
@@ -169,7 +169,7 @@ class Takes:
 
 def test_what_one_is_given_is_its_own(tmp_path):
     out, tracks = tmp_path / "run", {"track": [Tells, Takes], "progress": False}
-    train("local", out, rounds=2, dry_step=False, **tracks)
+    train("local", out, rounds=2, dry_run=False, **tracks)
     found = train(None, out, resume=True, rounds=3, **tracks)
     assert [row["round"] for row in found.record] == [0, 1, 2]
     assert found.summary["best_test_accuracy"] > 0
@@ -209,7 +209,7 @@ def test_a_user_may_end_the_wait_and_has_the_run(tmp_path):
             notes.append(event.text)
 
     slow = {"set": {"tells.slow": "open_run"}, "track": Tells, "progress": follow}
-    result = train("local", tmp_path / "run", dry_step=False, **slow)
+    result = train("local", tmp_path / "run", dry_run=False, **slow)
     assert result.summary["rounds"] == 2
     (note,) = notes
     assert "tells was not waited for any longer, and may lack rounds: --resume" in note
@@ -243,7 +243,7 @@ class Fails:
 
 def test_a_run_that_fails(tmp_path):
     with pytest.raises(pf.RunFailure):
-        tracked(tmp_path / "run", method=Fails, rounds=3, dry_step=False)
+        tracked(tmp_path / "run", method=Fails, rounds=3, dry_run=False)
     hook, status, summary, error = TOLD[-1]
     assert (hook, status, summary) == ("end_run", "failed", {})
     assert "on purpose" in error or "end_round" in error
@@ -297,7 +297,7 @@ def test_a_name_that_something_else_has(tmp_path):
 
 
 def test_runs_of_a_batch_have_a_group(tmp_path):
-    given = {**GIVEN, "method": "local", "track": Tells, "dry_step": False}
+    given = {**GIVEN, "method": "local", "track": Tells, "dry_run": False}
     wanted = [BatchRun(f"lr={lr}", request_of_program({**given, "lr": lr})) for lr in (0.1, 0.2)]
     with Batch(tmp_path, at_once=0, group="sweep-7") as batch:
         outcomes = batch.run_all(batch.check_all(wanted))

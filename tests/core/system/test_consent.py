@@ -11,7 +11,7 @@ import pytest
 import protofl as pf
 
 SMALL = {"models": "cnn4", "clients": 2, "rounds": 2, "batch_size": 64, "feature_dim": 16}
-QUICK = {**SMALL, "dry_step": False, "backend": "local"}
+QUICK = {**SMALL, "dry_run": False, "backend": "local"}
 
 
 class Opens:

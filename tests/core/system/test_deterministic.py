@@ -24,7 +24,7 @@ class Watching:
 
     @pf.hookimpl
     def end_round(self, server):
-        return {"clients": server.knowledge["clients"], "server": float(is_on())}
+        return {"clients": server.global_state["clients"], "server": float(is_on())}
 
 
 @pytest.mark.parametrize("wanted", [True, False])
@@ -43,7 +43,7 @@ def test_off_behind_a_run_that_fails(tmp_path, monkeypatch):
 
     install(monkeypatch)
     with pytest.raises(pf.RunFailure):
-        train(Failing, tmp_path / "run", rounds=1, deterministic=True, dry_step=False)
+        train(Failing, tmp_path / "run", rounds=1, deterministic=True, dry_run=False)
     assert not is_on()
 
 

@@ -42,7 +42,7 @@ def test_workers_import_nothing_from_the_current_folder(tmp_path, monkeypatch, f
         feature_dim=16,
         backend="process",
         workers=1,
-        dry_step=False,
+        dry_run=False,
         data_dir=tmp_path,
         checkpoint_every="off",
     )

@@ -76,24 +76,24 @@ FORMS = {
 
 
 @pytest.mark.parametrize("key", [*FORMS])
-def test_a_study_runs_no_code(planted, key):
+def test_a_reproduction_runs_no_code(planted, key):
     table = f"{key} = {FORMS[key].format(planted)}"
-    study = planted.with_name("study.toml")
+    reproduction = planted.with_name("reproduction.toml")
     if key in ("class", "classes"):
         text = f'title = "t"\n[options]\nmodels = "cnn4"\n{table}\n[rows.local]\n'
     else:
         text = f'title = "t"\n[options]\nmodels = "cnn4"\n[rows.local]\n{table}\n'
-    study.write_text(text)
-    refused(planted, f"{study}, line", key, "reproduce", study, "--plan")
-    refused(planted, f"{study}, line", key, "report", study, "--out", "page.html")
+    reproduction.write_text(text)
+    refused(planted, f"{reproduction}, line", key, "reproduce", reproduction, "--plan")
+    refused(planted, f"{reproduction}, line", key, "report", reproduction, "--out", "page.html")
 
 
 def test_a_plan_lists_the_code_that_is_imported(planted):
-    study = planted.with_name("study.toml")
+    reproduction = planted.with_name("reproduction.toml")
     options = 'models = "cnn4"\nclients = 2\nrounds = 1\nbackend = "local"'
     rows = f'[rows.one]\nmethod = "{planted}:Evil"\n'
-    study.write_text(f'title = "t"\n[options]\n{options}\n{rows}')
-    code, text = said("reproduce", study, "--plan", "--trust-code", planted.parent)
+    reproduction.write_text(f'title = "t"\n[options]\n{options}\n{rows}')
+    code, text = said("reproduce", reproduction, "--plan", "--trust-code", planted.parent)
     assert code == 0 and "imported code" in text and "SHA-256" in text, text
 
 
@@ -124,7 +124,7 @@ def test_a_module_outside_the_installed_plugins_needs_consent(planted, monkeypat
     assert consent.is_allowed("protofl_plugins.methods.fedproto:FedProto")
 
 
-QUICK = {"models": "cnn4", "clients": 2, "rounds": 1, "backend": "local", "dry_step": False}
+QUICK = {"models": "cnn4", "clients": 2, "rounds": 1, "backend": "local", "dry_run": False}
 
 
 def test_trusted_code_runs(planted, few):
@@ -221,8 +221,8 @@ def test_a_config_names_no_folder_elsewhere(planted, few, name):
     assert not target.exists()
 
 
-def test_a_study_names_no_folder_elsewhere(planted):
-    target, file = planted.parent / "target", planted.parent / "own" / "study.toml"
+def test_a_reproduction_names_no_folder_elsewhere(planted):
+    target, file = planted.parent / "target", planted.parent / "own" / "reproduction.toml"
     file.parent.mkdir()
     text = 'title = "t"\n[options]\nmodels = "cnn4"\ndata-dir = "{}"\n[rows.local]\n'
     file.write_text(text.format(target))

@@ -14,7 +14,7 @@ from protofl_workbench.replaying.replay import replay
 
 GIVEN = {
     "models": "cnn4", "dataset": "digits", "clients": 2, "rounds": 1, "subset": 100,
-    "feature_dim": 8, "progress": False, "dry_step": False,
+    "feature_dim": 8, "progress": False, "dry_run": False,
 }  # fmt: skip
 
 
@@ -59,7 +59,7 @@ def results(folder, **options):
     exported = read_exported(folder / "client.pt2", trust_pickle=True).scores(x)
     again = replay(folder)
     told += [exported.round(decimals=4).tolist(), again.differs, again.compared]
-    told += [{name: value.tolist() for name, value in run.knowledge().items()}]
+    told += [{name: value.tolist() for name, value in run.global_state().items()}]
     return told
 
 

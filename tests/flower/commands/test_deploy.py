@@ -392,18 +392,18 @@ def test_a_node_removes_what_it_left_when_it_was_killed(tmp_path, monkeypatch):
 
 
 def test_the_examples_of_a_new_node_work():
-    """Every setting that is commented out, and the wrapper's options."""
+    """Every setting that is commented out, and the transform's options."""
     lines = node_process.settings_text("x:1", [0]).splitlines()
     text = "\n".join(re.sub(r"^# (?=[\w\[]+( =|\]))", "", line) for line in lines)
     found = tomllib.loads(text.replace('"npz:FILE"', '"digits"'))
-    assert {*found["policy"]} == {f.name for f in fields(Policy)} - {"wrappers", "models"}
+    assert {*found["policy"]} == {f.name for f in fields(Policy)} - {"transforms", "models"}
     Policy.read(found["policy"])
     LocalData.read(found["data"], [0], Path())
     ((name, options),) = found["policy"]["required"].items()
     given = {"method": "fedproto", "models": "htcnn8", "clients": 4, "with": [name]}
     pf.backends.Plan.make(
         {k: v for k, v in given.items() if k != "with"}
-        | {"wrappers": [name], "options": {name: options}, "dataset": "digits"}
+        | {"transforms": [name], "options": {name: options}, "dataset": "digits"}
     )
 
 

@@ -259,7 +259,7 @@ def test_a_missing_site_costs_its_patience_once(tmp_path, files, monkeypatch):
         ({"measure": ["global-accuracy"]}, "--measure global-accuracy tests on samples of all"),
         ({"public": 50}, "can't hold out 50 public samples"),
         ({"subset": 0.5}, "--subset takes a part before the data are split"),
-        ({"selection": "loss", "tell": "nothing"}, "--selection loss needs the size of each"),
+        ({"sampling": "loss", "tell": "nothing"}, "--sampling loss needs the size of each"),
         ({"clients": 5, "architectures": []}, "split over 3 clients, not 5"),
     ],
 )
@@ -271,7 +271,7 @@ def test_what_needs_all_samples_is_refused_before_training(options, words, tmp_p
 
 
 def test_sizes_that_are_told_sample_clients(tmp_path, files):
-    sampled = QUICK | {"selection": "size", "participation": 0.5}
+    sampled = QUICK | {"sampling": "size", "participation": 0.5}
     nodes = nodes_of(tmp_path, files, tell="sizes")
     found, _ = deployed(nodes, out=tmp_path / "deployed", **sampled)
     assert lines(simulated(files, tmp_path / "local", **sampled)) == lines(found)

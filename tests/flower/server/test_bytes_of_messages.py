@@ -20,7 +20,7 @@ from protofl.hooks.discovery.registry import Registry
 from protofl.testing.donors import methods_to_run
 
 OPTIONS = {k: v for k, v in GIVEN.items() if k != "backend"} | {
-    "dry_step": False,
+    "dry_run": False,
     "rounds": 2,
     "lr": 0.01,
 }

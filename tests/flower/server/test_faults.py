@@ -20,7 +20,7 @@ from protofl.federation.federation import Federation
 from protofl.federation.jobs import Train
 from protofl.federation.participation import Participation
 from protofl.hooks.wire.payload import Payload
-from protofl.runs.dry_step.dry_run import dry_step
+from protofl.runs.dry_run.short_rounds import dry_run
 from protofl_flower import backend, fingerprints
 from protofl_flower.protocol import messages
 from protofl_flower.protocol.transport import Deployment
@@ -274,17 +274,17 @@ class HostileTransport(FakeTransport):
 
 
 def test_hostile_uploads_are_refused_as_in_every_run(tmp_path, monkeypatch):
-    """For all plain and encoded uploads, the gate's messages are those of a simulated run."""
+    """Messages of payload validation equal those of a simulated run, plain and encoded."""
     made, usual = iter(range(99)), notes_of(ALL)
     install(monkeypatch)
 
-    def begin(changes, *, told, wrappers=None, **options):
+    def begin(changes, *, told, transforms=None, **options):
         place = tmp_path / str(next(made))
         place.mkdir()
         there = {s.key: node(place, s.key, GIVEN["data_dir"]) for s in SITES}
-        given = GIVEN | {"method": "fedproto", "wrappers": list(wrappers or {})} | options
+        given = GIVEN | {"method": "fedproto", "transforms": list(transforms or {})} | options
         plan = pf.backends.Plan.make(given)
-        learned = dry_step(plan)
+        learned = dry_run(plan)
         transport = HostileTransport(there, changes)
         pool = SitePool(
             plan, Deployment(transport, SITES, RUN), backend.Flower.Config(poll=1e-6, patience=0)

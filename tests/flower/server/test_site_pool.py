@@ -50,7 +50,7 @@ def test_a_deployed_run_equals_a_local_one(tmp_path, data_dir, nodes, method, op
     assert len(messages) == 1 + BASE["rounds"] * (3 if method == "fedpkd" else 2)
 
 
-QUICK = BASE | {"dry_step": False, "on_lost_client": "skip", "rounds": 3}
+QUICK = BASE | {"dry_run": False, "on_lost_client": "skip", "rounds": 3}
 
 
 def test_lost_messages_are_as_if_a_client_had_not_trained(tmp_path, data_dir, nodes):
@@ -221,14 +221,14 @@ def test_a_node_refuses_jobs_that_are_not_its_own(wrong, words, plan, nodes, tmp
         ({"metrics": ["confusion"]}, "counts samples by class"),
         ({"metrics": "confusion"}, "the plan has metrics as 'confusion' (str)"),
         ({"observe": "features"}, "the plan has observe as 'features' (str)"),
-        ({"wrappers": "quantise"}, "the plan has a wrong wrappers"),
+        ({"transforms": "quantise"}, "the plan has a wrong transforms"),
         ({"clients": "4"}, "the plan has clients as '4' (str)"),
         ({"rounds": True}, "the plan has a wrong "),
         ({"options": {"quantise": [1]}}, "the plan has a wrong options"),
         ({"clients": 10**7}, "it has 10,000,000 clients, more than 100,000"),
         ({"dataset": "folder:."}, "names a file: folder:."),
         ({"dataset": "pfllib:"}, "names a file: pfllib:"),
-        ({"selection": "lists:.."}, "names a file: lists:.."),
+        ({"sampling": "lists:.."}, "names a file: lists:.."),
         ({"upload_limit": 9999}, "--upload-limit 9999 is above 4096 MiB"),
         ({"dataset": "npz:/etc/passwd"}, "names a file: npz:/etc/passwd"),
         ({"public": "npz:/x"}, "names a file"),
@@ -236,7 +236,7 @@ def test_a_node_refuses_jobs_that_are_not_its_own(wrong, words, plan, nodes, tmp
         ({"shell": "rm"}, "unknown options: 'shell'"),
         ({"method": "fedavg"}, "fedavg is not among: fedproto"),
         ({"add": ["local_loss=fedsa.mcl"]}, "fedsa is not among: fedproto"),
-        ({"wrappers": []}, "lacks the wrapper quantise"),
+        ({"transforms": []}, "lacks the transform quantise"),
     ],
 )
 def test_a_plan_outside_the_policy_is_refused_before_training(changes, words, plan, tmp_path):
@@ -244,7 +244,7 @@ def test_a_plan_outside_the_policy_is_refused_before_training(changes, words, pl
     folder = tmp_path / "a"
     folder.mkdir()
     strict = Node(folder, {"clients": [0], "policy": rules})
-    given = json.loads(plan.to_json()) | {"wrappers": ["quantise"]} | changes
+    given = json.loads(plan.to_json()) | {"transforms": ["quantise"]} | changes
     text = json.dumps(given)
     request = {"run": RUN, "plan": messages.digest_of(text), "text": text, "jobs": []}
     response, _ = strict.respond(json.dumps(request), [])

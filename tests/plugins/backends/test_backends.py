@@ -203,7 +203,7 @@ def install_greedy(site):
 @pytest.mark.slow
 def test_a_client_that_ends_every_worker_may_be_absent(run, tmp_path):
     install_greedy(tmp_path / "site")
-    given = {"dry_step": False, "rounds": 3}
+    given = {"dry_run": False, "rounds": 3}
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(tmp_path / "site")
         lost = run("greedy", "lost", backend="process", workers=2, on_lost_client="skip", **given)
@@ -244,7 +244,7 @@ def test_a_client_whose_training_does_not_end_may_be_absent(run, tmp_path, monke
             workers.append(children(os.getpid()))
 
     monkeypatch.setattr("protofl.federation.host_pool.GRACE", 1.0)
-    given = {"dry_step": False, "rounds": 3}
+    given = {"dry_run": False, "rounds": 3}
     skip = {"on_lost_client": "skip", "job_limit": 10, "progress": progress}
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(tmp_path / "site")
@@ -276,7 +276,7 @@ def test_a_job_that_ends_every_worker_ends_the_run(run, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(tmp_path / "site")
         with pytest.raises(pf.backends.HostFailure) as caught:
-            run("greedy", "cut", backend="process", workers=1, dry_step=False, progress=progress)
+            run("greedy", "cut", backend="process", workers=1, dry_run=False, progress=progress)
     sys.modules.pop("greedy_plugin", None)
     assert "killed by signal 9 during: train of client 3 in round 1" in caught.value.what
     assert "3 hosts in a row" in caught.value.near
@@ -302,7 +302,7 @@ def test_an_error_in_a_worker_comes_back_whole(run, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(tmp_path / "site")
         with pytest.raises(pf.RunFailure) as caught:
-            run("failing", "failing", backend="process", workers=1, dry_step=False)
+            run("failing", "failing", backend="process", workers=1, dry_run=False)
     sys.modules.pop("failing_plugin", None)
     assert "after_training, client 3, round 0: ZeroDivisionError: seven" in caught.value.what
     assert "in after_training" in str(caught.value.__cause__), "the worker's trace is kept"
@@ -357,7 +357,7 @@ def from_stdin(**options):
 @pytest.mark.slow
 @pytest.mark.parametrize(("by", "count"), [(signal.SIGKILL, 2), (signal.SIGINT, 1)])
 def test_workers_die_with_their_parent(tmp_path, data, by, count):
-    options = {"backend": "process", "workers": count, "rounds": 5000, "dry_step": False}
+    options = {"backend": "process", "workers": count, "rounds": 5000, "dry_run": False}
     parent = from_stdin(method="fedsa", out=tmp_path / "run", **data, **options)
     assert parent.stdout.readline() == "client\n"
     workers = children(parent.pid)

@@ -67,11 +67,11 @@ def sifted(found, uploads):
 
 
 @each
-def test_the_knowledge_is_the_rules_mean(federation, defence):
+def test_the_global_state_is_the_rules_mean(federation, defence):
     found = federation(defence)
     found.rounds(1)
     P, present = pf.stack_rows(uploads_of(found, 0), "prototypes", 4)
-    table, known = found.server.knowledge.table("prototypes", 4)
+    table, known = found.server.global_state.table("prototypes", 4)
     assert torch.equal(known, present.any(0))
     torch.testing.assert_close(table, DEFENCES[defence](P, present))
 
@@ -79,7 +79,7 @@ def test_the_knowledge_is_the_rules_mean(federation, defence):
 @each
 def test_what_server_train_sees(federation, defence):
     """A robust mean replaces every row; a filter removes rows and leaves the others as sent."""
-    found = federation(defence, method="fedtgp", malicious=0.3, wrappers=["sign-flip"])
+    found = federation(defence, method="fedtgp", malicious=0.3, transforms=["sign-flip"])
     found.rounds(1)
     sent = uploads_of(found, 0)
     P, present = pf.stack_rows(sent, "prototypes", 4)
@@ -101,7 +101,7 @@ def test_what_server_train_sees(federation, defence):
 
 
 def test_a_filter_takes_counts_out_with_their_rows(federation):
-    found = federation("multi-krum", malicious=0.2, wrappers=["scaling"])
+    found = federation("multi-krum", malicious=0.2, transforms=["scaling"])
     found.rounds(1)
     sent = uploads_of(found, 0)
     left = sifted(found, sent)
@@ -118,7 +118,7 @@ def test_a_filter_takes_counts_out_with_their_rows(federation):
 )
 def test_methods_that_take_them(federation, defence, method, tmp_path):
     """Every method whose clients send prototypes runs with a defence, under attack."""
-    run = {"malicious": 0.2, "wrappers": ["scaling"]}
+    run = {"malicious": 0.2, "transforms": ["scaling"]}
     if method == "fedpkd":
         run["public"] = f"npz:{tmp_path / 'public.npz'}"
         x = np.random.default_rng(0).standard_normal((12, toyfed.SIDE, toyfed.SIDE))
@@ -162,7 +162,7 @@ def test_a_class_that_is_absent_from_a_round(federation, absent, stays):
     for number in range(12):
         found.rounds(1)
         here = any(3 in upload["classes"].tolist() for upload in uploads_of(found, number).values())
-        _, known = found.server.knowledge.table("prototypes", 4)
+        _, known = found.server.global_state.table("prototypes", 4)
         seen |= here
         missed += seen and not here
         assert bool(known[3]) == (here or (stays and seen))
@@ -173,7 +173,7 @@ def test_a_class_that_is_absent_from_a_round(federation, absent, stays):
 def test_nothing_far_gets_through(federation, defence):
     """With one malicious client of six, the download stays near the honest mean."""
     attack = "sign-flip" if defence == "cosine-filter" else "scaling"
-    run = {"malicious": 0.2, "wrappers": [attack]}
+    run = {"malicious": 0.2, "transforms": [attack]}
     run |= {"models": toyfed.group(toyfed.NORM), "same_init": True}  # honest clients are alike
     plain, guarded = federation("", **run), federation(defence, **run)
     off = {}
@@ -184,7 +184,7 @@ def test_nothing_far_gets_through(federation, defence):
         honest = {c: u for c, u in sent.items() if c != bad}
         P, present = pf.stack_rows(honest, "prototypes", 4)
         mean, _ = F.aggregate_prototypes(P, present, "uniform")
-        table, known = found.server.knowledge.table("prototypes", 4)
+        table, known = found.server.global_state.table("prototypes", 4)
         common = (present.sum(0) >= 3) & known  # honest clients outvote the attacker
         off[name] = float((table - mean)[common].norm())
     assert off["guarded"] < off["plain"] / 2

@@ -18,7 +18,7 @@ draws and frozen modules, terms over pairs of samples."""
 
 ENGINES = {
     "vmapped": {"engine": "vmapped"},
-    "captured": {"engine": "captured"},
+    "cuda-graphs": {"engine": "cuda-graphs"},
 }
 
 

@@ -12,11 +12,11 @@ from protofl.testing.equality import RESIDUAL, Run, assert_equal_runs, double_pr
 
 ENGINES = {
     "vmapped": {"engine": "vmapped"},
-    "captured": {"engine": "captured", "parts": {"engine": {"streams": 2}}},
+    "cuda-graphs": {"engine": "cuda-graphs", "parts": {"engine": {"streams": 2}}},
 }
 
 
-@pytest.fixture(params=quick(ENGINES, "vmapped", "captured"))
+@pytest.fixture(params=quick(ENGINES, "vmapped", "cuda-graphs"))
 def engine(request):
     return ENGINES[request.param]
 
@@ -62,7 +62,7 @@ OPTIMISERS = {
     quick(
         [(engine, kind) for engine in ENGINES for kind in OPTIMISERS],
         *(("vmapped", kind) for kind in OPTIMISERS),
-        *(("captured", "decay"), ("captured", "drop-last")),
+        *(("cuda-graphs", "decay"), ("cuda-graphs", "drop-last")),
     ),
     indirect=["engine"],
 )
@@ -125,7 +125,7 @@ def test_official_variants(engine, method, double, tmp_path):
     made = pair(engine, method, tmp_path, [RESIDUAL], set=set_)
     wanted, found = (Run(plan, start=1) for plan in made)
     assert_equal_runs(found, wanted, 1e-9)
-    ours, theirs = found.federation.server.knowledge, wanted.federation.server.knowledge
+    ours, theirs = found.federation.server.global_state, wanted.federation.server.global_state
     assert worst(dict(theirs), dict(ours)) <= 1e-9
 
 

@@ -20,24 +20,24 @@ class Numbered:
     terms = {"ce": "cross-entropy"}
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client) -> pf.Given:
+    def before_training(self, client: pf.Client) -> pf.Constants:
         return {"scale": 1 + client.id}
 
     @pf.hookimpl
-    def local_loss(self, batch: pf.Batch, output: pf.Output, given: pf.Given) -> dict:
-        return {"ce": given["scale"] * cross_entropy(output.logits, batch.y)}
+    def local_loss(self, batch: pf.Batch, output: pf.Output, constants: pf.Constants) -> dict:
+        return {"ce": constants["scale"] * cross_entropy(output.logits, batch.y)}
 
 
 class Shaped(Numbered):
     """A loss whose `given` holds a table of another shape for each client."""
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client) -> pf.Given:
+    def before_training(self, client: pf.Client) -> pf.Constants:
         return {"table": {"rows": torch.ones(2 + client.id), "of": [client.id % 2]}}
 
     @pf.hookimpl
-    def local_loss(self, batch: pf.Batch, output: pf.Output, given: pf.Given) -> dict:
-        return {"ce": given["table"]["rows"].mean() * cross_entropy(output.logits, batch.y)}
+    def local_loss(self, batch: pf.Batch, output: pf.Output, constants: pf.Constants) -> dict:
+        return {"ce": constants["table"]["rows"].mean() * cross_entropy(output.logits, batch.y)}
 
 
 class Peeks(Numbered):
@@ -53,13 +53,13 @@ class Counts(Numbered):
     """A loss whose `given` holds a tensor that after_batch changes, and the class counts."""
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client) -> pf.Given:
+    def before_training(self, client: pf.Client) -> pf.Constants:
         seen = client.scratch["seen"] = torch.ones(client.num_classes)
         return {"seen": seen, "counts": client.class_counts}
 
     @pf.hookimpl
-    def local_loss(self, batch: pf.Batch, output: pf.Output, given: pf.Given) -> dict:
-        weights = given["seen"] + given["counts"]
+    def local_loss(self, batch: pf.Batch, output: pf.Output, constants: pf.Constants) -> dict:
+        weights = constants["seen"] + constants["counts"]
         return {"ce": cross_entropy(output.logits, batch.y, weight=weights / weights.sum())}
 
     @pf.hookimpl
@@ -101,7 +101,7 @@ def test_vmapped_gives_to_eager(method, members, why, tmp_path):
     assert_equal_runs(found, wanted, 0.0)
 
 
-@pytest.mark.parametrize("engine", ["eager", "vmapped", "captured"])
+@pytest.mark.parametrize("engine", ["eager", "vmapped", "cuda-graphs"])
 def test_a_loss_that_reads_the_client_is_told_what_to_do(engine, tmp_path):
     with pytest.raises(pf.RunFailure) as caught:
         Run(toy_plan(Peeks, tmp_path, [RESIDUAL], engine=engine))
@@ -114,12 +114,12 @@ def test_a_loss_that_reads_the_client_is_told_what_to_do(engine, tmp_path):
 )
 def test_single_clients_need_not_be_alike(method, tmp_path):
     """A step is recorded again if a client's values differ; dropout draws as eager does."""
-    wanted, found = pair("captured", method, tmp_path, [DROPOUT])
+    wanted, found = pair("cuda-graphs", method, tmp_path, [DROPOUT])
     assert not found.notes
     assert_equal_runs(found, wanted, 1e-6)
 
 
-@pytest.mark.parametrize("engine", ["vmapped", "captured"])
+@pytest.mark.parametrize("engine", ["vmapped", "cuda-graphs"])
 def test_what_after_batch_changes_is_read_anew(engine, tmp_path):
     wanted, found = pair(engine, Counts, tmp_path, local_epochs=2)
     assert not found.notes
@@ -134,7 +134,7 @@ class Fails(Numbered):
         raise ValueError("no such thing")
 
 
-@pytest.mark.parametrize("engine", ["vmapped", "captured"])
+@pytest.mark.parametrize("engine", ["vmapped", "cuda-graphs"])
 def test_an_error_of_the_method_is_the_methods(engine, tmp_path):
     with pytest.raises(pf.RunFailure, match=r"local_loss, client \d, round 0.*no such thing"):
         Run(toy_plan(Fails, tmp_path, [RESIDUAL], engine=engine))
@@ -146,7 +146,7 @@ class Tells(Numbered):
     calls = 0
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client) -> pf.Given:
+    def before_training(self, client: pf.Client) -> pf.Constants:
         return {}
 
     @pf.hookimpl
@@ -165,7 +165,7 @@ def test_one_recording_serves_all_clients_and_rounds(options, tmp_path):
         return Tells.calls
 
     steps = calls(toy_plan(Tells, tmp_path, [RESIDUAL]))
-    plan = toy_plan(Tells, tmp_path, [RESIDUAL], engine="captured", **options)
+    plan = toy_plan(Tells, tmp_path, [RESIDUAL], engine="cuda-graphs", **options)
     sizes, lanes = 3, 2
     assert steps < calls(plan) <= steps + sizes * lanes
     assert calls(plan) == steps
@@ -182,7 +182,7 @@ def test_one_bad_architecture_of_a_group_is_found(tmp_path):
             if client.id == 0:
                 client.add_module("odd", Uncopied())
 
-    plan = toy_plan(Reads, tmp_path, [RESIDUAL, toyfed.CNN], engine="captured")
+    plan = toy_plan(Reads, tmp_path, [RESIDUAL, toyfed.CNN], engine="cuda-graphs")
     found = Run(plan, rounds=2)
     (note,) = found.notes
     assert RESIDUAL.name in note and "no copies of this" in note
@@ -207,7 +207,7 @@ def test_groups_are_bounded_and_of_one_architecture(tmp_path):
     )
     names = ["a", "b", "a", "a", "b", "a", "a"]
     assert together.chunks(plan.choices["engine"], names) == [[0, 2], [3, 5], [6], [1, 4]]
-    plan = make_plan("local", tmp_path, [RESIDUAL], engine="captured")
+    plan = make_plan("local", tmp_path, [RESIDUAL], engine="cuda-graphs")
     assert together.chunks(plan.choices["engine"], names) == [[0, 1], [2, 3], [4, 5], [6]]
 
 

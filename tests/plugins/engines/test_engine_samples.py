@@ -52,7 +52,7 @@ def make_plan(name, folder, **options):
     quick(
         [(engine, name) for engine in ENGINES for name in SAMPLES],
         *(("vmapped", name) for name in SAMPLES),
-        ("captured", "textcnn"),
+        ("cuda-graphs", "textcnn"),
     ),
 )
 def test_in_float64(engine, name, tmp_path):

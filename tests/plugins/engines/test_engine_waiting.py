@@ -62,7 +62,7 @@ def waits(monkeypatch, epochs, *given, **options):
 
 
 @pytest.mark.parametrize(
-    ("engine", "method"), with_engines("eager", ["eager", "vmapped", "captured"])
+    ("engine", "method"), with_engines("eager", ["eager", "vmapped", "cuda-graphs"])
 )
 def test_waiting_does_not_grow_with_the_steps(engine, method, tmp_path, monkeypatch):
     members = [RESIDUAL] if takes_one_net(method) else [toyfed.CNN, RESIDUAL]

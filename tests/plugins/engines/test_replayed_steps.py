@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 import protofl as pf
 from protofl import Client
 from protofl.federation.step_trace import Waits
-from protofl.runs.dry_step.dry_run import dry_step
+from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing import (
     EngineContract,
     MethodContract,
@@ -26,8 +26,8 @@ from protofl.testing import (
 )
 from protofl.testing import toy as toyfed
 from protofl.testing.equality import RESIDUAL, Run, assert_equal_runs
-from protofl_plugins.engines import captured
-from protofl_plugins.engines.captured import Captured
+from protofl_plugins.engines import cuda_graphs
+from protofl_plugins.engines.cuda_graphs import CUDAGraphs
 from protofl_plugins.engines.eager import Eager
 
 SHARED = {"number": 1.0, "tensor": torch.tensor(1.0), "round": 0}
@@ -46,8 +46,10 @@ class Sound:
         return {"weight": SHARED["tensor"]}
 
     @pf.hookimpl
-    def local_loss(self, client, batch, output, given):
-        return {"ce": self.factor(client, output, given) * cross_entropy(output.logits, batch.y)}
+    def local_loss(self, client, batch, output, constants):
+        return {
+            "ce": self.factor(client, output, constants) * cross_entropy(output.logits, batch.y)
+        }
 
     def factor(self, client, output, given):
         return given["weight"]
@@ -142,7 +144,7 @@ BAD = {
 }
 
 
-def own_plan(method, folder, engine="captured", members=(RESIDUAL,), **options):
+def own_plan(method, folder, engine="cuda-graphs", members=(RESIDUAL,), **options):
     extra = {("method", "own"): method}
     group = toyfed.group(*members)
     options = {"backend": "local", **options}
@@ -150,21 +152,21 @@ def own_plan(method, folder, engine="captured", members=(RESIDUAL,), **options):
 
 
 @pytest.mark.parametrize("method", BAD)
-def test_the_dry_step_finds_what_a_replay_cannot_follow(method, tmp_path):
+def test_the_dry_run_finds_what_a_replay_cannot_follow(method, tmp_path):
     with pytest.raises(pf.UsageError) as caught:
-        dry_step(own_plan(method, tmp_path))
+        dry_run(own_plan(method, tmp_path))
     what, near, do = str(caught.value).splitlines()
     assert "local_loss, client " in what and re.search(BAD[method], what), what
     assert "test_replayed_steps.py:" in what
     assert "an engine that replays a step" in near
     assert "before_training" in do and "--engine eager" in do
-    dry_step(own_plan(method, tmp_path, "eager"))
+    dry_run(own_plan(method, tmp_path, "eager"))
 
 
 @pytest.mark.parametrize("method", [Number, CpuTensor, Branch])
-def test_a_run_without_the_dry_step_goes_on_by_eager(method, tmp_path):
+def test_a_run_without_the_dry_run_goes_on_by_eager(method, tmp_path):
     wanted, found = (
-        Run(own_plan(method, tmp_path, engine), rounds=3) for engine in ("eager", "captured")
+        Run(own_plan(method, tmp_path, engine), rounds=3) for engine in ("eager", "cuda-graphs")
     )
     assert any("trained by eager: the step " in note for note in found.notes)
     assert_equal_runs(found, wanted, 1e-5)
@@ -172,15 +174,15 @@ def test_a_run_without_the_dry_step_goes_on_by_eager(method, tmp_path):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_can_be_replayed(name, tmp_path):
-    dry_step(make_plan(name, tmp_path, [RESIDUAL], engine="captured"))
+    dry_run(make_plan(name, tmp_path, [RESIDUAL], engine="cuda-graphs"))
 
 
 def test_a_value_of_given_reaches_a_recorded_step(tmp_path):
     notes = []
-    dry_step(own_plan(Sound, tmp_path), notes.append)
+    dry_run(own_plan(Sound, tmp_path), notes.append)
     assert not notes
     wanted, found = (
-        Run(own_plan(Sound, tmp_path, engine), rounds=3) for engine in ("eager", "captured")
+        Run(own_plan(Sound, tmp_path, engine), rounds=3) for engine in ("eager", "cuda-graphs")
     )
     assert not found.notes
     assert_equal_runs(found, wanted, 1e-5)
@@ -205,12 +207,12 @@ class Picks(Sound):
 def test_a_step_that_waits_is_trained_by_eager(method, tmp_path):
     """A capture on a GPU fails there too."""
     wanted, found = (
-        Run(own_plan(method, tmp_path, engine), rounds=2) for engine in ("eager", "captured")
+        Run(own_plan(method, tmp_path, engine), rounds=2) for engine in ("eager", "cuda-graphs")
     )
     (note,) = found.notes
     assert "trained by eager: the step makes numbers or shapes of tensors' values" in note
     assert_equal_runs(found, wanted, 0.0)
-    dry_step(own_plan(method, tmp_path))
+    dry_run(own_plan(method, tmp_path))
 
 
 def test_a_trace_names_an_operation_that_waits():
@@ -278,7 +280,7 @@ class Careless(Eager):
 
 
 @pytest.mark.parametrize(
-    ("engine", "outcome"), [(Captured, "passed"), (Careless, "failed"), (Eager, "skipped")]
+    ("engine", "outcome"), [(CUDAGraphs, "passed"), (Careless, "failed"), (Eager, "skipped")]
 )
 def test_protofl_check_finds_an_engine_that_does_not_check(engine, outcome):
     check = "it_finds_a_step_that_cannot_be_replayed"
@@ -295,7 +297,7 @@ def test_all_tensors_of_given_lie_on_the_device(tmp_path):
     record.device, record.steps = torch.device("meta"), 2
     given = {"own": {"weight": torch.tensor(2.0), "draws": [pf.per_step(torch.ones(2, 3))], "n": 1}}
     loss = found.plan.composition.loss(Client(record, "own"), given, pf.Phase())
-    (tree,) = loss.given(0).values()
+    (tree,) = loss.constants(0).values()
     assert tree["weight"].is_meta and tree["draws"][0].is_meta and tree["n"] == 1
     assert tree["draws"][0].shape == (3,)
 
@@ -322,7 +324,7 @@ class OwnScale(Sound):
         return client.module("own")(output.features)
 
 
-@pytest.mark.parametrize("engine", ["captured", "vmapped"])
+@pytest.mark.parametrize("engine", ["cuda-graphs", "vmapped"])
 def test_plain_values_of_modules_are_the_clients_own(engine, tmp_path):
     wanted, found = (Run(own_plan(OwnScale, tmp_path, e), rounds=2) for e in ("eager", engine))
     assert_equal_runs(found, wanted, 1e-5)
@@ -340,7 +342,7 @@ class Keeps(Sound):
         client.state["sum"] = torch.stack([f.sum() for f in client.scratch["features"]])
 
 
-class SameMemory(captured._Program):
+class SameMemory(cuda_graphs._Program):
     """A program whose output lies in the same memory after each run, as that of a graph."""
 
     def run(self, inputs):
@@ -354,8 +356,8 @@ class SameMemory(captured._Program):
 
 
 def test_what_after_batch_keeps_is_not_overwritten(monkeypatch, tmp_path):
-    monkeypatch.setattr(captured, "_Program", SameMemory)
-    plans = [own_plan(Keeps, tmp_path, e, local_epochs=3) for e in ("eager", "captured")]
+    monkeypatch.setattr(cuda_graphs, "_Program", SameMemory)
+    plans = [own_plan(Keeps, tmp_path, e, local_epochs=3) for e in ("eager", "cuda-graphs")]
     wanted, found = (Run(plan, rounds=1) for plan in plans)
     assert not found.notes
     for client in range(4):
@@ -376,16 +378,16 @@ class ByRound(Sound):
 
 def test_no_graph_is_dropped_while_its_stage_lives(monkeypatch, tmp_path):
     """Dropping one graph frees the workspace of others on its stream (pytorch issue 193402)."""
-    monkeypatch.setattr(captured, "PROGRAMS", 3)
+    monkeypatch.setattr(cuda_graphs, "PROGRAMS", 3)
     made, dropped = [], []
-    original = captured._Program.__init__
+    original = cuda_graphs._Program.__init__
 
     def counted(self, stage, *given):
         original(self, stage, *given)
         made.append(weakref.ref(stage))
         weakref.finalize(self, dropped.append, len(made) - 1)
 
-    monkeypatch.setattr(captured._Program, "__init__", counted)
+    monkeypatch.setattr(cuda_graphs._Program, "__init__", counted)
     plan = own_plan(ByRound, tmp_path)
     run, most = Run(plan, rounds=0), 0
 
@@ -412,7 +414,7 @@ def test_stages_that_differ_in_modules_numbers_are_bounded(monkeypatch, tmp_path
         def receive(self, client):
             client.module("own").number = 1.0 / (1 + client.round)
 
-    monkeypatch.setattr(captured, "PROGRAMS", 3)
+    monkeypatch.setattr(cuda_graphs, "PROGRAMS", 3)
     plan = own_plan(Ages, tmp_path)
     run = Run(plan, rounds=8)
     assert 0 < len(plan.choices["engine"].instance._stages) <= 2 * 3
@@ -456,9 +458,9 @@ def test_a_graph_is_captured_on_the_stream_that_replays_it(monkeypatch):
         x.mul_(2)
 
     with entered(own):
-        replay = captured._Graph(step, lambda: [x], "pool")
+        replay = cuda_graphs._Graph(step, lambda: [x], "pool")
     assert calls == [("pool", own)]
     assert ran[-1] is own and all(stream is not own for stream in ran[:-1])
-    assert len(ran) == captured.WARM_UP + 1
+    assert len(ran) == cuda_graphs.WARM_UP + 1
     replay()
     assert calls[-1] == "replayed"

@@ -10,7 +10,7 @@ from toy_federation import Toy
 
 import protofl as pf
 from protofl.hooks.views.server import Server
-from protofl.hooks.wire.payload import Knowledge
+from protofl.hooks.wire.payload import GlobalState
 
 
 class Public(Toy):
@@ -95,7 +95,7 @@ class DoubleServer:
         self.config, self.num_classes, self.batch_size = config, classes, batch
         self.sizes = pixels, feature_dim, classes
         self.public = DoubleSamples(x)
-        self.knowledge, self.modules, self.state = Knowledge(), {}, {}
+        self.global_state, self.modules, self.state = GlobalState(), {}, {}
         self.clients = {i: SimpleNamespace(architecture=name) for i, name in enumerate(clients)}
         self.orders = {}
 

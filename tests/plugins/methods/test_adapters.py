@@ -12,7 +12,7 @@ from protofl.federation.jobs import Train
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.server import Server
 from protofl.hooks.views.snapshots import pack_client
-from protofl.runs.dry_step.dry_run import dry_step
+from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing import toy as toyfed
 from protofl.testing.equality import double_precision
 from protofl_plugins.models.low_rank import Factors, best_of_rank
@@ -82,7 +82,7 @@ def test_the_best_product_of_a_rank_is_the_cut_dense_svd(rank):
 
 
 def product_of(server, name, cut=None):
-    own = known(server.knowledge, name)
+    own = known(server.global_state, name)
     return own.b[:, :cut] @ own.a[:cut]
 
 
@@ -139,7 +139,7 @@ def test_hetlora_pads_and_weights_by_norms(found):
         own = [known(u, name) for u in each]
         norms = [float((f.b @ f.a).norm()) for f in own]
         assert all(norms)
-        now = known(federation.server.knowledge, name)
+        now = known(federation.server.global_state, name)
         largest = max(f.rank for f in own)
         for k in range(largest):
             has = [(n, f) for n, f in zip(norms, own, strict=True) if f.rank > k]
@@ -157,12 +157,12 @@ def test_heads_are_averaged_by_samples_or_stay(found, method):
     n = [int(u["samples"]) for u in uploads]
     wanted = sum(k * u["head/weight"].double() for k, u in zip(n, uploads, strict=True)) / sum(n)
     torch.testing.assert_close(
-        federation.server.knowledge["head/weight"].double(), wanted, atol=1e-6, rtol=1e-6
+        federation.server.global_state["head/weight"].double(), wanted, atol=1e-6, rtol=1e-6
     )
     local = found(method, head="local")
     local.rounds(1)
     assert "head/weight" not in uploads_of(local, 0)[0]
-    assert "head/weight" not in local.server.knowledge
+    assert "head/weight" not in local.server.global_state
 
 
 # --- clients --------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def test_clients_begin_with_their_slices(found):
     federation.rounds(1)
     server = Server(federation.server, "flexlora")
     (name,) = server.state["columns"]
-    whole = known(server.knowledge, name)
+    whole = known(server.global_state, name)
     for client, rank in enumerate(RANKS):
         sent = known(federation.call("download_payload", server=server, client_id=client), name)
         assert torch.equal(sent.a, whole.a[:rank]) and torch.equal(sent.b, whole.b[:, :rank])
@@ -227,7 +227,7 @@ def test_a_client_that_missed_merges_gets_their_sum(found):
         federation.rounds(3)
         server = Server(federation.server, "flora")
         (name,) = server.state["columns"]
-        total = server.knowledge[f"adapter/{name}"]
+        total = server.global_state[f"adapter/{name}"]
         kinds = set()
         for number in range(4):
             received = federation.call("download_payload", server=server, client_id=number)
@@ -258,7 +258,9 @@ def test_the_tail_is_penalised_and_pruned(found):
     features = record.model.features(x)
     output = pf.Output(features, record.model.head(features))
     batch = pf.Batch(x, y, torch.arange(5))
-    terms = federation.call("local_loss", client=client, batch=batch, output=output, given=given)
+    terms = federation.call(
+        "local_loss", client=client, batch=batch, output=output, constants=given
+    )
     wanted = 2 * own.b[:, 2:].norm().item() * own.a[2:].norm().item()
     assert terms["tail"].item() == pytest.approx(wanted, rel=1e-5)
     finish = torch.no_grad()(federation.lifecycle)
@@ -283,7 +285,7 @@ def test_the_server_sends_the_pruned_rank(found):
     server = Server(federation.server, "hetlora")
     assert server.state["ranks"][0] <= 2
     (name,) = server.state["columns"]
-    assert known(server.knowledge, name).rank == 4
+    assert known(server.global_state, name).rank == 4
     sent = federation.call("download_payload", server=server, client_id=0)
     assert known(sent, name).rank == server.state["ranks"][0]
 
@@ -358,7 +360,7 @@ def test_hostile_uploads_are_refused(found, method, change, policy):
     plan = found(method, run={"on_bad_upload": policy}).plan
     notes = []
     federation = Federation(plan, HostilePool(plan, do), notes.append)
-    federation.learned = dry_step(plan)
+    federation.learned = dry_run(plan)
     federation.start_trial(0)
     if policy == "stop":
         with pytest.raises(RunFailure) as told:
@@ -367,7 +369,7 @@ def test_hostile_uploads_are_refused(found, method, change, policy):
         return
     line = federation.round(0)[0]
     assert any(words in str(note) for note in notes)
-    assert federation.server.knowledge and line["participants"]
+    assert federation.server.global_state and line["participants"]
     assert federation.server.round == 0
 
 

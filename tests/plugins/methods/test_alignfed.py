@@ -52,7 +52,7 @@ def test_the_loss(toy, randn):
         client=client,
         batch=pf.Batch(x, torch.tensor(y), torch.arange(4)),
         output=pf.Output(z, client.head(z)),
-        given={"v": v, "weight": torch.tensor(5.0)},
+        constants={"v": v, "weight": torch.tensor(5.0)},
     )
 
     def cosine(a, b):
@@ -75,7 +75,7 @@ def test_heads_are_averaged_by_samples(toy):
     federation.rounds(1)
     sizes = [len(federation.client(i).train) for i in range(4)]
     uploads = [pf.Payload.from_bytes(federation.pool.uploads(0)[i]) for i in range(4)]
-    for name, found in federation.server.knowledge.select("head/*").items():
+    for name, found in federation.server.global_state.select("head/*").items():
         mean = sum(n * u[name].double() for n, u in zip(sizes, uploads, strict=True)) / sum(sizes)
         assert torch.allclose(found.double(), mean, atol=1e-6)
         assert not torch.equal(uploads[0][name], uploads[1][name])

@@ -58,10 +58,10 @@ def test_distillation():
     config = FedDF.Config(server_epochs=3, server_lr=0.02)
     server = DoubleServer(config, clients=CLIENTS)
     models, uploads = uploads_of(server)
-    server.knowledge.merge(FedDF().server_aggregate(server, uploads))
+    server.global_state.merge(FedDF().server_aggregate(server, uploads))
     students = {name: server.build(name) for name in ("dense", "wide..")}
     for name, student in students.items():
-        pf.models.load_weights(student, server.knowledge, f"model@{name}")
+        pf.models.load_weights(student, server.global_state, f"model@{name}")
     found = FedDF().server_train(server, uploads)
     x = server.public.x
     with torch.no_grad():
@@ -82,8 +82,8 @@ def test_distillation():
 def distilled(samples=20, **set):
     server = DoubleServer(FedDF.Config(**set), samples=samples, clients=CLIENTS)
     models, uploads = uploads_of(server)
-    server.knowledge.merge(FedDF().server_aggregate(server, uploads))
-    start = dict(server.knowledge)
+    server.global_state.merge(FedDF().server_aggregate(server, uploads))
+    start = dict(server.global_state)
     return server, models, start, FedDF().server_train(server, uploads)
 
 
@@ -141,12 +141,12 @@ def test_rounds(data_dir):
 
 def test_an_absent_architecture_stays(data_dir):
     toy = Public("feddf", data_dir, participation=0.25)
-    before = {k: v.clone() for k, v in toy.view.knowledge.items()}
+    before = {k: v.clone() for k, v in toy.view.global_state.items()}
     toy.rounds(1)
     here = toy.view.clients[toy.jobs(0)[0].client].architecture
     for key, old in before.items():
         if "/buffer/" not in key:
-            moved = not torch.equal(old, toy.view.knowledge[key])
+            moved = not torch.equal(old, toy.view.global_state[key])
             assert moved == key.startswith(f"model@{here}/")
 
 
@@ -155,7 +155,7 @@ def test_without_distillation_it_averages(data_dir):
     first, second = (toy.jobs(0)[i].up for i in (0, 2))
     n = [int(u["samples"]) for u in (first, second)]
     mean = (n[0] * first["model/head.weight"] + n[1] * second["model/head.weight"]) / sum(n)
-    assert torch.allclose(toy.view.knowledge["model@dense/head.weight"], mean, atol=1e-7)
+    assert torch.allclose(toy.view.global_state["model@dense/head.weight"], mean, atol=1e-7)
 
 
 def test_epochs_and_refusals(data_dir):

@@ -75,7 +75,7 @@ def test_rows_are_means_over_all_steps_of_the_classes_met(average):
 class FakeServer:
     def __init__(self, **options):
         self.config, self.num_classes = FedDistill.Config(**options), 4
-        self.state, self.knowledge = {}, pf.Payload()
+        self.state, self.global_state = {}, pf.Payload()
 
 
 @pytest.mark.parametrize("exclude", [True, False])
@@ -90,7 +90,7 @@ def test_mean_over_the_others(exclude):
         for i, c in owned.items()
     }
     server = FakeServer(exclude_own=exclude)
-    server.knowledge = FedDistill().server_aggregate(server, uploads)
+    server.global_state = FedDistill().server_aggregate(server, uploads)
     for i in (0, 1, 3, 5):  # client 1 did not train: it gets the mean over all
         payload = FedDistill().download_payload(server, i)
         expected = {}
@@ -128,7 +128,7 @@ def test_a_class_that_nobody_sends_keeps_its_last_mean(absent, exclude):
                 if c not in sent or sent[c][0] < number:
                     sent[c] = number, {}
                 sent[c][1][i] = row
-        server.knowledge = FedDistill().server_aggregate(server, uploads)
+        server.global_state = FedDistill().server_aggregate(server, uploads)
         for i in range(6):
             payload = FedDistill().download_payload(server, i)
             table, known = payload.table("class_logits", 4)

@@ -46,9 +46,9 @@ def test_server_step(lambda_, kind):
     given = {"server_epochs": 3, "server_lr": 0.05, "server_optimizer": kind}
     config = FedET.Config(**{"lambda": lambda_}, server_model="s", **given)
     server = DoubleServer(config, samples=24, clients=CLIENTS)
-    server.knowledge.merge(FedET().setup_server(server))
+    server.global_state.merge(FedET().setup_server(server))
     models, uploads = uploads_of(server)
-    server.knowledge.merge(FedET().server_aggregate(server, uploads))
+    server.global_state.merge(FedET().server_aggregate(server, uploads))
     found, model = FedET().server_train(server, uploads), server.build("s")
 
     with torch.no_grad():
@@ -88,7 +88,7 @@ def test_where_nobody_dissents_there_is_no_diversity():
     def trained(lambda_):
         config = FedET.Config(**{"lambda": lambda_}, server_model="s")
         server = DoubleServer(config, clients=("dense",))
-        server.knowledge.merge(FedET().setup_server(server))
+        server.global_state.merge(FedET().setup_server(server))
         upload = {0: pf.models.pack_weights(server.build("dense"), "model")}
         FedET().server_train(server, upload)
         return torch.cat([p.flatten() for p in server.modules["model"].parameters()])
@@ -121,7 +121,7 @@ def test_rounds(data_dir):
     assert all(torch.equal(head, heads[0]) for head in heads)
     for name in ("dense", "normed"):
         key = f"model@{name}/head.weight"
-        assert torch.equal(toy.view.knowledge[key], model.head.weight)
+        assert torch.equal(toy.view.global_state[key], model.head.weight)
     assert 0 <= toy.lines[1]["extra"]["server_test_accuracy"] <= 1
     plain = Public("fedet", data_dir, SMALL).after(1)
     assert "samples" not in plain.jobs(0)[0].up

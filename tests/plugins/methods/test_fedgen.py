@@ -284,7 +284,9 @@ def test_without_generated_features_it_is_lg_fedavg(data_dir):
     fedgen = Toy("fedgen", data_dir, set={"a": 0, "epochs": 1})
     sharing = Toy("lg-fedavg", data_dir)
     fedgen.rounds(2), sharing.rounds(2)
-    torch.testing.assert_close(fedgen.knowledge["head/weight"], sharing.knowledge["head/weight"])
+    torch.testing.assert_close(
+        fedgen.global_state["head/weight"], sharing.global_state["head/weight"]
+    )
 
 
 def test_heterogeneous_heads_are_refused(data_dir):

@@ -189,7 +189,7 @@ def test_threshold_is_linear_in_the_round():
 def global_model(toy):
     return {
         key.removeprefix("auxiliary/"): value
-        for key, value in toy.knowledge.items()
+        for key, value in toy.global_state.items()
         if key.startswith("auxiliary/")
     }
 

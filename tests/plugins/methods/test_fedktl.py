@@ -15,7 +15,7 @@ from protofl import functional as F
 from protofl.federation.host import Host
 from protofl.federation.jobs import StartTrial
 from protofl.federation.plan import Plan
-from protofl.runs.dry_step.dry_run import dry_step
+from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing import toy as toyfed
 from protofl_plugins.generators.tiny_style.plugin import TinyStyle
 from protofl_plugins.methods import fedktl
@@ -45,7 +45,7 @@ def options(toy, tmp_path, **more):
         "clients": M,
         "rounds": 2,
         "feature_dim": WIDTH,
-        "dry_step": False,
+        "dry_run": False,
         "lr": 1e-3,  # at 0.01 and μ = 50, three steps diverge in a net without BatchNorm
         "backend": "local",
         "checkpoint_every": 0,
@@ -513,7 +513,7 @@ def test_conditional_needs_enough_classes(toy, tmp_path, monkeypatch):
         pf.hookimpl(lambda self, config, data_dir: pf.datasets.Outline(num_classes=2)),
     )
     with pytest.raises(pf.UsageError, match="at least 4 classes"):
-        run(toy, tmp_path, set={"conditional": True}, dry_step=True)
+        run(toy, tmp_path, set={"conditional": True}, dry_run=True)
 
 
 def test_single_client(toy, tmp_path):
@@ -532,18 +532,18 @@ def test_grey_data_get_grey_images(few, tmp_path):
 def test_noisy_prototypes_and_pairs(toy, tmp_path):
     """Table 10."""
     clean = run(toy, tmp_path)
-    noisy = run(toy, tmp_path, wrappers=["gaussian-noise"])
+    noisy = run(toy, tmp_path, transforms=["gaussian-noise"])
     guide = [r.record[1]["loss_terms"]["guide"] for r in (clean, noisy)]
     assert guide[0] != guide[1]
 
 
-def test_dry_step_does_not_load_the_generator(toy, tmp_path, monkeypatch):
+def test_dry_run_does_not_load_the_generator(toy, tmp_path, monkeypatch):
     def boom(self, config, device, data_dir):
         raise RuntimeError("loaded")
 
     monkeypatch.setattr(TinyStyle, "open_generator", pf.hookimpl(boom))
     made = plan(toy, tmp_path)
-    dry_step(made)
+    dry_run(made)
     with pytest.raises(RuntimeError, match="loaded"):
         made.images.outline  # noqa: B018 - the access loads the generator
 

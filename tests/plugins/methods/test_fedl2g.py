@@ -105,7 +105,7 @@ def test_in_training_mode_the_gradient_is_that_of_a_plain_loop(guide, dropout):
 @pytest.mark.parametrize("guide", GUIDES)
 def test_an_upload_is_computed_in_the_mode_that_the_option_names(toy, guide, mode):
     federation = toy("fedl2g", set={"guide": guide, "mode": mode, "warmup": 1})
-    record = federation.prepare(1, federation.server.knowledge, double=False)
+    record = federation.prepare(1, federation.server.global_state, double=False)
     client = Client(record, "fedl2g")
     assert len(client.state["quiz"]) >= client.least_batch
     before = {n: value.clone() for n, value in record.model.state_dict().items()}
@@ -128,7 +128,7 @@ def test_batches_too_small_for_batch_norm_are_computed_in_evaluation_mode(toy):
     found = []
     for mode in ("train", "eval"):
         federation = toy("fedl2g", set={"warmup": 1, "mode": mode})
-        record = federation.prepare(1, federation.server.knowledge, double=False)
+        record = federation.prepare(1, federation.server.global_state, double=False)
         client = Client(record, "fedl2g")
         client.state["quiz"] = client.state["quiz"][: client.least_batch - 1]
         found.append(federation.call("upload_payload", client=client)["guide_gradients"])
@@ -154,7 +154,9 @@ def test_the_loss_guides_each_sample_to_its_class(toy, guide):
     output = pf.Output(z, client.head(z))
     given = {"v": client.received["guides"]}
     batch = pf.Batch(x, torch.tensor(y), torch.arange(3))
-    terms = federation.call("local_loss", client=client, batch=batch, output=output, given=given)
+    terms = federation.call(
+        "local_loss", client=client, batch=batch, output=output, constants=given
+    )
     rows = numbers(output.logits if guide == "logits" else z)
     v = numbers(client.received["guides"])
     squares = [
@@ -174,7 +176,7 @@ def test_the_server_steps_along_the_mean_over_those_who_sent_a_class(toy, size, 
         i: pf.Payload(guide_gradients=size * torch.randn(len(c), 4), classes=torch.tensor(c))
         for i, c in sent.items()
     }
-    before = federation.server.knowledge["guides"].clone()
+    before = federation.server.global_state["guides"].clone()
     mean = torch.zeros(4, 4)
     for c in range(4):
         rows = [u["guide_gradients"][sent[i].index(c)] for i, u in uploads.items() if c in sent[i]]
@@ -192,7 +194,7 @@ def test_clients_start_to_train_when_guides_are_warm(toy):
     guides, weights = [], []
     for _ in range(4):
         federation.rounds(1)
-        guides.append(federation.server.knowledge["guides"].clone())
+        guides.append(federation.server.global_state["guides"].clone())
         weights.append(next(federation.client(0).model.parameters()).clone())
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[1], weights[2])

@@ -40,7 +40,11 @@ def test_the_loss_is_nested(found, weights):
         shared, own = client.module("auxiliary").head, record.model.head
         batch = pf.Batch(x, torch.tensor(y), torch.arange(4))
         terms = federation.call(
-            "local_loss", client=client, batch=batch, output=pf.Output(z, client.head(z)), given={}
+            "local_loss",
+            client=client,
+            batch=batch,
+            output=pf.Output(z, client.head(z)),
+            constants={},
         )
         fine = slow_fused(client, x, numbers(z))
     coarse = affine([row[:D_1] for row in fine], numbers(shared.weight), numbers(shared.bias))
@@ -67,7 +71,7 @@ def test_the_shared_model_alone_travels_and_is_the_weighted_mean(found):
     assert line["upload_floats"] == line["download_floats"] == 4 * each
     uploads = [pf.Payload.from_bytes(blob) for blob in federation.pool.uploads(0).values()]
     total = sum(int(upload["samples"]) for upload in uploads)
-    for key, value in federation.server.knowledge.select("auxiliary/*").items():
+    for key, value in federation.server.global_state.select("auxiliary/*").items():
         if value.is_floating_point():
             mean = sum(int(u["samples"]) / total * u[key].double() for u in uploads)
             assert torch.allclose(value.double(), mean, atol=1e-6)

@@ -205,7 +205,7 @@ def test_without_or_the_plain_mean_is_sent(toy):
         upload = pf.Payload.from_bytes(blob)
         for row, c in zip(upload["prototypes"], upload["classes"].tolist(), strict=True):
             rows.setdefault(c, []).append(row)
-    sent = found.server.knowledge.select("prototypes")
+    sent = found.server.global_state.select("prototypes")
     assert sent["classes"].tolist() == sorted(rows)
     for row, c in zip(sent["prototypes"], sorted(rows), strict=True):
         assert torch.allclose(row, sum(rows[c]) / len(rows[c]), atol=1e-6)

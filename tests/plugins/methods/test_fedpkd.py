@@ -234,15 +234,15 @@ def test_round(data_dir):
 
 def test_ablations(data_dir):
     whole = Public("fedpkd", data_dir, {**SMALL, "theta": 1.0}).after(1)
-    assert whole.server.knowledge["public_index"].tolist() == list(range(20))
+    assert whole.server.global_state["public_index"].tolist() == list(range(20))
     half = Public("fedpkd", data_dir, SMALL).after(1)
     alone = Public("fedpkd", data_dir, {**SMALL, "delta": 1.0}).after(1)
     # delta changes the training but not the filter.
     assert torch.equal(
-        alone.server.knowledge["public_index"], half.server.knowledge["public_index"]
+        alone.server.global_state["public_index"], half.server.global_state["public_index"]
     )
     assert not torch.equal(
-        alone.server.knowledge["public_logits"], half.server.knowledge["public_logits"]
+        alone.server.global_state["public_logits"], half.server.global_state["public_logits"]
     )
 
 
@@ -256,7 +256,7 @@ def test_the_kd_based_method_is_an_ablation(data_dir):
     assert terms["ce"] > 0 and terms["public_kl"] > 0
     assert terms["align"] == terms["public_ce"] == 0
     # The server trains on all public samples.
-    assert toy.server.knowledge["public_index"].tolist() == list(range(20))
+    assert toy.server.global_state["public_index"].tolist() == list(range(20))
 
 
 def test_epochs(data_dir):

@@ -93,7 +93,7 @@ def test_a_class_that_the_round_lacks_keeps_its_prototypes(toy, randn):
     found = toy("fedplvm")
     K = found.plan.info.feature_dim
     old = randn(3, K, seed=5)
-    found.server.knowledge |= {"prototypes": old, "classes": torch.tensor([1, 1, 2])}
+    found.server.global_state |= {"prototypes": old, "classes": torch.tensor([1, 1, 2])}
     upload = pf.Payload(prototypes=randn(1, K, seed=6), classes=torch.tensor([2]))
     result = found.call("server_aggregate", server=found.views()[1], uploads={0: upload})
     assert result["classes"].tolist() == [1, 1, 2]
@@ -107,8 +107,8 @@ def test_models_are_averaged_where_all_are_alike(toy):
     n = [int(u["samples"]) for u in uploads]
     for key in (k for k in uploads[0] if k.startswith("model/") and "/buffer/" not in k):
         expected = sum(w * u[key].double() for w, u in zip(n, uploads, strict=True)) / sum(n)
-        assert torch.allclose(found.server.knowledge[key].double(), expected, atol=1e-6)
-    assert "prototypes" in found.server.knowledge
+        assert torch.allclose(found.server.global_state[key].double(), expected, atol=1e-6)
+    assert "prototypes" in found.server.global_state
 
 
 def test_models_of_several_architectures_are_not_averaged(toy):

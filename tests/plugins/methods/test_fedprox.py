@@ -52,7 +52,7 @@ def test_mu_0_regresses_to_fedavg(toy):
         assert two["loss_terms"]["prox"] == 0
         assert one["loss_terms"]["ce"] == two["loss_terms"]["ce"]
         assert one["clients"] == two["clients"]
-    assert toyfed.same(dict(average.server.knowledge), dict(proximal.server.knowledge))
+    assert toyfed.same(dict(average.server.global_state), dict(proximal.server.global_state))
 
 
 def test_a_large_mu_keeps_clients_near_the_shared_model(toy):

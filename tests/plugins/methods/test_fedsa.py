@@ -69,8 +69,8 @@ def test_the_anchors_are_random_vectors_through_two_blocks(toy):
         rows = affine(rows, numbers(linear.weight), numbers(linear.bias))
         rows = batch_norm(rows, numbers(norm.weight), numbers(norm.bias))
         rows = [[max(v, 0.0) for v in row] for row in rows]
-    anchors = found.server.knowledge["prototypes"]
-    assert found.server.knowledge["classes"].tolist() == [0, 1, 2, 3]
+    anchors = found.server.global_state["prototypes"]
+    assert found.server.global_state["classes"].tolist() == [0, 1, 2, 3]
     assert not anchors.requires_grad
     for row, expected in zip(numbers(anchors), rows, strict=True):
         assert row == pytest.approx(expected, rel=1e-4, abs=1e-5)
@@ -79,12 +79,12 @@ def test_the_anchors_are_random_vectors_through_two_blocks(toy):
 def test_without_embedding_the_anchors_are_the_random_vectors(toy):
     found = toy("fedsa", set={"embedding": False}, seed=3)
     A = torch.randn(4, 8, generator=random_stream(3, "fedsa", "anchors", -1, "server"))
-    assert torch.equal(found.server.knowledge["prototypes"], A)
+    assert torch.equal(found.server.global_state["prototypes"], A)
 
 
 def test_the_anchors_are_sent_from_round_0_to_everybody(toy):
     found = toy("fedsa")
-    anchors = found.server.knowledge["prototypes"].clone()
+    anchors = found.server.global_state["prototypes"].clone()
     lines = found.rounds(1)
     assert lines[0]["download_floats"] == 4 * 4 * 8
     assert lines[0]["loss_terms"].keys() == {"ce", "align", "mcl", "calibration"}
@@ -151,9 +151,9 @@ def test_server_aggregate_is_eq_3_and_eq_10(toy, rows, mode, ema, alpha):
 def test_the_default_alpha_moves_anchors_little(toy):
     found = toy("fedsa")
     assert found.plan.composition.configs["fedsa"].alpha == 0.9999
-    start = found.server.knowledge["prototypes"].clone()
+    start = found.server.global_state["prototypes"].clone()
     found.rounds(1)
-    moved = found.server.knowledge["prototypes"] - start
+    moved = found.server.global_state["prototypes"] - start
     assert 0 < float(moved.abs().max()) < 1e-3
 
 
@@ -164,7 +164,7 @@ def test_means_of_the_round_travel_only_for_inference_by_them(toy, rows, inferen
     _, server = found.views()
     found.server.state["fedsa"]["anchors"] = found.server.state["fedsa"]["anchors"].double()
     result = found.call("server_aggregate", server=server, uploads={0: payload})
-    found.server.knowledge.merge(result)
+    found.server.global_state.merge(result)
     download = found.call("download_payload", server=server, client_id=0)
     if inference != "prototype":
         assert download.keys() == {"prototypes", "classes"}
@@ -172,7 +172,9 @@ def test_means_of_the_round_travel_only_for_inference_by_them(toy, rows, inferen
     assert download["global_prototypes.classes"].tolist() == [1, 3]
     assert numbers(download["global_prototypes"]) == [approx(by_class[1]), approx(by_class[3])]
     later, _ = rows([0], seed=6, counts=[1])
-    found.server.knowledge.merge(found.call("server_aggregate", server=server, uploads={2: later}))
+    found.server.global_state.merge(
+        found.call("server_aggregate", server=server, uploads={2: later})
+    )
     download = found.call("download_payload", server=server, client_id=0)
     assert download["global_prototypes.classes"].tolist() == [0]  # classes of this round only
     assert download["classes"].tolist() == [0, 1, 2, 3]
@@ -228,8 +230,8 @@ def test_a_client_with_one_class_takes_the_global_margin(toy):
     found.rounds(1)
     record = found.client(0)
     assert float(record.state["fedsa"]["margin"]) == 0
-    found.prepare(0, found.server.knowledge, double=False)
-    anchors = dict(enumerate(numbers(found.server.knowledge["prototypes"])))
+    found.prepare(0, found.server.global_state, double=False)
+    anchors = dict(enumerate(numbers(found.server.global_state["prototypes"])))
     assert used_margin(found) == pytest.approx(slow_margin(anchors, "mean"), rel=1e-5)
 
 
@@ -427,7 +429,7 @@ def test_inference_by_distance(toy, rows, inference):
 def test_inference_by_the_head(toy):
     found = toy("fedsa", set={"inference": "head"})
     found.rounds(1)
-    record = found.prepare(0, found.server.knowledge, double=False)
+    record = found.prepare(0, found.server.global_state, double=False)
     record.model.eval()
     x = record.test.inputs()
     assert torch.equal(
@@ -437,7 +439,7 @@ def test_inference_by_the_head(toy):
 
 def test_before_the_first_prototypes_the_head_decides(toy):
     found = toy("fedsa", set={"inference": "prototype"})
-    record = found.prepare(0, found.server.knowledge, double=False)
+    record = found.prepare(0, found.server.global_state, double=False)
     record.model.eval()
     x = record.test.inputs()
     assert torch.equal(

@@ -36,7 +36,9 @@ def terms_of(federation, tables, y, number=0):
     output = pf.Output(z, client.head(z))
     batch = pf.Batch(x, torch.tensor(y), torch.arange(len(y)))
     given = {"tables": tables}
-    terms = federation.call("local_loss", client=client, batch=batch, output=output, given=given)
+    terms = federation.call(
+        "local_loss", client=client, batch=batch, output=output, constants=given
+    )
     return terms, numbers(z), numbers(output.logits)
 
 
@@ -101,13 +103,13 @@ def test_a_width_that_no_client_of_the_round_has(toy, rows, absent):
     first = {1: rows([0, 2], 6)[0], 2: rows([1, 3], 8)[0]}
     for upload in first.values():
         upload["counts"] = torch.tensor([1, 1])
-    server.knowledge.merge(federation.call("server_aggregate", server=server, uploads=first))
+    server.global_state.merge(federation.call("server_aggregate", server=server, uploads=first))
     found = federation.call("server_aggregate", server=server, uploads={2: first[2]})
-    server.knowledge.merge(found)
-    assert server.knowledge["prototypes/8.classes"].tolist() == [1, 3]
-    kept = server.knowledge["prototypes/6.classes"].tolist()
+    server.global_state.merge(found)
+    assert server.global_state["prototypes/8.classes"].tolist() == [1, 3]
+    kept = server.global_state["prototypes/6.classes"].tolist()
     assert kept == ([0, 2] if absent == "keep" else [])
-    assert server.knowledge["prototypes/6"].shape == (len(kept), 6)
+    assert server.global_state["prototypes/6"].shape == (len(kept), 6)
 
 
 def test_all_widths_come_down_and_train(toy):

@@ -112,7 +112,7 @@ def test_the_vectors_start_from_a_standard_normal(toy):
 
 
 def test_the_start_depends_on_the_seed(toy):
-    starts = [toy("fedtgp", seed=s).server.knowledge["prototypes"] for s in (0, 0, 1)]
+    starts = [toy("fedtgp", seed=s).server.global_state["prototypes"] for s in (0, 0, 1)]
     assert torch.equal(starts[0], starts[1])
     assert not torch.equal(starts[0], starts[2])
 
@@ -257,7 +257,7 @@ def test_the_slow_loss_is_eq_10(randn):
 
 def test_no_epochs_leave_the_prototypes(toy, uploads):
     found = toy("fedtgp", set={"S": 0})
-    start = found.server.knowledge["prototypes"].clone()
+    start = found.server.global_state["prototypes"].clone()
     result = found.call("server_train", server=found.views()[1], uploads=uploads[0])
     assert torch.equal(result["prototypes"], start)
 
@@ -278,7 +278,7 @@ def test_training_lowers_eq_10(toy, uploads):
 def test_the_server_has_no_other_trace_of_the_prototypes(toy):
     found = toy("fedtgp")
     found.rounds(1)
-    assert found.server.knowledge.keys() == {"prototypes", "classes"}
+    assert found.server.global_state.keys() == {"prototypes", "classes"}
     assert not any(found.server.state.values())
 
 

@@ -55,7 +55,7 @@ def test_t_is_the_mean_over_a_class_s_descriptions(toy, tmp_path):
         texts = [line.partition(": ")[2] for line in lines if line.startswith(letter)]
         texts = [f"A photo of a class {number}: {text}" for text in texts]
         expected = mean([numbers(encoder.embed([text]))[0] for text in texts])
-        assert numbers(federation.server.knowledge["prototypes"][number]) == pytest.approx(
+        assert numbers(federation.server.global_state["prototypes"][number]) == pytest.approx(
             expected, abs=1e-5
         )
 
@@ -68,7 +68,7 @@ def test_prompts_of_a_class_stand_in_each_of_its_texts(toy):
     encoder = TinyText().open_encoder(8, torch.device("cpu"))
     for number, name in enumerate(federation.plan.info.class_names):
         row = encoder.embed_prompts([f"one {name} here"], trained.prompts[number : number + 1])
-        found = federation.server.knowledge["prototypes"][number]
+        found = federation.server.global_state["prototypes"][number]
         assert torch.allclose(found, row[0], atol=1e-5)
 
 
@@ -145,7 +145,7 @@ def _descend(federation, rows, trains):
     s = trained.s.detach().clone().requires_grad_()
     federation.server.round = 0
     T, s = slow_steps(embed, prompts, s, Q, 3, 0.2)
-    before = federation.server.knowledge["prototypes"]
+    before = federation.server.global_state["prototypes"]
     uploads = {client: payload for client, (payload, _) in sent.items()}
     found = federation.call("server_train", server=server, uploads=uploads)
     assert found["classes"].tolist() == [0, 1, 2, 3]
@@ -258,7 +258,7 @@ def test_another_method_takes_no_encoder_options(toy):
 # --- the server's text encoder --------------------------------------------------------------------
 
 
-def test_the_encoder_is_loaded_once_and_not_in_a_dry_step():
+def test_the_encoder_is_loaded_once_and_not_in_a_dry_run():
     opened = []
 
     class Counted(TinyText):

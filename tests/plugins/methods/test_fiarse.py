@@ -47,13 +47,13 @@ def masked_names(model):
 def test_theta_keeps_the_largest_share(found, scope):
     federation = found(scope=scope)
     federation.rounds(1)
-    knowledge = federation.server.knowledge
+    global_state = federation.server.global_state
     for client, size in enumerate(SIZES):
-        record = federation.prepare(client, pf.Payload(knowledge.select("model/*")))
+        record = federation.prepare(client, pf.Payload(global_state.select("model/*")))
         layers = masked_names(record.model)
         assert [len(own) for own in layers] == [2, 2]  # norm layers have no θ
         numbers = [
-            sorted(abs(v) for n in own for v in knowledge[f"model/{n}"].flatten().tolist())
+            sorted(abs(v) for n in own for v in global_state[f"model/{n}"].flatten().tolist())
             for own in layers
         ]
         groups = [sorted(itertools.chain(*numbers))] * 2 if scope == "net" else numbers
@@ -151,12 +151,12 @@ def test_the_server_adds_the_mean_of_changes_that_are_not_0(found, aggregate):
     with double_precision():
         federation = found(aggregate=aggregate, server_rate=0.5)
         federation.rounds(1)
-        old = {k: v.clone() for k, v in federation.server.knowledge.select("model/*").items()}
+        old = {k: v.clone() for k, v in federation.server.global_state.select("model/*").items()}
         federation.rounds(1)
         uploads = [pf.Payload.from_bytes(b) for b in federation.pool.uploads(1).values()]
         zeros = 0
         for key, before in old.items():
-            now = federation.server.knowledge[key].flatten().tolist()
+            now = federation.server.global_state[key].flatten().tolist()
             changes = [u[key.replace("model/", "model_update/", 1)].flatten() for u in uploads]
             if not before.is_floating_point():
                 assert now == (before.flatten() + max(changes)).tolist()
@@ -202,9 +202,9 @@ def test_size_1_is_fedavg(found):
         other = found(method="fedavg")
         for federation in (one, other):
             federation.rounds(2)
-        for key, value in other.server.knowledge.select("model/*").items():
+        for key, value in other.server.global_state.select("model/*").items():
             torch.testing.assert_close(
-                one.server.knowledge[key], value, atol=1e-9, rtol=1e-9, msg=key
+                one.server.global_state[key], value, atol=1e-9, rtol=1e-9, msg=key
             )
 
 

@@ -105,13 +105,13 @@ def test_uniform_mean(data_dir):
     toy = Toy("fml", data_dir)
     toy.rounds(1)
     sent = [toy.up[0, i] for i in range(4)]
-    for key, mean in toy.knowledge.items():
+    for key, mean in toy.global_state.items():
         if mean.is_floating_point():
             slow = sum(upload[key].double() for upload in sent) / 4
             torch.testing.assert_close(mean.double(), slow, rtol=1e-5, atol=1e-7)
         else:
             assert int(mean) == max(int(upload[key]) for upload in sent)
-    assert "auxiliary/buffer/extractor.1.running_mean" in toy.knowledge
+    assert "auxiliary/buffer/extractor.1.running_mean" in toy.global_state
 
 
 def test_the_auxiliary_is_the_one_that_the_group_declares(data_dir):
@@ -139,9 +139,9 @@ def test_the_published_auxiliary_at_64_px_and_with_four_heads(data_dir):
     # At 64 px, cnn4 has more parameters than MobileNetV2. No client of res34-htc4 has cnn4.
     for models in ("htfe4", "res34-htc4"):
         toy = Toy("fml", data_dir, models=models, dataset="large", clients=2)
-        head = toy.knowledge["auxiliary/head.weight"]
+        head = toy.global_state["auxiliary/head.weight"]
         assert toy.plan.composition.configs["fml"].auxiliary == "cnn4"
-        floats = sum(t.numel() for t in toy.knowledge.values() if t.is_floating_point())
+        floats = sum(t.numel() for t in toy.global_state.values() if t.is_floating_point())
         assert floats == 2_432 + 51_264 + (10_816 * 512 + 512) + head.numel() + len(head)
 
 
@@ -154,7 +154,7 @@ def test_it_runs_with_res34_htc4(data_dir):
 
 def test_all_start_from_the_servers_auxiliary(data_dir):
     toy = Toy("fml", data_dir)
-    started = {key: value.clone() for key, value in toy.knowledge.items()}
+    started = {key: value.clone() for key, value in toy.global_state.items()}
     for i in range(2):
         packed = pf.models.pack_weights(
             Client(toy.client(i), "fml").module("auxiliary"), "auxiliary"

@@ -25,7 +25,7 @@ def test_nothing_is_sent(toy):
     for line in found.rounds(2):
         traffic = [line[k] for k in line if k.endswith(("_floats", "_bytes"))]
         assert traffic == [0, 0, 0, 0]
-    assert not found.server.knowledge
+    assert not found.server.global_state
     assert {blob for _, reply in found.pool.trained for blob in (reply.blob,)} == {b""}
 
 

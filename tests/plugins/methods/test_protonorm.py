@@ -51,7 +51,7 @@ def test_the_download_is_on_the_unit_sphere_and_decides(toy):
     lines = found.rounds(2)
     assert lines[0]["download_bytes"] == 0
     assert lines[1]["loss_terms"].keys() == {"ce", "align"}
-    sent = found.server.knowledge.select("prototypes")
+    sent = found.server.global_state.select("prototypes")
     assert torch.allclose(sent["prototypes"].norm(dim=1), torch.ones(4))
     record = found.prepare(0, sent, double=False)
     x = torch.randn(20, 1, 6, 6, generator=torch.Generator().manual_seed(0))

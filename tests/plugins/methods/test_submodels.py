@@ -80,13 +80,13 @@ def test_a_window_has_the_places_of_a_loop(whole, part, positions, round):
 def test_each_number_is_the_mean_over_those_who_have_it(found, method, aggregate, mask):
     federation = found(aggregate=aggregate, mask=mask)
     federation.rounds(1)
-    old = {k: v.clone() for k, v in federation.server.knowledge.select("model/*").items()}
+    old = {k: v.clone() for k, v in federation.server.global_state.select("model/*").items()}
     federation.rounds(1)
     round = federation.server.round
     uploads = {c: pf.Payload.from_bytes(b) for c, b in federation.pool.uploads(round).items()}
     assert round == 1 and len(uploads) == 4
     for key, before in old.items():
-        now = federation.server.knowledge[key]
+        now = federation.server.global_state[key]
         if not now.is_floating_point():
             assert now == max(u[key] for u in uploads.values())
             continue
@@ -115,7 +115,7 @@ def test_clients_begin_with_their_part_of_the_server_s_net(found, method):
         sent = federation.call("download_payload", server=server, client_id=client)
         assert server.clients[client].architecture == f"net@{width:g}"
         for key, part in sent.items():
-            whole = server.knowledge[key]
+            whole = server.global_state[key]
             each = positions_of(key, whole.shape)
             where = places(whole.shape, part.shape, method == "fedrolex", server.round, each)
             assert part.flatten().tolist() == [whole[place].item() for place in where]
@@ -133,7 +133,9 @@ def test_the_loss_knows_only_the_client_s_classes(found, method, mask):
     y = torch.tensor([next(c for c, n in enumerate(counts) if n)] * 3)
     given = METHODS[method]().before_training(client)
     batch, output = pf.Batch(logits, y, y), pf.Output(logits, logits)
-    terms = federation.call("local_loss", client=client, batch=batch, output=output, given=given)
+    terms = federation.call(
+        "local_loss", client=client, batch=batch, output=output, constants=given
+    )
     rows = [
         [v if counts[c] or mask == "none" else 0.0 for c, v in enumerate(row)]
         for row in logits.tolist()

@@ -70,8 +70,8 @@ def test_buffers_are_averaged_and_installed(toy, method):
     uploads = {c: pf.Payload.from_bytes(b) for c, b in found.pool.uploads(0).items()}
     key = "model/buffer/extractor.2.running_mean"
     mean = slow_average(uploads, key, True)
-    assert numbers(found.server.knowledge[key]) == pytest.approx(mean, rel=1e-5, abs=1e-6)
-    record = found.prepare(1, found.server.knowledge, double=False)
+    assert numbers(found.server.global_state[key]) == pytest.approx(mean, rel=1e-5, abs=1e-6)
+    record = found.prepare(1, found.server.global_state, double=False)
     assert numbers(record.model.extractor[2].running_mean) == pytest.approx(
         mean, rel=1e-5, abs=1e-6
     )
@@ -85,11 +85,11 @@ def test_local_buffers_stay_on_the_client(toy, method):
     for blob in [*found.pool.uploads(1).values(), *found.pool.downloads(1).values()]:
         assert blob
         assert not any("/buffer/" in name for name in toyfed.header(blob))
-    assert not any("/buffer/" in name for name in found.server.knowledge)
+    assert not any("/buffer/" in name for name in found.server.global_state)
     means = []
     for number in range(4):
         before = found.client(number).model.extractor[2].running_mean.clone()
-        record = found.prepare(number, found.server.knowledge, double=False)
+        record = found.prepare(number, found.server.global_state, double=False)
         assert torch.equal(before, record.model.extractor[2].running_mean)
         means.append(tuple(before.tolist()))
     assert len({*means}) == 4
@@ -158,7 +158,7 @@ def test_lg_fedavg_official_drops_the_last_batch(toy):
 def test_inference_is_by_the_installed_model(toy, method):
     found = toy(method, models=ONE)
     found.rounds(1)
-    record = found.prepare(0, found.server.knowledge, double=False)
+    record = found.prepare(0, found.server.global_state, double=False)
     record.model.eval()
     x = record.test.inputs()
     scores = found.call("inference", client=Client(record, method), x=x)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import protofl as pf
-from protofl.runs.dry_step.dry_run import dry_step
+from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing import toy as toyfed
 from protofl_plugins.models.cnn import CNN4
 
@@ -77,7 +77,7 @@ class Toy(toyfed.Toy):
         parts: Options of other plugins, {"partition": {…}}.
         data_dir: Cache folder of the toy data.
         backwards: Run the clients in descending order.
-        dry: Run the dry step first.
+        dry: Run the dry run first.
         **options: The run's options.
     """
 
@@ -89,7 +89,7 @@ class Toy(toyfed.Toy):
         given |= {"method": method, "options": chosen, "data_dir": data_dir}
         plan = pf.backends.Plan.make(given, EXTRA)
         if dry:
-            dry_step(plan)
+            dry_run(plan)
         super().__init__(plan, backwards=backwards)
 
     @property
@@ -103,8 +103,8 @@ class Toy(toyfed.Toy):
         return {(j.round, j.client): pf.Payload.from_bytes(j.blob) for j, _ in self.pool.trained}
 
     @property
-    def knowledge(self):
-        return self.server.knowledge
+    def global_state(self):
+        return self.server.global_state
 
     @property
     def classes(self):

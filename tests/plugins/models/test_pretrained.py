@@ -130,7 +130,7 @@ def test_only_the_other_blocks_are_trained(blocks, few, file, tmp_path):
     assert len(fixed) == len(names) + len(("factor", "shift"))
 
 
-@pytest.mark.parametrize("engine", ["vmapped", "captured"])
+@pytest.mark.parametrize("engine", ["vmapped", "cuda-graphs"])
 def test_engines_train_a_frozen_net_alike(engine, few, file, tmp_path):
     runs = [
         Run(plan(tmp_path, few, file, options=FROZEN, lr=0.001, engine=name), rounds=1)

@@ -51,7 +51,7 @@ def here(runs, all_wanted, follow=events.ignore):
 def test_runs_are_as_they_are_one_by_one(tmp_path):
     outcomes = here(tmp_path, [wanted("a", lr=0.1), wanted("b", lr=0.2, seed=3)])
     alone = [
-        train(Scaled, tmp_path / f"alone{n}", dry_step=False, progress=False, **given)
+        train(Scaled, tmp_path / f"alone{n}", dry_run=False, progress=False, **given)
         for n, given in enumerate(({"lr": 0.1}, {"lr": 0.2, "seed": 3}))
     ]
     assert [o.batch_run.name for o in outcomes] == ["a", "b"]
@@ -90,10 +90,10 @@ def test_a_mistake_in_the_last_is_found_before_the_first_is_trained(tmp_path):
     assert not [*tmp_path.glob("*/metrics.jsonl")]
 
 
-def test_the_dry_step_of_each_composition_is_done_beforehand(tmp_path):
+def test_the_dry_run_of_each_composition_is_done_beforehand(tmp_path):
     with pytest.raises(pf.UsageError, match="so it was asked for"):
         run_batch(
-            [wanted("a", dry_step=True), wanted("b", dry_step=True, set={"fails": 1})],
+            [wanted("a", dry_run=True), wanted("b", dry_run=True, set={"fails": 1})],
             tmp_path,
             at_once=0,
         )
@@ -368,7 +368,7 @@ print(len(found.records()))
 @pytest.mark.slow
 def test_a_script_needs_no_main_guard(tmp_path, few):
     """`multiprocessing` would run the script again in each process."""
-    options = {"models": "cnn4", "dataset": few, "clients": 2, "rounds": 1, "dry_step": False}
+    options = {"models": "cnn4", "dataset": few, "clients": 2, "rounds": 1, "dry_run": False}
     (tmp_path / "script.py").write_text(f"OPTIONS = {options}{SCRIPT}")
     done = subprocess.run(
         [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True

@@ -202,13 +202,13 @@ def test_names_show_every_option_that_differs(write):
         write("a", ends(0.5), lr=0.1, local_epochs=1),
         write("b", ends(0.6), lr=0.2, local_epochs=5, options={"fedproto": {"lambda": 0.1}}),
         write("c", ends(0.6), method="fedtgp", lr=0.1, options={"fedtgp": {"lambda": 5, "tau": 1}}),
-        write("d", ends(0.7), lr=0.1, use={"server_train": "fedtgp"}, wrappers=["topk", "int8"]),
+        write("d", ends(0.7), lr=0.1, use={"server_train": "fedtgp"}, transforms=["topk", "int8"]),
     ]
     assert [row.label for row in pf.compare(runs).tables[0].rows] == [
-        "fedproto, local_epochs=1, lr=0.1, lambda=1, wrappers=none",
-        "fedproto, local_epochs=5, lr=0.2, lambda=0.1, wrappers=none",
-        "fedtgp, local_epochs=1, lr=0.1, wrappers=none",
-        "fedproto, local_epochs=1, lr=0.1, lambda=1, server_train=fedtgp, wrappers=topk,int8",
+        "fedproto, local_epochs=1, lr=0.1, lambda=1, transforms=none",
+        "fedproto, local_epochs=5, lr=0.2, lambda=0.1, transforms=none",
+        "fedtgp, local_epochs=1, lr=0.1, transforms=none",
+        "fedproto, local_epochs=1, lr=0.1, lambda=1, transforms=topk,int8, server_train=fedtgp",
     ]
     mixed = [
         write(f"m{n}", ends(0.5), options={"fedproto": {"lambda": n}, "fedtgp": {"lambda": 2 * n}})

@@ -16,7 +16,7 @@ from protofl_workbench.comparing.run_difference import run_difference
 def runs(tmp_path_factory):
     """Return runs: a, its repetition, one with another rate, one of another split, a longer one."""
     folder = tmp_path_factory.mktemp("runs")
-    given = {"models": "mlp", "dataset": "wine", "clients": 3, "rounds": 2, "dry_step": False}
+    given = {"models": "mlp", "dataset": "wine", "clients": 3, "rounds": 2, "dry_run": False}
     given |= {"backend": "local", "progress": False, "data_dir": folder / "data"}
     changes = {"a": {}, "same": {}, "lr": {"lr": 0.2}, "seed": {"seed": 1}, "longer": {"rounds": 3}}
     for name, change in changes.items():

@@ -175,7 +175,7 @@ def test_any_figure_of_the_record(write):
     assert "--metrics" in error.value.do
     with pytest.raises(pf.UsageError) as error:
         pf.plots.curve(folder, x="virtual")
-    assert "--world" in error.value.do
+    assert "--devices" in error.value.do
 
 
 def test_bars_are_means_with_deviations(write):

@@ -35,30 +35,30 @@ def run(tmp_path_factory):
 
 @pytest.mark.parametrize("trial", [0, 1])
 def test_own_options_give_what_the_run_knew(toys, run, trial):
-    found = replay(run, trial=trial, keep_knowledge=True)
+    found = replay(run, trial=trial, keep_global_state=True)
     assert found.differs == ""
     assert found.compared[0] == ROUNDS
     assert found.compared[1] >= 1
-    kept = pf.load_run(run).knowledge("last", trial)
-    assert is_same(kept, found.own.rounds[-1].knowledge)
+    kept = pf.load_run(run).global_state("last", trial)
+    assert is_same(kept, found.own.rounds[-1].global_state)
     rows = pf.load_run(run).rows_of(trial)
     margins = [r.figures["prototype_margin"] for r in found.own.rounds]
     assert margins == [row["extra"]["prototype_margin"] for row in rows]
 
 
 def test_the_first_round_is_a_real_run_s(toys, run, tmp_path):
-    """Round 0 with another τ is bit-identical. Then clients get other knowledge and differ."""
+    """Round 0 with another τ is bit-identical. Then clients get other global state and differ."""
     given = OPTIONS | {"trials": 1, "keep": "last"}
-    found = replay(run, set={"tau": OTHER}, keep_knowledge=True)
+    found = replay(run, set={"tau": OTHER}, keep_global_state=True)
     (other,) = found.others
     assert other.label == f"tau={OTHER}"
-    assert not is_same(other.rounds[0].knowledge, found.own.rounds[0].knowledge)
+    assert not is_same(other.rounds[0].global_state, found.own.rounds[0].global_state)
     for rounds, same in ((1, True), (2, False)):
         real = train(
             "fedtgp", tmp_path / str(rounds), **given | {"rounds": rounds}, set=SET | {"tau": OTHER}
         )
-        known = pf.load_run(real.folder).knowledge("last")
-        assert is_same(known, other.rounds[rounds - 1].knowledge) is same
+        known = pf.load_run(real.folder).global_state("last")
+        assert is_same(known, other.rounds[rounds - 1].global_state) is same
 
 
 def test_a_grid(toys, run):
@@ -86,13 +86,13 @@ def test_what_concerns_clients_changes_nothing(toys, run):
 
 def test_figures(toys, run):
     """They equal slow loops. The accuracy of features exists only in observed rounds."""
-    found = replay(run, set={"tau": OTHER}, keep_knowledge=True)
+    found = replay(run, set={"tau": OTHER}, keep_global_state=True)
     observed = pf.load_run(run).observed
     for each in (found.own, *found.others):
         for r in each.rounds:
             assert ("nearest_prototype_accuracy" in r.figures) == (r.round in observed.rounds())
         last = each.rounds[-1]
-        rows, classes = last.knowledge["prototypes"].double(), last.knowledge["classes"]
+        rows, classes = last.global_state["prototypes"].double(), last.global_state["classes"]
         features = observed.features()
         right = 0
         for x, label in zip(features.rows, features.labels, strict=True):
@@ -100,8 +100,8 @@ def test_figures(toys, run):
             right += int(classes[apart.index(min(apart))]) == label
         wanted = right / len(features.rows)
         assert last.figures["nearest_prototype_accuracy"] == pytest.approx(wanted)
-        own = found.own.rounds[-1].knowledge["prototypes"]
-        moved = (last.knowledge["prototypes"] - own).norm() / own.norm()
+        own = found.own.rounds[-1].global_state["prototypes"]
+        moved = (last.global_state["prototypes"] - own).norm() / own.norm()
         assert last.figures["moved"] == pytest.approx(float(moved), abs=1e-6)
         nearest = [min(float((p - q).norm()) for q in rows if q is not p) for p in rows]
         margin = sum(
@@ -119,7 +119,7 @@ def test_another_server_hook(toys, run):
 
 
 def test_attacks_and_defences_are_replayed(toys, tmp_path):
-    """Uploads are recorded as received; the attack forges them later, after the gate."""
+    """Uploads are recorded as received; the attack forges them later, after payload validation."""
     given = {"malicious": 0.5, "with": "alie", "use": {"server_aggregate": "coordinate-median"}}
     out = train("fedproto", tmp_path / "run", rounds=2, record_uploads=True, **given).folder
     found = replay(out, use={"server_aggregate": "fedproto"})
@@ -131,7 +131,7 @@ def test_attacks_and_defences_are_replayed(toys, tmp_path):
     "given",
     [
         {"with": ["quantise", "top-k"]},
-        {"world": "uniform", "participation": 0.5, "over_select": 0.5},
+        {"devices": "uniform", "participation": 0.5, "over_select": 0.5},
         {"add": [f"{hook}=lg-fedavg" for hook in ADDED]},
     ],
     ids=["encoded", "absent", "added"],
@@ -170,9 +170,9 @@ def test_other_versions_are_told(toys, run, tmp_path):
 
 
 def test_on_a_machine_that_lacks_what_the_run_had(toys, tmp_path):
-    """A replay needs neither the run's device nor the file of ``--selection list``."""
+    """A replay needs neither the run's device nor the file of ``--sampling list``."""
     (tmp_path / "lists.txt").write_text("0 1 2\n3\n")
-    given = {"selection": f"list:{tmp_path / 'lists.txt'}", "record_uploads": True}
+    given = {"sampling": f"list:{tmp_path / 'lists.txt'}", "record_uploads": True}
     out = train("fedproto", tmp_path / "run", **given).folder
     (tmp_path / "lists.txt").unlink()
     config = (out / "config.json").read_text()
@@ -228,8 +228,8 @@ def test_every_round_is_a_real_run_s_where_clients_do_not_listen(toys, tmp_path)
     deaf = SET | {"lambda": 0}
     train("fedtgp", tmp_path / "run", **given, set=deaf)
     real = train("fedtgp", tmp_path / "other", **given, set=deaf | {"tau": OTHER})
-    (other,) = replay(tmp_path / "run", set={"tau": OTHER}, keep_knowledge=True).others
+    (other,) = replay(tmp_path / "run", set={"tau": OTHER}, keep_global_state=True).others
     assert other.first_other == 0
-    assert is_same(pf.load_run(real.folder).knowledge("last"), other.rounds[-1].knowledge)
+    assert is_same(pf.load_run(real.folder).global_state("last"), other.rounds[-1].global_state)
     margins = [row["extra"]["prototype_margin"] for row in real.record]
     assert [r.figures["prototype_margin"] for r in other.rounds] == margins

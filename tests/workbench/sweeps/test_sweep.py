@@ -77,7 +77,7 @@ def test_an_axis_that_is_none(text, said):
         (["lamda=1,2"], "'lamda'", "'lambda'"),
         (["run.lamda=1"], "'lamda'", ""),
         (["seed=1,2"], "cannot be an axis", "--trials"),
-        (["wrappers=a,b"], "cannot be an axis", "recipes"),
+        (["transforms=a,b"], "cannot be an axis", "recipes"),
         (["hold-split=true,false"], "cannot be an axis", "--hold-split"),
     ],
 )
@@ -97,7 +97,7 @@ def test_the_advice_about_a_range_can_be_typed():
     ("text", "do"),
     [
         ("device=cpu,cuda", "give --device once"),
-        ("dry-step=true,false", "give --dry-step once"),
+        ("dry-run=true,false", "give --dry-run once"),
         ("checkpoint_every=1,off", "give --checkpoint-every once"),
         ("run.workers=1,2", "give --workers once"),
         ("observe_every=1,2", "give --observe-every once"),
@@ -271,7 +271,7 @@ def test_a_grid_is_its_runs_one_by_one(toys, tmp_path):
             lr=one.point["lr"],
             set={"scale": one.point["scale"]},
             trials=2,
-            dry_step=False,
+            dry_run=False,
             progress=False,
         )
         rows = [(run.seed, pf.load_run(run.folder).rows) for run in one.runs]
@@ -286,7 +286,7 @@ def test_a_grid_is_its_runs_one_by_one(toys, tmp_path):
 
 def test_from_a_program(toys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    given = {**GIVEN, "rounds": 1, "dry_step": False, "runs": "runs", "at_once": 0}
+    given = {**GIVEN, "rounds": 1, "dry_run": False, "runs": "runs", "at_once": 0}
     told = []
     found = pf.sweep(
         "fedproto", grid={"lambda": [0.5, 2]}, out="sweep", follow=told.append, **given
@@ -310,7 +310,7 @@ def test_from_a_program(toys, tmp_path, monkeypatch):
 
 def test_a_class_of_the_program_is_swept_in_it(toys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    given = {**GIVEN, "rounds": 1, "dry_step": False}
+    given = {**GIVEN, "rounds": 1, "dry_run": False}
     x = np.random.default_rng(0).random((40, 1, 8, 8), dtype=np.float32)
     given |= {"dataset": (x, np.arange(40) % 4), "clients": 2}
     found = pf.sweep(Scaled, grid={"scale": [1, 2]}, runs=tmp_path, out="sweep", **given)
@@ -415,7 +415,7 @@ def test_folders_that_are_in_use(toys, tmp_path, monkeypatch):
 
 
 def test_the_file_of_a_sweep_says_what_it_is(fedtgp, tmp_path):
-    options = {**fedtgp.options, "wrappers": ["quantise"], "use": {"inference": "local"}}
+    options = {**fedtgp.options, "transforms": ["quantise"], "use": {"inference": "local"}}
     options["options"] = {"fedtgp": {"tau": "7"}, "partition": {"beta": 0.3}}
     base = replace(fedtgp, options=options)
     axes = axes_of(base, "lambda=1,2", "lr=0.001..0.1:log", "batch-size=8..64")

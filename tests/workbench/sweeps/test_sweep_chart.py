@@ -74,7 +74,7 @@ def swept(tmp_path_factory):
         clients=3,
         rounds=1,
         validation=0.2,
-        dry_step=False,
+        dry_run=False,
     )
 
 

@@ -40,16 +40,16 @@ class Kind:
 KINDS = {
     "method": Kind("protofl.methods", method.MethodSpec),
     "recipe": Kind("protofl.recipes", resources.RecipeSpec),
-    "study": Kind("protofl.studies", resources.StudySpec),
+    "reproduction": Kind("protofl.reproductions", resources.ReproductionSpec),
     "model-group": Kind("protofl.model_groups", resources.ModelGroupSpec),
     "partitioner": Kind("protofl.partitioners", resources.PartitionerSpec),
     "dataset": Kind("protofl.datasets", resources.DatasetSpec),
     "generator": Kind("protofl.generators", resources.GeneratorSpec),
     "text-encoder": Kind("protofl.text_encoders", resources.TextEncoderSpec),
-    "wrapper": Kind("protofl.wrappers", method.WrapperSpec),
+    "payload-transform": Kind("protofl.payload_transforms", method.PayloadTransformSpec),
     "metric": Kind("protofl.metrics", rounds.MetricSpec),
-    "selection": Kind("protofl.selections", rounds.SelectionSpec),
-    "world": Kind("protofl.worlds", rounds.WorldSpec),
+    "client-sampler": Kind("protofl.client_samplers", rounds.ClientSamplerSpec),
+    "device-model": Kind("protofl.device_models", rounds.DeviceModelSpec),
     "tracker": Kind("protofl.trackers", rounds.TrackerSpec),
     "engine": Kind("protofl.engines", resources.EngineSpec),
     "backend": Kind("protofl.backends", resources.BackendSpec),
@@ -57,7 +57,7 @@ KINDS = {
 }
 
 LOADERS = "protofl.loaders"
-"""The entry-point group of the loaders of recipes and studies, which are files."""
+"""The entry-point group of the loaders of recipes and reproductions, which are files."""
 
 FORMER_NAMES = "protofl.former_names"
 """The entry-point group of removed and renamed plugins: KIND = a dict {former name: (what happened,

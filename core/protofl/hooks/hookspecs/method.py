@@ -3,12 +3,12 @@
 A method is a class with a docstring, an optional nested ``Config``, the declarations ``terms``
 (its loss terms), ``downloads`` and ``uploads`` (the keys that are sent: texts that say what they
 reveal, or `Key` with the shape too; a run refuses other keys, and ``upload_rules`` and
-``download_rules`` list exemptions from the gate's rules), and the hooks that its paper adds;
-`protofl.hooks.plugin.providers` has the defaults. State lives in ``client.state``,
+``download_rules`` list exemptions from the rules of payload validation), and the hooks that its
+paper adds; `protofl.hooks.plugin.providers` has the defaults. State lives in ``client.state``,
 ``client.modules``, ``server.state`` and ``server.modules``, never on ``self``. A method that only
 provides hooks for others, such as a defence, lists them: ``donates = ("server_aggregate",)``.
-``native_widths = True`` declares that it takes features of several widths
-(``--feature-dim native``).
+``native_widths = True`` declares that it takes features of several widths (``--feature-dim
+native``).
 
 The six hooks of a round have one provider each; `MERGED_HOOKS` may have further ones. The lifecycle
 hooks are optional, and every method of a run may implement them.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
 
-    from protofl.hooks.views.batch import Batch, Given, Output
+    from protofl.hooks.views.batch import Batch, Constants, Output
     from protofl.hooks.views.client import Client, Learner
     from protofl.hooks.views.run_info import Phase, RunInfo
     from protofl.hooks.views.server import Server
@@ -100,9 +100,9 @@ class MethodSpec:
 
     @hookspec
     def setup_server(self, server: Server) -> Mapping[str, Tensor]:
-        """Prepare the server's state and modules; return the knowledge to start with.
+        """Prepare the server's state and modules; return the global state to start with.
 
-        None: the knowledge starts empty.
+        None: the global state starts empty.
         """
 
     @hookspec
@@ -113,7 +113,7 @@ class MethodSpec:
 
     @hookspec(firstresult=True)
     def download_payload(self, server: Server, client_id: int) -> Payload:
-        """Return what this client downloads, drawn from ``server.knowledge``.
+        """Return what this client downloads, drawn from ``server.global_state``.
 
         Called any number of times, for any client; writes nothing. An empty payload has 0 bytes and
         is not counted. None: an error.
@@ -127,7 +127,7 @@ class MethodSpec:
         """
 
     @hookspec
-    def before_training(self, client: Client) -> Given:
+    def before_training(self, client: Client) -> Constants:
         """Return what ``local_loss`` needs besides the batch and the model, for a whole phase.
 
         A mapping of names to tensors, numbers and strings, or to mappings, lists and tuples of
@@ -138,12 +138,12 @@ class MethodSpec:
 
     @hookspec(firstresult=True)
     def local_loss(
-        self, client: Learner, batch: Batch, output: Output, given: Given
+        self, client: Learner, batch: Batch, output: Output, constants: Constants
     ) -> Mapping[str, Tensor]:
         """Return named scalar terms, already weighted; the engine sums them.
 
-        ``given`` is the return value of the same method's ``before_training``. A loss can read the
-        client's model, options and sizes. It must not use ``.item()``, Python branches on a
+        ``constants`` is the return value of the same method's ``before_training``. A loss can read
+        the client's model, options and sizes. It must not use ``.item()``, Python branches on a
         tensor's value, or random draws; nor a number or tensor from elsewhere that changes, as an
         engine may record the step and replay it. It reads weights only through ``client.features``,
         ``head``, ``module(name)`` and ``parameters()``. Leave out a term whose inputs have not been
@@ -167,7 +167,7 @@ class MethodSpec:
 
     @hookspec
     def check_upload(self, server: Server, client_id: int, upload: Payload) -> str:
-        """Return the fault of an upload that passed the gate's rules, after "client 3 sent".
+        """Return the fault of a validated upload, after "client 3 sent".
 
         None or empty: accepted.
         """
@@ -177,14 +177,14 @@ class MethodSpec:
         """Return the uploads for this round's server hooks.
 
         For defences, which remove or replace suspicious uploads. Runs after
-        `protofl.hooks.hookspecs.method.WrapperSpec.receive_uploads`. None: an error.
+        `protofl.hooks.hookspecs.method.PayloadTransformSpec.receive_uploads`. None: an error.
         """
 
     @hookspec(firstresult=True)
     def server_aggregate(
         self, server: Server, uploads: Mapping[int, Payload]
     ) -> Mapping[str, Tensor]:
-        """Return the keys of ``server.knowledge`` that aggregation changes.
+        """Return the keys of ``server.global_state`` that aggregation changes.
 
         ``uploads`` is in ascending client id. Class-indexed tensors come with ``classes``
         (see `protofl.class_rows`). An empty mapping changes nothing. None: an error.
@@ -192,9 +192,9 @@ class MethodSpec:
 
     @hookspec(firstresult=True)
     def server_train(self, server: Server, uploads: Mapping[int, Payload]) -> Mapping[str, Tensor]:
-        """Return the keys of ``server.knowledge`` that training on the server changes.
+        """Return the keys of ``server.global_state`` that training on the server changes.
 
-        Loop over ``server.epochs(n)``, which a dry step cuts to one. An empty mapping changes
+        Loop over ``server.epochs(n)``, which a dry run cuts to one. An empty mapping changes
         nothing. None: an error.
         """
 
@@ -227,17 +227,17 @@ class MethodSpec:
         """Return further scalars for the record's ``extra``. None: no scalars."""
 
 
-class WrapperSpec:
-    """A wrapper changes payloads between clients and server, for any method.
+class PayloadTransformSpec:
+    """A transform changes payloads between clients and server, for any method.
 
     The payload hooks are pluggy wrappers (``@pf.hookimpl(wrapper=True)``, one ``yield``) that
     change what is sent. The other hooks take the value that they change as an argument. A pair of
     encoding and decoding hooks replaces the payload on the wire. All hooks see the client or server
-    bound to the wrapper, with its own config, state and generators.
+    bound to the transform, with its own config, state and generators.
 
-    Several wrappers first all change the payload, then all encode, both in the order of ``--with``;
-    decoding is in reverse. ``encodes`` declares names that an encoding adds to the payload's:
-    ``{"scale": "…"}`` for ``NAME.scale`` or ``scale``.
+    Several transforms first all change the payload, then all encode, both in the order of
+    ``--with``; decoding is in reverse. ``encodes`` declares names that an encoding adds to the
+    payload's: ``{"scale": "…"}`` for ``NAME.scale`` or ``scale``.
 
     An attack declares ``attack = True``: it requires ``--malicious``, and changes only the payloads
     of clients with ``client.malicious``.

@@ -1,12 +1,13 @@
 """Hooks of model groups, partitioners, data sets, generators, encoders, engines and backends.
 
-`protofl.hooks.hookspecs.rounds` has the hooks of selections, worlds, metrics and trackers.
+`protofl.hooks.hookspecs.rounds` has the hooks of client samplers, device models, metrics and
+trackers.
 
 Every plugin is a class with a docstring (its first line is shown in ``list-plugins``), an
 optional nested ``Config`` and no state on ``self``. A plugin that takes an argument after its name
 (``npz:PATH``, ``torchvision:resnet18,vgg11``) names the Config field for it in ``argument``.
 
-Every plugin, methods and wrappers too, may declare ``requires_hookspec`` (the oldest version of
+Every plugin, methods and transforms too, may declare ``requires_hookspec`` (the oldest version of
 these hooks that it runs with, see `protofl.HOOKSPEC_VERSION`), and ``check_options`` and
 ``check_argument``, the options and the argument under which ``protofl check`` runs it.
 
@@ -37,8 +38,8 @@ class RecipeSpec:
     """Recipes have no hooks: they are files of options (docs/how-to/write-a-recipe.md)."""
 
 
-class StudySpec:
-    """Studies have no hooks: they are TOML files (docs/how-to/write-a-study.md)."""
+class ReproductionSpec:
+    """Reproductions have no hooks: they are TOML files (docs/how-to/write-a-reproduction.md)."""
 
 
 class CommandSpec:
@@ -158,7 +159,7 @@ class GeneratorSpec:
     def outline(self, config: Config, data_dir: Path) -> Outline:
         """Return the generator's sizes without loading it, after cheap checks.
 
-        The dry step calls it in place of ``open_generator``. Without this hook the dry step assumes
+        The dry run calls it in place of ``open_generator``. Without this hook the dry run assumes
         the usual sizes.
 
         Raises:

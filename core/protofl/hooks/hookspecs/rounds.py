@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from protofl.system.options.plugin_options import Config
 
 
-class SelectionSpec:
+class ClientSamplerSpec:
     """Client sampling: the participants of a round.
 
-    A selection may declare ``any_number = True`` if it returns more or fewer clients than
+    A client sampler may declare ``any_number = True`` if it returns more or fewer clients than
     requested, as fixed lists do.
     """
 
@@ -50,14 +50,14 @@ class SelectionSpec:
                 NaN for a client without any. If a hook takes this argument, the losses are recorded
                 (``client_losses``).
             generator: The only source of randomness, of this seed and round.
-            config: The selection's options.
+            config: The client sampler's options.
 
         Raises:
             UsageError: The options can't be met by this run.
         """
 
 
-class WorldSpec:
+class DeviceModelSpec:
     """The devices and the availability of clients in virtual time.
 
     Times are seconds of the run's virtual clock, which starts at 0 in every trial.
@@ -82,7 +82,7 @@ class WorldSpec:
             num_clients: Clients M.
             seed: The trial's seed, for draws that clients share: ``pf.numpy_stream(seed, …)``.
             generator: The client's own source of randomness, of this seed.
-            config: The world's options.
+            config: The device model's options.
 
         Returns:
             ``flops``: floating-point operations per second in training; ``download`` and
@@ -106,7 +106,7 @@ class WorldSpec:
             seconds: The time.
             seed: The trial's seed; draw only from ``pf.numpy_stream(seed, …)``, so that the result
                 depends on the time and not on earlier calls.
-            config: The world's options.
+            config: The device model's options.
 
         Returns:
             [M] bool: True for available clients; [M] float: the time after ``seconds`` at which

@@ -120,15 +120,15 @@ def places_of(wanted: Sequence[str], group: Sequence[Architecture], clients: int
             do=f"list {clients}, or give --clients {len(wanted)}",
         )
     names = [architecture.name for architecture in group]
-    found = []
+    result = []
     for text in wanted:
         number = int(text) if text.isdecimal() and text not in names else -1
         if text not in names and not 0 <= number < len(names):
             listed = ", ".join(f"{n} {name}" for n, name in enumerate(names))
             error = unknown("architecture in --architectures:", text, names)
             raise UsageError(error.what, error.near, f"the group has: {listed}")
-        found.append(names.index(text) if text in names else number)
-    return found
+        result.append(names.index(text) if text in names else number)
+    return result
 
 
 def unset_model(

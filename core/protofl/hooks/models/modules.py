@@ -86,9 +86,9 @@ class CombinedModule(nn.Module):
         )
         self._names = {m: list(own) for m, own in slots.items()}
 
-    def forward(self, function: Callable[..., Any], *given: Any) -> Any:  # noqa: ANN401
+    def forward(self, function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401
         """Call the function."""
-        return function(*given)
+        return function(*arguments)
 
     def modules_of(self) -> dict[str, dict[str, nn.Module]]:
         """Return the methods' modules, {method: {name: module}}."""

@@ -71,8 +71,8 @@ def make_optimizer(
     given = {"momentum": momentum} if kind is torch.optim.SGD else {}
     given |= {} if weight_decay is None else {"weight_decay": weight_decay}
     parts = [{"params": list(parameters), "lr": lr} for parameters, lr in groups]
-    found: Optimizer = kind(parts, **(given | dict(options)))
-    return found
+    result: Optimizer = kind(parts, **(given | dict(options)))
+    return result
 
 
 def optimizer_options(
@@ -257,9 +257,9 @@ def schedule_of(name: str, options: Mapping[str, Any]) -> Schedule:
     """
     kind = SCHEDULES[name]
     try:
-        found = parse_config(kind, dict(options), "schedule")
+        result = parse_config(kind, dict(options), "schedule")
     except UsageError as error:
         error.do = f"--lr-schedule {name} has: {', '.join(option_names(kind))}"
         raise
-    assert isinstance(found, Schedule)
-    return found
+    assert isinstance(result, Schedule)
+    return result

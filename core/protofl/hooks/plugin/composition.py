@@ -1,6 +1,6 @@
 """Composition: the provider of each hook of a run, and the calls of hooks.
 
-pluggy calls the hooks of a round with the wrappers around them. Each hook sees a client or server
+pluggy calls the hooks of a round with the transforms around them. Each hook sees a client or server
 that is bound to its own method: its options, state, modules and generators. ``local_loss`` runs for
 every batch, so it is a plain callable.
 """
@@ -23,7 +23,7 @@ from protofl.hooks.plugin.providers import Baseline, HookWrapper, MergedProvider
 from protofl.hooks.transport.encoding import Codec, coding_of
 from protofl.hooks.transport.return_values import expect_returned
 from protofl.hooks.transport.rules import Declarations
-from protofl.hooks.views.batch import Given
+from protofl.hooks.views.batch import Constants
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.run_info import Phase, RunInfo
 from protofl.hooks.wire.keys import Keys
@@ -42,7 +42,7 @@ class Composition:
         use: {hook: method} that replaces the main method as provider.
         add: Loss terms ``METHOD.TERM`` to add, and further providers ``HOOK=METHOD``.
         drop: Loss terms (``TERM`` or ``METHOD.TERM``) to leave out of the sum.
-        wrappers: Wrapper plugins, in the order in which they change a payload.
+        transforms: Transform plugins, in the order in which they change a payload.
 
     Raises:
         UsageError: A name is unknown, an added term or provider is in the composition already, a
@@ -59,7 +59,7 @@ class Composition:
         use: Mapping[str, str] | None = None,
         add: list[str] | None = None,
         drop: list[str] | None = None,
-        wrappers: list[str] | None = None,
+        transforms: list[str] | None = None,
     ) -> None:
         options = dict(options or {})
         self.main = method
@@ -83,10 +83,10 @@ class Composition:
             [text for text in add or [] if "=" not in text],
             drop or [],
         )
-        for name in wrappers or []:
-            self._join("wrapper", name)
+        for name in transforms or []:
+            self._join("payload-transform", name)
         if unused := [name for name in options if name not in self.members]:
-            do = "NAME in --set NAME.KEY=VALUE is a method or wrapper of the run, or a kind"
+            do = "NAME in --set NAME.KEY=VALUE is a method or transform of the run, or a kind"
             raise unknown("plugin in --set", unused[0], self.members, do)
         self.keys = Keys.of({name: member.plugin for name, member in self.members.items()})
         self.upload, self.download = (self._codec(name) for name in ("upload", "download"))
@@ -104,7 +104,7 @@ class Composition:
             options = dict(self._options.get(name, {}))
             self.members[name] = Member(self._registry, kind, name, options)
         elif self.members[name].kind != kind:
-            raise UsageError(f"{name!r} can't be both a method and a wrapper of one run")
+            raise UsageError(f"{name!r} can't be both a method and a transform of one run")
         return self.members[name]
 
     def _add_provider(self, hook: str, method: str) -> None:
@@ -125,7 +125,7 @@ class Composition:
         return sides | {"client" for term in self.terms if term.method == method}
 
     def _caller(self, hook: str) -> pluggy.HookCaller:
-        """Return a round hook of pluggy: its providers, and the wrappers, the first innermost."""
+        """Return a round hook of pluggy: its providers, and the transforms, the first innermost."""
         manager = pluggy.PluginManager("protofl")
         manager.add_hookspecs(MethodSpec)
         provider = self.provider(hook)
@@ -133,7 +133,7 @@ class Composition:
         makers = [self.members[name] for name in self.makers(hook)]
         merged = MergedProviders({m.name: m.call for m in makers if hook in m.hooks})
         manager.register(merged if hook in self.beside else one)
-        around = [member for member in self.wrappers if hook in member.hooks]
+        around = [member for member in self.transforms if hook in member.hooks]
         if around:
             manager.register(HookWrapper(" and ".join(self.makers(hook))))
         for member in around:
@@ -142,8 +142,8 @@ class Composition:
         return caller
 
     def _codec(self, direction: str) -> Codec:
-        """Return the encodings of the wrappers in one direction."""
-        calls = [(m, partial(self._called, m)) for m in self.wrappers]
+        """Return the encodings of the transforms in one direction."""
+        calls = [(m, partial(self._called, m)) for m in self.transforms]
         return Codec(direction, (coding_of(direction, m.name, m.plugin, call) for m, call in calls))
 
     def watched(self, watch: Watch) -> Composition:
@@ -174,19 +174,19 @@ class Composition:
         given = bound_to(owner, arguments)
 
         def do() -> Any:  # noqa: ANN401
-            found = self._callers[hook](**given)
-            expect_returned(hook, " and ".join(self.makers(hook)), found, given)
-            return found
+            result = self._callers[hook](**given)
+            expect_returned(hook, " and ".join(self.makers(hook)), result, given)
+            return result
 
         return self._watch.call(owner, hook, given, do)
 
     def declarations(self, hook: str) -> Declarations:
         """Return the declarations of all plugins that make a payload, for a payload hook.
 
-        A download comes from the knowledge, which all methods of the run change.
+        A download comes from the global state, which all methods of the run change.
         """
         makers = [self.members[name] for name in self.makers(hook)]
-        others = [m for m in self.wrappers if hook in m.hooks]
+        others = [m for m in self.transforms if hook in m.hooks]
         if hook == "download_payload":
             others += [m for m in self.methods if m not in makers]
         providers, further = ([(m.name, m.plugin) for m in ms] for ms in (makers, others))
@@ -198,15 +198,15 @@ class Composition:
         name: str,
         value: Any,  # noqa: ANN401 - as the hook says
         expect: Callable[[str, Any, Any], None] = lambda who, found, before: None,
-        **given: Any,  # noqa: ANN401
+        **arguments: Any,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401
-        """Pass a value through a hook of all wrappers, in the order of ``--with``, then of methods.
+        """Pass a value through a hook of all transforms (in the order of ``--with``), then methods.
 
         ``expect`` checks each result; its arguments are ``NAME.HOOK``, the result, and the value.
         """
-        wrappers = [m for m in self.wrappers if hook in m.hooks]
-        for member in (*wrappers, *self._callees.get(hook, ())):
-            found = self._called(member, hook, **{name: value}, **given)
+        transforms = [m for m in self.transforms if hook in m.hooks]
+        for member in (*transforms, *self._callees.get(hook, ())):
+            found = self._called(member, hook, **{name: value}, **arguments)
             if found is None:
                 raise RunFailure(f"{member.name}.{hook} returned nothing", do=f"return the {name}")
             expect(f"{member.name}.{hook}", found, value)
@@ -214,9 +214,9 @@ class Composition:
         return value
 
     @property
-    def wrappers(self) -> list[Member]:
-        """The wrappers, in the order of ``--with``."""
-        return [m for m in self.members.values() if m.kind == "wrapper"]
+    def transforms(self) -> list[Member]:
+        """The transforms, in the order of ``--with``."""
+        return [m for m in self.members.values() if m.kind == "payload-transform"]
 
     @property
     def methods(self) -> list[Member]:
@@ -256,25 +256,25 @@ class Composition:
 
     @property
     def configs(self) -> dict[str, Config]:
-        """The options of every method and wrapper, as hooks see them."""
+        """The options of every method and transform, as hooks see them."""
         return self._watch.options({name: m.config for name, m in self.members.items()})
 
     def terms_of(self, phase: Phase) -> list[Term]:
         """Return the terms that a phase trains."""
         return [term for term in self.terms if term.is_trained(phase)]
 
-    def loss(self, client: Client, given: Mapping[str, Given], phase: Phase) -> Loss:
+    def loss(self, client: Client, constants: Mapping[str, Constants], phase: Phase) -> Loss:
         """Return the local loss of one client.
 
         Args:
             client: The client, bound to any method.
-            given: The return value of each method's ``before_training``.
+            constants: The return value of each method's ``before_training``.
             phase: The phase that is trained.
         """
         sources = []
         trained = self.terms_of(phase)
         for method in dict.fromkeys(term.method for term in trained):
             labels = {t.name: t.label for t in trained if t.method == method}
-            source = self.members[method].loss(client, labels, given.get(method))
+            source = self.members[method].loss(client, labels, constants.get(method))
             sources.append(self._watch.loss(source))
         return Loss(sources)

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from protofl.errors import RunFailure
 from protofl.hooks.models.architecture import SplitModel
 from protofl.hooks.transport.return_values import description, expect_terms
-from protofl.hooks.views.batch import Batch, Given, Output, PerStep
+from protofl.hooks.views.batch import Batch, Constants, Output, PerStep
 from protofl.hooks.views.client import Learner
 
 
@@ -28,7 +28,7 @@ class LossSource:
         learner: The client as the loss sees it.
         labels: {term: label} of the terms in the sum.
         declared: All terms that the method declares.
-        given: The return value of its `before_training`.
+        constants: The return value of its `before_training`.
     """
 
     method: str
@@ -37,7 +37,7 @@ class LossSource:
     learner: Learner
     labels: Mapping[str, str]
     declared: frozenset[str]
-    given: Given
+    constants: Constants
 
 
 class Loss:
@@ -45,29 +45,29 @@ class Loss:
 
     def __init__(self, sources: list[LossSource]) -> None:
         self._sources = sources
-        self._given = {s.method: s.given for s in sources}
+        self._constants = {s.method: s.constants for s in sources}
         self._drawn = {
-            method: given
-            for method, given in self._given.items()
-            if any(isinstance(leaf, PerStep) for leaf in tree_leaves(given))
+            method: constants
+            for method, constants in self._constants.items()
+            if any(isinstance(leaf, PerStep) for leaf in tree_leaves(constants))
         }
 
     def __call__(self, batch: Batch, output: Output, step: int) -> dict[str, Tensor]:
         """Return the terms of one batch in the sum, by their labels."""
-        return self.terms(batch, output, self.given(step))
+        return self.terms(batch, output, self.constants(step))
 
     @property
     def kind(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """The methods and labels that identify the composition of a loss."""
         return tuple((s.method, tuple(s.labels.values())) for s in self._sources)
 
-    def given(self, step: int) -> dict[str, Given]:
-        """Return each method's ``given`` in a step, {method: tree of tensors}."""
+    def constants(self, step: int) -> dict[str, Constants]:
+        """Return each method's ``constants`` in a step, {method: tree of tensors}."""
         rows = {
-            method: tree_map_only(PerStep, lambda p: p.rows[step], given)
-            for method, given in self._drawn.items()
+            method: tree_map_only(PerStep, lambda p: p.rows[step], constants)
+            for method, constants in self._drawn.items()
         }
-        return self._given | rows
+        return self._constants | rows
 
     def on(self, model: SplitModel, modules: Mapping[str, Mapping[str, nn.Module]]) -> Loss:
         """Return the same loss with another model and {method: modules}."""
@@ -78,8 +78,10 @@ class Loss:
             ]
         )
 
-    def terms(self, batch: Batch, output: Output, given: Mapping[str, Given]) -> dict[str, Tensor]:
-        """Return the terms of one batch, with each method's ``given``.
+    def terms(
+        self, batch: Batch, output: Output, constants: Mapping[str, Constants]
+    ) -> dict[str, Tensor]:
+        """Return the terms of one batch, with each method's ``constants``.
 
         Raises:
             RunFailure: A hook returned invalid terms, or no hook returned a term.
@@ -90,7 +92,7 @@ class Loss:
                 "client": source.learner,
                 "batch": batch,
                 "output": output,
-                "given": given[source.method],
+                "constants": constants[source.method],
             }
             found = source.function(*[seen[a] for a in source.arguments])
             expect_terms(source.method, found, source.declared)
@@ -103,20 +105,20 @@ class Loss:
         return terms
 
 
-def checked_given(given: object, method: str, steps: int) -> Given:
+def checked_constants(constants: object, method: str, steps: int) -> Constants:
     """Check the return value of a ``before_training``, and return it.
 
     Raises:
         RunFailure: The value is not a mapping, holds a type that engines can't pass on, or a
             `per_step` tensor has another number of rows than there are steps.
     """
-    if given is None:
+    if constants is None:
         return {}
     hook = f"{method}.before_training"
-    if not isinstance(given, Mapping):
+    if not isinstance(constants, Mapping):
         do = "return a mapping, {'name': tensor}, or {}"
-        raise RunFailure(f"{hook} returned {description(given)}", do=do)
-    for name, part in given.items():
+        raise RunFailure(f"{hook} returned {description(constants)}", do=do)
+    for name, part in constants.items():
         for leaf in tree_leaves(part):
             if isinstance(leaf, PerStep):
                 if leaf.rows.dim() == 0 or len(leaf.rows) != steps:
@@ -129,21 +131,21 @@ def checked_given(given: object, method: str, steps: int) -> Given:
                     do="return tensors, numbers and strings, in mappings, lists and tuples; "
                     "modules go to client.add_module",
                 )
-    return given
+    return constants
 
 
-def on_device(given: Given, device: torch.device) -> Given:
+def on_device(constants: Constants, device: torch.device) -> Constants:
     """Return the same tree with all of its tensors on a device.
 
     A CPU tensor without dimensions works in most operations on a GPU, but a recorded step keeps
     its value, and clients' tensors cannot be stacked.
     """
-    moved: Given = tree_map_only(Tensor, lambda tensor: tensor.to(device), given)
+    moved: Constants = tree_map_only(Tensor, lambda tensor: tensor.to(device), constants)
     return tree_map_only(PerStep, lambda rows: PerStep(rows.rows.to(device)), moved)  # type: ignore[no-any-return]
 
 
 class Watch:
-    """Calls hooks; the dry step's watch also checks what they do."""
+    """Calls hooks; the dry run's watch also checks what they do."""
 
     def call(
         self, method: str, hook: str, arguments: Mapping[str, Any], do: Callable[[], Any]

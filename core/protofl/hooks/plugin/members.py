@@ -11,7 +11,7 @@ from typing import Any
 from protofl.errors import Overtime, RunFailure, UsageError, ends_hook, error_text, unknown
 from protofl.hooks.discovery.kinds import hooks_of
 from protofl.hooks.discovery.registry import Registry
-from protofl.hooks.plugin.loss import LossSource, checked_given, on_device
+from protofl.hooks.plugin.loss import LossSource, checked_constants, on_device
 from protofl.hooks.plugin.providers import Baseline
 from protofl.hooks.transport.return_values import expect_returned
 from protofl.hooks.views.client import Client
@@ -62,18 +62,18 @@ class Choice:
         """Return the same choice with an instance of its own."""
         return Choice(self.kind, self.name, self.plugin, self.config, self.argument)
 
-    def bound(self, hook: str, **given: Any) -> Callable[[], Any]:  # noqa: ANN401
+    def bound(self, hook: str, **arguments: Any) -> Callable[[], Any]:  # noqa: ANN401
         """Return a hook with the arguments that it takes, its options among them."""
         function = getattr(self.instance, hook)
-        given["config"] = self.config
+        arguments["config"] = self.config
         if hook not in self._arguments:  # signatures are slow, and some hooks run at every step
             self._arguments[hook] = (*inspect.signature(function).parameters,)
-        return partial(function, **{name: given[name] for name in self._arguments[hook]})
+        return partial(function, **{name: arguments[name] for name in self._arguments[hook]})
 
-    def call(self, hook: str, **given: Any) -> Any:  # noqa: ANN401 - as the hook says
+    def call(self, hook: str, **arguments: Any) -> Any:  # noqa: ANN401 - as the hook says
         """Call a hook (see `bound`); return None if the plugin does not implement it."""
         try:
-            return self.bound(hook, **given)() if hook in self.hooks else None
+            return self.bound(hook, **arguments)() if hook in self.hooks else None
         except BaseException as end:
             if isinstance(end, (Exception, Overtime)) or not ends_hook(end):
                 raise
@@ -117,13 +117,13 @@ def choose_several(
     Args:
         registry: The installed plugins.
         settings: The options of a run.
-        members: Its methods and wrappers by name.
+        members: Its methods and transforms by name.
 
     Raises:
         UsageError: A name is unknown, or another plugin of the run has the same name.
     """
     owners = {name: member.kind for name, member in members.items()}
-    found: dict[str, Choice] = {}
+    result: dict[str, Choice] = {}
     for option, kind in SEVERAL.items():
         for name in settings[option]:
             if name in owners:
@@ -131,9 +131,9 @@ def choose_several(
                     f"--{option} {name}: the run has a {owners[name]} of the same name",
                     do=f"block the {kind} (--block {kind}/{name}), or leave it out",
                 )
-            found[f"{kind}/{name}"] = choose(registry, kind, name, settings["options"].get(name))
+            result[f"{kind}/{name}"] = choose(registry, kind, name, settings["options"].get(name))
         owners |= dict.fromkeys(settings[option], kind)
-    return found
+    return result
 
 
 def plugins_of_kinds(choices: Mapping[str, Choice], *kinds: str) -> list[Choice]:
@@ -145,19 +145,19 @@ _VIEWS = ("client", "server")
 
 
 class Member(Choice):
-    """A method or a wrapper of the composition."""
+    """A method or a transform of the composition."""
 
     def __init__(self, registry: Registry, kind: str, name: str, options: dict[str, Any]) -> None:
         plugin = registry.load(kind, name)
         config = parse_config(getattr(plugin, "Config", Config), options, name)
         super().__init__(kind, name, plugin, config)
 
-    def call(self, hook: str, **given: Any) -> Any:  # noqa: ANN401 - as the hook says
+    def call(self, hook: str, **arguments: Any) -> Any:  # noqa: ANN401 - as the hook says
         """Call a hook with the client or the server bound to this plugin."""
-        found = super().call(hook, **bound_to(self.name, given))
+        result = super().call(hook, **bound_to(self.name, arguments))
         if self.kind == "method":
-            expect_returned(hook, self.name, found, given)
-        return found
+            expect_returned(hook, self.name, result, arguments)
+        return result
 
     @property
     def terms(self) -> dict[str, str]:
@@ -178,13 +178,13 @@ class Member(Choice):
             values = self.config.model_dump() | changes
             self.config = parse_config(type(self.config), values, self.name)
 
-    def loss(self, client: Client, labels: Mapping[str, str], given: object) -> LossSource:
-        """Return its loss on a client. Tensors of ``given`` move to the client's device.
+    def loss(self, client: Client, labels: Mapping[str, str], constants: object) -> LossSource:
+        """Return its loss on a client. Tensors of ``constants`` move to the client's device.
 
         Args:
             client: The client, bound to any method.
             labels: {term: label} of the terms in the sum.
-            given: The return value of its ``before_training``.
+            constants: The return value of its ``before_training``.
         """
         own = "local_loss" in self.hooks
         function = self.instance.local_loss if own else Baseline().local_loss
@@ -195,7 +195,7 @@ class Member(Choice):
             client.bound_to(self.name).learner(),
             labels,
             frozenset(self.terms),
-            on_device(checked_given(given, self.name, client.steps), client.device),
+            on_device(checked_constants(constants, self.name, client.steps), client.device),
         )
 
 

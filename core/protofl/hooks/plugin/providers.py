@@ -1,4 +1,4 @@
-"""Providers of a hook: the defaults, several methods with merged results, and wrappers."""
+"""Providers of a hook: the defaults, several methods with merged results, and transforms."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def merge_payloads(parts: Mapping[str, Mapping[str, Tensor]]) -> Payload:
     Raises:
         SentTwice: Two methods send different tensors under the same name.
     """
-    found, owners = Payload(), dict[str, str]()
+    result, owners = Payload(), dict[str, str]()
     for owner, tensors in parts.items():
-        for name, tensor in _beside(found, tensors).items():
-            same = name in SHARED and name in found and _equal(found[name], tensor)
-            if name in found and not same:
+        for name, tensor in _beside(result, tensors).items():
+            same = name in SHARED and name in result and _equal(result[name], tensor)
+            if name in result and not same:
                 raise SentTwice(name, owners[name], owner)
-            found[name], owners[name] = tensor, owner
-    return found
+            result[name], owners[name] = tensor, owner
+    return result
 
 
 def _beside(found: Payload, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -99,11 +99,11 @@ Call = Callable[..., Any]
 
 
 class HookWrapper:
-    """A wrapper: its hooks see a client or server that is bound to it.
+    """A transform: its hooks see a client or server that is bound to it.
 
     Args:
-        name: The wrapper, for errors; for the innermost the methods inside it.
-        call: Calls the wrapper's hooks; by default what is inside is only checked.
+        name: The transform, for errors; for the innermost the methods inside it.
+        call: Calls the transform's hooks; by default what is inside is only checked.
     """
 
     def __init__(self, name: str, call: Call | None = None) -> None:
@@ -111,21 +111,21 @@ class HookWrapper:
 
     @hookimpl(wrapper=True)
     def upload_payload(self, client: Client) -> Generator[None, Any, Any]:
-        """Call the wrapper's hook."""
+        """Call the transform's hook."""
         return (yield from self._checked("upload_payload", client=client))
 
     @hookimpl(wrapper=True)
     def download_payload(self, server: Server, client_id: int) -> Generator[None, Any, Any]:
-        """Call the wrapper's hook."""
+        """Call the transform's hook."""
         return (yield from self._checked("download_payload", server=server, client_id=client_id))
 
-    def _checked(self, hook: str, **given: Any) -> Generator[None, Any, Any]:  # noqa: ANN401
-        found = yield from self._call(hook, **given)
-        expect_returned(hook, self._name, found, given)
-        return found
+    def _checked(self, hook: str, **arguments: Any) -> Generator[None, Any, Any]:  # noqa: ANN401
+        result = yield from self._call(hook, **arguments)
+        expect_returned(hook, self._name, result, arguments)
+        return result
 
 
-def _inside(hook: str, **given: Any) -> Generator[None, Any, Any]:  # noqa: ANN401
+def _inside(hook: str, **arguments: Any) -> Generator[None, Any, Any]:  # noqa: ANN401
     return (yield)
 
 

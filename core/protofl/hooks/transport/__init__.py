@@ -1,1 +1,1 @@
-"""Transport of payloads: encodings, and the gate's checks before a hook sees a payload."""
+"""Transport of payloads: encodings, and validation before a hook sees a payload."""

@@ -25,9 +25,9 @@ class ContentRules:
 
     Args:
         num_classes: C.
-        public: Public samples; None if their number is not checked (the dry step takes fewer).
+        public: Public samples; None if their number is not checked (the dry run takes fewer).
         declared: The declarations, with exemptions from the rules.
-        codec: The encodings of the wrappers.
+        codec: The encodings of the transforms.
         limit: Largest decoded size in bytes.
         bound: The largest |x| of a floating-point tensor.
     """
@@ -50,7 +50,7 @@ class ContentRules:
         """Check the header of a payload, without comparing it with other payloads.
 
         Returns:
-            The header of the payload first, then, if it is encoded, of each wrapper's output.
+            The header of the payload first, then, if it is encoded, of each transform's output.
 
         Raises:
             Fault: The bytes are not a payload, or break a rule.
@@ -189,10 +189,10 @@ def _check_counts(name: str, tensor: Tensor) -> None:
 
 
 class ReplacedUploads:
-    """Checks uploads that a wrapper or a defence returned in place of others.
+    """Checks uploads that a transform or a defence returned in place of others.
 
-    Their contents follow the gate's rules, except ``--upload-bound``, which concerns clients. Each
-    tensor has the name and type of a received one, or names the classes of its rows.
+    Their contents follow the rules of payload validation, except ``--upload-bound``, which concerns
+    clients. Each tensor has the name and type of a received one, or names the classes of its rows.
 
     Args:
         info: The run.

@@ -1,7 +1,7 @@
-"""Encodings: wrappers encode payloads and describe the original tensors by forms.
+"""Encodings: transforms encode payloads and describe the original tensors by forms.
 
 A form holds the names, types and shapes of the encoded tensors. A receiver checks the form by the
-gate's rules before it decodes anything.
+rules of payload validation before it decodes anything.
 """
 
 from __future__ import annotations
@@ -113,10 +113,10 @@ def _form(row: object) -> Form:
 
 @dataclass(frozen=True)
 class Coding:
-    """The two sides of a wrapper in one direction.
+    """The two sides of a transform in one direction.
 
     Attributes:
-        name: The wrapper.
+        name: The transform.
         encode: Its ``encode_…``, with the hook's arguments.
         decode: Its ``decode_…``.
         parts: Names that it declares to add to those of the payload.
@@ -136,16 +136,16 @@ class Coding:
 
 
 def coding_of(direction: str, name: str, plugin: Any, call: Callable[..., Any]) -> Coding | None:  # noqa: ANN401 - a plugin's class
-    """Return the two sides of a wrapper, or None.
+    """Return the two sides of a transform, or None.
 
     Args:
         direction: ``upload`` or ``download``.
-        name: The wrapper.
+        name: The transform.
         plugin: Its class.
-        call: Calls a hook of the wrapper by its name, with the hook's arguments.
+        call: Calls a hook of the transform by its name, with the hook's arguments.
 
     Raises:
-        UsageError: The wrapper has one side only.
+        UsageError: The transform has one side only.
     """
     sides = [f"{side}_{direction}" for side in ("encode", "decode")]
     lacks = [hook for hook in sides if not hasattr(plugin, hook)]
@@ -153,18 +153,18 @@ def coding_of(direction: str, name: str, plugin: Any, call: Callable[..., Any]) 
         return None
     if lacks:
         do = f"write {lacks[0]}: each side needs the other"
-        raise UsageError(f"wrapper {name!r} lacks {lacks[0]}", do=do)
+        raise UsageError(f"transform {name!r} lacks {lacks[0]}", do=do)
     each = "client_id" in inspect.signature(getattr(plugin, sides[0])).parameters
     encode, decode = (partial(call, hook) for hook in sides)
     return Coding(name, encode, decode, getattr(plugin, "encodes", {}), each)
 
 
 class Codec:
-    """The encodings of one direction; without wrappers it changes nothing.
+    """The encodings of one direction; without transforms it changes nothing.
 
     Args:
         direction: ``upload`` or ``download``.
-        codings: The wrappers' encodings, in the order of ``--with``.
+        codings: The transforms' encodings, in the order of ``--with``.
 
     Attributes:
         direction: The direction.
@@ -185,7 +185,7 @@ class Codec:
             **sender: The hooks' further arguments: ``client``, or ``server, client_id``.
 
         Raises:
-            RunFailure: A wrapper failed, or returned undeclared names.
+            RunFailure: A transform failed, or returned undeclared names.
         """
         if not (payload and self.codings):
             return payload.floats, payload.to_bytes()
@@ -198,13 +198,13 @@ class Codec:
                 for name in payload:
                     if not coding.covers(name, forms[-1]):
                         part = name.rpartition(".")[2]
-                        do = f"declare it in the wrapper: encodes = {{{part!r}: 'what it is'}}"
+                        do = f"declare it in the transform: encodes = {{{part!r}: 'what it is'}}"
                         raise RunFailure(f"it made {name!r}, which it does not declare", do=do)
                 forms.append(form_of(payload))
         return payload.floats, payload.to_bytes({KEY: write_forms(forms)})
 
     def forms(self, blob: bytes, wire: Form, limit: float = math.inf) -> list[Form]:
-        """Return the forms of the payload and of the output of each wrapper.
+        """Return the forms of the payload and of the output of each transform.
 
         Args:
             blob: The received bytes; their own header has been checked.
@@ -239,7 +239,7 @@ class Codec:
             **receiver: The hooks' further arguments: ``client``, or ``server, client_id``.
 
         Raises:
-            Fault: A wrapper can't decode the payload, or returns another form than declared.
+            Fault: A transform can't decode the payload, or returns another form than declared.
         """
         bad = wire.nonfinite() if len(forms) > 1 else None
         if bad is not None:

@@ -57,10 +57,10 @@ def unusual_norms(uploads: Mapping[int, Mapping[str, Tensor]]) -> dict[int, Faul
         uploads: {client: upload}, checked one by one.
     """
     squares = {client: _squares(upload) for client, upload in uploads.items()}
-    parts = {client: _by_part(found) for client, found in squares.items()}
+    parts = {client: _by_part(result) for client, result in squares.items()}
     usual_parts = _medians(parts.values())
-    usual = _medians({k: _norm(*v) for k, v in found.items()} for found in squares.values())
-    found: dict[int, Fault] = {}
+    usual = _medians({k: _norm(*v) for k, v in result.items()} for result in squares.values())
+    result: dict[int, Fault] = {}
     for client, tensors in squares.items():
         pairs = [
             (part, norm, usual_parts[part], OTHERS)
@@ -77,8 +77,8 @@ def unusual_norms(uploads: Mapping[int, Mapping[str, Tensor]]) -> dict[int, Faul
             if base and norm > ratio * base:
                 shown = f"{name}*" if name.endswith("/") else name
                 words = f"of norm {norm:.3g} per number, {norm / base:.3g} times the usual one"
-                found.setdefault(client, Fault(shown, "norm", words))
-    return found
+                result.setdefault(client, Fault(shown, "norm", words))
+    return result
 
 
 def _squares(upload: Mapping[str, Tensor]) -> dict[str, tuple[float, int]]:

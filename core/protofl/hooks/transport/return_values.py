@@ -19,7 +19,7 @@ PAYLOADS = ("upload_payload", "download_payload")
 """Hooks that return a payload."""
 
 UPDATES = ("server_aggregate", "server_train", "setup_server")
-"""Hooks that return changes of the server's knowledge."""
+"""Hooks that return changes of the server's global state."""
 
 BEFORE = ("phases", "requires", "resolve", "run_defaults")
 """Hooks that are called before a run starts."""
@@ -85,7 +85,7 @@ def expect_returned(hook: str, owner: str, found: Any, given: Mapping[str, Any])
 
     Args:
         hook: The hook.
-        owner: The method, and its wrappers.
+        owner: The method, and its transforms.
         found: The return value.
         given: The arguments of the call.
 

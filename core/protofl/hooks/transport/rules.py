@@ -1,4 +1,4 @@
-"""Rules of the gate: their names, declared exemptions, faults, and checks of hosts' replies."""
+"""Rules of payload validation: names, exemptions, faults, and checks of hosts' replies."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ RULES = {
     "format": "a payload is safetensors bytes without gaps, each name once",
     "size": "a payload has at most as many bytes as --upload-limit allows, sent and decoded",
     "encoding": "an encoded payload can be decoded to its form",
-    "names": "its keys are those of the dry step, or declared in the method's uploads or downloads",
-    "missing": "it has the keys that the dry step's had and the others of the round have",
+    "names": "its keys are those of the dry run, or declared in the method's uploads or downloads",
+    "missing": "it has the keys that the dry run's had and the others of the round have",
     "dtype": "each key has one type",
     "shape": "each key has one shape; the number of rows by class may differ",
     "classes": "classes are int64, each once, from 0 to C-1",
@@ -197,7 +197,7 @@ class Declarations:
 def _exemptions(owner: str, attribute: str, rules: object) -> dict[str, Mapping[str, int]]:
     if not isinstance(rules, Mapping):
         raise UsageError(f"{attribute} of {owner} is not a mapping of names to words")
-    found: dict[str, Mapping[str, int]] = {}
+    result: dict[str, Mapping[str, int]] = {}
     for name, text in rules.items():
         words = {w: int(n or 0) for w, n in re.findall(r"(\S+)(?:\s+(-?\d+))?", str(text))}
         for word, number in words.items():
@@ -205,8 +205,8 @@ def _exemptions(owner: str, attribute: str, rules: object) -> dict[str, Mapping[
                 raise unknown(f"word in {attribute} of {owner}:", word, WORDS)
             if not {"several": number >= 0, "varies": number < 0}.get(word, number == 0):
                 raise UsageError(f"{attribute} of {owner}: {name!r} is {text!r}", WORDS[word])
-        found[starred(name)] = words
-    return found
+        result[starred(name)] = words
+    return result
 
 
 Count = Annotated[int, Field(strict=True, ge=0, le=SAMPLES)]

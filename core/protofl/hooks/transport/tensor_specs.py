@@ -55,11 +55,11 @@ class Spec:
     @classmethod
     def parse(cls, text: str) -> Spec:
         """Parse the text of a spec, as ``str`` writes it."""
-        found = _TEXT.fullmatch(text)
-        assert found, text
-        sizes = [part for part in found[2].split(", ") if part]
+        match = _TEXT.fullmatch(text)
+        assert match, text
+        sizes = [part for part in match[2].split(", ") if part]
         dims = tuple(None if part == "*" else int(part) for part in sizes)
-        return cls(found[1], dims, bool(found[3]))
+        return cls(match[1], dims, bool(match[3]))
 
     def __str__(self) -> str:
         return f"{self.words}{'?' * self.optional}"
@@ -120,13 +120,13 @@ def check_ranks(header: Header, declared: Declarations) -> None:
 class SpecTable:
     """The known specs of keys, by the architecture of the sender.
 
-    Weights of a client's own model or head match its architecture, also if the dry step has not run
+    Weights of a client's own model or head match its architecture, also if the dry run has not run
     the architecture. Any other key has one spec for all architectures if all payloads agree.
 
     Args:
         info: The run.
         declared: The uploads' declarations.
-        state: The table as JSON values: ``tried``, the architectures of the dry step, and
+        state: The table as JSON values: ``tried``, the architectures of the dry run, and
             ``specs``, {architecture: {key: text of a `Spec`}}.
     """
 
@@ -141,11 +141,11 @@ class SpecTable:
 
     @property
     def tried(self) -> bool:
-        """True if the table holds the specs of a dry step."""
+        """True if the table holds the specs of a dry run."""
         return bool(self._tried)
 
     def see(self, architecture: str, header: Header) -> None:
-        """Learn from a payload of the dry step."""
+        """Learn from a payload of the dry run."""
         first = architecture not in self._tried
         if first:
             self._tried.append(architecture)
@@ -175,11 +175,11 @@ class SpecTable:
 
     def find(self, architecture: str, name: str) -> Spec | None:
         """Return the spec of a key for this architecture, or None if unknown."""
-        found = self.of(architecture).get(name) or self._part(architecture, name).get(name)
-        if found is None or not self._info.native:
-            return found
+        result = self.of(architecture).get(name) or self._part(architecture, name).get(name)
+        if result is None or not self._info.native:
+            return result
         width = self._info.feature_dim_of(self._named(architecture))
-        return found.with_width(self._declared.keys.find(name), width)
+        return result.with_width(self._declared.keys.find(name), width)
 
     def _named(self, architecture: str) -> Architecture:
         return next(a for a in self._info.architectures if a.name == architecture)
@@ -210,7 +210,7 @@ class SpecTable:
         return self._expected[architecture]
 
     def _needed(self, architecture: str, part: str) -> Mapping[str, Spec]:
-        """Return expected keys of a part for an architecture that the dry step has not run."""
+        """Return expected keys of a part for an architecture that the dry run has not run."""
         if not self._is_own(part):
             return self._agreed(part)
         for other, specs in self._specs.items():

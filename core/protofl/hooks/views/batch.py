@@ -1,4 +1,4 @@
-"""The arguments of a training step besides the client: batch, output, given tensors."""
+"""The arguments of a training step besides the client: batch, output, constants tensors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Output:
     logits: Tensor
 
 
-Given: TypeAlias = Mapping[str, Any]
+Constants: TypeAlias = Mapping[str, Any]
 """The return value of ``before_training``, an argument of ``local_loss``: tensors by name.
 
 Numbers, strings, None and `per_step` tensors are possible too, and mappings, lists and tuples.

@@ -14,7 +14,13 @@ from protofl.errors import MissingModule, RunFailure, UsageError
 from protofl.hooks.models.architecture import Architecture, SplitModel
 from protofl.hooks.models.modules import ModuleSlot
 from protofl.hooks.views.batch import Batch, Output
-from protofl.hooks.views.records import ClientRecord, ConfigT, Features, MethodView, StatefulView
+from protofl.hooks.views.client_state import (
+    ClientState,
+    ConfigT,
+    Features,
+    MethodView,
+    StatefulView,
+)
 from protofl.hooks.views.run_info import RunInfo
 from protofl.hooks.wire.payload import Payload, class_rows
 from protofl.system.randomness import random_stream
@@ -55,7 +61,7 @@ class Learner(MethodView[ConfigT]):
                 "it sees the batch, the output, the client's model, options and sizes, and the "
                 "return value of before_training",
                 f"return what it needs of {name} from before_training, as "
-                "{'name': tensor}, and read given['name']",
+                "{'name': tensor}, and read constants['name']",
             )
 
     @property
@@ -102,10 +108,10 @@ class Client(Learner[ConfigT], StatefulView):
 
     __slots__ = ("_record",)
 
-    def __init__(self, record: ClientRecord, owner: str) -> None:
+    def __init__(self, record: ClientState, owner: str) -> None:
         config, info = record.configs[owner], record.info
         super().__init__(owner, config, info, record.device, record.model, {})
-        self._record: ClientRecord = record
+        self._record: ClientState = record
 
     def bound_to(self, owner: str) -> Client[Any]:
         """Return the same client as another method of the composition sees it."""
@@ -293,7 +299,7 @@ class Client(Learner[ConfigT], StatefulView):
     def secret_generator(self, purpose: str) -> torch.Generator:
         """Return a CPU generator like `generator`, whose draws the server cannot repeat.
 
-        For wrappers that hide something from the server, which knows the seed. The key has the
+        For transforms that hide something from the server, which knows the seed. The key has the
         secret of the client's host (`Host(plan, secret=…)`); a simulation has none.
         """
         record, secret = self._record, [self._record.secret.hex()] * bool(self._record.secret)

@@ -13,10 +13,10 @@ from protofl.data.batches import Samples, batch_bounds
 from protofl.data.generators import ImageSource, Outline
 from protofl.errors import UsageError
 from protofl.hooks.models.architecture import Architecture, SplitModel
-from protofl.hooks.views.records import ConfigT, MethodView, StatefulView
+from protofl.hooks.views.client_state import ConfigT, MethodView, StatefulView
 from protofl.hooks.views.run_info import Cards, ClientCard
-from protofl.hooks.views.server_record import ServerRecord
-from protofl.hooks.wire.payload import Knowledge
+from protofl.hooks.views.server_state import ServerState
+from protofl.hooks.wire.payload import GlobalState
 from protofl.system.randomness import random_stream
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ class Server(MethodView[ConfigT], StatefulView):
 
     __slots__ = ("_owner", "_record")
 
-    def __init__(self, record: ServerRecord, owner: str) -> None:
+    def __init__(self, record: ServerState, owner: str) -> None:
         super().__init__(record.configs[owner], record.info, record.device)
-        self._record: ServerRecord = record
+        self._record: ServerState = record
         self._owner = owner
 
     def bound_to(self, owner: str) -> Server[Any]:
@@ -54,7 +54,7 @@ class Server(MethodView[ConfigT], StatefulView):
 
     @property
     def dry(self) -> bool:
-        """True in the dry step, whose second round has to be beyond any warm-up."""
+        """True in the dry run, whose second round has to be beyond any warm-up."""
         return self._record.dry
 
     @property
@@ -63,9 +63,9 @@ class Server(MethodView[ConfigT], StatefulView):
         return self._record.lr
 
     @property
-    def knowledge(self) -> Knowledge:
-        """The server's knowledge by wire names. Read only: hooks return changes."""
-        return self._record.knowledge
+    def global_state(self) -> GlobalState:
+        """The server's global state by wire names. Read only: hooks return changes."""
+        return self._record.global_state
 
     @property
     def modules(self) -> dict[str, nn.Module]:
@@ -94,7 +94,7 @@ class Server(MethodView[ConfigT], StatefulView):
     def sample_latents(
         self, count: int, generator: torch.Generator, labels: Tensor | None = None
     ) -> Tensor:
-        """Return valid latent vectors of the image generator, [count, H]; zeros in a dry step.
+        """Return valid latent vectors of the image generator, [count, H]; zeros in a dry run.
 
         Args:
             count: Number of vectors.
@@ -131,7 +131,7 @@ class Server(MethodView[ConfigT], StatefulView):
         return self._record.sums.span(name, "server")
 
     def epochs(self, count: int) -> Iterator[int]:
-        """Count epochs of training on the server; a dry step has one."""
+        """Count epochs of training on the server; a dry run has one."""
         return iter(range(min(count, 1) if self.dry else count))
 
     def batches(self, count: int, generator: torch.Generator) -> Iterator[Tensor]:

@@ -9,17 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from protofl.errors import RunFailure
-from protofl.hooks.views.records import ClientRecord
-from protofl.hooks.views.server_record import ServerRecord
-from protofl.hooks.wire.payload import Knowledge, Payload
+from protofl.hooks.views.client_state import ClientState
+from protofl.hooks.views.server_state import ServerState
+from protofl.hooks.wire.payload import GlobalState, Payload
 from protofl.hooks.wire.weights import load_weights, weight_views
 from protofl.system.files.tensors import Packed, pack_state, unpack_state
 
-GATE = "(gate)"
-"""The key of the gate's specs in the server's state; not a valid plugin name."""
+VALIDATION = "(gate)"
+"""The key of the specs of payload validation in the server's state; not a valid plugin name."""
 
 
-def pack_client(record: ClientRecord, *, received: bool) -> Packed:
+def pack_client(record: ClientState, *, received: bool) -> Packed:
     """Pack a client's weights, trained modules and state, and optionally its download.
 
     The tensors are not copied.
@@ -28,28 +28,30 @@ def pack_client(record: ClientRecord, *, received: bool) -> Packed:
     return pack(_of_client(record), "received", payload, record.state, f"client {record.id}")
 
 
-def unpack_client(record: ClientRecord, packed: Packed) -> None:
+def unpack_client(record: ClientState, packed: Packed) -> None:
     """Copy the result of `pack_client` into a client that has been set up."""
     whose = f"client {record.id}"
     found = unpack(packed, _of_client(record), "received", whose, record.device)
     record.received, record.state = found
 
 
-def pack_server(record: ServerRecord) -> Packed:
-    """Pack the server's knowledge, modules and state, without copies."""
-    state = {**record.state, GATE: record.learned}
-    return pack(_of_server(record), "knowledge", record.knowledge, state, "the server")
+def pack_server(record: ServerState) -> Packed:
+    """Pack the server's global state, modules and state, without copies."""
+    state = {**record.state, VALIDATION: record.learned}
+    return pack(_of_server(record), "global_state", record.global_state, state, "the server")
 
 
-def unpack_server(record: ServerRecord, packed: Packed) -> None:
+def unpack_server(record: ServerState, packed: Packed) -> None:
     """Copy the result of `pack_server` into a server that has been set up."""
     modules, device = _of_server(record), record.device
-    knowledge, record.state = unpack(packed, modules, "knowledge", "the server", device)
-    record.learned = record.state.pop(GATE, {})  # a run of protofl before the gate has none
-    record.knowledge = Knowledge(knowledge)
+    global_state, record.state = unpack(packed, modules, "global_state", "the server", device)
+    record.learned = record.state.pop(
+        VALIDATION, {}
+    )  # a run of protofl before payload validation has none
+    record.global_state = GlobalState(global_state)
 
 
-def _of_server(record: ServerRecord) -> dict[str, nn.Module]:
+def _of_server(record: ServerState) -> dict[str, nn.Module]:
     """Return the modules of all methods by their names in the file."""
     return {
         f"module/{owner}/{name}": module
@@ -58,7 +60,7 @@ def _of_server(record: ServerRecord) -> dict[str, nn.Module]:
     }
 
 
-def _of_client(record: ClientRecord) -> dict[str, nn.Module]:
+def _of_client(record: ClientState) -> dict[str, nn.Module]:
     slots = {f"module/{name}": slot.module for name, slot in record.slots() if slot.train}
     return {"model": record.model, **slots}
 

@@ -1,1 +1,1 @@
-"""Payloads, the server's knowledge, weights, and the names of their keys."""
+"""Payloads, the server's global state, weights, and the names of their keys."""

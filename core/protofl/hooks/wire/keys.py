@@ -1,4 +1,4 @@
-"""Declarations of payload keys: shape, meaning, and how the gate treats the rows.
+"""Declarations of payload keys: shape, meaning, and how payload validation treats the rows.
 
 Each plugin declares its keys; the runtime declares those that it makes or reads itself. The keys of
 a run are the union of both.
@@ -78,13 +78,13 @@ RUNTIME_KEYS: Mapping[str, Key] = {
         "as the buffer", "buffers of that module (BatchNorm statistics), which don't count as "
         "floats; of integer ones an average takes the maximum"),
     "model@ARCHITECTURE/*": Key(
-        "as the parameter", "in the server's knowledge only: weights of one of several "
+        "as the parameter", "in the server's global state only: weights of one of several "
         "architectures; the download strips the suffix"),
 }  # fmt: skip
 """Keys that the runtime makes or reads, by name; words in capitals stand for any name.
 
 `Client.class_prototypes` makes the first three, ``--measure`` reads prototypes and public scores,
-and the gate compares weights with the client's architecture.
+and payload validation compares weights with the client's architecture.
 """
 
 

@@ -108,9 +108,9 @@ class Payload(dict[str, Tensor]):
         bare = [n for n in names if n in chosen.keys() and f"{n}.classes" not in chosen.keys()]
         if bare and "classes" in self.keys():
             chosen["classes"] = self["classes"]
-        found = Payload(weights | chosen)
-        found.holder = self.holder
-        return found
+        result = Payload(weights | chosen)
+        result.holder = self.holder
+        return result
 
     def under(self, prefix: str) -> dict[str, Tensor]:
         """Return the tensors named ``PREFIX/*`` without the prefix."""
@@ -213,10 +213,10 @@ def stack_rows(
     return torch.stack([t for t, _ in tables]), torch.stack([known for _, known in tables])
 
 
-class Knowledge(Payload):
-    """The server's knowledge by wire names; results of server hooks are merged into it."""
+class GlobalState(Payload):
+    """The server's global state by wire names; results of server hooks are merged into it."""
 
-    holder = "the server's knowledge"
+    holder = "the server's global state"
 
     def merge(self, update: Mapping[str, Tensor]) -> None:
         """Merge the changes that a server hook returned.

@@ -190,11 +190,11 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 def unused_path(path: Path) -> Path:
     """Return the first free path of ``PATH``, ``PATH-2``, ``PATH-3`` and so on."""
-    number, found = 1, path
-    while found.exists():
+    number, result = 1, path
+    while result.exists():
         number += 1
-        found = path.with_name(f"{path.name}-{number}")
-    return found
+        result = path.with_name(f"{path.name}-{number}")
+    return result
 
 
 @contextmanager

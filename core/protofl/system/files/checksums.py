@@ -61,14 +61,14 @@ class Check:
     @classmethod
     def of(cls, path: Path, length: int | None = None, *, sync: bool = False) -> Check:
         """Compute the check of a file or its first bytes; ``sync`` writes it to the disk."""
-        found, left = cls(), length
+        result, left = cls(), length
         with open(path, "rb") as file:
             if sync:
                 os.fsync(file.fileno())
             while data := file.read(CHUNK if left is None else min(CHUNK, left)):
-                found = found.plus(data)
+                result = result.plus(data)
                 left = None if left is None else left - len(data)
-        return found
+        return result
 
     def require(self, path: Path, *, grows: bool = False) -> None:
         """Check that a file matches.
@@ -234,7 +234,7 @@ def truncate(path: Path, check: Check) -> None:
         part.write_bytes(kept)
 
 
-class Record(Generic[R]):
+class RowFile(Generic[R]):
     """A file of rows; its owner remembers how much of it counts.
 
     Args:

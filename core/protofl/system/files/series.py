@@ -55,9 +55,9 @@ class Series:
             return {}
         check_plain_file(self._journal)
         *lines, rest = regular_file(self._journal).read_bytes().split(b"\n")
-        found = dict(self._entry(number, line) for number, line in enumerate(lines, 1))
+        result = dict(self._entry(number, line) for number, line in enumerate(lines, 1))
         self._cut = not rest
-        return found
+        return result
 
     _cut = True
     """True if the journal ends with a complete line."""

@@ -168,10 +168,10 @@ def differences(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, tup
 
 def flat(table: Mapping[str, Any], separator: str = ".", prefix: str = "") -> dict[str, Any]:
     """Return nested tables as one with names ``OUTER.INNER``; a list is one value."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, Mapping):
-            found |= flat(value, separator, f"{prefix}{key}{separator}")
+            result |= flat(value, separator, f"{prefix}{key}{separator}")
         else:
-            found[f"{prefix}{key}"] = value
-    return found
+            result[f"{prefix}{key}"] = value
+    return result

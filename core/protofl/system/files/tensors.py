@@ -96,10 +96,10 @@ def strict_json(text: bytes) -> Any:  # noqa: ANN401 - JSON
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    result = dict(pairs)
+    if len(result) < len(pairs):
         raise ValueError("a name occurs twice")
-    return found
+    return result
 
 
 def _entry(name: str, value: Any) -> tuple[Entry, tuple[int, int]]:  # noqa: ANN401 - JSON

@@ -44,14 +44,14 @@ def assignments(flag: str, given: Mapping[str, Any] | Iterable[str], form: str) 
     """
     if isinstance(given, Mapping):
         return dict(given)
-    found = {}
+    result = {}
     for item in text_list(flag, given):
         key, sign, value = item.partition("=")
         key, value = key.strip(), value.strip()
         if not (sign and key and value):
             raise UsageError(f"{flag} {item}: not of the form {form}", do=f"write {flag} {form}")
-        found[key] = value
-    return found
+        result[key] = value
+    return result
 
 
 def text_list(flag: str, given: Any) -> list[str]:  # noqa: ANN401 - it may come from a file
@@ -197,32 +197,32 @@ def parse_options(typed: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
     Raises:
         UsageError: An option has the wrong form.
     """
-    found = {key: value for key, value in typed.items() if value is not None}
-    given = assignments("--set", found.pop("set", ()), "[NAME.]KEY=VALUE")
+    result = {key: value for key, value in typed.items() if value is not None}
+    given = assignments("--set", result.pop("set", ()), "[NAME.]KEY=VALUE")
     if given:
-        nested = expand_set(given, owner or str(found.get("method") or ""))
-        found["options"] = merge_nested(found.get("options", {}), nested)
-    if "with" in found:
-        found["wrappers"] = text_list("--with", found.pop("with"))
-    if "use" in found:
-        found["use"] = assignments("--use", found["use"], "HOOK=METHOD")
-    if "add" in found:
-        found["add"] = [*map(read_addition, text_list("--add", found["add"]))]
-    if "drop" in found:
-        terms = text_list("--drop", found["drop"])
-        found["drop"] = [term.strip().removeprefix("local_loss.") for term in terms]
-    return found
+        nested = expand_set(given, owner or str(result.get("method") or ""))
+        result["options"] = merge_nested(result.get("options", {}), nested)
+    if "with" in result:
+        result["transforms"] = text_list("--with", result.pop("with"))
+    if "use" in result:
+        result["use"] = assignments("--use", result["use"], "HOOK=METHOD")
+    if "add" in result:
+        result["add"] = [*map(read_addition, text_list("--add", result["add"]))]
+    if "drop" in result:
+        terms = text_list("--drop", result["drop"])
+        result["drop"] = [term.strip().removeprefix("local_loss.") for term in terms]
+    return result
 
 
 def as_typed(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return recorded options as typed: loss terms get their hook."""
-    found = dict(values)
+    result = dict(values)
     for key, prefix in (("add", "local_loss="), ("drop", "local_loss.")):
-        if found.get(key) is not None:
-            terms = text_list(f"--{key}", found[key])
+        if result.get(key) is not None:
+            terms = text_list(f"--{key}", result[key])
             whole = {t for t in terms if "=" in t or t.partition(".")[0] == "local_loss"}
-            found[key] = [t if t in whole else prefix + t for t in terms]
-    return found
+            result[key] = [t if t in whole else prefix + t for t in terms]
+    return result
 
 
 RECORD_ONLY = set(
@@ -247,13 +247,13 @@ def options_in(values: Mapping[str, Any]) -> dict[str, Any]:
     their batch size. They keep that minimum, and so their split.
     """
     values = {key.replace("-", "_"): value for key, value in values.items()}
-    found = {key: value for key, value in values.items() if key not in RECORD_ONLY}
-    if isinstance(found.get("options"), Mapping):
-        found["options"] = without_removed(found["options"])
+    result = {key: value for key, value in values.items() if key not in RECORD_ONLY}
+    if isinstance(result.get("options"), Mapping):
+        result["options"] = without_removed(result["options"])
     if _is_run(values) and "split_batch" not in values:
         batch = values.get("batch_size", _BATCH_OF_MINIMUM)
-        found |= {} if batch == _BATCH_OF_MINIMUM else {"split_batch": batch}
-    return found
+        result |= {} if batch == _BATCH_OF_MINIMUM else {"split_batch": batch}
+    return result
 
 
 def _is_run(values: Mapping[str, Any]) -> bool:

@@ -75,12 +75,13 @@ class Settings(Strict):
     participation: float = federation(
         1.0, "Share of clients in a round, ρ", step_time=False, common=True, gt=0, le=1
     )
-    selection: str = federation(
-        "uniform", "Client sampling", metavar="NAME[:PATH]", chooses="selection", step_time=False
+    sampling: str = federation(
+        "uniform", "Client sampling", metavar="NAME[:PATH]",
+        chooses="client-sampler", step_time=False
     )
     participants_from: Path | None = federation(
         None, "Reuse the participants of another run, without clients that dropped out",
-        metavar="RUN", usual="as --selection says", recipe=False
+        metavar="RUN", usual="as --sampling says", recipe=False
     )
     unseen: Share = federation(
         0.0, "Clients that never train and are scored separately: a share or, from 1, a number",
@@ -95,9 +96,9 @@ class Settings(Strict):
         metavar="N[:SHARE][,…]", usual="all from the beginning"
     )
     malicious: float = federation(0.0, "Share of malicious clients", usual="none", ge=0, lt=1)
-    world: str | None = federation(
-        None, "Devices of the clients in virtual time", metavar="NAME[:PATH]", chooses="world",
-        usual="none: no virtual time"
+    devices: str | None = federation(
+        None, "Devices of the clients in virtual time", metavar="NAME[:PATH]",
+        chooses="device-model", usual="none: no virtual time"
     )
     deadline: float | None = federation(
         None, "Virtual seconds of a round after which clients are absent", metavar="SECONDS",
@@ -166,8 +167,8 @@ class Settings(Strict):
 
     # --- composition ---
     options: dict[str, dict[str, Any]] = composition(
-        {}, "Option of the method, of NAME (a donor, wrapper, metric or tracker), or of the "
-        "dataset, partition, models, selection, world, engine, backend, optimizer or schedule",
+        {}, "Option of the method, of NAME (a donor, transform, metric or tracker), or of the "
+        "dataset, partition, models, sampling, devices, engine, backend, optimizer or schedule",
         flag="set", metavar="[NAME.]KEY=VALUE", step_time=False, common=True
     )
     use: dict[str, str] = composition(
@@ -179,9 +180,9 @@ class Settings(Strict):
         metavar="local_loss=METHOD.TERM|HOOK=METHOD", common=True
     )
     drop: list[str] = composition([], "Remove a loss term", metavar="local_loss.TERM", common=True)
-    wrappers: list[str] = composition(
-        [], "Wrapper of payloads; several are applied in order", flag="with", metavar="WRAPPER",
-        chooses="wrapper", common=True
+    transforms: list[str] = composition(
+        [], "Transform of payloads; several are applied in order", flag="with", metavar="TRANSFORM",
+        chooses="payload-transform", common=True
     )
     block: list[str] = composition(
         [], "Ignore a plugin: NAME or KIND/NAME, optionally with @DISTRIBUTION", metavar="NAME",
@@ -273,7 +274,7 @@ class Settings(Strict):
     wait_for_clients: float = record(
         600, "Seconds to wait before a round for --min-clients clients", affects="nothing", ge=0
     )
-    dry_step: bool = record(
+    dry_run: bool = record(
         True, "Check the run with two short rounds before training", affects="nothing", resume=False
     )
     measure: Measures = names([], f"Further figures to record: {', '.join(MEASURES)}")

@@ -30,7 +30,7 @@ CHOOSING = {
 SEVERAL = {
     name: option.chooses
     for name, option in OPTIONS.items()
-    if option.chooses not in ("", "wrapper") and _IS_LIST[name]
+    if option.chooses not in ("", "payload-transform") and _IS_LIST[name]
 }
 """Options that name several plugins of a kind; ``--set`` addresses each plugin by its name."""
 

@@ -118,13 +118,13 @@ class TinyStyleGenerator:
         if classes and labels is None:
             labels = torch.randint(classes, (count,), generator=generator)
         given = labels.to(self._device) if classes and labels is not None else None
-        found: Tensor = self._network.mapping(noise.to(self._device), given)
-        return found
+        result: Tensor = self._network.mapping(noise.to(self._device), given)
+        return result
 
     def images(self, latents: Tensor) -> Tensor:
         """G_s(w)."""
-        found: Tensor = self._network.synthesis(latents.to(self._device).float())
-        return found
+        result: Tensor = self._network.synthesis(latents.to(self._device).float())
+        return result
 
 
 def _unreadable(error: ValueError) -> pf.UsageError:

@@ -89,7 +89,7 @@ def test_kinds_and_their_groups():
         p.label for p in registry.plugins("engine")
     )
     for kind in KINDS:
-        assert kind in ("generator", "recipe", "study", "command") or spec_hooks(kind)
+        assert kind in ("generator", "recipe", "reproduction", "command") or spec_hooks(kind)
     error = error_of(registry.plugins, "metod")
     assert "unknown kind 'metod'" in error.what
     assert "'method'" in error.near
@@ -167,8 +167,8 @@ def test_one_name_in_two_distributions(install):
 
 
 def test_the_same_name_in_two_kinds_is_no_clash(install):
-    install("both", GOOD, {"local": "both_module:Good"}, group="protofl.wrappers")
-    assert Registry().find("wrapper", "local").distribution == "both"
+    install("both", GOOD, {"local": "both_module:Good"}, group="protofl.payload_transforms")
+    assert Registry().find("payload-transform", "local").distribution == "both"
     assert Registry().find("method", "local").distribution == "protofl"
     assert Registry().find("backend", "local").distribution == "protofl"
 
@@ -285,14 +285,14 @@ def test_classes_given_in_the_program():
 
 
 class _Wrapping:
-    """Marks a hook as a wrapper, in a kind of plugin that cannot wrap."""
+    """Marks a hook as a transform, in a kind of plugin that cannot wrap."""
 
     @pf.hookimpl(wrapper=True)
     def train(self, job):
         return (yield)
 
 
-def test_a_wrapper_where_there_is_nothing_to_wrap():
+def test_a_transform_where_there_is_nothing_to_wrap():
     error = error_of(check_class, "engine", "x", _Wrapping)
     assert "engine/x: train is marked as a wrapper" in error.what
     assert "without wrapper=True" in error.do
@@ -320,6 +320,9 @@ def test_a_former_name_says_what_became_of_it(install):
     install("renamed", source, entries, "protofl.former_names")
     error = error_of(Registry().find, "method", "good")
     assert (error.what, error.do) == ("good is now better", "use better")
-    assert error_of(Registry().find, "wrapper", "good").what == "unknown wrapper 'good'"
+    assert (
+        error_of(Registry().find, "payload-transform", "good").what
+        == "unknown payload-transform 'good'"
+    )
     install("good-again", GOOD, {"good": "good_again_module:Good"})
     assert Registry().find("method", "good").distribution == "good-again"

@@ -23,7 +23,7 @@ HOOKS = {
             "download_payload": "server client_id",
             "receive": "client",
             "before_training": "client",
-            "local_loss": "client batch output given",
+            "local_loss": "client batch output constants",
             "after_batch": "client batch output",
             "after_training": "client",
             "upload_payload": "client",
@@ -52,7 +52,7 @@ HOOKS = {
             "outline": "config classes feature_dim data_dir",
             "open_encoder": "config classes feature_dim device data_dir",
         },
-        "wrapper": {
+        "payload-transform": {
             "upload_payload": "client",
             "download_payload": "server client_id",
             "train_labels": "client labels",
@@ -63,8 +63,8 @@ HOOKS = {
             "decode_download": "client payload form",
         },
         "metric": {"count": "scores labels config", "value": "counts config"},
-        "selection": {"select": "round count clients sizes losses generator config"},
-        "world": {
+        "client-sampler": {"select": "round count clients sizes losses generator config"},
+        "device-model": {
             "device": "client num_clients seed generator config",
             "presence": "num_clients seconds seed config",
         },

@@ -1,4 +1,4 @@
-"""Tests of ``--add HOOK=METHOD``: methods share payloads and the server's knowledge."""
+"""Tests of ``--add HOOK=METHOD``: methods share payloads and the server's global state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runtime_toys import install, lines_of, make_plan, open_federation, train, w
 import protofl as pf
 from protofl.errors import SentTwice
 from protofl.hooks.plugin.providers import merge_payloads
-from protofl.runs.dry_step.dry_run import dry_step
+from protofl.runs.dry_run.short_rounds import dry_run
 from protofl_cli.tables import providers
 
 WHOLE = ["upload_payload=fedproto", "server_aggregate=fedproto", "download_payload=fedproto"]
@@ -97,7 +97,7 @@ def test_nothing_is_written_into_what_hooks_return():
 
 def test_an_auxiliary_model_and_prototypes_travel_together():
     plan = make_plan("fml", add=[*WHOLE, "fedproto.align"])
-    dry_step(plan)
+    dry_run(plan)
     lines = lines_of(plan)
     assert set(lines[1]["loss_terms"]) == {"ce", "kl", "aux_ce", "aux_kl", "fedproto.align"}
     alone = {name: lines_of(make_plan(name))[1] for name in ("fml", "fedproto")}
@@ -114,7 +114,7 @@ def test_the_first_methods_numbers_stay_what_they_were():
         assert one["test_accuracy"] == other["test_accuracy"]
 
 
-def test_both_hooks_of_the_server_see_the_same_knowledge():
+def test_both_hooks_of_the_server_see_the_same_global_state():
     """A hook does not see the changes of other methods in the same hook: order is irrelevant."""
     seen = []
 
@@ -126,12 +126,12 @@ def test_both_hooks_of_the_server_see_the_same_knowledge():
 
             @pf.hookimpl
             def server_aggregate(self, server, uploads):
-                seen.append(sorted(server.knowledge))
+                seen.append(sorted(server.global_state))
                 return {key: torch.ones(1)}
 
             @pf.hookimpl
             def server_train(self, server, uploads):
-                seen.append(sorted(server.knowledge))
+                seen.append(sorted(server.global_state))
                 return {f"{key}_trained": torch.ones(1)}
 
         return Counting
@@ -141,7 +141,7 @@ def test_both_hooks_of_the_server_see_the_same_knowledge():
     federation = open_federation(plan)
     federation.round(0)
     assert seen == [[], [], ["a", "b"], ["a", "b"]]
-    assert sorted(federation.server.knowledge) == ["a", "a_trained", "b", "b_trained"]
+    assert sorted(federation.server.global_state) == ["a", "a_trained", "b", "b_trained"]
 
 
 def test_each_method_is_called_with_its_own_view():
@@ -152,7 +152,7 @@ def test_each_method_is_called_with_its_own_view():
     assert "setup_client" in called("b") and "setup_server" not in called("b")
 
 
-def test_wrappers_are_around_what_is_merged():
+def test_transforms_are_around_what_is_merged():
     seen = []
 
     class Looking:
@@ -162,7 +162,7 @@ def test_wrappers_are_around_what_is_merged():
             seen.append(set(payload))
             return payload
 
-    lines_of(make_plan("fml", wrappers={"looking": Looking}, add=WHOLE), rounds=1)
+    lines_of(make_plan("fml", transforms={"looking": Looking}, add=WHOLE), rounds=1)
     assert all({"prototypes", "counts", "classes"} < keys for keys in seen)
     assert all(any(key.startswith("auxiliary/") for key in keys) for keys in seen)
 
@@ -183,7 +183,7 @@ def test_one_that_returns_nothing_is_named():
 
 def refused(method, **options):
     with pytest.raises(pf.UsageError) as caught:
-        dry_step(make_plan(method, **options))
+        dry_run(make_plan(method, **options))
     return caught.value
 
 
@@ -200,7 +200,7 @@ def test_the_advice_leads_to_a_run():
     advice = error.do.rpartition("all that fedproto needs: ")[2]
     added = [word for word in advice.split() if word != "--add"]
     assert sorted(added) == sorted(WHOLE)
-    dry_step(make_plan("fml", add=["fedproto.align", *added]))
+    dry_run(make_plan("fml", add=["fedproto.align", *added]))
 
 
 def test_the_advice_names_what_is_still_lacking():
@@ -248,7 +248,8 @@ def test_one_in_place_and_the_main_method_beside_it():
     assert providers(composition)["upload_payload"] == "b + a"
 
 
-# --- the gate -------------------------------------------------------------------------------------
+# --- payload validation
+# -------------------------------------------------------------------------------------
 
 
 def test_the_declarations_of_both_count():

@@ -148,15 +148,16 @@ def test_resolve_fills_in_options_which_are_recorded():
     assert plan.settings.options["main"] == {"width": 3, "lambda": 4.0}
 
 
-# --- starting knowledge --------------------------------------------------------------------------
+# --- starting global state
+# --------------------------------------------------------------------------
 
 
 def test_what_the_main_method_starts_with_stays():
     plan = make_plan("a", {"a": A, "b": B}, use={"server_train": "b"})
-    knowledge = open_federation(plan).server.knowledge
-    assert knowledge["shared"] == 1.0
-    assert knowledge["a_key"].tolist() == [1.0] * 3
-    assert knowledge["b_key"].tolist() == [2.0] * 3
+    global_state = open_federation(plan).server.global_state
+    assert global_state["shared"] == 1.0
+    assert global_state["a_key"].tolist() == [1.0] * 3
+    assert global_state["b_key"].tolist() == [2.0] * 3
 
 
 def starting(key, *classes):
@@ -172,11 +173,11 @@ def starting(key, *classes):
 def test_rows_that_two_methods_start_with_keep_their_classes():
     methods = {"one": starting("prototypes", 0, 1), "two": starting("class_logits", 1, 3)}
     plan = make_plan("one", methods, use={"server_train": "two"})
-    knowledge = open_federation(plan).server.knowledge
-    assert knowledge.classes_of("prototypes").tolist() == [0, 1]
-    assert knowledge.classes_of("class_logits").tolist() == [1, 3]
+    global_state = open_federation(plan).server.global_state
+    assert global_state.classes_of("prototypes").tolist() == [0, 1]
+    assert global_state.classes_of("class_logits").tolist() == [1, 3]
     methods["two"] = starting("prototypes", 1, 3)
     plan = make_plan("one", methods, use={"server_train": "two"})
-    knowledge = open_federation(plan).server.knowledge
-    assert knowledge.classes_of("prototypes").tolist() == [0, 1]
-    assert knowledge["prototypes"].flatten().tolist() == [0, 1]
+    global_state = open_federation(plan).server.global_state
+    assert global_state.classes_of("prototypes").tolist() == [0, 1]
+    assert global_state["prototypes"].flatten().tolist() == [0, 1]

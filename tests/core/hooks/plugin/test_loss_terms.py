@@ -47,11 +47,15 @@ def test_labels_of_terms():
         (
             {"options": {"b": {"weight": 1}}},
             "unknown plugin in --set 'b'",
-            "a method or wrapper",
+            "a method or transform",
         ),
         ({"options": {"a": {"weigth": 1}}}, "unknown option of a 'weigth'", "'weight'"),
         ({"options": {"a": {"weight": -1}}}, "weight=-1 is not possible", "show a"),
-        ({"wrappers": ["gausian-noise"]}, "unknown wrapper 'gausian-noise'", "gaussian-noise"),
+        (
+            {"transforms": ["gausian-noise"]},
+            "unknown payload-transform 'gausian-noise'",
+            "gaussian-noise",
+        ),
     ],
 )
 def test_what_can_not_be_composed(options, what, near):
@@ -64,7 +68,7 @@ def test_what_can_not_be_composed(options, what, near):
 def test_options_go_to_their_plugin():
     composition = compose(
         use={"inference": "b"},
-        wrappers=["gaussian-noise"],
+        transforms=["gaussian-noise"],
         options={"a": {"weight": 5}, "b": {"weight": "0.25"}, "gaussian-noise": {"p": 0}},
     )
     assert [composition.configs[n].weight for n in "ab"] == [5.0, 0.25]

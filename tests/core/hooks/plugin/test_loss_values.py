@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
-from protofl.runs.dry_step.dry_run import dry_step
+from protofl.runs.dry_run.short_rounds import dry_run
 
 
 def method(returns=None, loss=None):
@@ -28,9 +28,9 @@ def method(returns=None, loss=None):
             return returns(client) if returns else {}
 
         @pf.hookimpl
-        def local_loss(self, client, batch, output, given):
+        def local_loss(self, client, batch, output, constants):
             if loss:
-                loss(client, batch, given)
+                loss(client, batch, constants)
             return {"ce": cross_entropy(output.logits, batch.y)}
 
     return Method
@@ -44,7 +44,7 @@ def test_a_loss_that_reads_the_client_is_told_what_to_do(name):
         getattr(client, name)
 
     with pytest.raises(pf.UsageError) as caught:
-        dry_step(make_plan(method(loss=read)))
+        dry_run(make_plan(method(loss=read)))
     what, near, do = str(caught.value).splitlines()
     assert f"local_loss, client 0, round 0: main.local_loss reads client.{name}" in what
     assert "return value of before_training" in near
@@ -100,7 +100,7 @@ def test_a_row_of_what_is_given_per_step():
 )
 def test_what_can_not_be_given(returned, what, do):
     with pytest.raises(pf.UsageError) as caught:
-        dry_step(make_plan(method(lambda client: returned)))
+        dry_run(make_plan(method(lambda client: returned)))
     assert "before_training, client 0, round 0: main.before_training returned" in caught.value.what
     assert what in caught.value.what
     assert do in caught.value.do

@@ -1,4 +1,4 @@
-"""Tests of encoding wrappers: order, state, encoded bytes, and errors."""
+"""Tests of encoding transforms: order, state, encoded bytes, and errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from protofl.federation.federation import Federation
 from protofl.federation.jobs import Train
 from protofl.hooks.transport.encoding import Entry, read_forms, write_forms
 from protofl.hooks.wire.payload import Payload
-from protofl.runs.dry_step.dry_run import dry_step
+from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing.toy import WatchedPool, header
 
 CALLS = []
@@ -26,7 +26,7 @@ def no_calls():
 
 
 class Sender:
-    """Uploads 1 and downloads the server's knowledge; records the values that arrive."""
+    """Uploads 1 and downloads the server's global state; records the values that arrive."""
 
     uploads = {"x": "one"}
     downloads = {"x": "what came"}
@@ -41,7 +41,7 @@ class Sender:
 
     @pf.hookimpl
     def download_payload(self, server):
-        return server.knowledge.select("x")
+        return server.global_state.select("x")
 
     @pf.hookimpl
     def receive(self, client):
@@ -54,7 +54,7 @@ class Sender:
 
 
 def coding(name, there, back):
-    """Return a wrapper that encodes and decodes one number in both directions."""
+    """Return a transform that encodes and decodes one number in both directions."""
 
     def noted(side, function):
         def change(payload):
@@ -107,15 +107,16 @@ def opened(plan, pool):
     return federation
 
 
-# --- order of wrappers ----------------------------------------------------------------------------
+# --- order of transforms
+# ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("order", "up", "down"), [(("twice", "more"), 3.0, 11.0), (("more", "twice"), 4.0, 12.0)]
 )
 def test_encoded_in_the_order_given_and_decoded_in_reverse(order, up, down):
-    wrappers = {name: {"twice": Twice, "more": More}[name] for name in order}
-    found = crossed(make_plan(Sender, wrappers=wrappers, **ONE))
+    transforms = {name: {"twice": Twice, "more": More}[name] for name in order}
+    found = crossed(make_plan(Sender, transforms=transforms, **ONE))
     assert found == {"up": up, "down": down}
     sides = [call[:2] for call in CALLS if len(call) == 3 and call[1] in ("encode", "decode")]
     one, two = order
@@ -131,9 +132,9 @@ def test_what_changes_the_payload_comes_before_all_that_encode():
             payload = yield
             return pf.Payload(x=payload["x"] + 10)
 
-    for wrappers in ({"twice": Twice, "plus": Plus}, {"plus": Plus, "twice": Twice}):
+    for transforms in ({"twice": Twice, "plus": Plus}, {"plus": Plus, "twice": Twice}):
         CALLS.clear()
-        assert crossed(make_plan(Sender, wrappers=wrappers, **ONE))["up"] == 22.0
+        assert crossed(make_plan(Sender, transforms=transforms, **ONE))["up"] == 22.0
         assert ("seen", 11.0) in CALLS
 
 
@@ -148,11 +149,11 @@ def test_evaluation_sees_what_is_decoded():
             assert form["x"].device.type == "meta" and form["x"].dtype == torch.float32
             return pf.Payload(x=payload["x"].to(form["x"].dtype))
 
-    open_federation(make_plan(Sender, wrappers={"rounding": Rounding}, **ONE)).round(0)
+    open_federation(make_plan(Sender, transforms={"rounding": Rounding}, **ONE)).round(0)
     assert [call[1:] for call in CALLS if call[0] == "received"] == [(6.0, torch.float32)] * 2
 
 
-def test_hooks_see_the_wrappers_own_view():
+def test_hooks_see_the_transforms_own_view():
     seen = []
 
     class Viewing:
@@ -171,7 +172,7 @@ def test_hooks_see_the_wrappers_own_view():
             seen.append((server.config.by, client_id, server.round))
             return payload
 
-    plan = make_plan(Sender, wrappers={"viewing": Viewing}, options={"viewing": {"by": 3}}, **ONE)
+    plan = make_plan(Sender, transforms={"viewing": Viewing}, options={"viewing": {"by": 3}}, **ONE)
     federation = open_federation(plan)
     for number in range(2):
         federation.round(number)
@@ -183,7 +184,7 @@ def test_hooks_see_the_wrappers_own_view():
 
 
 def test_what_crosses_is_counted():
-    plan = make_plan("fedproto", wrappers={"top-k": None, "quantise": None}, feature_dim=64)
+    plan = make_plan("fedproto", transforms={"top-k": None, "quantise": None}, feature_dim=64)
     pool = WatchedPool(plan)
     federation = opened(plan, pool)
     for number in range(2):
@@ -231,15 +232,15 @@ def test_a_download_is_encoded_once_for_all_unless_the_client_counts(each):
     class Same(Sender):
         @pf.hookimpl
         def download_payload(self, server):
-            return pf.Payload(server.knowledge)
+            return pf.Payload(server.global_state)
 
-    plan = make_plan(Same, wrappers={"wrapper": Each if each else Shared})
+    plan = make_plan(Same, transforms={"payload-transform": Each if each else Shared})
     open_federation(plan).round(0)
     assert len(calls) == (8 if each else 2)  # training and evaluation of four clients
 
 
 def test_an_empty_payload_is_encoded_by_nobody():
-    plan = make_plan("local", wrappers={"twice": Twice, "quantise": None})
+    plan = make_plan("local", transforms={"twice": Twice, "quantise": None})
     line = lines_of(plan, 1)[0]
     assert line["upload_bytes"] == line["download_bytes"] == 0 and CALLS == []
 
@@ -250,7 +251,7 @@ def test_without_encodings_the_bytes_are_plain():
         def upload_payload(self, client):
             return (yield)
 
-    pool = WatchedPool(make_plan("fedproto", wrappers={"plus": Plus}))
+    pool = WatchedPool(make_plan("fedproto", transforms={"plus": Plus}))
     opened(pool.host.plan, pool).round(0)
     blob = pool.uploads(0)[0]
     assert blob == Payload.from_bytes(blob).to_bytes() and b"__metadata__" not in blob
@@ -334,14 +335,14 @@ def diverging(rounds):
 
 def test_memory_of_a_round_that_does_not_count_is_undone():
     """A skipped client's next upload is the same as if the client had not been sampled."""
-    wrappers = {"top-k": None}
+    transforms = {"top-k": None}
     common = {"options": {"top-k": {"error_feedback": True}}, "rounds": 4}
     found = open_federation(
-        make_plan(diverging((1,)), wrappers=wrappers, on_bad_upload="skip", **common)
+        make_plan(diverging((1,)), transforms=transforms, on_bad_upload="skip", **common)
     )
     lines = [found.round(number)[0] for number in range(4)]
     assert [line.get("skipped_uploads") for line in lines] == [None, [1], None, None]
-    plan = make_plan(diverging(()), wrappers=wrappers, **common)
+    plan = make_plan(diverging(()), transforms=transforms, **common)
     other = open_federation(plan)
     other.participants = lambda number: [0, 2, 3] if number == 1 else [0, 1, 2, 3]
     again = [other.round(number)[0] for number in range(4)]
@@ -349,7 +350,7 @@ def test_memory_of_a_round_that_does_not_count_is_undone():
         assert one["upload_bytes"] == two["upload_bytes"]
     kept, never = (f.pool.client(1).state["top-k"]["x"]["left"] for f in (found, other))
     assert torch.equal(kept, never) and kept.abs().sum() > 0
-    assert torch.equal(found.server.knowledge["x"], other.server.knowledge["x"])
+    assert torch.equal(found.server.global_state["x"], other.server.global_state["x"])
 
 
 # --- errors ---------------------------------------------------------------------------------------
@@ -362,10 +363,10 @@ def test_one_side_alone():
             return payload
 
     with pytest.raises(pf.UsageError, match="'half' lacks decode_upload"):
-        make_plan(Sender, wrappers={"half": Half})
+        make_plan(Sender, transforms={"half": Half})
     Other = type("Other", (), {"decode_download": pf.hookimpl(lambda self, payload: payload)})
     with pytest.raises(pf.UsageError, match="lacks encode_download"):
-        make_plan(Sender, wrappers={"other": Other})
+        make_plan(Sender, transforms={"other": Other})
 
 
 def test_an_encoding_is_no_pluggy_wrapper():
@@ -375,11 +376,11 @@ def test_an_encoding_is_no_pluggy_wrapper():
             return (yield)
 
     with pytest.raises(pf.UsageError, match="encode_upload is marked as a wrapper"):
-        make_plan(Sender, wrappers={"marked": Marked})
+        make_plan(Sender, transforms={"marked": Marked})
 
 
 def failing(encode=None, decode=None, **declared):
-    """Return the dry step's error for a wrapper."""
+    """Return the dry run's error for a transform."""
 
     class Failing:
         encodes = declared
@@ -393,7 +394,7 @@ def failing(encode=None, decode=None, **declared):
             return (decode or (lambda p: p))(payload)
 
     with pytest.raises(pf.UsageError) as caught:
-        dry_step(make_plan(Sender, wrappers={"failing": Failing}))
+        dry_run(make_plan(Sender, transforms={"failing": Failing}))
     return str(caught.value)
 
 
@@ -443,7 +444,7 @@ def test_a_type_that_no_form_has():
             return pf.Payload(x=torch.ones(1, dtype=torch.complex64))
 
     with pytest.raises(pf.UsageError, match=r"'x' is of type torch\.complex64"):
-        dry_step(make_plan(Complex, wrappers={"twice": Twice}))
+        dry_run(make_plan(Complex, transforms={"twice": Twice}))
 
 
 def test_downloads_are_checked_before_a_hook_sees_them():
@@ -457,13 +458,13 @@ def test_downloads_are_checked_before_a_hook_sees_them():
             return pf.Payload(x=payload["x"] / 0)
 
     with pytest.raises(pf.RunFailure, match="'x' with NaN or infinity"):
-        lines_of(make_plan(Sender, wrappers={"odd": Odd}))
+        lines_of(make_plan(Sender, transforms={"odd": Odd}))
 
 
 def test_a_key_that_is_looked_for_in_vain_is_still_named():
-    """The dry step records missing keys in decoded downloads."""
+    """The dry run records missing keys in decoded downloads."""
     with pytest.raises(pf.UsageError) as caught:
-        dry_step(make_plan("fml", wrappers={"quantise": None}, add=["fedproto.align"]))
+        dry_run(make_plan("fml", transforms={"quantise": None}, add=["fedproto.align"]))
     assert "looked in the download for: 'prototypes'" in str(caught.value)
 
 
@@ -484,7 +485,7 @@ def test_forms_come_back():
 
 def test_jobs_carry_what_is_encoded():
     """Transport does not read encoded data: a job is plain values and one blob."""
-    plan = make_plan("fedproto", wrappers={"quantise": None})
+    plan = make_plan("fedproto", transforms={"quantise": None})
     pool = WatchedPool(plan)
     opened(plan, pool).round(0)
     job, reply = pool.trained[0]
@@ -492,16 +493,16 @@ def test_jobs_carry_what_is_encoded():
 
 
 def test_what_was_sent_is_told_by_its_form():
-    """Errors of the dry step show the method's upload, not the encoded one."""
-    for wrappers in ({}, {"top-k": None, "quantise": None}):
-        plan = make_plan("feddistill", wrappers=wrappers, use={"server_aggregate": "fedproto"})
+    """Errors of the dry run show the method's upload, not the encoded one."""
+    for transforms in ({}, {"top-k": None, "quantise": None}):
+        plan = make_plan("feddistill", transforms=transforms, use={"server_aggregate": "fedproto"})
         with pytest.raises(pf.UsageError) as caught:
-            dry_step(plan)
+            dry_run(plan)
         assert "upload_payload of feddistill sends: " in caught.value.near
         assert "class_logits [4, 4]" in caught.value.near and "indices" not in caught.value.near
 
 
-# --- errors in the dry step -----------------------------------------------------------------------
+# --- errors in the dry run -----------------------------------------------------------------------
 
 
 def counted(view):
@@ -548,10 +549,10 @@ class Through:
         ("decode_download", lambda self, view, sent: counted(view), "writes client.state['n']"),
     ],
 )
-def test_what_a_side_may_not_do_ends_the_dry_step(hook, does, words):
+def test_what_a_side_may_not_do_ends_the_dry_run(hook, does, words):
     wrap = type("Wrap", (Through,), {"also": {hook: does}})
     with pytest.raises(pf.UsageError) as told:
-        dry_step(make_plan(Sender, wrappers={"wrap": wrap}, **ONE))
+        dry_run(make_plan(Sender, transforms={"wrap": wrap}, **ONE))
     assert f"wrap.{hook} {words}" in told.value.what
     assert told.value.near and told.value.do
 
@@ -561,7 +562,7 @@ def test_a_side_that_does_nothing_of_that_passes():
         client.state["kept"] = payload["x"].clone()
 
     wrap = type("Wrap", (Through,), {"also": {"encode_upload": remembers}})
-    dry_step(make_plan(Sender, wrappers={"wrap": wrap}, **ONE))
+    dry_run(make_plan(Sender, transforms={"wrap": wrap}, **ONE))
 
 
 def test_labels_are_the_runs_data_and_not_written_into():
@@ -571,14 +572,14 @@ def test_labels_are_the_runs_data_and_not_written_into():
             return labels.fill_(0)
 
     with pytest.raises(pf.UsageError, match=r"wrap\.train_labels writes labels"):
-        dry_step(make_plan(Sender, wrappers={"wrap": Flips}, **ONE))
+        dry_run(make_plan(Sender, transforms={"wrap": Flips}, **ONE))
 
 
 # --- changed uploads ------------------------------------------------------------------------------
 
 
 def received(change):
-    """Return a wrapper that changes the uploads of a round."""
+    """Return a transform that changes the uploads of a round."""
 
     class Received:
         @pf.hookimpl
@@ -605,19 +606,19 @@ def of_first(**tensors):
     ],
 )
 @pytest.mark.parametrize("dry", [True, False])
-def test_what_is_passed_on_keeps_the_rules_of_the_gate(change, words, dry):
-    plan = make_plan(Sender, wrappers={"wrap": received(change)}, **ONE)
+def test_what_is_passed_on_keeps_the_rules_of_payload_validation(change, words, dry):
+    plan = make_plan(Sender, transforms={"wrap": received(change)}, **ONE)
     with pytest.raises((pf.UsageError, RunFailure)) as told:
-        dry_step(plan) if dry else open_federation(plan).round(0)
+        dry_run(plan) if dry else open_federation(plan).round(0)
     assert words in told.value.what and "receive_uploads, round 0" in told.value.what
     assert told.value.near and told.value.do
 
 
 def test_uploads_may_be_changed_and_left_out():
-    plan = make_plan(Sender, wrappers={"wrap": received(of_first(x=torch.tensor([4.0])))}, **ONE)
+    plan = make_plan(Sender, transforms={"wrap": received(of_first(x=torch.tensor([4.0])))}, **ONE)
     open_federation(plan).round(0)
     assert ("seen", 4.0) in CALLS
     CALLS.clear()
-    plan = make_plan(Sender, wrappers={"wrap": received(lambda uploads: {})}, **ONE)
+    plan = make_plan(Sender, transforms={"wrap": received(lambda uploads: {})}, **ONE)
     open_federation(plan).round(0)
     assert not [call for call in CALLS if call[0] == "seen"]

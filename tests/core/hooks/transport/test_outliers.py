@@ -64,7 +64,10 @@ def test_two_clients_are_not_compared_and_prototypes_may_differ_more():
 def test_simulated_attacks_and_runs_that_stop_see_no_comparison():
     """Attacks are for the defences; a run that stops at bad uploads has no liars."""
     lie = changed(**{"model/head.weight": lambda w: w * 1e3})
-    for given in ({"on_bad_upload": "stop"}, {"malicious": 0.25, "wrappers": {"sign-flip": None}}):
+    for given in (
+        {"on_bad_upload": "stop"},
+        {"malicious": 0.25, "transforms": {"sign-flip": None}},
+    ):
         found = federation(lie, "fedavg", dry=False, **SKIP | given)
         for number in range(2):
             assert not found.round(number)[0].get("absent")

@@ -24,7 +24,7 @@ class Several:
 
     @pf.hookimpl
     def download_payload(self, server, client_id):
-        return server.knowledge.select("prototypes")
+        return server.global_state.select("prototypes")
 
     @pf.hookimpl
     def before_training(self, client):

@@ -13,7 +13,7 @@ from protofl.hooks.discovery.kinds import check_declared
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.transport.rules import Declarations
 from protofl.hooks.wire.keys import RUNTIME_KEYS, Keys, fault_of, meaning_of, shape_of
-from protofl.runs.dry_step.dry_run import dry_step
+from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing import MethodContract, checks_of, run_checks, toy
 from protofl.testing.toy_plugins import Prototypes
 
@@ -141,7 +141,8 @@ def test_the_methods_of_protofl_agree_about_their_keys():
     assert keys.is_by_class("class_logits")
 
 
-# --- the gate -----------------------------------------------------------------------------------
+# --- payload validation
+# -----------------------------------------------------------------------------------
 
 
 def sending(key, tensor):
@@ -170,7 +171,7 @@ def sending(key, tensor):
         ("a text says nothing of rows", 5, ""),
     ],
 )
-def test_the_gate_checks_the_rows_that_a_key_declares(tmp_path, key, rows, words):
+def test_payload_validation_checks_the_rows_that_a_key_declares(tmp_path, key, rows, words):
     main = sending(key, lambda client: torch.ones(rows))
     images = toy.make_images(toy.MIXED, given_split=False)
     found = toy.Toy(plan_of(tmp_path, main, main, data=images, public=8))
@@ -195,7 +196,7 @@ def test_a_dimension_varies_as_a_key_declares(tmp_path, varies):
 
 @pytest.mark.parametrize("shape", ["[n, K]", "[n, width]"])
 def test_the_width_k_of_a_key_follows_the_architecture(tmp_path, shape):
-    """The dry step runs two of three architectures, which have one width; the third another."""
+    """The dry run runs two of three architectures, which have one width; the third another."""
     key = pf.Key(shape, "deviations", by_class=True)
     main = sending(
         key, lambda client: torch.ones(client.class_counts.count_nonzero(), client.feature_dim)
@@ -204,7 +205,7 @@ def test_the_width_k_of_a_key_follows_the_architecture(tmp_path, shape):
     group = toy.group(toy.NARROW, replace(toy.NARROW, name="again"), toy.WIDE)
     plan = plan_of(tmp_path, main, main, models=group, feature_dim="native")
     found = toy.Toy(plan)
-    found.server.learned.update(dry_step(plan))
+    found.server.learned.update(dry_run(plan))
     if shape == "[n, K]":
         found.rounds(1)
         return

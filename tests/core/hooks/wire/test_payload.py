@@ -1,4 +1,4 @@
-"""Tests of payloads, class-indexed tables, and the server's knowledge."""
+"""Tests of payloads, class-indexed tables, and the server's global state."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 
 import protofl as pf
 from protofl.errors import MissingKey
-from protofl.hooks.wire.payload import Knowledge, Payload, class_rows, stack_rows
-from protofl.runs.dry_step.state_checks import MissingKeys, WatchedPayload
+from protofl.hooks.wire.payload import GlobalState, Payload, class_rows, stack_rows
+from protofl.runs.dry_run.state_checks import MissingKeys, WatchedPayload
 
 
 def t(*values):
@@ -217,13 +217,14 @@ def test_under_takes_the_prefix_off():
     assert set(payload.under("head")) == {"weight", "buffer/m"}
 
 
-# --- knowledge -----------------------------------------------------------------------------------
+# --- global state
+# -----------------------------------------------------------------------------------
 
 
-def held(knowledge, name):
-    """Return {class: row} of a tensor in the knowledge."""
-    classes = knowledge.classes_of(name).tolist()
-    return dict(zip(classes, knowledge[name].tolist(), strict=True))
+def held(global_state, name):
+    """Return {class: row} of a tensor in the global state."""
+    classes = global_state.classes_of(name).tolist()
+    return dict(zip(classes, global_state[name].tolist(), strict=True))
 
 
 def true_rows(*classes):
@@ -235,20 +236,24 @@ def update(name, *classes):
 
 
 def test_merging_keeps_every_rows_class():
-    knowledge = Knowledge()
-    knowledge.merge(update("a", 0, 1))
-    knowledge.merge(update("b", 1, 2))
-    assert held(knowledge, "a") == true_rows(0, 1)
-    assert held(knowledge, "b") == true_rows(1, 2)
-    knowledge.merge(update("c", 0, 2))
-    assert [held(knowledge, n) for n in "abc"] == [
+    global_state = GlobalState()
+    global_state.merge(update("a", 0, 1))
+    global_state.merge(update("b", 1, 2))
+    assert held(global_state, "a") == true_rows(0, 1)
+    assert held(global_state, "b") == true_rows(1, 2)
+    global_state.merge(update("c", 0, 2))
+    assert [held(global_state, n) for n in "abc"] == [
         true_rows(0, 1),
         true_rows(1, 2),
         true_rows(0, 2),
     ]
-    knowledge.merge(update("a", 3))
-    assert [held(knowledge, n) for n in "abc"] == [true_rows(3), true_rows(1, 2), true_rows(0, 2)]
-    assert "a.classes" not in knowledge
+    global_state.merge(update("a", 3))
+    assert [held(global_state, n) for n in "abc"] == [
+        true_rows(3),
+        true_rows(1, 2),
+        true_rows(0, 2),
+    ]
+    assert "a.classes" not in global_state
 
 
 def test_merging_in_every_sequence():
@@ -261,56 +266,56 @@ def test_merging_in_every_sequence():
         ("a", ()),
     ]
     for start in range(len(steps)):
-        knowledge, expected = Knowledge(), {}
+        global_state, expected = GlobalState(), {}
         for name, classes in steps[start:] + steps[:start]:
             if classes:
-                knowledge.merge(update(name, *classes))
+                global_state.merge(update(name, *classes))
                 expected[name] = true_rows(*classes)
             else:
-                knowledge.merge({})
-            assert {n: held(knowledge, n) for n in expected} == expected
+                global_state.merge({})
+            assert {n: held(global_state, n) for n in expected} == expected
 
 
 def test_merging_the_same_classes_in_another_order():
-    knowledge = Knowledge(update("a", 0, 1))
-    knowledge.merge(update("b", 1, 0))
-    assert held(knowledge, "a") == true_rows(0, 1)
-    assert held(knowledge, "b") == true_rows(1, 0)
+    global_state = GlobalState(update("a", 0, 1))
+    global_state.merge(update("b", 1, 0))
+    assert held(global_state, "a") == true_rows(0, 1)
+    assert held(global_state, "b") == true_rows(1, 0)
 
 
 def test_merging_equal_classes_adds_nothing():
-    knowledge = Knowledge(update("a", 0, 1))
-    knowledge.merge(update("b", 0, 1))
-    assert set(knowledge) == {"a", "b", "classes"}
+    global_state = GlobalState(update("a", 0, 1))
+    global_state.merge(update("b", 0, 1))
+    assert set(global_state) == {"a", "b", "classes"}
 
 
 def test_own_classes_travel_with_their_tensor():
-    knowledge = Knowledge(update("a", 0, 1))
-    knowledge.merge(Payload({"b": rows(2), "b.classes": t(2)}))
-    assert held(knowledge, "b") == true_rows(2)
-    assert held(knowledge, "a") == true_rows(0, 1)
-    knowledge.merge(Payload({"b": rows(0, 3), "b.classes": t(0, 3)}))
-    assert held(knowledge, "b") == true_rows(0, 3)
-    knowledge.merge(Payload({"b": rows(1, 4), "classes": t(1, 4)}))
-    assert held(knowledge, "b") == true_rows(1, 4)
-    assert held(knowledge, "a") == true_rows(0, 1)
+    global_state = GlobalState(update("a", 0, 1))
+    global_state.merge(Payload({"b": rows(2), "b.classes": t(2)}))
+    assert held(global_state, "b") == true_rows(2)
+    assert held(global_state, "a") == true_rows(0, 1)
+    global_state.merge(Payload({"b": rows(0, 3), "b.classes": t(0, 3)}))
+    assert held(global_state, "b") == true_rows(0, 3)
+    global_state.merge(Payload({"b": rows(1, 4), "classes": t(1, 4)}))
+    assert held(global_state, "b") == true_rows(1, 4)
+    assert held(global_state, "a") == true_rows(0, 1)
 
 
 def test_what_is_not_indexed_by_class_gets_no_classes():
-    knowledge = Knowledge(
+    global_state = GlobalState(
         Payload(
             {"head/weight": rows(0, 1), "public_logits": rows(0, 1), "samples": torch.tensor(2)}
         )
     )
-    knowledge.merge(update("a", 0, 1))
-    knowledge.merge(update("b", 2, 3))
-    own = {key for key in knowledge if key.endswith(".classes")}
+    global_state.merge(update("a", 0, 1))
+    global_state.merge(update("b", 2, 3))
+    own = {key for key in global_state if key.endswith(".classes")}
     assert own == {"a.classes"}
 
 
-def test_merged_knowledge_can_be_sent():
-    knowledge = Knowledge(Payload(a=rows(0, 1), b=rows(0, 1) + 1, classes=t(0, 1)))
-    knowledge.merge(update("c", 1, 2))
-    back = Payload.from_bytes(knowledge.to_bytes())
+def test_merged_global_state_can_be_sent():
+    global_state = GlobalState(Payload(a=rows(0, 1), b=rows(0, 1) + 1, classes=t(0, 1)))
+    global_state.merge(update("c", 1, 2))
+    back = Payload.from_bytes(global_state.to_bytes())
     assert back["a.classes"].tolist() == back["b.classes"].tolist() == [0, 1]
     assert back["classes"].tolist() == [1, 2]

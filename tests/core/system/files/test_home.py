@@ -48,7 +48,7 @@ def test_a_user_without_a_home(homeless, few, tmp_path, monkeypatch):
     assert "HOME" in caught.value.do
     assert pf.expand_user("runs/a") == Path("runs/a")
     given = {"models": "cnn4", "clients": 2, "rounds": 1, "feature_dim": 8, "backend": "local"}
-    given |= {"progress": False, "dry_step": False, "dataset": few}
+    given |= {"progress": False, "dry_run": False, "dataset": few}
     with pytest.raises(pf.UsageError, match="this user has no home folder"):
         pf.run("local", **given)
     pf.run("local", **given, data_dir=tmp_path / "data", out=tmp_path / "run")

@@ -144,7 +144,7 @@ def test_nothing_is_recorded_unless_asked_for():
     assert not quiet.on and quiet.job_done(0) == ""
 
 
-def test_the_dry_step_is_not_profiled(monkeypatch):
+def test_the_dry_run_is_not_profiled(monkeypatch):
     host = Host(replace(make_plan("local", profile=True), dry=True))
     host.handle(StartTrial(0))
     job = Train(0, round=0)

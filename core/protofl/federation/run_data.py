@@ -1,0 +1,230 @@
+"""Inputs of a run: data, public data, the input of its models, and what hooks may know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping
+from dataclasses import replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from protofl.data import cache
+from protofl.data.dataset import Dataset
+from protofl.data.generators import ImageSource
+from protofl.data.partition import kept_split, make_split, minimum_for
+from protofl.data.spec import PLURAL, AsStored, Kind, ModelInput, SampleSpec, in_words, pixels_for
+from protofl.data.split import Split
+from protofl.data.subset import with_validation
+from protofl.errors import ProtoflError, UsageError
+from protofl.hooks.discovery.registry import Registry
+from protofl.hooks.plugin.composition import Composition
+from protofl.hooks.plugin.members import Choice, choose
+from protofl.system.options.settings import Settings
+
+Report = Callable[[str], None]
+"""Takes a line when something takes long (a download)."""
+
+
+def load_data(choice: Choice, data_dir: Path, report: Report) -> Dataset:
+    """Load a data set, from the cache if possible; an empty key means that it is not cached."""
+    key = choice.call("cache_key", data_dir=data_dir)
+    if not key:
+        result: Dataset = choice.call("decode", data_dir=data_dir)
+        return result
+    return cache.load(key, data_dir, partial(choice.call, "decode", data_dir=data_dir), report)
+
+
+def load_dataset(name: str, options: Mapping[str, Any], data_dir: Path, report: Report) -> Dataset:
+    """Load an installed data set by its name, as ``--dataset`` takes it.
+
+    Args:
+        name: The name, ``npz:FILE``.
+        options: Its options, as ``--set dataset.KEY=VALUE`` takes them.
+        data_dir: The folder of decoded data.
+        report: Takes a line when something takes long.
+
+    Raises:
+        UsageError: There is no such data set, or it can't be read.
+    """
+    return load_data(choose(Registry(), "dataset", name, options), data_dir, report)
+
+
+def load_for_group(
+    choices: Mapping[str, Choice],
+    registry: Registry,
+    data_dir: Path,
+    report: Report,
+    data: Dataset | None = None,
+) -> tuple[dict[str, Choice], Dataset, list[str]]:
+    """Load the data set as samples that the model group takes, if its arrays allow several kinds.
+
+    Float arrays N×a×b are images or series. A data set with an option ``kind`` that is not given is
+    loaded again with a kind that the group takes.
+
+    Args:
+        choices: The plugins of the run.
+        registry: Where plugins are found.
+        data_dir: The folder of decoded data.
+        report: Takes a line when something takes long.
+        data: Data to use instead.
+
+    Returns:
+        The plugins, with the options of the data set that were used; the data; and notes.
+    """
+    if data is not None:
+        return {**choices}, data, []
+    choice, group = choices["dataset"], choices["model-group"]
+    data = load_data(choice, data_dir, report)
+    kinds, given = kinds_of(group.plugin), getattr(choice.config, "kind", "")
+    if data.sample.kind in kinds or given is not None or not data.x.is_floating_point():
+        return {**choices}, data, []
+    for kind in kinds:
+        own = choose(registry, "dataset", choice.text, {**choice.dump(), "kind": kind})
+        try:
+            found = load_data(own, data_dir, report)
+        except UsageError:
+            continue  # such arrays cannot be of this kind
+        note = (
+            f"the arrays are read as {found.sample}, because {group.text} takes {in_words(kinds)}"
+        )
+        other = f"--set dataset.kind={data.sample.kind}: as {data.sample}"
+        return {**choices, "dataset": own}, found, [f"{note}; {other}"]
+    return {**choices}, data, []
+
+
+def about(data: Dataset, given: Container[str]) -> list[str]:
+    """Return notes about the data set: deviations from its source, and options that it ignores."""
+    lines = [data.note] if data.note else []
+    if "partition" in given:
+        return lines + kept_split(data)
+    if data.columns:
+        names = ", ".join(data.columns)
+        use = f"--partition column:{next(iter(data.columns))} makes each value a client"
+        lines.append(f"each sample also has: {names}; {use}")
+    return lines
+
+
+def about_encoder(choices: Mapping[str, Choice]) -> list[str]:
+    """Return the note of the text encoder's class, if a method of the run uses one."""
+    note = getattr(getattr(choices.get("text-encoder"), "plugin", None), "note", "")
+    return [note] if note else []
+
+
+def splitter(settings: Settings, data: Dataset, partitioner: Choice) -> Callable[[int], Split]:
+    """Return a function that builds the split for a seed and caches the last two."""
+    split = partial(
+        make_split,
+        data,
+        partial(partitioner.call, "partition"),
+        settings.clients,
+        **minimum_for(partitioner.config, settings.split_batch),
+        public=settings.held_out,
+        partitioner=partitioner.name,
+        subset=settings.subset,
+    )
+    held = partial(with_validation, labels=data.y, share=settings.validation)
+    return lru_cache(maxsize=2)(lambda seed: held(split(seed=seed), seed=seed))
+
+
+def public_data(
+    settings: Settings,
+    composition: Composition,
+    data: Dataset,
+    registry: Registry,
+    report: Report,
+    *,
+    given: bool,
+) -> tuple[int | str, Dataset | None]:
+    """Return the recorded value of ``--public``, and the public data set if it is separate."""
+    wanted, needed = settings.public, composition.needs_public
+    if isinstance(wanted, str) and wanted.isdecimal():
+        wanted = int(wanted)
+    if isinstance(wanted, int):
+        if needed and not given:
+            wanted = 5000 if len(data.y) >= 25_000 else len(data.y) // 5
+        if wanted < 0:
+            raise UsageError(f"--public {wanted} is negative")
+        return wanted, None
+    if wanted == "none":
+        if needed:
+            raise UsageError(
+                f"{settings.method} needs public data and --public none was given",
+                do="give --public N, or leave the option out",
+            )
+        return 0, None
+    if not wanted.startswith("npz:"):
+        raise UsageError(f"--public {wanted!r}: expected a number, npz:PATH or none")
+    choice = choose(registry, "dataset", wanted, options_like(data.sample))
+    loaded = load_data(choice, settings.data_dir, report)
+    if not loaded.sample.is_like(data.sample):
+        raise UsageError(f"--public {wanted} holds {loaded.sample}, the data set {data.sample}")
+    if data.preparation is not None and data.preparation.scaling is not None:
+        report(f"the public samples of {wanted} are prepared as those of the data set")
+        loaded = replace(loaded, x=data.preparation(loaded.x))
+    return choice.text, loaded
+
+
+def model_input_for(
+    stored: SampleSpec, group: Choice, registry: Registry, *, augment: bool
+) -> tuple[ModelInput, list[str]]:
+    """Return what prepares stored samples for the models, and lines that describe it.
+
+    Raises:
+        UsageError: The group takes no samples of this kind, or no such images; or what is no image
+            shall be augmented.
+    """
+    kinds = kinds_of(group.plugin)
+    if stored.kind not in kinds:
+        fits = [p.name for p in registry.plugins("model-group") if takes(registry, p.name, stored)]
+        raise UsageError(
+            f"{group.text} takes {in_words(kinds)}, and the data are {stored}",
+            f"models that take {PLURAL[stored.kind]}: {', '.join(fits) or 'none is installed'}",
+            "choose one of them with --models, or other data with --dataset "
+            f"(npz: takes arrays for {PLURAL[kinds[0]]} with --set dataset.kind={kinds[0]})",
+        )
+    if stored.kind == "image":
+        channels = getattr(group.plugin, "channels", None)
+        usual = getattr(group.plugin, "min_side", 32)
+        side = getattr(group.config, "min_side", usual)
+        return pixels_for(stored, group.text, channels, side)
+    if augment:
+        raise UsageError(
+            f"--augment shifts and flips images, and the data are {PLURAL[stored.kind]}",
+            do="leave it out",
+        )
+    return AsStored(), []
+
+
+def kinds_of(group: type) -> tuple[Kind, ...]:
+    """Return the kinds of samples that a model group takes; images by default."""
+    return tuple(getattr(group, "kinds", ("image",)))
+
+
+def takes(registry: Registry, name: str, sample: SampleSpec) -> bool:
+    """Return True if an installed model group loads and takes such samples."""
+    try:
+        return sample.kind in kinds_of(registry.load("model-group", name))
+    except ProtoflError:
+        return False
+
+
+def image_source(
+    choice: Choice | None, data: Dataset, device: torch.device, data_dir: Path
+) -> ImageSource | None:
+    """Return the image generator of the run, loaded on first use, or None."""
+    if choice is None:
+        return None
+    outline = partial(choice.call, "outline", data_dir=data_dir)
+    load = partial(choice.call, "open_generator", data_dir=data_dir, device=device)
+    return ImageSource(choice.name, outline, load, data, device)
+
+
+def options_like(sample: SampleSpec) -> dict[str, Any]:
+    """Return the options of `read_npz` for a file of such samples."""
+    if sample.kind == "image":
+        return {}
+    if sample.kind != "tokens":
+        return {"kind": sample.kind}
+    return {"kind": "tokens", "vocabulary": sample.vocabulary, "padding": sample.padding}

@@ -1,0 +1,33 @@
+"""The record of the server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from protofl.data.batches import Samples
+from protofl.data.generators import ImageSource
+from protofl.hooks.views.client_state import SideState
+from protofl.hooks.wire.payload import GlobalState
+from protofl.system.profile.clock import Sums
+
+if TYPE_CHECKING:
+    from protofl.data.text_encoders import TextSource
+
+
+@dataclass(kw_only=True)
+class ServerState(SideState):
+    """The server: global state, methods' modules and state, and the expected specs of uploads."""
+
+    lr: float
+    test: Samples | None = None
+    images: ImageSource | None = None
+    texts: TextSource | None = None
+    sums: Sums = field(default_factory=Sums)
+    dry: bool = False
+    evaluates: bool = False
+    learned: dict[str, Any] = field(default_factory=dict)
+    global_state: GlobalState = field(default_factory=GlobalState)
+    modules: dict[str, dict[str, nn.Module]] = field(default_factory=dict)

@@ -1,1 +1,0 @@
-"""The dry step: two short rounds on copies of two clients, and the checks that run in them."""

@@ -1,0 +1,161 @@
+"""Contract of transforms."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+
+from protofl.hooks.discovery.kinds import hooks_of, spec_hooks
+from protofl.hooks.views.client import Client
+from protofl.hooks.views.server import Server
+from protofl.hooks.wire.payload import Payload
+from protofl.runs.dry_run.short_rounds import dry_run
+from protofl.testing import toy
+from protofl.testing.codings import CodingChecks
+from protofl.testing.contract import expect, skip
+from protofl.testing.method_federations import expect_finite
+from protofl.testing.toy_plugins import Prototypes, Weights
+
+
+class Silent:
+    """Sends nothing either way."""
+
+
+CARRIED = {"prototypes": Prototypes, "weights": Weights, "nothing": Silent}
+"""Methods whose payloads are wrapped, by what they carry."""
+
+
+class PayloadTransformContract(CodingChecks):
+    """The checks of a transform, around methods that send prototypes, all weights, and nothing."""
+
+    kind = "payload-transform"
+
+    def fed(self, carried: str, *, wrapped: bool = True, **options: Any) -> toy.Toy:  # noqa: ANN401
+        """A toy federation of a method that sends ``carried``."""
+        backwards = options.pop("backwards", False)
+        extra = {("method", "carrier"): CARRIED[carried], **self.extra}
+        models = toy.group(toy.NORM) if carried == "weights" else None
+        if wrapped:
+            if getattr(self.cls, "attack", False):
+                options.setdefault("malicious", 0.5)
+            options["transforms"] = [self.label]
+            options["options"] = {self.label: self.chosen} if self.chosen else {}
+        plan = toy.make_plan(
+            "carrier", self.folder, models=models, extra=extra, block=self.block, **options
+        )
+        return toy.Toy(plan, backwards=backwards)
+
+    def plain(self, carried: str) -> toy.Toy:
+        """Three wrapped rounds, run once for all checks that only read what they leave."""
+        contract: Any = type(self)
+        runs: dict[str, toy.Toy] = vars(contract).get("_plain", {})
+        if carried not in runs:
+            runs[carried] = self.fed(carried)
+            runs[carried].rounds(3)
+            contract._plain = runs
+        return runs[carried]
+
+    def test_its_hooks_are_wrappers(self) -> None:
+        """The transform's payload hooks are generators marked with @pf.hookimpl(wrapper=True)."""
+        hooks = hooks_of("payload-transform", self.cls)
+        known = ", ".join(spec_hooks("payload-transform"))
+        expect(bool(hooks), f"it has no hook; there are {known}")
+        for hook in hooks:
+            function = getattr(self.cls, hook)
+            marked = bool(function.protofl_impl.get("wrapper"))
+            wraps = marked and inspect.isgeneratorfunction(function)
+            if hook in ("upload_payload", "download_payload"):
+                how = "@pf.hookimpl(wrapper=True), one yield, return a payload"
+                expect(wraps, f"{hook} is not a wrapper: {how}")
+            else:
+                how = "@pf.hookimpl, without wrapper=True"
+                expect(not marked, f"{hook} takes what it changes as an argument: {how}")
+
+    def test_the_honest_are_left_alone(self) -> None:
+        """An attack changes nothing of what honest clients send."""
+        if not getattr(self.cls, "attack", False):
+            skip("it is not an attack")
+        for carried in ("prototypes", "weights"):
+            plain, wrapped = self.fed(carried, wrapped=False), self.plain(carried)
+            plain.rounds(1)
+            first, other = plain.pool.uploads(0), wrapped.pool.uploads(0)
+            malicious = wrapped.server.malicious
+            expect(len(malicious) == 2, f"{len(malicious)} of 4 clients are malicious at 0.5")
+            for client in {*first} - malicious:
+                expect(first[client] == other[client], f"{carried}: client {client} is honest")
+
+    def test_what_it_sends(self) -> None:
+        """Runs go on with what it makes of prototypes and of weights; all values are finite."""
+        for carried in ("prototypes", "weights"):
+            found = self.plain(carried)
+            expect_finite(found.lines)
+            for number, line in enumerate(found.lines):
+                for direction in ("upload", "download"):
+                    blobs = getattr(found.pool, f"{direction}s")(number)
+                    size = sum(len(b) for b in blobs.values())
+                    expect(line[f"{direction}_bytes"] == size, f"{direction} bytes miscounted")
+                    for blob in blobs.values():
+                        bad = Payload.from_bytes(blob).nonfinite()
+                        expect(bad is None, f"{direction} {bad!r} holds NaN or infinity")
+
+    def test_an_empty_payload(self) -> None:
+        """The transform passes an empty payload on."""
+        found = self.fed("nothing")
+        lines = found.rounds(2)
+        expect_finite(lines)
+        sent = sum(line["upload_bytes"] + line["download_bytes"] for line in lines)
+        if sent:
+            self.remarks.append(f"it adds {sent} bytes to payloads that were empty")
+
+    def test_it_does_something(self) -> None:
+        """The transform changes what is sent, or a remark says that its options change nothing."""
+        changed = False
+        for carried in ("prototypes", "weights"):
+            plain = self.fed(carried, wrapped=False)
+            changed |= not toy.same(plain.rounds(2), self.plain(carried).lines[:2])
+        if not changed:
+            self.remarks.append("with these options it changes neither prototypes nor weights")
+
+    def test_equal_runs_are_equal(self) -> None:
+        """A seed gives the same run, whatever the order of the clients."""
+        for carried in ("prototypes", "weights"):
+            first, backwards = self.plain(carried), self.fed(carried, backwards=True)
+            backwards.rounds(3)
+            if not toy.same(*map(toy.fingerprint, (first, backwards))):
+                again = self.fed(carried)
+                again.rounds(3)
+                equal = toy.same(*map(toy.fingerprint, (first, again)))
+                expect(equal, f"{carried}: two runs of one seed differ")
+                expect(False, f"{carried}: the order of clients shows")
+
+    def test_the_sender_keeps_what_it_has(self) -> None:
+        """The transform does not change the sender's tensors, also if called several times."""
+        for carried in ("prototypes", "weights"):
+            found = self.fed(carried)
+            found.rounds(2)
+            server = Server(found.server, "carrier")
+            before = toy.server_state(found.server)
+            first, again = (
+                dict(found.call("download_payload", server=server, client_id=1)) for _ in range(2)
+            )
+            expect(toy.same(first, again), f"{carried}: a second download is another")
+            expect(toy.same(before, toy.server_state(found.server)), "a download writes")
+            record = found.client(0)
+            held = toy.client_state(record)[0]
+            with torch.no_grad():
+                found.call("upload_payload", client=Client(record, "carrier"))
+            expect(toy.same(held, toy.client_state(record)[0]), "an upload changes the model")
+
+    def test_it_keeps_nothing_on_itself(self) -> None:
+        """The transform keeps nothing on self."""
+        found = self.fed("prototypes")
+        found.rounds(2)
+        held = vars(found.plan.composition.members[self.label].instance)
+        expect(not held, f"self holds {', '.join(held)} after two rounds")
+
+    def test_the_dry_run(self) -> None:
+        """The transform passes the dry run."""
+        for carried in CARRIED:
+            dry_run(self.fed(carried).plan)

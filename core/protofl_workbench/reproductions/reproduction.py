@@ -1,0 +1,237 @@
+"""The definition of a reproduction: rows, columns, options of runs, and figures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
+
+if TYPE_CHECKING:
+    from protofl_workbench.reproductions.reproduction_files import File
+
+KindOfReproduction = Literal["table", "curves", "bars", "account", "pictures"]
+KINDS_OF_REPRODUCTION: dict[str, str] = {
+    "table": "figures of runs, rows × columns",
+    "curves": "a figure over rounds, one curve a row, a panel a column",
+    "bars": "figures of runs as bars, beside the table",
+    "account": "traffic and FLOPs of a round, without training",
+    "pictures": "a picture a cell",
+}
+
+DRAWINGS: dict[str, str] = {
+    "partition": "",
+    "margins": "prototypes",
+    "margin-curves": "prototypes",
+    "distances": "prototypes",
+    "alignment": "prototypes",
+    "drift": "prototypes",
+    "similarity": "prototypes",
+    "prototypes": "prototypes",
+    "features": "features",
+    "images": "images",
+}
+"""Pictures of a cell, and the observation that each needs."""
+
+
+class OfImages(BaseModel):
+    """Options of ``draw`` for ``picture = "images"``.
+
+    Attributes:
+        together: Draw one picture with a row for each cell, instead of one picture for each cell
+            with a row for each round.
+        rounds: Rounds to draw, from 0; rounds without images are left out.
+        classes: Number of classes: the first ones, or the most frequent ones of `client`.
+        client: Client whose own images are the first row.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    together: bool = False
+    rounds: list[NonNegativeInt] = []
+    classes: PositiveInt | None = None
+    client: NonNegativeInt | None = None
+
+
+EMPTY = "–"
+"""A cell that the paper leaves empty."""
+
+UNKNOWN = "?"
+"""A cell whose figure the paper does not print."""
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Published:
+    """A figure as a paper prints it.
+
+    Attributes:
+        text: The figure as printed.
+        mean: The number.
+        std: The number after ±, if any.
+        decimals: Number of decimals.
+    """
+
+    text: str
+    mean: float
+    std: float | None
+    decimals: int
+
+
+_FIGURE = re.compile(
+    r"(?P<mean>[-+−]?\d+(?:\.(?P<digits>\d+))?)(?:±(?P<std>\d+(?:\.\d+)?))?(?P<unit>[A-Za-z%]*)[†‡*]*"
+)
+
+
+def published_figure(text: str) -> Published | None:
+    """Parse a printed figure, ``86.82±0.26``, ``2.05M``, ``99.81B†``; None for other text."""
+    match = _FIGURE.fullmatch(text)
+    if match is None:
+        return None
+    mean, std = match["mean"].replace("−", "-"), match["std"]
+    spread = float(std) if std else None
+    return Published(text, float(mean), spread, len(match["digits"] or ""))
+
+
+class Figure(BaseModel):
+    """The number that is read from a run.
+
+    Attributes:
+        read: A name of `protofl_workbench.reproductions.reproduction_figures.READERS`.
+        of: Column of the record; empty for the reader's default.
+        target: Value to reach, for ``rounds-to`` and similar readers.
+        round: The round, from 0; None for the reader's default.
+        error: True to read 1 − x of an accuracy x.
+        unit: ``%``, ``K``, ``M``, ``B``, ``MB``, ``MiB``, ``min`` or empty; None for the reader's
+            default.
+        words: Title; empty for the reader's default.
+        mark: A word of caution about our figure, in brackets after it: ``seed chosen to fit``.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    read: str = "best"
+    of: str = ""
+    target: float | None = None
+    round: int | None = None
+    error: bool = False
+    unit: str | None = None
+    words: str = ""
+    mark: str = ""
+
+
+USUAL = Figure()
+"""The default figure."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row or a column; its options override those of the reproduction.
+
+    Attributes:
+        name: Name on the command line.
+        label: Name in tables.
+        group: Heading above several columns; empty for none.
+        options: Options of the run, as in a recipe.
+        figure: The figure of this line; None for the reproduction's.
+        figures: {column: figure}, for a row.
+        formula: Arithmetic over the reproduction's constants, instead of a run.
+        note: A note below the table.
+    """
+
+    name: str
+    label: str
+    group: str = ""
+    options: Values = field(default_factory=dict)
+    figure: Figure | None = None
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    formula: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Replacements of the options of cells.
+
+    Attributes:
+        name: Name of the scale or variant.
+        about: Description.
+        options: {option: new value, or {old value: new value}}; ``*`` stands for all other values.
+            ``set`` is such a table of plugin options.
+    """
+
+    name: str
+    about: str = ""
+    options: Values = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A table or figure of a paper.
+
+    Attributes:
+        name: ``COLLECTION/NAME``, or the name of a file.
+        title: Title.
+        paper: Authors and year of the paper.
+        place: Place in the paper: ``Table 1``.
+        kind: Form of the result, see `KINDS_OF_REPRODUCTION`.
+        figure: Default figure of the cells.
+        options: Options of all cells.
+        rows: The rows by name.
+        columns: The columns by name; a reproduction without columns has one with an empty name.
+        published: {(row, column): the figure as printed, `EMPTY` or `UNKNOWN`}.
+        derived: True if ``published`` is computed from other figures that the paper prints.
+        scales: Smaller versions by name; ``paper`` changes nothing.
+        variants: Readings of the paper other than its equations, by name.
+        variant: The default variant; empty for the paper's equations.
+        constants: Numbers for formulas.
+        files: {file that the user has to give: description}; options refer to it as ``{NAME}``.
+        chosen: Choices made where the paper leaves a value open.
+        draw: A name of `DRAWINGS`, for ``pictures``.
+        of_images: Options of pictures of images.
+        origin: Distribution and version, or the file.
+        text: Content of the file.
+        source: The file and the files that it extends, for errors.
+    """
+
+    name: str
+    title: str
+    rows: Mapping[str, Line]
+    columns: Mapping[str, Line]
+    paper: str = ""
+    place: str = ""
+    kind: KindOfReproduction = "table"
+    figure: Figure = USUAL
+    options: Values = field(default_factory=dict)
+    published: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    derived: bool = False
+    scales: Mapping[str, Scale] = field(default_factory=dict)
+    variants: Mapping[str, Scale] = field(default_factory=dict)
+    variant: str = ""
+    constants: Mapping[str, float] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    chosen: tuple[str, ...] = ()
+    draw: str = ""
+    of_images: OfImages = field(default_factory=OfImages)
+    origin: str = ""
+    text: str = field(default="", repr=False)
+    source: File | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def heading(self) -> str:
+        """Paper, place and title."""
+        where = ", ".join(part for part in (self.paper, self.place) if part)
+        return f"{where}: {self.title}" if where else self.title
+
+    def figure_of(self, row: str, column: str) -> Figure:
+        """Return the figure of a cell; ``{column}`` in it is replaced by the column's name."""
+        own = self.rows[row]
+        found = own.figures.get(column) or own.figure or self.columns[column].figure or self.figure
+        return found.model_copy(update={"of": found.of.replace("{column}", column)})
+
+    def is_empty(self, row: str, column: str) -> bool:
+        """Return True if the paper leaves a cell empty."""
+        return self.published.get((row, column)) == EMPTY

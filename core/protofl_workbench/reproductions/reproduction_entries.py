@@ -1,0 +1,203 @@
+"""Entries of a reproduction's table, computed from the records of runs and accounts."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from protofl.errors import Diverged, UsageError
+from protofl.records.row import Row
+from protofl.runs.recorded_run import Run, load_run
+from protofl_workbench.reproductions.account import data_choice
+from protofl_workbench.reproductions.cells import Cell, Change, cells_of
+from protofl_workbench.reproductions.formulas import Undefined, evaluate, names_in, plain
+from protofl_workbench.reproductions.inventory import ReproductionProgress, needs_run
+from protofl_workbench.reproductions.reproduction import Reproduction
+from protofl_workbench.reproductions.reproduction_figures import (
+    READERS,
+    UNITS,
+    figure_of,
+    series,
+    unit_of,
+)
+from protofl_workbench.reproductions.reproduction_result import (
+    Entry,
+    ReproductionResult,
+    State,
+    conditions_of,
+    facts_of,
+)
+
+
+def result_of(progress: ReproductionProgress) -> ReproductionResult:
+    """Return the result of a reproduction so far."""
+    reproduction, change = progress.reproduction, progress.change
+    entries = {(c.row, c.column): _entry(progress, c) for c in progress.cells}
+    # Twice, because formulas may refer to other formulas.
+    for cell in [c for c in progress.cells if c.figure.read == "formula" and not c.empty] * 2:
+        entries[cell.row, cell.column] = _by_formula(reproduction, cell, entries)
+    variant = reproduction.variant if change.variant is None else change.variant
+    options = [c.options for c in progress.cells if c.options and needs_run(reproduction, c)]
+    usual = Change(change.scale, change.variant, change.only, change.columns)
+    before = [
+        c.options for c in cells_of(reproduction, usual) if c.options and needs_run(reproduction, c)
+    ]
+    return ReproductionResult(
+        reproduction,
+        tuple(dict.fromkeys(cell.row for cell in progress.cells)),
+        tuple(dict.fromkeys(cell.column for cell in progress.cells)),
+        entries,
+        change.scale,
+        facts_of(reproduction, change.scale, variant, options, before),
+        _conditions(progress),
+    )
+
+
+def _conditions(progress: ReproductionProgress) -> str:
+    """Return which conditions of the runs are not those of the published figures."""
+    reproduction, change = progress.reproduction, progress.change
+    if not reproduction.published or "paper" not in reproduction.scales:
+        return ""
+    usual = Change("paper", change.variant, change.only, change.columns)
+    theirs = {(c.row, c.column): c for c in cells_of(reproduction, usual)}
+    pairs = [(c, theirs[c.row, c.column]) for c in progress.cells if c.options]
+    pairs = [
+        (ours, paper) for ours, paper in pairs if needs_run(reproduction, ours) and paper.options
+    ]
+    samples: dict[str, int] = {}
+    for ours, paper in pairs:
+        name, key = str(paper.options.get("dataset")), f"ours:{ours.options.get('dataset')}"
+        if name not in samples and (total := _declared_samples(paper)) is not None:
+            samples[name] = total
+        if key not in samples and (folder := progress.folders.get(ours.key)) is not None:
+            with suppress(UsageError):
+                samples[key] = _samples_of(load_run(folder))
+    return conditions_of(
+        [ours.options for ours, _ in pairs], [paper.options for _, paper in pairs], samples
+    )
+
+
+def _samples_of(run: Run) -> int:
+    """Return the number of samples that a run uses in its first trial.
+
+    Raises:
+        UsageError: The split is not recorded.
+    """
+    split = run.split(0)
+    tables = (split.train_counts, split.test_counts, split.validation_counts)
+    return int(sum(t.sum() for t in tables)) + split.public_samples + split.global_test_samples
+
+
+def _declared_samples(cell: Cell) -> int | None:
+    """Return the number of samples that a data set declares; None if it declares none."""
+    try:
+        request = cell.request()
+        plugin = data_choice(request.options, request.registry).plugin
+    except UsageError:
+        return None
+    outline = getattr(plugin, "outline", None)
+    return None if outline is None else sum(outline["train"]) + sum(outline.get("test", ()))
+
+
+def _entry(progress: ReproductionProgress, cell: Cell) -> Entry:
+    key, reproduction, reader = cell.key, progress.reproduction, READERS[cell.figure.read]
+    rows = progress.rows.get(key, ())
+    entry = Entry(
+        cell.row,
+        cell.column,
+        "not run",
+        cell.figure,
+        text=reproduction.published.get((cell.row, cell.column), ""),
+        rounds=cell.rounds,
+        split=progress.splits.get(key),
+        folder=progress.folders.get(key),
+        why=progress.parts.get(key, ""),
+    )
+    if cell.empty:
+        return replace(entry, state="empty")
+    if key in progress.missing:
+        return replace(entry, state="missing", why=progress.missing[key].what)
+    curve = _curves(rows, cell) if reproduction.kind == "curves" else {}
+    if key in progress.failed:
+        partial, values = _finished(progress, cell, rows) if rows else ("", ())
+        state: State = "broken off" if partial else "failed"
+        why = progress.failed[key].what
+        entry = replace(entry, state=state, values=values, why=why, partial=partial)
+        return replace(entry, curve=curve if partial else {})
+    if entry.split is not None:
+        return replace(entry, state="done", values=(float((entry.split[0] > 0).sum(1).mean()),))
+    if not rows:
+        return entry
+    found = figure_of(rows, cell.figure, cell.rounds if needs_run(reproduction, cell) else None)
+    values = tuple(value for value in found if value is not None)
+    if len(values) == len(found):
+        return replace(entry, state="done", values=values, curve=curve)
+    if not values and not reader.needs_target:
+        entry = replace(entry, why=f"the run's record has no {cell.figure.of or reader.of}")
+    return replace(entry, state="not reached", curve=curve)
+
+
+def _finished(
+    progress: ReproductionProgress, cell: Cell, rows: Sequence[Row]
+) -> tuple[str, tuple[float, ...]]:
+    """Describe the finished part of a failed run, and return its figures.
+
+    If some trials are complete, the figures are of these only.
+    """
+    rounds = cell.rounds or int(load_run(progress.folders[cell.key]).config["rounds"])
+    trials, count = int(cell.options.get("trials", 1)), Counter(row.trial for row in rows)
+    whole = [trial for trial in sorted(count) if count[trial] >= rounds]
+    how = "diverged" if isinstance(progress.failed[cell.key], Diverged) else "failed"
+    last = f"{count[len(whole)]} of {rounds} rounds"
+    if whole:
+        words = f"{len(whole)} of {trials} trials, the next {how} after {last}"
+    else:
+        words = f"{last}{f' of the first of {trials} trials' if trials > 1 else ''}, {how}"
+    counted = [row for row in rows if row.trial in (whole or count)]
+    found = figure_of(counted, cell.figure, rounds)
+    values = tuple(value for value in found if value is not None)
+    if len(values) < len(found):  # the target was not reached, or no round has the figure
+        return (words, ()) if READERS[cell.figure.read].needs_target else ("", ())
+    return words, values
+
+
+def _curves(rows: Sequence[Row], cell: Cell) -> dict[int, list[tuple[int, float]]]:
+    one, result = UNITS[unit_of(cell.figure)], dict[int, list[tuple[int, float]]]()
+    for trial in sorted({row.trial for row in rows}):
+        until = cell.rounds or math.inf
+        own = [row for row in rows if row.trial == trial and row.round < until]
+        own.sort(key=lambda row: row.round)
+        result[trial] = [(n, v / one) for n, v in series(own, cell.figure)]
+    return result
+
+
+def _by_formula(
+    reproduction: Reproduction, cell: Cell, entries: Mapping[tuple[str, str], Entry]
+) -> Entry:
+    """Compute a cell from constants and from other cells of its column or row."""
+    names: dict[str, float] = {plain(key): value for key, value in reproduction.constants.items()}
+    for row, line in reproduction.rows.items():  # including rows that are not selected
+        if line.formula and row != cell.row:
+            with suppress(UsageError):
+                names[plain(row)] = evaluate(line.formula, reproduction.constants)
+    others: dict[str, Entry] = {}
+    for (row, column), entry in entries.items():
+        if column == cell.column and row != cell.row and reproduction.rows[cell.row].formula:
+            others[plain(row)] = entry
+        elif row == cell.row and column != cell.column and not reproduction.rows[cell.row].formula:
+            others[plain(column)] = entry
+    for name, entry in others.items():
+        if entry.mean is not None and not entry.partial:
+            names[name] = entry.mean * UNITS[unit_of(entry.figure)]
+    text = reproduction.published.get((cell.row, cell.column), "")
+    try:
+        value = evaluate(cell.formula, names) / UNITS[unit_of(cell.figure)]
+    except UsageError as error:  # another cell is empty, or its run is incomplete
+        short = [name for name in names_in(cell.formula) & {*others} if others[name].partial]
+        why = f"{', '.join(sorted(short))}: incomplete" if short else ""
+        why = error.what if isinstance(error, Undefined) else why
+        return Entry(cell.row, cell.column, "not run", cell.figure, text=text, why=why)
+    return Entry(cell.row, cell.column, "done", cell.figure, (value,), text)

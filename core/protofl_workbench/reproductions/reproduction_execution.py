@@ -1,0 +1,242 @@
+"""Execution of a reproduction: runs of its cells as a batch, and accounts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from protofl.errors import UsageError
+from protofl.records.failure import read_failure
+from protofl.runs.recorded_run import load_run
+from protofl_workbench.batch import batch_events as events
+from protofl_workbench.batch.batch_events import BatchRun, CheckedRun, Outcome
+from protofl_workbench.batch.batch_tasks import check_error
+from protofl_workbench.batch.run_batch import Batch
+from protofl_workbench.reproductions.account import flops, plan_of, traffic
+from protofl_workbench.reproductions.cells import Cell, Change
+from protofl_workbench.reproductions.inventory import (
+    ReproductionProgress,
+    finished_run,
+    missing_inputs,
+    reuse_notes,
+    unfinished_run,
+)
+from protofl_workbench.reproductions.reproduction import Reproduction
+from protofl_workbench.reproductions.reproduction_entries import result_of
+from protofl_workbench.reproductions.reproduction_figures import READERS
+from protofl_workbench.reproductions.reproduction_result import ReproductionResult
+
+_QUOTED = re.compile(r"'([^']+)'")
+
+
+@contextmanager
+def error_place(reproduction: Reproduction, cell: Cell) -> Iterator[None]:
+    """Add file, line and cell to errors about the options of a cell."""
+    try:
+        yield
+    except UsageError as error:
+        error.what = f"{place_of(reproduction, cell, error.what)}{cell.name}: {error.what}"
+        raise
+
+
+def place_of(reproduction: Reproduction, cell: Cell, what: str) -> str:
+    """Return ``FILE, line N: `` of the option that an error quotes, by default of the row.
+
+    Returns an empty string for options that the user gave, which are in no file.
+
+    Args:
+        reproduction: The reproduction.
+        cell: The cell.
+        what: Text of the error.
+    """
+    if reproduction.source is None:
+        return ""
+    names = {part for quoted in _QUOTED.findall(what) for part in (quoted, *quoted.split("."))}
+    if names & _words(cell.said):
+        return ""
+    layers: list[tuple[tuple[str, ...], Mapping[str, Any]]] = [
+        (("rows", cell.row), reproduction.rows[cell.row].options),
+        (("columns", cell.column), reproduction.columns[cell.column].options),
+        (("options",), reproduction.options),
+    ]
+    for path, options in layers:
+        for key, value in options.items():
+            if key in names or names & _words(value):
+                inside = _path(value, names) if isinstance(value, Mapping) else ()
+                return f"{reproduction.source.where((*path, key, *inside))}: "
+    return f"{reproduction.source.where(('rows', cell.row))}: "
+
+
+def _path(values: Mapping[str, Any], names: set[str]) -> tuple[str, ...]:
+    """Return the keys of nested tables that lead to a name."""
+    for key, value in values.items():
+        if names.intersection(key.split(".")):
+            return (key,)
+        if isinstance(value, Mapping) and (inside := _path(value, names)):
+            return (key, *inside)
+    return ()
+
+
+def _words(value: Any) -> set[str]:  # noqa: ANN401 - options are of many types
+    """Return the keys and texts in an option, also split at dots."""
+    if isinstance(value, Mapping):
+        return set().union(*map(_words, value), *map(_words, value.values()))
+    if isinstance(value, list | tuple):
+        return set().union(*map(_words, value))
+    return {str(value), *str(value).split(".")}
+
+
+Note = Callable[[str], None]
+
+
+def run_reproduction(
+    reproduction: Reproduction,
+    change: Change | None = None,
+    runs: str | Path = "runs",
+    *,
+    start: bool = True,
+    skip_missing: bool = False,
+    again: bool = False,
+    at_once: int | None = None,
+    follow: events.Follow = events.ignore,
+    note: Note = lambda line: None,
+) -> ReproductionResult:
+    """Run the missing cells of a reproduction, and compare our figures with the published ones.
+
+    Args:
+        reproduction: The reproduction.
+        change: Scale, client sampler and other changes.
+        runs: Folder of runs; finished runs are not repeated.
+        start: False to only read existing runs. The runs of an account are never started.
+        skip_missing: True to leave cells empty if their data or weights are missing.
+        again: True to repeat runs that diverged before, although nothing has changed since.
+        at_once: Number of parallel runs; None for one per core, 0 to run in this process.
+        follow: Called with every event of the batch.
+        note: Takes a line before each long step.
+
+    Raises:
+        UsageError: A cell cannot be run, or its data or weights are missing; nothing has been
+            started.
+    """
+    progress = ReproductionProgress.of(reproduction, change or Change())
+    start = start and reproduction.kind != "account"
+    found = missing_inputs(progress.to_run(), note, fetch=start)
+    accounts = missing_inputs(progress.to_account(), note, fetch=start, account=True)
+    found |= accounts
+    if (accounts or (start and found)) and not skip_missing:
+        raise missing_error(progress, found)
+    progress.missing |= found
+    if start:
+        _run(progress, Path(runs), at_once, follow, again=again)
+    else:
+        _find_runs(progress, Path(runs), note)
+    for cell in progress.to_account():
+        note(f"counting {cell.name}")
+        if reproduction.draw == "partition":
+            with error_place(reproduction, cell):
+                progress.splits[cell.key] = _split_of(cell)
+            continue
+        count = flops if READERS[cell.figure.read].measure == "flops" else traffic
+        with error_place(reproduction, cell):
+            progress.rows[cell.key] = count(cell.request())
+    return result_of(progress)
+
+
+def _split_of(cell: Cell) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return the samples of each client and class, [M, C], and the classes."""
+    plan = plan_of(cell.request())
+    train, test = plan.split(0).counts(plan.data.y, plan.data.num_classes)
+    return (train + test).numpy(), tuple(plan.data.classes)
+
+
+def missing_error(progress: ReproductionProgress, found: Mapping[str, UsageError]) -> UsageError:
+    """Return the error about missing data or weights, with the names of the cells."""
+    first = next(iter(found.values()))
+    names = [cell.name for cell in progress.cells if cell.options and cell.key in found]
+    more = f" and {len(names) - 3} more cells" if len(names) > 3 else ""
+    near = f"needed by {'; '.join(names[:3])}{more}"
+    return UsageError(first.what, "; ".join(p for p in (first.near, near) if p), first.do)
+
+
+def _run(
+    progress: ReproductionProgress,
+    runs: Path,
+    at_once: int | None,
+    follow: events.Follow,
+    *,
+    again: bool,
+) -> None:
+    if progress.change.rounds is not None:
+        for cell in progress.to_run():
+            if _find_finished(progress, cell, runs) and _lacks_end(progress, cell):
+                del progress.rows[cell.key]
+    cells = [cell for cell in progress.to_run() if cell.key not in progress.rows]
+    batch_runs = [BatchRun(cell.name, cell.request()) for cell in cells]
+    if not batch_runs:
+        return
+    with Batch(runs, at_once=at_once, follow=follow, group=progress.reproduction.name) as batch:
+        checked: list[CheckedRun] = batch.check_all(batch_runs)
+        if (wrong := check_error(checked)) is not None:
+            first = next(i for i, one in enumerate(checked) if one.error is not None)
+            wrong.what = f"{place_of(progress.reproduction, cells[first], wrong.what)}{wrong.what}"
+            raise wrong
+        todo = [one for one in checked if again or one.failed_before is None]
+        outcomes = {outcome.batch_run: outcome for outcome in batch.run_all(todo)}
+    for cell, one in zip(cells, checked, strict=True):
+        _record_outcome(progress, cell, outcomes.get(one.batch_run) or _previous_failure(one))
+
+
+def _previous_failure(checked: CheckedRun) -> Outcome:
+    """Return the outcome of a run that diverged before and is not repeated."""
+    assert checked.failed_before is not None
+    error = checked.failed_before.error
+    error.what += " (in an earlier run; --again repeats it)"
+    return checked.outcome("failed", error)
+
+
+def _record_outcome(progress: ReproductionProgress, cell: Cell, outcome: Outcome) -> None:
+    """Record the outcome of a cell's run, including the finished rounds of a failed run."""
+    if outcome.error is not None:
+        progress.failed[cell.key] = outcome.error
+    if outcome.folder is not None:
+        progress.folders[cell.key] = outcome.folder
+        with suppress(UsageError) if outcome.error else nullcontext():
+            progress.rows[cell.key] = outcome.run.rows
+
+
+def _find_finished(progress: ReproductionProgress, cell: Cell, runs: Path) -> bool:
+    """Record the finished run of a cell; return True if there is one."""
+    with error_place(progress.reproduction, cell):
+        run = finished_run(cell, runs)
+    if run is not None:
+        progress.rows[cell.key], progress.folders[cell.key] = run.rows, run.folder
+    return run is not None
+
+
+def _lacks_end(progress: ReproductionProgress, cell: Cell) -> bool:
+    """Return True if the run of a cell was killed before its end, which is still to be written."""
+    run = load_run(progress.folders[cell.key])
+    return bool(run.config["rounds"] == cell.rounds) and run.lacks_end
+
+
+def _find_runs(progress: ReproductionProgress, runs: Path, note: Note) -> None:
+    for cell in progress.to_run():
+        note(f"looking for {cell.name}")
+        if _find_finished(progress, cell, runs):
+            continue
+        if (part := unfinished_run(cell.request(), runs)) is None:
+            progress.parts[cell.key] = reuse_notes(cell.request(), runs)
+            continue
+        rounds, trials = part.config["rounds"], int(cell.options.get("trials", 1))
+        rounds = cell.rounds or rounds
+        progress.folders[cell.key] = part.folder
+        if failure := read_failure(part.folder):
+            progress.failed[cell.key] = failure.error
+            progress.rows[cell.key] = part.part(range(trials), rounds).rows
+        else:
+            progress.parts[cell.key] = f"{part.rounds_done} of {rounds * trials} rounds are done"

@@ -1,1 +1,0 @@
-"""Studies: tables and figures of papers, by paper (docs/how-to/write-a-study.md)."""
