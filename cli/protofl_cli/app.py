@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import signal
 import sys
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
 import typer
@@ -107,6 +108,8 @@ class Commands(WithRuns):
         (143: by SIGTERM); 141: the reader of its output has closed it (``protofl … | head``).
         """
         known = {"debug": False}
+        words = args[0] if args else extra.pop("args", None)
+        args = (_current_words(sys.argv[1:] if words is None else words), *args[1:])
         options = extra | {"prog_name": "protofl", "standalone_mode": False, "obj": known}
         try:
             code = super().main(*args, **options)
@@ -119,6 +122,14 @@ class Commands(WithRuns):
             closed = standard_streams.is_closed_pipe(problem)
             code = CLOSED if closed else _report(problem, debug=known["debug"])
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _current_words(words: Sequence[str]) -> list[str]:
+    """Return the words of the command line with current names; former names get a line each."""
+    from protofl.system import former_names
+
+    former_names.show = render.note
+    return former_names.current_words(words)
 
 
 def _left(end: SystemExit) -> int:

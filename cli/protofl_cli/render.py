@@ -148,6 +148,11 @@ def error(what: str, near: str = "", do: str = "") -> None:
         screen.print(f"       {other}", soft_wrap=True)
 
 
+def note(content: str) -> None:
+    """Print a line about the command on standard error."""
+    console(stderr=True).print(f"note: {shown(content)}", style="dim", soft_wrap=True)
+
+
 def trace(problem: BaseException) -> None:
     """Print the traceback, with causes and the traceback of a worker."""
     passage(traceback.format_exception(problem))

@@ -96,8 +96,25 @@ def _parameter(name: str) -> inspect.Parameter:
         show_default=False,
         rich_help_panel=option.panel,
         hidden=not option.common,
+        callback=_check_dry_run if name == "dry_run" else None,
     )
     return _as_parameter(flag[2:], list[str] | None if is_repeatable(name) else kind | None, made)
+
+
+def _check_dry_run(value: bool | None) -> bool | None:
+    """Refuse ``--dry-run``, which in other programs means to do nothing.
+
+    Raises:
+        UsageError: The option is given without ``no``.
+    """
+    if value:
+        from protofl.errors import UsageError
+
+        raise UsageError(
+            "--dry-run is not needed: every run begins with a dry run of two short rounds",
+            do="to train nothing, give --plan; to skip the dry run, give --no-dry-run",
+        )
+    return value
 
 
 def _as_parameter(name: str, annotation: Any, option: Any) -> inspect.Parameter:  # noqa: ANN401

@@ -111,6 +111,9 @@ _MOVED = {
 }
 """Earlier names of protofl that are now in one of its modules, and still work."""
 
+_FORMER = ("Given", "study")
+"""Names of `protofl.system.former_names.PUBLIC`."""
+
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()} | _MODULES
 
 __all__ = [
@@ -166,6 +169,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - the public names are of many types
+    if name in _FORMER:
+        from protofl.system.former_names import public_name
+
+        return __getattr__(public_name("", name) or name)
     for space, names in _MOVED.items():
         if name in names.split():
             place = f"protofl.{space}.{name}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from protofl.errors import UsageError
 from protofl.records.checkpoint import LAST, Commit
 from protofl.system.files.home import expand_user
+from protofl.system.former_names import current_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,7 +61,7 @@ def read_weights(
     return Weights(
         found.trial,
         found.round,
-        _tensors(folder / found.server),
+        current_tensors(_tensors(folder / found.server)),
         {c: _tensors(folder / name) for c, (name, _) in sorted(found.client_files.items())},
     )
 

@@ -25,6 +25,7 @@ from protofl.federation.plan import Plan
 from protofl.federation.resolution import parts_of
 from protofl.hooks.models.optimisers import training_options
 from protofl.system.files.checksums import sha256_of
+from protofl.system.former_names import as_hashed
 from protofl.system.machine import recorded_facts
 from protofl.system.options.parsing import without_removed
 from protofl.system.options.plugin_options import Config
@@ -223,8 +224,8 @@ def identity_of(config: Mapping[str, Any], defaults: Defaults) -> str:
     # Of a kind that has come later the runs before it name none: they are as with the default.
     values = default_values()
     usual = {(kind, str(values.get(option))) for option, kind in CHOOSING.items()}
-    plugins = sorted([*which, *who] for which, who in used.plugins.items() if which not in usual)
-    parts = [used.options, used.of_plugins, used.files, plugins]
+    plugins = [[*which, *who] for which, who in used.plugins.items() if which not in usual]
+    parts = as_hashed(used.options, used.of_plugins, used.files, plugins)
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from protofl.hooks.discovery.registry import ARRAYS_PLACE
 from protofl.runs.plugin_names import ClassNames, Extra, marked_hooks, with_names
+from protofl.system.former_names import current_options
 
 if TYPE_CHECKING:
     from protofl.data.in_memory import ArrayData
@@ -51,7 +52,8 @@ def name_classes(typed: Mapping[str, Any]) -> NamedOptions:
     Raises:
         UsageError: A class has no hooks of its kind, or arrays are no data set.
     """
-    names, options = ClassNames.among(typed), dict(typed)
+    options = current_options(typed)
+    names = ClassNames.among(options)
 
     def name(_: str, kind: str, value: Any) -> Any:  # noqa: ANN401 - whatever a user writes
         if isinstance(value, type):

@@ -22,6 +22,7 @@ from protofl.system.files.atomic import default_data_dir
 from protofl.system.files.checksums import read_json
 from protofl.system.files.home import expand_user
 from protofl.system.files.lock import folder_lock
+from protofl.system.former_names import current_options
 from protofl.system.options.parsing import (
     check_unchanged,
     merge_nested,
@@ -58,7 +59,7 @@ def continued(
     check_resumable(place)
     until.enter_context(folder_lock(place.absolute(), "--resume --out"))
     folder = RunFolder.reopen(request.out)
-    recorded = folder.config()
+    recorded = current_options(folder.config(), quiet=True)
     folder.count_all(recorded)
     check_recorded(recorded, str(folder.path / "config.json"))
     given = _recorded_backend(folder.path, request.options, note) | folder.engine | request.options
@@ -171,7 +172,7 @@ def take_up(folder: RunFolder, plan: Plan, note: Callable[[str], None]) -> RunFo
         UsageError: Data or files are others, or the run has more rounds or trials, or cannot have
             more.
     """
-    recorded = folder.config()
+    recorded = current_options(folder.config(), quiet=True)
     check_same_data(recorded, plan)
     check_same_files(recorded, plan)
     was_cut = not folder.finished

@@ -235,6 +235,8 @@ def _words(values: Mapping[str, Any]) -> Iterator[str]:
         flag = flag_of(name)
         if isinstance(value, bool) and reads_text(name):
             yield f"{flag} {str(value).lower()}"
+        elif name == "dry_run" and value:
+            continue  # the command line has no word for it
         elif isinstance(value, bool):
             yield flag if value else flag.replace("--", "--no-", 1)
         elif isinstance(value, Mapping):

@@ -170,7 +170,7 @@ def test_names_that_the_module_uses_are_left_to_it(cli):
     for name, kind in (("tensor", "payload-transform"), ("none", "method"), ("path", "dataset")):
         assert cli("new-plugin", name, "--kind", kind).exit_code == 0
         source = Path(f"protofl-{name}/src/protofl_{name}/__init__.py").read_text()
-        expected = name.title() + kind.title()
+        expected = name.title() + kind.title().replace("-", "")
         assert f"class {expected}:" in source
         compile(source, name, "exec")
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import protofl as pf
+from protofl.runs import identity
 from protofl.runs.identity import identity_of
 from protofl.runs.request import read_request
 from protofl.runs.requested_run import RequestedRun
@@ -79,3 +80,44 @@ def test_a_run_on_arrays_goes_on(older):
         data_dir="data",
     )
     assert result.summary["rounds"] == 3
+
+
+DEVICES = {
+    "method": "fedproto",
+    "models": "mlp",
+    "dataset": "breast-cancer",
+    "clients": 3,
+    "participation": 0.7,
+    "batch_size": 64,
+    "feature_dim": 8,
+    "devices": "tiers",
+    "sampling": "size",
+    "transforms": ["quantise"],
+    "dry_run": False,
+    "set": {"devices.spread": 0, "sampling.power": 0.5, "quantise.to": "fp16"},
+    "device": "cpu",
+}
+"""The options of ``0.1.0-devices``, which has them under their former names, in today's."""
+
+
+def test_a_run_with_former_names_is_found_and_goes_on(older, monkeypatch):
+    """Options, kinds and tensors have former names in a folder that 0.1.0 has written."""
+    folder = older / "0.1.0-devices"
+    assert '"world": "tiers"' in (folder / "config.json").read_text()
+    run = pf.load_run(folder)
+    assert (run.settings.devices, run.settings.sampling) == ("tiers", "size")
+    assert run.settings.transforms == ["quantise"] and not run.settings.dry_run
+    assert set(run.global_state()) == {"prototypes", "classes"}
+    request, _ = named_request({**DEVICES, "rounds": 2, "data_dir": Path("data")})
+    assert RequestedRun.of(request, pf.events.ignore).identity == run.identity
+
+    monkeypatch.setattr(identity, "_codes", lambda was, now: ([], []))  # code has changed since
+    options = DEVICES | {"backend": "local", "data_dir": "data", "progress": False}
+    reused = pf.run(**options, rounds=2, reuse=older)
+    assert Path(reused.folder).resolve() == folder.resolve()
+    longer = pf.run(resume=True, out=folder, rounds=3, backend="local", data_dir="data")
+    whole = pf.run(**options, rounds=3, out=older / "whole")
+    own = [{k: v for k, v in row.items() if k not in ("seconds", "time")} for row in whole.record]
+    assert own == [
+        {k: v for k, v in row.items() if k not in ("seconds", "time")} for row in longer.record
+    ]

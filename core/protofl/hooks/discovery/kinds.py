@@ -22,6 +22,7 @@ from protofl.hooks.hookspecs import (
     serves,
 )
 from protofl.hooks.wire.keys import Keys, fault_of
+from protofl.system.former_names import current_argument
 
 
 @dataclass(frozen=True)
@@ -238,6 +239,10 @@ def _check_hook(kind: str, label: str, attribute: str, function: Any) -> None:  
     for argument, parameter in inspect.signature(function).parameters.items():
         if argument == "self":
             continue
+        if (current := current_argument(attribute, argument)) != argument:
+            raise UsageError(  # pluggy passes arguments of the specification only
+                f"{label}: the argument {argument} is now {current}", do=f"rename it at {place}"
+            )
         if argument not in known:
             raise unknown(f"argument of {label}:", argument, known, f"rename it at {place}")
         if parameter.default is not parameter.empty:

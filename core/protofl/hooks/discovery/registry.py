@@ -30,6 +30,13 @@ from protofl.hooks.discovery.kinds import (
     hooks_of,
 )
 from protofl.system.consent import check_recorded
+from protofl.system.former_names import (
+    GROUPS,
+    current_kind,
+    current_label,
+    current_plugin,
+    tell,
+)
 from protofl.system.sources import error_location, fingerprint, load
 
 ARRAYS_PLACE = "protofl.hooks.discovery.arrays_plugin:Arrays"
@@ -60,8 +67,10 @@ class Registry:
         classes: Mapping[str, str] | None = None,
     ) -> None:
         self.block = _blocked(block)
-        self.extra = dict(extra or {})
-        self._places = {label: MOVED.get(at, at) for label, at in (classes or {}).items()}
+        self.extra = {(current_kind(kind), name): c for (kind, name), c in (extra or {}).items()}
+        self._places = {
+            current_label(label): MOVED.get(at, at) for label, at in (classes or {}).items()
+        }
         own = {f"{kind}/{name}" for kind, name in self.extra}
         named = {k: at for k, at in self._places.items() if k not in own}
         check_recorded({"classes": named}, "the options of the run")
@@ -93,6 +102,7 @@ class Registry:
             UsageError: The name is unknown or a former one (`FORMER_NAMES`), or two distributions
                 have a plugin of that name.
         """
+        name = current_plugin(kind, name)
         plugins = [p for p in self._of_kind(kind) if p.name == name]
         if not plugins:
             if any(p.name == name for p in self._of_kind(kind, blocked=True)):
@@ -179,7 +189,8 @@ class Registry:
             raise unknown("kind", kind, KINDS)
         found = {
             Plugin(kind, entry.name, *self._origin(entry.dist), entry.value)
-            for entry in self._installed.select(group=KINDS[kind].group)
+            for group in (KINDS[kind].group, *GROUPS.get(kind, ()))
+            for entry in self._entries(group, KINDS[kind].group)
         }
         given = {name: c for (k, name), c in self.extra.items() if k == kind}
         for label, place in self._places.items():
@@ -191,6 +202,13 @@ class Registry:
             for n, c in given.items()
         }
         return sorted(found, key=lambda p: (p.name, p.distribution))
+
+    def _entries(self, group: str, current: str) -> list[EntryPoint]:
+        """Return the entry points of a group; warn if plugins are in a former one."""
+        entries = [*self._installed.select(group=group)]
+        if entries and group != current:
+            tell(f"entry-point group {group} of {self._origin(entries[0].dist)[1]}", current)
+        return entries
 
     @cached_property
     def _installed(self) -> Any:  # noqa: ANN401 - Python 3.10 has a class of its own for them
@@ -215,7 +233,7 @@ class Registry:
     def _check_blocked(self, block: Iterable[str]) -> None:
         """Check that ``--block`` names plugins; PROTOFL_BLOCK may name absent ones."""
         names = {n for k in KINDS if block for p in self._of_kind(k, True) for n in _names(p)}
-        for wanted in map(str.strip, block):
+        for wanted in (current_label(label.strip()) for label in block):
             if wanted and wanted not in names:
                 raise unknown("plugin in --block", wanted, names, "see: protofl list-plugins")
 
@@ -236,7 +254,7 @@ def installed(kind: str, block: Iterable[str] = ()) -> list[Plugin]:
 def _blocked(block: Iterable[str]) -> list[str]:
     """Return blocked plugins, those of the environment variable among them."""
     environment = os.environ.get("PROTOFL_BLOCK", "").split(",")
-    return [b.strip() for b in [*block, *environment] if b.strip()]
+    return [current_label(b.strip()) for b in [*block, *environment] if b.strip()]
 
 
 def _broken(plugin: Plugin, error: BaseException, when: str) -> UsageError:

@@ -12,7 +12,7 @@ hookspec = pluggy.HookspecMarker("protofl")
 hookimpl = pluggy.HookimplMarker("protofl")
 """Marks a plugin's method as the implementation of the hook of the same name."""
 
-HOOKSPEC_VERSION = "2.3"
+HOOKSPEC_VERSION = "2.4"
 """The version MAJOR.MINOR of the hooks that this protofl calls.
 
 MINOR grows when a hook, an argument, a kind or a public name is added; older plugins still run.

@@ -14,6 +14,7 @@ from protofl.hooks.views.server_state import ServerState
 from protofl.hooks.wire.payload import GlobalState, Payload
 from protofl.hooks.wire.weights import load_weights, weight_views
 from protofl.system.files.tensors import Packed, pack_state, unpack_state
+from protofl.system.former_names import current_tensors
 
 VALIDATION = "(gate)"
 """The key of the specs of payload validation in the server's state; not a valid plugin name."""
@@ -44,6 +45,7 @@ def pack_server(record: ServerState) -> Packed:
 def unpack_server(record: ServerState, packed: Packed) -> None:
     """Copy the result of `pack_server` into a server that has been set up."""
     modules, device = _of_server(record), record.device
+    packed = current_tensors(packed[0]), packed[1]  # those of an older run have former names
     global_state, record.state = unpack(packed, modules, "global_state", "the server", device)
     record.learned = record.state.pop(
         VALIDATION, {}

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from protofl.errors import UsageError
+from protofl.system.former_names import current_options
 
 JOINS = "write --join-round N[:SHARE][,…]: 20, 20:0.3, 10:0.2,20:0.2"
 """The form of ``--join-round``."""
@@ -197,6 +198,7 @@ def parse_options(typed: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
     Raises:
         UsageError: An option has the wrong form.
     """
+    typed = current_options(typed)
     result = {key: value for key, value in typed.items() if value is not None}
     given = assignments("--set", result.pop("set", ()), "[NAME.]KEY=VALUE")
     if given:
@@ -247,6 +249,7 @@ def options_in(values: Mapping[str, Any]) -> dict[str, Any]:
     their batch size. They keep that minimum, and so their split.
     """
     values = {key.replace("-", "_"): value for key, value in values.items()}
+    values = current_options(values, quiet=_is_run(values))
     result = {key: value for key, value in values.items() if key not in RECORD_ONLY}
     if isinstance(result.get("options"), Mapping):
         result["options"] = without_removed(result["options"])
