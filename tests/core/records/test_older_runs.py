@@ -108,7 +108,7 @@ def test_a_run_with_former_names_is_found_and_goes_on(older, monkeypatch):
     assert (run.settings.devices, run.settings.sampling) == ("tiers", "size")
     assert run.settings.transforms == ["quantise"] and not run.settings.dry_run
     assert set(run.global_state()) == {"prototypes", "classes"}
-    request, _ = named_request({**DEVICES, "rounds": 2, "data_dir": Path("data")})
+    request = read_request({**DEVICES, "rounds": 2, "data_dir": Path("data")})
     assert RequestedRun.of(request, pf.events.ignore).identity == run.identity
 
     monkeypatch.setattr(identity, "_codes", lambda was, now: ([], []))  # code has changed since
