@@ -34,7 +34,6 @@ from protofl.runs.configuration import config_of, folder_words
 from protofl.runs.planning import observes, plan_run
 from protofl.runs.recipes import typed_in, write_recipe
 from protofl.runs.request import Request
-from protofl.runs.tracking import TrackedProgress
 from protofl.system.device import deterministic_kernels
 from protofl.system.files.atomic import disk_errors, temporary_folder, write_json
 from protofl.system.files.home import expand_user
@@ -63,12 +62,17 @@ def start(
         UsageError: Something asked for can't be done; nothing has been started.
         RunFailure: The run failed; finished rounds are in the folder.
     """
-    with ExitStack() as until, disk_errors():
-        return _start(request, until.enter_context(TrackedProgress(progress)), idle, plan, until)
+    with ExitStack() as trackers, ExitStack() as until, disk_errors():
+        return _start(request, progress, idle, plan, until, trackers)
 
 
 def _start(
-    request: Request, progress: Progress, idle: Idle | None, plan: Plan | None, until: ExitStack
+    request: Request,
+    progress: Progress,
+    idle: Idle | None,
+    plan: Plan | None,
+    until: ExitStack,
+    trackers: ExitStack,
 ) -> Result:
     began = time.perf_counter()
     note = lambda line: progress(events.Note(line))  # noqa: E731
@@ -80,6 +84,10 @@ def _start(
     elif request.out is not None:
         check_free(expand_user(request.out).absolute())
     plan = plan or plan_run(request, note)
+    if plan.trackers:
+        from protofl.runs.tracking import TrackedProgress
+
+        progress = trackers.enter_context(TrackedProgress(progress))
     if folder is not None:
         folder = resumption.take_up(folder, plan, note)
     else:

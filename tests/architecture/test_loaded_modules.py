@@ -1,0 +1,81 @@
+"""Tests of what a run loads: its own parts, and no library or module for what it does not do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+RUN = """
+import sys
+
+BLOCKED = {"matplotlib", "jinja2", "sklearn", "pandas", "scipy", "torchvision", "typer"}
+
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name in BLOCKED:
+            raise ImportError(f"{name} is imported", name=name)
+
+sys.meta_path.insert(0, Block())
+import numpy as np
+import protofl as pf
+
+rng = np.random.default_rng(0)
+x, y = rng.random((80, 3, 16, 16), dtype=np.float32), np.arange(80) % 4
+options = {"clients": 2, "rounds": 1, "partition": "iid", "backend": "local", "progress": False}
+result = pf.run("fedproto", models="cnn4", dataset=(x, y), out="run", **options, **MORE)
+assert len(result.record) == 1
+print("loaded:", *sys.modules)
+"""
+
+DOORS = {
+    "protofl.runs.reuse": "reuse",
+    "protofl.runs.requested_run": "reuse",
+    "protofl.runs.resumption": "resume",
+    "protofl.runs.tracking": "track",
+    "protofl.system.profile.run_profile": "profile",
+    "protofl.system.profile.host_profile": "profile",
+    "protofl.runs.scorer": "predict and evaluate",
+    "protofl.runs.exported": "export",
+    "protofl.runs.new_data": "evaluate",
+    "protofl.records.observed": "observe",
+    "protofl.records.monitor": "watch",
+    "protofl_plugins.backends.process": "backend=process",
+    "protofl_plugins.engines.cuda_graphs": "engine=cuda-graphs",
+}
+"""{module: the option or function that imports it}."""
+
+
+def loaded(folder, **more):
+    """Return the modules that a process has loaded after a small run, with further options."""
+    program = RUN.replace("MORE", repr(more))
+    words = [sys.executable, "-W", "ignore", "-c", program]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.partition("loaded: ")[2].split())
+
+
+def test_a_run_loads_what_it_uses(tmp_path):
+    modules = loaded(tmp_path)
+    assert "protofl_plugins.methods.fedproto" in modules
+    assert not modules & {*DOORS}
+    packages = {name.partition(".")[0] for name in modules}
+    assert not packages & {"protofl_workbench", "protofl_cli", "protofl_flower", "protofl_ray"}
+    assert not any(name.startswith("protofl.testing") for name in modules)
+    methods = {n for n in modules if n.startswith("protofl_plugins.methods.")}
+    assert methods == {"protofl_plugins.methods.fedproto"}
+
+
+@pytest.mark.slow
+def test_an_option_opens_its_door(tmp_path):
+    """The names of `DOORS` exist, so that a renamed module is noticed."""
+    modules = loaded(tmp_path, profile=True, observe="features")
+    assert "protofl.system.profile.host_profile" in modules
+    assert "protofl.records.observed" in modules
+
+
+def test_the_doors_exist():
+    from importlib.util import find_spec
+
+    assert all(find_spec(name) for name in DOORS)
