@@ -13,6 +13,7 @@ from torch import nn
 
 from protofl.errors import Refused
 from protofl.hooks.discovery.registry import Registry
+from protofl.system.torch_state import computing_in
 from protofl.testing import toy
 from protofl_plugins.models.widths import narrow
 
@@ -20,7 +21,7 @@ from protofl_plugins.models.widths import narrow
 @cache
 def takes_one_net(method):
     """Return True if a method refuses clients with different nets."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, computing_in(torch.float32):
         x = torch.zeros(12, *toy.make_images(toy.MIXED).x.shape[1:])
         np.savez(Path(folder, "public.npz"), x_train=x.numpy(), y_train=np.arange(12) % 4)
         options = getattr(Registry().load("method", method), "check_options", {})

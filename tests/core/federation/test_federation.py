@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -187,8 +188,7 @@ def test_few_samples_train_in_eval_mode():
         def train(self, client):
             return self._split.train(client)[: client + 1]
 
-    found.splits = lambda seed: Short(whole)
-    lines_of(found, rounds=1)
+    lines_of(replace(found, splits=lambda seed: Short(whole)), rounds=1)
     assert modes == {n: n >= LEAST for n in (1, 2, 3, 4)}
 
 

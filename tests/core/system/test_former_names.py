@@ -11,7 +11,7 @@ import pytest
 import protofl as pf
 from protofl.hooks.discovery.kinds import KINDS
 from protofl.hooks.discovery.registry import Registry
-from protofl.runs.plugin_names import named_request
+from protofl.runs.request import read_request
 from protofl.system import former_names
 from protofl.system.former_names import (
     RenamedWarning,
@@ -70,8 +70,8 @@ NOW = {
 
 def test_arguments_of_a_program():
     with pytest.warns(RenamedWarning) as told:
-        former = named_request(FORMER)[0].options
-    assert former == named_request(NOW)[0].options
+        former = read_request(FORMER).options
+    assert former == read_request(NOW).options
     said = [str(one.message) for one in told]
     assert "--world is now --devices" in said and "kind wrapper is now payload-transform" in said
     assert len(said) == len({*said})
@@ -96,7 +96,7 @@ def test_a_file_of_options(tmp_path, text, options):
     file = tmp_path / "run.toml"
     file.write_text(f'method = "fedproto"\nmodels = "mlp"\ndry-step = false\n{text}\n')
     with pytest.warns(RenamedWarning):
-        found = named_request({}, config=file)[0].options
+        found = read_request({}, config=file).options
     assert (found["devices"], found["dry_run"], found["options"]) == ("tiers", False, options)
 
 

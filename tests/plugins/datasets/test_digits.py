@@ -10,6 +10,8 @@ import torch
 
 import protofl as pf
 from protofl.federation.resolution import resolve
+from protofl.hooks.discovery.registry import Registry
+from protofl.system.options.table import build
 from protofl_plugins.datasets.digits import Digits
 
 
@@ -45,7 +47,7 @@ def test_digits_are_scikit_learns_in_256_shades(tmp_path):
 def test_options_of_their_defaults_belong_to_the_plugins_of_their_defaults(
     given, partitioner, over
 ):
-    resolution = resolve({"method": "fedproto", "models": "htfe8", **given})
+    resolution = resolve(build({"method": "fedproto", "models": "htfe8", **given}), Registry())
     assert resolution.set_by["feature_dim"] == "data set digits"  # not the group's
     found = resolution.settings
     assert found.options.get("partition", {}) == partitioner
@@ -58,7 +60,7 @@ def test_options_of_their_defaults_belong_to_the_plugins_of_their_defaults(
 )
 def test_large_nets_train_on_fewer_pixels_without_small_batches(models, options, side):
     given = {"method": "fedproto", "models": models, "options": {"models": options}}
-    found = resolve(given).settings
+    found = resolve(build(given), Registry()).settings
     assert found.options.get("models", {}).get("min_side") == side
     assert found.drop_last == (side == 16)
     assert (found.lr, found.rounds, found.local_epochs, found.batch_size) == (0.03, 3, 3, 16)

@@ -70,7 +70,7 @@ def hint(error: BaseException, hook: str, round: int, plugins: Collection[type])
     if isinstance(error, KeyError) and round == 0 and not server:
         return (
             "in round 0 nothing has been received yet: return {} from before_training, and leave "
-            "out the term (if given: …)"
+            "out the term (if constants: …)"
         )
     if "Expected all tensors to be on the same device" in words:
         return "make tensors on client.device or server.device"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protofl_plugins.backends.node_plan import Policy
+from protofl_flower.node.policy import Policy
 
 
 def test_the_former_name_of_a_rule():
