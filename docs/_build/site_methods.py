@@ -49,11 +49,11 @@ def family_table() -> str:
 
 
 def not_measured(page: Path = MEASURED) -> str:
-    """Return a sentence with the methods that the page of performance does not name elsewhere."""
+    """Return a sentence with the methods that the page of performance does not name, or nothing."""
     text = re.sub(r"<!-- kept: .*?<!-- end -->", "", page.read_text(encoding="utf-8"), flags=re.S)
     names = sorted(name for names in families().values() for name in names)
     missing = [code(name) for name in names if code(name) not in text]
-    return f"Not measured: {', '.join(missing)}." if missing else "All methods are measured."
+    return f"This section does not have {', '.join(missing)} yet." if missing else ""
 
 
 def add_to_navigation(nav: object) -> None:
