@@ -24,11 +24,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from width_toys import takes_one_net
 
 MAIN = (signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 PATIENCE = 300
 """A run that has not ended after this many seconds counts as hanging."""
-ONE_MODEL = ("fedavg", "fedprox")
+PARTS_OF_ONE_NET = ("heterofl", "fedrolex")
 COMMAND = (sys.executable, "-c", "import sys; from protofl_cli.start import main; main()")
 
 
@@ -75,7 +76,9 @@ class Place:
         data = self.folder / "tiny.npz"
         if not data.exists():
             make_data(data)
-        models = "cnn4" if self.method in ONE_MODEL else "htcnn8"
+        models = "cnn4" if takes_one_net(self.method) else "htcnn8"
+        if self.method in PARTS_OF_ONE_NET:
+            models = "widths:cnn4@1,0.5"
         options = {
             "models": models, "dataset": f"npz:{data}", "partition": "iid", "clients": 4,
             "rounds": self.rounds, "participation": 0.75, "batch_size": 10, "feature_dim": 16,

@@ -74,7 +74,7 @@ def test_the_host_outlives_killed_clientapps(tmp_path):
         host = subprocess.Popen([*command, str(tmp_path), str(path)], env=variables, stderr=log)
     try:
         wait_for(path.exists, 120)
-        app = "import socket, sys, time; from protofl_plugins.backends import wire; "
+        app = "import socket, sys, time; from protofl_flower.protocol import framing; "
         app += "line = socket.socket(socket.AF_UNIX); line.connect(sys.argv[1]); "
         app += "framing.send(line.makefile('rwb'), '{\"sizes\": {}}', []); print(1, flush=True); "
         app += "time.sleep(99)"
