@@ -25,7 +25,7 @@ def plan_run(request: Request, note: Callable[[str], None], data: Dataset | None
         data: Data to use instead of loading the data set.
 
     Raises:
-        UsageError: Something asked for can't be done.
+        UsageError: An option that was asked for is impossible with these data.
     """
     plan = Plan.make(
         request.settings,

@@ -185,7 +185,9 @@ def _below(
     options = parse_options(options, str(typed.get("method") or options.get("method") or ""))
     check_names(options, f"option in {where}:", ("out", "quiet"))
     sources = sources_in(table)
-    default = "" if sources else name  # a recorded run says who set what is no default
+    default = (
+        "" if sources else name
+    )  # a recorded run names who set an option, unless it is a default
     set_by = {**dict.fromkeys(options, default), **sources} if sources or name else {}
     found = Request(options, out, set_by=set_by, quiet=quiet, home=home, recorded=recorded)
     return found, needs if name else {}
