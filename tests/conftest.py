@@ -11,7 +11,8 @@ import sys
 
 import pytest
 
-pytest_plugins = ["rotation", "devices"]  # --part, and which tests see a GPU
+# --part; which tests see a GPU; a simulated one for the others.
+pytest_plugins = ["rotation", "devices", "simulated_gpu"]
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,0 +1,82 @@
+"""Tests of the simulated GPU: it does what tests of GPU paths rely on."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from simulated_gpu import Race, Simulated
+
+
+def test_results_are_those_of_a_cpu(gpu):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten())
+    x = torch.randn(2, 3, 5, 5)
+    other = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten()
+    )
+    other.load_state_dict(net.state_dict())
+    other.to("simgpu")
+    out, there = net(x).square().sum(), other(x.to("simgpu")).square().sum()
+    assert isinstance(there, Simulated) and there.item() == out.item()
+    one = torch.autograd.grad(out, [*net.parameters()])
+    two = torch.autograd.grad(there, [*other.parameters()])
+    assert all(torch.equal(a, b.cpu()) for a, b in zip(one, two, strict=True))
+
+
+def test_copies_and_waits_are_counted(gpu):
+    x = torch.zeros(4).to("simgpu")
+    x.sum().item()
+    x.cpu()
+    assert gpu.copies == [("to device", 16), ("to host", 16)]
+    assert gpu.waits["item"] == 1
+
+
+def test_devices_do_not_mix(gpu):
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.zeros(2, device="simgpu") + torch.zeros(2)
+
+
+def test_a_graph_keeps_numbers_and_memory(gpu):
+    module, x, factor = torch.get_device_module("simgpu"), torch.ones(2, device="simgpu"), [2.0]
+    graph, stream = module.CUDAGraph(), module.Stream()
+    stream.wait_stream(module.current_stream())
+    with module.stream(stream):
+        with module.graph(graph, stream=stream):
+            y = x * factor[0]
+        factor[0] = 5.0
+        x.fill_(3)
+        graph.replay()
+    module.synchronize()
+    assert y.tolist() == [6, 6]
+
+
+def test_a_capture_cannot_wait(gpu):
+    module, x = torch.get_device_module("simgpu"), torch.ones(2, device="simgpu")
+    with module.graph(module.CUDAGraph(), stream=module.current_stream()):
+        with pytest.raises(RuntimeError, match="capturing"):
+            x.sum().item()
+
+
+def test_a_missing_wait_is_a_race(gpu):
+    module = torch.get_device_module("simgpu")
+    one, two = module.Stream(), module.Stream()
+    with module.stream(one):
+        x = torch.ones(2, device="simgpu")
+    with module.stream(two), pytest.raises(Race, match="wait_stream or an event is missing"):
+        x + 1
+    with module.stream(two), pytest.raises(Race):
+        x.zero_()
+    two.wait_stream(one)
+    with module.stream(two):
+        assert (x + 1).tolist() == [2, 2]
+
+
+def test_launches_are_noted_in_order(gpu):
+    module, x = torch.get_device_module("simgpu"), torch.ones(2, device="simgpu")
+    stream = module.Stream()
+    with gpu.watched() as launches:
+        x.add_(1)
+        stream.wait_stream(module.current_stream())
+        with module.stream(stream):
+            x * 2
+    assert [number for number, _ in launches] == [gpu.default.number, stream.number]

@@ -1,0 +1,45 @@
+"""Tests of copies in one piece."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from protofl.system.transfers import gathered, has_streams, spread, to_device, to_host
+
+TENSORS = {
+    "a": torch.randn(3, 5),
+    "steps": torch.tensor(7),
+    "mask": torch.tensor([True, False, True]),
+    "half": torch.randn(3).bfloat16(),
+    "wide": torch.randn(2, 2, dtype=torch.float64),
+    "empty": torch.zeros(0, 4),
+    "image": torch.randn(1, 3, 4, 4).to(memory_format=torch.channels_last),
+}
+
+
+def test_a_buffer_gives_the_tensors_back():
+    again = spread(gathered(TENSORS), TENSORS)
+    assert list(again) == list(TENSORS)
+    for name, tensor in TENSORS.items():
+        assert again[name].dtype == tensor.dtype and torch.equal(again[name], tensor)
+
+
+def test_tensors_in_host_memory_are_not_copied():
+    assert all(to_host(TENSORS)[name] is tensor for name, tensor in TENSORS.items())
+
+
+@pytest.mark.parametrize("names", [list(TENSORS), ["mask"], []])
+def test_one_copy_each_way(gpu, names):
+    tensors = {name: TENSORS[name] for name in names}
+    there = to_device(tensors, torch.device("simgpu"))
+    assert gpu.count("to device") == bool(names)
+    back = to_host(there)
+    assert gpu.count("to host") == bool(names)
+    assert all(there[name].device.type == "simgpu" for name in names)
+    assert all(torch.equal(back[name], tensor) for name, tensor in tensors.items())
+
+
+def test_devices_with_streams():
+    types = ["cuda", "cpu", "mps", "meta"]
+    assert [has_streams(torch.device(kind)) for kind in types] == [True, False, False, False]

@@ -1,0 +1,449 @@
+"""A device with streams and graphs for tests on a CPU; all copies, waits and launches are noted.
+
+The device is called ``simgpu``. Its tensors are wrappers of CPU tensors, so results equal those of
+a CPU to the bit, and code that mixes devices fails as on a GPU. A captured graph repeats the
+operations of its capture on the same memory, with the numbers of the capture, as a CUDA graph
+does. A stream that uses memory which another stream has written, without having waited for it, is
+a `Race`. What it can't show: seconds, rounding of a GPU's kernels, and memory that an allocator
+gives to another tensor.
+
+``pytest_plugins`` names this file; a test takes the fixture ``gpu``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from contextlib import contextmanager
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils import backend_registration
+from torch.utils._pytree import tree_leaves, tree_map
+
+NAME = "simgpu"
+
+aten = torch.ops.aten
+
+
+class Race(Exception):
+    """A stream uses memory that another stream may still write."""
+
+
+class Simulated(Tensor):
+    """A tensor on the simulated device; ``raw`` is the CPU tensor that holds its values."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, raw):
+        made = Tensor._make_wrapper_subclass(
+            cls,
+            raw.size(),
+            strides=raw.stride(),
+            storage_offset=raw.storage_offset(),
+            dtype=raw.dtype,
+            device=torch.device(NAME, 0),
+        )
+        made.raw = raw
+        return made
+
+    def __repr__(self, **_):
+        return f"Simulated({self.raw!r})"
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return GPU.carry_out(func, args, kwargs or {})
+
+
+class Stream:
+    """A stream: what is launched on it, and which launches of others it has waited for."""
+
+    _numbers = itertools.count()
+    every = []
+
+    def __init__(self, device=None, priority=0):
+        self.number = next(self._numbers)
+        self.seen = Counter()  # {stream: launches of it that come before all later ones here}
+        self.every.append(self)
+
+    def wait_stream(self, other):
+        self.seen |= other.seen
+
+    def wait_event(self, event):
+        self.seen |= event.seen
+
+    def record_event(self, event=None):
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def synchronize(self):
+        GPU.note("synchronize")
+        GPU.host_has_seen(self)
+
+    def query(self):
+        return True
+
+
+class Event:
+    """A moment on a stream."""
+
+    def __init__(self, enable_timing=False, **_):
+        self.seen = Counter()
+
+    def record(self, stream=None):
+        self.seen = Counter((stream or GPU.stream).seen)
+
+    def wait(self, stream=None):
+        (stream or GPU.stream).wait_event(self)
+
+    def synchronize(self):
+        GPU.note("synchronize")
+
+    def query(self):
+        return True
+
+    def elapsed_time(self, other):
+        return 1.0
+
+
+class Graph:
+    """A captured graph: the operations of its capture, on the memory of its capture."""
+
+    def __init__(self, keep_graph=False):
+        self.steps, self.stream = [], None
+        GPU.graphs.append(self)
+
+    def replay(self):
+        GPU.launched("graph", self)
+        for func, args, kwargs, out in self.steps:
+            GPU.run_again(func, args, kwargs, out)
+
+    def reset(self):
+        self.steps = []
+
+
+class Machine:
+    """The simulated device.
+
+    Attributes:
+        copies: (``to device`` or ``to host``, bytes) of each copy.
+        waits: Counts of reasons for which the program waited: ``item``, ``synchronize``.
+        launches: (stream's number, operation) in the order of launches; see `watched`.
+        shown: Whether torch finds the device.
+        total: Bytes of its memory.
+        used: Bytes that a test says are used.
+    """
+
+    shown = False
+
+    def __init__(self):
+        self.reset()
+
+    def reset(self):
+        self.copies, self.waits, self.launches = [], Counter(), []
+        self.graphs, self.capturing = [], None
+        Stream.every.clear()
+        self.default = Stream()
+        self.stream = self.default
+        self.written, self.check_races, self.watch = {}, True, False
+        self.total, self.used = 80 << 30, 0
+
+    # --- what tests ask -------------------------------------------------------------------------
+
+    def bytes(self, direction):
+        return sum(size for way, size in self.copies if way == direction)
+
+    def count(self, direction):
+        return sum(way == direction for way, _ in self.copies)
+
+    @contextmanager
+    def watched(self):
+        """Note launches in a block; yields the list of (stream's number, operation)."""
+        self.launches, self.watch = [], True
+        try:
+            yield self.launches
+        finally:
+            self.watch = False
+
+    # --- what the device does -------------------------------------------------------------------
+
+    def note(self, why):
+        self.waits[why] += 1
+
+    def host_has_seen(self, stream):
+        for other in Stream.every:  # the program launches everything after its wait
+            other.seen |= stream.seen
+
+    def launched(self, what, graph=None):
+        if self.watch and self.capturing is None:
+            self.launches.append((self.stream.number, what))
+
+    def carry_out(self, func, args, kwargs):
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        to = kwargs.get("device")
+        if func is aten._to_copy.default and to is not None:
+            there = torch.device(to).type == NAME
+            if isinstance(args[0], Simulated) != there:
+                return self.copied(args[0], {k: v for k, v in kwargs.items() if k != "device"})
+        if func is aten.copy_.default:
+            return self.copied_onto(*args[:2])
+        if func is aten._local_scalar_dense.default:
+            self.expect_no_capture("item")
+            self.note("item")
+        for tensor in tensors:
+            here = isinstance(tensor, Simulated) or tensor.dim() == 0 or tensor.is_meta
+            if not here and "index" not in str(func):
+                raise RuntimeError(
+                    f"Expected all tensors to be on the same device, but found {NAME}:0 and "
+                    f"{tensor.device} ({func})"
+                )
+        for tensor in tensors:
+            if isinstance(tensor, Simulated):
+                self.read(tensor.raw, str(func))
+        out = func(*tree_map(_raw, args), **tree_map(_raw, kwargs))
+        if to is not None and torch.device(to).type != NAME:
+            return out  # empty_like(…, device="cpu")
+        known = {id(t.raw): t for t in tensors if isinstance(t, Simulated)}
+        result = tree_map(lambda each: _simulated(each, known), out)
+        self.book_writes(func, args, kwargs, result)
+        if self.capturing is not None:
+            self.capturing.steps.append((func, args, kwargs, result))
+        self.launched(str(func))
+        return result
+
+    def expect_no_capture(self, what):
+        if self.capturing is not None:
+            raise RuntimeError(f"operation not permitted when stream is capturing ({what})")
+
+    def copied(self, tensor, options):
+        there = not isinstance(tensor, Simulated)
+        self.expect_no_capture("copy")
+        size = tensor.numel() * tensor.element_size()
+        self.copies.append(("to device" if there else "to host", size))
+        if not options.get("non_blocking"):
+            self.note("copy")
+        options = {k: v for k, v in options.items() if k != "pin_memory"}
+        raw = aten._to_copy.default(_raw(tensor), **options)
+        if there:
+            made = Simulated(raw)
+            self.write(raw, fresh=True)
+            return made
+        self.read(tensor.raw, "a copy to the host")
+        return raw
+
+    def copied_onto(self, target, source):
+        if isinstance(target, Simulated) != isinstance(source, Simulated):
+            if source.dim() or not isinstance(target, Simulated):
+                self.expect_no_capture("copy")
+            way = "to device" if isinstance(target, Simulated) else "to host"
+            self.copies.append((way, source.numel() * source.element_size()))
+        if isinstance(source, Simulated):
+            self.read(source.raw, "copy_")
+        if isinstance(target, Simulated):
+            self.write(target.raw)
+            if self.capturing is not None:
+                self.capturing.steps.append((aten.copy_.default, (target, source), {}, target))
+        _raw(target).copy_(_raw(source))
+        self.launched("aten.copy_.default")
+        return target
+
+    def run_again(self, func, args, kwargs, out):
+        """Run a captured operation again, and put its results where they were."""
+        for tensor in tree_leaves((args, kwargs)):
+            if isinstance(tensor, Simulated):
+                self.read(tensor.raw, str(func))
+        fresh = func(*tree_map(_raw, args), **tree_map(_raw, kwargs))
+        for old, new in zip(tree_leaves(out), tree_leaves(fresh), strict=True):
+            if isinstance(old, Simulated) and _place(old.raw) != _place(new):
+                old.raw.copy_(new)
+        self.book_writes(func, args, kwargs, out)
+
+    # --- order of streams -----------------------------------------------------------------------
+
+    def book_writes(self, func, args, kwargs, out):
+        inputs = [_raw(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        places = {_place(tensor) for tensor in inputs}
+        changes = func._schema.is_mutable
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, Simulated) and (changes or _place(tensor.raw) not in places):
+                self.write(tensor.raw, fresh=_place(tensor.raw) not in places)
+
+    def read(self, raw, what):
+        stream, number = self.written.get(_place(raw), (None, 0))
+        current = self.stream
+        if not self.check_races or stream is None or stream is current:
+            return
+        if current.seen[stream.number] < number:
+            raise Race(
+                f"{what} on stream {current.number} uses what stream {stream.number} writes; "
+                "wait_stream or an event is missing"
+            )
+
+    def write(self, raw, *, fresh=False):
+        if fresh:  # in memory that may have been another tensor's
+            self.written.pop(_place(raw), None)
+        self.read(raw, "a write")
+        stream = self.stream
+        stream.seen[stream.number] += 1
+        self.written[_place(raw)] = stream, stream.seen[stream.number]
+
+
+def _place(raw):
+    return raw.untyped_storage()._cdata
+
+
+def _raw(leaf):
+    if isinstance(leaf, Simulated):
+        return leaf.raw
+    on_device = isinstance(leaf, torch.device) and leaf.type == NAME
+    return torch.device("cpu") if on_device else leaf
+
+
+def _simulated(leaf, known):
+    if not isinstance(leaf, Tensor):
+        return leaf
+    return known.get(id(leaf)) if id(leaf) in known else Simulated(leaf)
+
+
+class Module:
+    """The simulated device's module, as ``torch.cuda`` is CUDA's."""
+
+    Stream, Event, CUDAGraph = Stream, Event, Graph
+
+    def is_available(self):
+        return GPU.shown
+
+    def is_initialized(self):
+        return True
+
+    def _is_in_bad_fork(self):
+        return False
+
+    def device_count(self):
+        return 1
+
+    def current_device(self):
+        return 0
+
+    def set_device(self, device):
+        pass
+
+    @contextmanager
+    def device(self, device):
+        yield
+
+    def manual_seed(self, seed):
+        torch.default_generator.manual_seed(seed)
+
+    manual_seed_all = manual_seed
+
+    def get_rng_state(self, device=0):
+        return torch.default_generator.get_state()
+
+    def set_rng_state(self, state, device=0):
+        torch.default_generator.set_state(state)
+
+    def get_amp_supported_dtype(self):
+        return [torch.bfloat16, torch.float16]
+
+    def current_stream(self, device=None):
+        return GPU.stream
+
+    def default_stream(self, device=None):
+        return GPU.default
+
+    @contextmanager
+    def stream(self, stream):
+        before, GPU.stream = GPU.stream, stream or GPU.stream
+        try:
+            yield
+        finally:
+            GPU.stream = before
+
+    def synchronize(self, device=None):
+        GPU.note("synchronize")
+        for stream in [*Stream.every]:
+            GPU.host_has_seen(stream)
+
+    def graph_pool_handle(self):
+        return object()
+
+    @contextmanager
+    def graph(self, graph, pool=None, stream=None, **_):
+        assert GPU.capturing is None
+        GPU.capturing = graph
+        try:
+            with self.stream(stream or Stream()):
+                graph.stream = GPU.stream
+                yield
+        finally:
+            GPU.capturing = None
+
+    def mem_get_info(self, device=None):
+        return GPU.total - GPU.used, GPU.total
+
+    def memory_allocated(self, device=None):
+        return GPU.used
+
+    max_memory_allocated = memory_allocated
+
+    def reset_peak_memory_stats(self, device=None):
+        pass
+
+    def empty_cache(self):
+        pass
+
+    def get_device_name(self, device=None):
+        return "simulated"
+
+
+GPU = Machine()
+
+
+@cache
+def _registered():
+    """Register the device with torch, once in a process."""
+    backend_registration._setup_privateuseone_for_python_backend(NAME, Module())
+    library = torch.library.Library("_", "IMPL")
+    library.fallback(lambda op, *args, **kwargs: GPU.carry_out(op, args, kwargs), "PrivateUse1")
+    return library
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """The simulated device; ``torch.device("simgpu")`` computes there."""
+    if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
+        pytest.skip("this torch has no devices in Python")
+    _registered()
+    GPU.reset()
+    made, listed = torch.tensor, Tensor.tolist
+
+    def tensor(data, *, dtype=None, device=None, requires_grad=False, **_):
+        result = made(data, dtype=dtype)
+        result = result if device is None else result.to(device)
+        return result.requires_grad_(requires_grad)
+
+    def new_tensor(self, data, *, dtype=None, device=None, **rest):
+        return tensor(data, dtype=dtype or self.dtype, device=device or self.device, **rest)
+
+    def tolist(self):
+        if not isinstance(self, Simulated):
+            return listed(self)
+        GPU.expect_no_capture("tolist")
+        GPU.note("item")
+        return listed(self.raw)
+
+    # torch's own go around the dispatch of operations.
+    monkeypatch.setattr(torch, "tensor", tensor)
+    monkeypatch.setattr(Tensor, "new_tensor", new_tensor)
+    monkeypatch.setattr(Tensor, "tolist", tolist)
+    monkeypatch.setattr(Tensor, "pin_memory", lambda self, *_: self)
+    monkeypatch.setattr(Tensor, "record_stream", lambda self, stream: None)
+    GPU.shown = True
+    yield GPU
+    GPU.shown = False
+    GPU.reset()
