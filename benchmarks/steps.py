@@ -52,8 +52,8 @@ def job_of(
     **options: float,
 ) -> pf.backends.TrainJob:
     """Return a job of one client that trains on the batches in turn."""
-    record: Any = object.__new__(ClientState)
-    record.architecture, record.model, record.modules, record.steps = (
+    state: Any = object.__new__(ClientState)
+    state.architecture, state.model, state.modules, state.steps = (
         architecture,
         model,
         {},
@@ -70,7 +70,7 @@ def job_of(
         phase=pf.Phase("private"),
         batch_size=batch,
         drawn=lambda: iter(batches),
-        record=record,
+        client_state=state,
         **options,  # type: ignore[arg-type]
     )
 

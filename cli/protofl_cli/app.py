@@ -79,17 +79,17 @@ class Commands(WithRuns):
 
     def list_commands(self, context: Any) -> list[str]:  # noqa: ANN401 - as above
         """Return the names of all commands, in the order of the help."""
-        own = super().list_commands(context)
-        at = own.index(LAST_TO_USE) + 1
-        return [*own[:at], *self._of_plugins(context).names, *own[at:]]
+        names = super().list_commands(context)
+        at = names.index(LAST_TO_USE) + 1
+        return [*names[:at], *self._of_plugins(context).names, *names[at:]]
 
     def get_command(self, context: Any, name: str) -> Any:  # noqa: ANN401 - as above
         """Return a command of our own, or the help of a plugin's, which is not imported."""
         return super().get_command(context, name) or self._of_plugins(context).help_of(name)
 
-    def resolve_command(self, context: Any, words: list[str]) -> Any:  # noqa: ANN401 - as above
+    def resolve_command(self, context: Any, args: list[str]) -> Any:  # noqa: ANN401 - as above
         """Return the command; a plugin's is imported here."""
-        name, command, rest = super().resolve_command(context, words)
+        name, command, rest = super().resolve_command(context, args)
         if isinstance(command, Help):
             if "--debug" in rest:  # the command itself cannot read it yet
                 context.obj["debug"] = True
@@ -108,8 +108,8 @@ class Commands(WithRuns):
         (143: by SIGTERM); 141: the reader of its output has closed it (``protofl … | head``).
         """
         known = {"debug": False}
-        words = args[0] if args else extra.pop("args", None)
-        args = (_current_words(sys.argv[1:] if words is None else words), *args[1:])
+        command_line = args[0] if args else extra.pop("args", None)
+        args = (_current_words(sys.argv[1:] if command_line is None else command_line), *args[1:])
         options = extra | {"prog_name": "protofl", "standalone_mode": False, "obj": known}
         try:
             code = super().main(*args, **options)
@@ -124,12 +124,12 @@ class Commands(WithRuns):
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def _current_words(words: Sequence[str]) -> list[str]:
+def _current_words(command_line: Sequence[str]) -> list[str]:
     """Return the words of the command line with current names; former names get a line each."""
     from protofl.system import former_names
 
     former_names.show = render.note
-    return former_names.current_words(words)
+    return former_names.current_words(command_line)
 
 
 def _left(end: SystemExit) -> int:

@@ -76,10 +76,10 @@ class BatchScreen:
         if not self.quiet:
             self._bars.line(text, style)
 
-    def loading(self, words: str) -> None:
+    def loading(self, text: str) -> None:
         """Show a line before the first event."""
         if not self.quiet:
-            self._bars.show(words, "", key=ALL)
+            self._bars.show(text, "", key=ALL)
 
     def __call__(self, event: events.Event) -> None:
         """Show an event of a batch."""
@@ -109,13 +109,13 @@ class BatchScreen:
 
     # --- events -----------------------------------------------------------------------------------
 
-    def _checked(self, checked: CheckedRun, done: int, of: int) -> None:
+    def _checked(self, checked: CheckedRun, number: int, of: int) -> None:
         self._weights[checked.batch_run] = 0.0 if checked.finished else self._weight(checked)
         self._there += checked.finished
         if self.quiet:
             return
-        self._bars.show("dry runs", f"{done}/{of} runs", done / of, ALL)
-        if done == of and self.total >= of:
+        self._bars.show("dry runs", f"{number}/{of} runs", number / of, ALL)
+        if number == of and self.total >= of:
             finished = f", {self._there} of them are finished" if self._there else ""
             self._bars.line(f"checked {count(of, 'run')}{finished}")
 
@@ -174,9 +174,9 @@ class BatchScreen:
             name = shortened(batch_run.name, LONGEST)
             self._bars.show(name, _status(going), going.share, str(id(batch_run)))
         left = self._time_left()
-        words = [f"{self._done}/{self.total} runs", f"{len(self.failed)} failed"]
-        words = [words[0], *words[1:][: bool(self.failed)], *([f"{left} left"] if left else [])]
-        self._bars.show("all", ", ".join(words), self._done / max(1, self.total), ALL)
+        parts = [f"{self._done}/{self.total} runs", f"{len(self.failed)} failed"]
+        parts = [parts[0], *parts[1:][: bool(self.failed)], *([f"{left} left"] if left else [])]
+        self._bars.show("all", ", ".join(parts), self._done / max(1, self.total), ALL)
 
     def _time_left(self) -> str:
         """Estimate the time left from finished and remaining mini-batches."""
@@ -184,38 +184,38 @@ class BatchScreen:
         usual = self._usual
         known = sum(weight for weight in self._weights.values())
         whole = known if len(self._weights) >= self.total else usual * self.total
-        done = self._weight_done
+        finished = self._weight_done
         for batch_run, going in self._going.items():
             if going.rounds > going.before:
                 share = going.done + going.within - going.before
                 share /= going.rounds - going.before
-                done += max(0.0, share) * self._weights.get(batch_run, usual)
-        if done <= 0 or done >= whole:
+                finished += max(0.0, share) * self._weights.get(batch_run, usual)
+        if finished <= 0 or finished >= whole:
             return ""
-        return clock((time.monotonic() - self._began) * (whole - done) / done)
+        return clock((time.monotonic() - self._began) * (whole - finished) / finished)
 
 
 def _status(going: _Going) -> str:
-    words = [f"round {going.done}/{going.rounds}" if going.rounds else "starting"]
+    parts = [f"round {going.done}/{going.rounds}" if going.rounds else "starting"]
     if going.last is not None and going.best is not None:
-        words.append(f"acc {going.last:.1%}, best {going.best:.1%}")
+        parts.append(f"acc {going.last:.1%}, best {going.best:.1%}")
     now = going.done - going.before
     if now > 0 and going.rounds > going.done:
         each = (time.monotonic() - going.began) / now
-        words.append(f"{clock(each * (going.rounds - going.done))} left")
-    return "  ".join(words)
+        parts.append(f"{clock(each * (going.rounds - going.done))} left")
+    return "  ".join(parts)
 
 
 def _ending(outcome: Outcome, going: _Going | None) -> str:
     if outcome.error is not None:
         return f"failed: {outcome.error.what}"
-    words: str = "was finished before" if outcome.reused else outcome.state
+    text: str = "was finished before" if outcome.reused else outcome.state
     if outcome.state == "stopped" and going is not None:
-        words = f"stopped after {count(going.done, 'round')}"
+        text = f"stopped after {count(going.done, 'round')}"
     if going is not None and going.best is not None:
-        words += f", best accuracy {going.best:.1%}"
-        words += f", {clock(time.monotonic() - going.began, exact=True)}"
-    return words
+        text += f", best accuracy {going.best:.1%}"
+        text += f", {clock(time.monotonic() - going.began, exact=True)}"
+    return text
 
 
 def _style(outcome: Outcome) -> str:

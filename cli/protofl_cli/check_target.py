@@ -73,8 +73,8 @@ def contract_for(
     made: type[Contract] = type("Chosen", (CONTRACTS[kind],), values)
     if options:
         made.options = {**made().chosen, **options}
-    found = made()
-    found.choice() if kind not in ("method", "payload-transform", "command") else found.cls
+    contract = made()
+    contract.choice() if kind not in ("method", "payload-transform", "command") else contract.cls
     return made
 
 
@@ -100,7 +100,7 @@ def _split_kind(text: str) -> tuple[str, str]:
 
 def _means_module(left: str, right: str) -> bool:
     """Return True if ``LEFT:RIGHT`` is a module and a class, not a plugin and its argument."""
-    if not all(part.isidentifier() for part in (*left.split("."), *right.split("."))):
+    if not all(name.isidentifier() for name in (*left.split("."), *right.split("."))):
         return False
     return "." in left or left not in {p.name for p in Registry().plugins()}
 

@@ -19,10 +19,10 @@ class WithRuns(TyperGroup):
 
     def resolve_command(self, *args: Any) -> Any:  # noqa: ANN401 - as the base class has it
         """Return the command, with the options of a run where it takes them."""
-        name, command, words = super().resolve_command(*args)
+        name, command, rest = super().resolve_command(*args)
         if name is not None and name in self.runs:
             command = whole_command(name, *self.runs[name])
-        return name, command, words
+        return name, command, rest
 
 
 def add(group: typer.Typer, name: str, command: Callable[..., None], panel: str = "") -> None:

@@ -159,13 +159,13 @@ def signature(function: Callable[..., Any], name: str = "", *, bound: bool = Fal
         name: Another name for it.
         bound: True to leave out the first argument.
     """
-    found = inspect.signature(function)
-    words, star = [], False
-    for place, p in enumerate(found.parameters.values()):
+    inspected = inspect.signature(function)
+    parts, star = [], False
+    for place, p in enumerate(inspected.parameters.values()):
         if bound and place == 0:
             continue
         if p.kind is p.KEYWORD_ONLY and not star:
-            words.append("*")
+            parts.append("*")
         star |= p.kind in (p.KEYWORD_ONLY, p.VAR_POSITIONAL)
         mark = "*" * ((p.kind is p.VAR_POSITIONAL) + 2 * (p.kind is p.VAR_KEYWORD))
         word = mark + p.name
@@ -175,13 +175,13 @@ def signature(function: Callable[..., Any], name: str = "", *, bound: bool = Fal
             usual = getattr(p.default, "__name__", None) or repr(p.default)
             usual = "..." if usual == "<lambda>" else usual
             word += f" = {usual}" if ":" in word else f"={usual}"
-        words.append(word)
-    back = found.return_annotation
-    end = ")" if back is found.empty else f") -> {_type(back)}"
-    line = f"def {name or function.__name__}({', '.join(words)}{end}: ..."
+        parts.append(word)
+    back = inspected.return_annotation
+    end = ")" if back is inspected.empty else f") -> {_type(back)}"
+    line = f"def {name or function.__name__}({', '.join(parts)}{end}: ..."
     if len(line) <= WIDTH:
         return line
-    inside = "".join(f"    {word},\n" for word in words)
+    inside = "".join(f"    {word},\n" for word in parts)
     return f"def {name or function.__name__}(\n{inside}{end}: ..."
 
 
@@ -221,11 +221,11 @@ def example(kind: str, hook: str) -> tuple[str, str]:
         text = textwrap.dedent(inspect.getsource(getattr(plugin, hook)))
         sources[name] = text.strip()
     short = {name: text for name, text in sources.items() if len(text.splitlines()) <= LONGEST}
-    found = {name: text for name, text in short.items() if _statements(text) > 1} or short
-    if not found:
+    candidates = {name: text for name, text in short.items() if _statements(text) > 1} or short
+    if not candidates:
         return "", EXAMPLES[kind, hook].strip()
-    shortest = min(found, key=lambda name: (len(found[name].splitlines()), name))
-    return shortest, found[shortest]
+    shortest = min(candidates, key=lambda name: (len(candidates[name].splitlines()), name))
+    return shortest, candidates[shortest]
 
 
 def _statements(source: str) -> int:

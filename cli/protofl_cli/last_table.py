@@ -84,8 +84,8 @@ def run_rows(result: Result) -> list[tuple[str, str]]:
     evaluated = [r for r in record if r.test_accuracy is not None]
     if result.summary["eval_clients"] == "participants" and evaluated:
         number = evaluated[-1].evaluated
-        words = f"participants, {number:,} in the last round; the guess is over all clients"
-        rows.append(("accuracy of", words))
+        text = f"participants, {number:,} in the last round; the guess is over all clients"
+        rows.append(("accuracy of", text))
     if spread:
         rows.append(
             (

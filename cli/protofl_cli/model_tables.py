@@ -20,13 +20,13 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 """Samples of the counted architectures for other kinds than images."""
 
 
-def model_group(registry: Registry, text: str, found: Any, classes: int) -> None:  # noqa: ANN401
+def model_group(registry: Registry, text: str, plugin_class: Any, classes: int) -> None:  # noqa: ANN401
     """Print a model group's tables.
 
     Args:
         registry: Registry of the group.
         text: Name with the argument, if any.
-        found: Class of the group.
+        plugin_class: Class of the group.
         classes: Number of classes C of the architectures.
     """
     import torch
@@ -37,24 +37,27 @@ def model_group(registry: Registry, text: str, found: Any, classes: int) -> None
     from protofl.hooks.models.flops import profile
     from protofl.hooks.plugin.members import choose
 
-    width, kinds = getattr(found, "feature_dim", 512), kinds_of(found)
+    width, kinds = getattr(plugin_class, "feature_dim", 512), kinds_of(plugin_class)
     rows = [
         ("K", f"{width} features; --feature-dim changes it, native takes the own width"),
         ("takes", in_words(kinds)),
     ]
     if "image" in kinds:
-        side, channels = getattr(found, "min_side", 32), getattr(found, "channels", None)
-        own = f"{channels} channels" if channels else "the data's own channels"
-        rows.append(("images", f"{own}; smaller images are enlarged to {side} px"))
+        side, channels = (
+            getattr(plugin_class, "min_side", 32),
+            getattr(plugin_class, "channels", None),
+        )
+        channel_text = f"{channels} channels" if channels else "the data's own channels"
+        rows.append(("images", f"{channel_text}; smaller images are enlarged to {side} px"))
         seen = SampleSpec((channels or CHANNELS, side, side))
     else:
         seen = SampleSpec(kind=kinds[0], **EXAMPLES[kinds[0]])
-    rows.append(("server", getattr(found, "server_architecture", "resnet56")))
-    auxiliary = getattr(found, "auxiliary_architecture", None) or "its first architecture"
+    rows.append(("server", getattr(plugin_class, "server_architecture", "resnet56")))
+    auxiliary = getattr(plugin_class, "auxiliary_architecture", None) or "its first architecture"
     rows.append(("auxiliary", f"{auxiliary} (fml, fedkd)"))
     render.pairs(rows)
     render.text()
-    if getattr(found, "argument", None) and ":" not in text:
+    if getattr(plugin_class, "argument", None) and ":" not in text:
         render.text(f"The architectures follow the name: {text}:…\n")
         return
     choice = choose(registry, "model-group", text)

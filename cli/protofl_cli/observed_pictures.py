@@ -66,5 +66,5 @@ def draw(
         asked = {
             "rounds" if k == "round" else k: [v] if k == "round" else v for k, v in asked.items()
         }
-    found: Callable[..., Figure] = getattr(plots, kind.replace("-", "_"))
-    return found(run, **asked, width=width, font=font)
+    plot: Callable[..., Figure] = getattr(plots, kind.replace("-", "_"))
+    return plot(run, **asked, width=width, font=font)

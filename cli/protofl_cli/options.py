@@ -83,12 +83,12 @@ DataDir = Annotated[
 
 
 def plugin_options(
-    words: Sequence[str] | None, form: str, owners: Sequence[str], bare: str = ""
+    texts: Sequence[str] | None, form: str, owners: Sequence[str], bare: str = ""
 ) -> dict[str, dict[str, Any]]:
     """Return the options of ``--set`` by plugin.
 
     Args:
-        words: Values of ``--set``.
+        texts: Values of ``--set``.
         form: Form of a value, for errors.
         owners: Words for the plugins of the command: ``dataset``, ``partition``, ….
         bare: Word of the plugin for keys without a word.
@@ -99,11 +99,11 @@ def plugin_options(
     from protofl.errors import unknown
     from protofl.system.options.parsing import assignments, expand_set
 
-    found = expand_set(assignments("--set", words or (), form), bare)
-    for owner, values in found.items():
+    by_owner = expand_set(assignments("--set", texts or (), form), bare)
+    for owner, values in by_owner.items():
         if owner not in owners:
             raise unknown("part in --set", owner or min(values), owners, f"write --set {form}")
-    return {owner: found.get(owner, {}) for owner in owners}
+    return {owner: by_owner.get(owner, {}) for owner in owners}
 
 
 # --- ranges and defaults --------------------------------------------------------------------------
@@ -123,36 +123,36 @@ def choices(types: Sequence[Any]) -> list[Any]:
 
 def value_range(field: FieldInfo) -> str:
     """Return the range of an option: ``≥ 1``, ``0 … 1``, ``sgd | adam``."""
-    words = []
+    ranges = []
     for kind in plain_type(field.annotation):
         bounds = [*field.metadata]
         if get_origin(kind) is Annotated:
-            kind, *own = get_args(kind)
-            bounds += own
+            kind, *further = get_args(kind)
+            bounds += further
         if get_origin(kind) is Literal:
-            words.append(" | ".join(map(str, get_args(kind))))
+            ranges.append(" | ".join(map(str, get_args(kind))))
         elif kind is bool:
-            words.append("true | false")
+            ranges.append("true | false")
         elif kind in (int, float):
-            words.append(_bounds(bounds) or ("integer" if kind is int else "number"))
+            ranges.append(_bounds(bounds) or ("integer" if kind is int else "number"))
         elif kind is str:
-            words.append("text")
+            ranges.append("text")
         else:
-            words.append(getattr(kind, "__name__", str(kind)).lower())
-    return " | ".join(dict.fromkeys(words))
+            ranges.append(getattr(kind, "__name__", str(kind)).lower())
+    return " | ".join(dict.fromkeys(ranges))
 
 
 def _bounds(metadata: Sequence[Any]) -> str:
-    found = {
+    limits = {
         name: getattr(item, name)
         for item in metadata
         for name in ("gt", "ge", "lt", "le")
         if getattr(item, name, None) is not None
     }
-    if found.keys() == {"ge", "le"}:
-        return f"{number(found['ge'])} … {number(found['le'])}"
+    if limits.keys() == {"ge", "le"}:
+        return f"{number(limits['ge'])} … {number(limits['le'])}"
     signs = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
-    return ", ".join(f"{signs[name]} {number(value)}" for name, value in found.items())
+    return ", ".join(f"{signs[name]} {number(value)}" for name, value in limits.items())
 
 
 def number(value: float) -> str:

@@ -32,32 +32,40 @@ class Installed:
         own: Names of our own commands, which go before those of plugins.
     """
 
-    def __init__(self, own: Collection[str]) -> None:
+    def __init__(self, protofl_commands: Collection[str]) -> None:
         from protofl.hooks.discovery.registry import Registry
 
-        self._own, self._registry = own, Registry()
+        self._protofl_commands, self._registry = protofl_commands, Registry()
         self._plugins = self._registry.plugins("command")
 
     @property
     def names(self) -> list[str]:
         """The names of the plugins' commands, without those of our own."""
-        return [n for n in dict.fromkeys(p.name for p in self._plugins) if n not in self._own]
+        return [
+            n
+            for n in dict.fromkeys(p.name for p in self._plugins)
+            if n not in self._protofl_commands
+        ]
 
     @property
     def left_out(self) -> list[str]:
         """A line for each command that has the name of one of our own."""
-        return [clash_with_own(plugin) for plugin in self._plugins if plugin.name in self._own]
+        return [
+            clash_with_own(plugin)
+            for plugin in self._plugins
+            if plugin.name in self._protofl_commands
+        ]
 
     def help_of(self, name: str) -> Help | None:
         """Return the help of a command; None if no plugin has a command of this name."""
         from protofl.hooks.discovery.command_help import summary
 
-        found = [plugin for plugin in self._plugins if plugin.name == name]
-        if not found:
+        plugins = [plugin for plugin in self._plugins if plugin.name == name]
+        if not plugins:
             return None
-        text, panel = summary(found[0])
-        if len(found) > 1:
-            text = f"Clash: {' and '.join(p.distribution for p in found)} have this command."
+        text, panel = summary(plugins[0])
+        if len(plugins) > 1:
+            text = f"Clash: {' and '.join(p.distribution for p in plugins)} have this command."
         return Help(name, help=without_markup(text), rich_help_panel=panel or PANEL)
 
     def load(self, name: str) -> Any:  # noqa: ANN401 - a class that Typer does not export
@@ -70,9 +78,9 @@ class Installed:
         from protofl.hooks.discovery.command_help import summary
 
         plugin = self._registry.find("command", name)
-        found = self._registry.load("command", name)
+        loaded = self._registry.load("command", name)
         try:
-            command = built(name, found)
+            command = built(name, loaded)
             command.rich_help_panel = summary(plugin)[1] or PANEL
             return command
         except BaseException as error:

@@ -55,7 +55,7 @@ def stage_rows(profile: dict[str, Any]) -> list[Row]:
         if stage in stages:
             rows.append(_row(stage, stages[stage], whole))
         parts = profile[PARTS[stage]] if stage in PARTS else {}
-        rows += [_row(f"  {part}", seconds, whole) for part, seconds in parts.items()]
+        rows += [_row(f"  {substage}", seconds, whole) for substage, seconds in parts.items()]
     if profile["profiler"]:
         rows.append(_row("the profiler itself", profile["profiler"], whole))
     rows.append(_row("waiting", sum(waiting.values()), whole))

@@ -142,7 +142,7 @@ def error(what: str, near: str = "", do: str = "") -> None:
 
     screen = console(stderr=True)
     parts = (what, near, *do.splitlines())
-    first, *others = (shown(" ".join(part.split())) for part in parts if part.strip())
+    first, *others = (shown(" ".join(sentence.split())) for sentence in parts if sentence.strip())
     screen.print(Text("error: ", style="bold red") + Text(first, style="red"), soft_wrap=True)
     for other in others:
         screen.print(f"       {other}", soft_wrap=True)
@@ -165,13 +165,13 @@ def passage(texts: Iterable[str]) -> None:
 
 
 @contextmanager
-def waiting(words: str) -> Iterator[None]:
+def waiting(activity: str) -> Iterator[None]:
     """Show a spinner on a terminal during a step that takes seconds."""
     screen = console()
     if not screen.is_terminal:
         yield
         return
-    with screen.status(words, spinner=_spinner()):
+    with screen.status(activity, spinner=_spinner()):
         yield
 
 

@@ -61,7 +61,7 @@ def change_of(
     from protofl.system.options.parsing import assignments
     from protofl_workbench.reproductions.cells import Change
 
-    given = assignments("--set", set_ or (), "[NAME.]KEY=VALUE")
+    assigned = assignments("--set", set_ or (), "[NAME.]KEY=VALUE")
     options = {key: value for key, value in options.items() if value is not None}
     return Change(
         scale=scale or "paper",
@@ -72,7 +72,7 @@ def change_of(
         trials=trials,
         datasets=assignments("--dataset", dataset or [], "NAME=NAME[:PATH]"),
         files=assignments("--file", file or [], "NAME=PATH"),
-        options=options | ({"set": given} if given else {}),
+        options=options | ({"set": assigned} if assigned else {}),
     )
 
 

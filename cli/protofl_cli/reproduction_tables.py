@@ -26,8 +26,8 @@ def show_result(result: ReproductionResult) -> None:
     if result.conditions:
         render.text(result.conditions, "yellow")
     if any(entry.published for entry in result.entries.values()):
-        words = f"in each cell: our figure, the {result.origin} figure, and the"
-        render.text(f"{words} {result.difference_words}", "dim")
+        legend = f"in each cell: our figure, the {result.origin} figure, and the"
+        render.text(f"{legend} {result.difference_words}", "dim")
     render.text()
     room = render.console().width - max(map(len, labels)) - 1
     for group, columns in _parts(result, cells, room):
@@ -46,24 +46,24 @@ def _cell(entry: Entry) -> str:
     ours, published, apart = lines_of(entry)
     if entry.remarks:  # on lines of its own, so that columns stay narrow
         ours = f"{entry.figures}\n(" + entry.remarks.replace(", ", ",\n") + ")"
-    return "\n".join(part for part in (ours or "·", published, apart) if part)
+    return "\n".join(line for line in (ours or "·", published, apart) if line)
 
 
 def _parts(
     result: ReproductionResult, cells: Mapping[str, list[str]], room: int
 ) -> Iterator[tuple[str, list[str]]]:
     """Yield the title and columns of each table."""
-    about, part, taken = result.reproduction.columns, list[str](), 0
+    about, columns, taken = result.reproduction.columns, list[str](), 0
     wide = {
         c: 2 + max(len(line) for text in (about[c].label, *cells[c]) for line in text.split("\n"))
         for c in result.columns
     }
     for c in result.columns:
-        if part and (about[c].group != about[part[0]].group or taken + wide[c] > room):
-            yield about[part[0]].group, part
-            part, taken = [], 0
-        part, taken = [*part, c], taken + wide[c]
-    yield about[part[0]].group, part
+        if columns and (about[c].group != about[columns[0]].group or taken + wide[c] > room):
+            yield about[columns[0]].group, columns
+            columns, taken = [], 0
+        columns, taken = [*columns, c], taken + wide[c]
+    yield about[columns[0]].group, columns
 
 
 def show_plan(plan: ReproductionPlan) -> None:
@@ -109,5 +109,5 @@ def _hours(seconds: float) -> str:
     return f"{seconds / 3600:,.0f} h" if seconds > 100 * 3600 else clock(seconds)
 
 
-def _state(done: int, rounds: int) -> str:
-    return f"{min(done, rounds):,} of {rounds:,}"
+def _state(finished: int, rounds: int) -> str:
+    return f"{min(finished, rounds):,} of {rounds:,}"

@@ -39,9 +39,9 @@ def board(seen: Sequence[RunStatus], folder: Path, width: int, height: int = 0) 
     rows = [_cells(run, folder, CURVE if width >= WIDE else CURVE // 2) for run in shown]
     count = len(COLUMNS) - (not any(run.absent for run in shown))
     columns = COLUMNS[: count if width >= WIDE else COLUMNS.index("traffic")]
-    words = f"{_counts(seen)} in {folder}" if seen else f"no runs in {folder} yet"
-    words += f"; {len(seen) - len(shown)} are hidden" if len(shown) < len(seen) else ""
-    return columns, [row[: len(columns)] for row in rows], words
+    caption = f"{_counts(seen)} in {folder}" if seen else f"no runs in {folder} yet"
+    caption += f"; {len(seen) - len(shown)} are hidden" if len(shown) < len(seen) else ""
+    return columns, [row[: len(columns)] for row in rows], caption
 
 
 def _cells(run: RunStatus, folder: Path, width: int = CURVE) -> list[str]:
@@ -81,7 +81,7 @@ def curve(values: Sequence[float], width: int = CURVE) -> str:
     step = max(1.0, len(values) / width)
     edges = [round(n * step) for n in range(min(len(values), width) + 1)]
     parts = [values[a:b] for a, b in pairwise(edges) if b > a]
-    means = [sum(part) / len(part) for part in parts]
+    means = [sum(window) / len(window) for window in parts]
     low, high = min(means), max(means)
     signs = BLOCKS if standard_streams.encodes(BLOCKS) else PLAIN
     scale = (len(signs) - 1) / (high - low) if high > low else 0.0
@@ -107,7 +107,7 @@ class Lines:
                 continue
             self._said[run.path] = now
             name, state, rounds, _, accuracy, best, left, *_ = _cells(run, self._folder)
-            words = [f"{name}: {state}, round {rounds}"]
-            words += [f"accuracy {accuracy}, best {best}"] if accuracy else []
-            words += [f"{left} left"] if left else []
-            yield ", ".join(words)
+            parts = [f"{name}: {state}, round {rounds}"]
+            parts += [f"accuracy {accuracy}, best {best}"] if accuracy else []
+            parts += [f"{left} left"] if left else []
+            yield ", ".join(parts)

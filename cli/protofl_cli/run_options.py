@@ -23,14 +23,16 @@ def with_options(
 ) -> Callable[..., None]:
     """Return a command with options instead of its ``**given``."""
     signature = inspect.signature(command, eval_str=True)
-    own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    parameters = [
+        p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
 
     @functools.wraps(command)
     def run(**arguments: Any) -> None:  # noqa: ANN401 - options of many types
         command(**arguments)
 
     run.__signature__ = signature.replace(  # type: ignore[attr-defined]  # inspect reads it
-        parameters=[own[0], *made, *own[1:]]
+        parameters=[parameters[0], *made, *parameters[1:]]
     )
     return run
 
@@ -57,8 +59,8 @@ def option_parameters() -> list[inspect.Parameter]:
     """
     from protofl.system.options.table import OPTIONS
 
-    found = [_parameter(name) for name, option in OPTIONS.items() if option.panel]
-    return [*found, _as_parameter("help_all", bool, _HELP_ALL)]
+    parameters = [_parameter(name) for name, option in OPTIONS.items() if option.panel]
+    return [*parameters, _as_parameter("help_all", bool, _HELP_ALL)]
 
 
 def _show_all(context: typer.Context, value: bool) -> None:

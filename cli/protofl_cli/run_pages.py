@@ -102,7 +102,7 @@ def _options(run: Run) -> list[str]:
     from protofl.system.options.table import EXTENT, OPTIONS, default_values, flag_of
 
     usual, elsewhere = default_values(), {*EXTENT, "options", "recipe", "data_dir", "dataset"}
-    own = [
+    changed = [
         f"{flag_of(key)} {_text(value)}"
         for key, value in run.config.items()
         if key in OPTIONS and key not in elsewhere and value != usual.get(key, value)
@@ -112,7 +112,7 @@ def _options(run: Run) -> list[str]:
         for owner, values in run.config.get("options", {}).items()
         if values
     ]
-    return [" ".join(own) or "all defaults", *of_plugins]
+    return [" ".join(changed) or "all defaults", *of_plugins]
 
 
 def _text(value: Any) -> str:  # noqa: ANN401 - an option's value
@@ -128,8 +128,8 @@ def _plugin(plugin: dict[str, str]) -> str:
 def _data_rows(run: Run) -> list[tuple[str, str]]:
     config, about = run.config, run.config.get("data", {})
     shape = shape_text(about.get("shape", ()))
-    words = f"{about.get('samples', 0):,} of {shape}, {about.get('classes', '?')} classes"
-    rows = [("data", f"{config['dataset']}: {words}")]
+    description = f"{about.get('samples', 0):,} of {shape}, {about.get('classes', '?')} classes"
+    rows = [("data", f"{config['dataset']}: {description}")]
     if run.has_split:
         split = run.split(0)
         sizes = split.train_counts.sum(1)
@@ -170,9 +170,9 @@ def architecture_table(run: Run) -> tuple[list[str], list[list[str]]]:
     """Return a row for each architecture: the mean accuracy of its clients in each trial."""
     from protofl_workbench.comparing.trials import accuracies_by_architecture
 
-    found = accuracies_by_architecture(run)
+    accuracies = accuracies_by_architecture(run)
     columns = ["architecture", *(f"trial {trial}" for trial in run.accuracies)]
-    return columns, [[name, *(f"{a:.2%}" for a in each)] for name, each in found.items()]
+    return columns, [[name, *(f"{a:.2%}" for a in each)] for name, each in accuracies.items()]
 
 
 def accuracy_table(run: Run) -> tuple[list[str], list[list[str]]]:
@@ -180,8 +180,8 @@ def accuracy_table(run: Run) -> tuple[list[str], list[list[str]]]:
     columns = ["trial", "rounds", "best", "after", "final", "worst client", "over clients", "loss"]
     rows = []
     for trial in run.trials:
-        own, scored = run.rows_of(trial), run.rows_of(trial, evaluated=True)
-        cells = [f"{trial} (seed {run.config['seed'] + trial})", f"{len(own):,}"]
+        trial_rows, scored = run.rows_of(trial), run.rows_of(trial, evaluated=True)
+        cells = [f"{trial} (seed {run.config['seed'] + trial})", f"{len(trial_rows):,}"]
         if scored:
             best = max(scored, key=lambda row: (row.test_accuracy or 0.0, -row.round))
             last = scored[-1]
@@ -197,6 +197,6 @@ def accuracy_table(run: Run) -> tuple[list[str], list[list[str]]]:
             ]
         else:
             cells += [""] * 5
-        loss = own[-1].train_loss
+        loss = trial_rows[-1].train_loss
         rows.append([*cells, "" if loss is None else f"{loss:.3f}"])
     return columns, rows

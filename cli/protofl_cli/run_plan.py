@@ -79,14 +79,14 @@ def costs_of(plan: Plan) -> Costs:
 
     info, load = plan.info, workload(plan)
     counted = count_flops(plan)
-    each = [found.counted / max(1, found.samples) for found in counted]
+    each = [flops.counted / max(1, flops.samples) for flops in counted]
     batches = Workload(plan, 0)
     training = sum(
         batches.training(client) * plan.settings.batch_size * each[info.place_of(client)]
         for client in range(info.num_clients)
     )
     return Costs(
-        forward=[found.forward for found in counted],
+        forward=[flops.forward for flops in counted],
         parameters=[profile(a, *info.sizes_of(a))[0] for a in info.architectures],
         training=training * info.participants / info.num_clients,
         traffic=traffic_of(plan),
@@ -124,10 +124,10 @@ def _traffic_rows(two: Sequence[Row], rounds: int, trials: int) -> list[tuple[st
     rows, whole = [], 0
     for way in ("upload", "download"):
         before, after = (getattr(row, f"{way}_bytes") for row in (first, later))
-        words = size_text(after) if after else "nothing"
+        text = size_text(after) if after else "nothing"
         if before != after:
-            words += f"; in the first {size_text(before) if before else 'nothing'}"
-        rows.append((f"{way} a round", words))
+            text += f"; in the first {size_text(before) if before else 'nothing'}"
+        rows.append((f"{way} a round", text))
         whole += trials * (before + (rounds - 1) * after)
     return [*rows, ("traffic in all", size_text(whole) if whole else "nothing")]
 
@@ -141,5 +141,5 @@ def _time(plan: Plan, seconds: float) -> str:
         hosts = s.workers or min(len(usable_cores()), plan.info.participants)
     if s.backend not in ("process", "local"):
         return f"about {clock(seconds)} in one process; backend {s.backend} was not measured"
-    words = f"about {clock(seconds / hosts)}"
-    return f"{words} with {count(hosts, 'process', 'processes')}, by steps measured now"
+    text = f"about {clock(seconds / hosts)}"
+    return f"{text} with {count(hosts, 'process', 'processes')}, by steps measured now"

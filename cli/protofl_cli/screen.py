@@ -92,10 +92,10 @@ class Screen:
                 case events.Planned():
                     self._planned(event.plan, event.folder)
                 case events.DryRunStarted():
-                    words = "two short rounds with two clients"
+                    text = "two short rounds with two clients"
                     if not self.quiet and not self._bar.live:
-                        self._bar.line(f"dry run: {words}")
-                    self._enter("dry run", words)
+                        self._bar.line(f"dry run: {text}")
+                    self._enter("dry run", text)
                 case events.FolderMade():
                     self.folder = event.folder
                     self._enter("set-up", "of workers and server")
@@ -131,8 +131,8 @@ class Screen:
         if folder.commit is not None or folder.path.exists():
             self.folder = folder
         if folder.rows:
-            own = [r for r in folder.rows if r.trial == folder.rows[-1].trial]
-            for row in own:
+            trial_rows = [r for r in folder.rows if r.trial == folder.rows[-1].trial]
+            for row in trial_rows:
                 self._note_accuracy(row)
         if self.quiet:
             return
@@ -266,17 +266,17 @@ class Screen:
         assert self._plan is not None
         settings = self._plan.settings
         accuracy = row.test_accuracy
-        words = [f"{self._where(settings.rounds, settings.trials)}:"]
-        words.append("not evaluated" if accuracy is None else f"accuracy {accuracy:.1%}")
-        words[-1] += " (best)," if better else ","
+        parts = [f"{self._where(settings.rounds, settings.trials)}:"]
+        parts.append("not evaluated" if accuracy is None else f"accuracy {accuracy:.1%}")
+        parts[-1] += " (best)," if better else ","
         if row.honest_accuracy is not None:
-            words.append(f"honest clients {row.honest_accuracy:.1%},")
+            parts.append(f"honest clients {row.honest_accuracy:.1%},")
         if gone := row.absent:
-            words.append(f"{len(gone)} absent,")
+            parts.append(f"{len(gone)} absent,")
         loss = "not finite" if row.train_loss is None else f"{row.train_loss:.3f}"
-        words.append(f"loss {loss}, {clock(self._spent[-1], exact=True)}")
+        parts.append(f"loss {loss}, {clock(self._spent[-1], exact=True)}")
         left = self._time_left(1.0)
-        return " ".join(words) + (f", {left} left" if left not in ("", "0:00") else "")
+        return " ".join(parts) + (f", {left} left" if left not in ("", "0:00") else "")
 
     def _every_second(self) -> None:
         """Update the time left; without a terminal, print a line every ten seconds of a round."""

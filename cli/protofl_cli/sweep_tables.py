@@ -21,7 +21,7 @@ def _name(sweep: Sweep) -> str:
     method = options.get("recipe", {}).get("name") or options.get("method")
     parts = [method, options.get("models"), options.get("dataset") or "digits"]
     swept = {axis.option for axis in sweep.axes if not axis.owner}
-    return " · ".join(str(part) for part in parts if part and part not in swept)
+    return " · ".join(str(name) for name in parts if name and name not in swept)
 
 
 def show_head(sweep: Sweep, folder: Path) -> None:
@@ -66,8 +66,8 @@ def show_results(results: SweepResult, sweep: Sweep, folder: Path) -> None:
     pairs.append(("picture", f"protofl plot sweep {shown_path(folder)}"))
     if results.ties:
         of = f" of {results.samples}" if results.samples else ""
-        words = "differ from the best by less than 1.96 standard errors"
-        pairs.insert(0, ("ties", f"{count(len(results.ties), 'point')} {words}{of}"))
+        explanation = "differ from the best by less than 1.96 standard errors"
+        pairs.insert(0, ("ties", f"{count(len(results.ties), 'point')} {explanation}{of}"))
     if results.best and results.best.runs[0].folder:
         config = shown_path(results.best.runs[0].folder / "config.json")
         pairs.insert(0, ("repeat the best", f"protofl run --config {config}"))
@@ -88,8 +88,8 @@ def _spread(line: PointResult, key: str) -> str:
 
 
 def _rounds(line: PointResult) -> str:
-    found = sorted({run.figure["round"] + 1 for run in line.runs if run.figure})
-    return " … ".join(map(str, dict.fromkeys((found[0], found[-1])))) if found else ""
+    rounds = sorted({run.figure["round"] + 1 for run in line.runs if run.figure})
+    return " … ".join(map(str, dict.fromkeys((rounds[0], rounds[-1])))) if rounds else ""
 
 
 def show_plan(sweep: Sweep, checked: Sequence[CheckedRun], at_once: int | None) -> None:

@@ -25,7 +25,7 @@ def run_name(plan: Plan) -> str:
 
 def providers(composition: Composition) -> dict[str, str]:
     """Return {hook: providers}, and the terms of the loss."""
-    words = {
+    texts = {
         hook: " + ".join(
             [owner if composition.provider(hook) == owner else f"{owner} (default)", *added]
         )
@@ -33,7 +33,7 @@ def providers(composition: Composition) -> dict[str, str]:
             (hook, composition.makers(hook)) for hook in composition.providers
         )
     }
-    return words | {"local_loss": " + ".join(term.label for term in composition.terms)}
+    return texts | {"local_loss": " + ".join(term.label for term in composition.terms)}
 
 
 def composition_rows(plan: Plan, folder: RunFolder | None = None) -> list[tuple[str, str]]:
@@ -49,9 +49,9 @@ def composition_rows(plan: Plan, folder: RunFolder | None = None) -> list[tuple[
     if transforms:
         rows.append(("transforms", ", then ".join(transforms)))
     rows += [
-        (f"{name} options", words)
+        (f"{name} options", changes)
         for name, config in composition.configs.items()
-        if (words := _changed(config))
+        if (changes := _changed(config))
     ]
     rows += [*_data_rows(plan), *_training_rows(plan), *_set_by(plan)]
     if "device-model" in plan.choices:
@@ -115,12 +115,12 @@ def _training_rows(plan: Plan) -> list[tuple[str, str]]:
         "augmented": s.augment,
         s.precision: s.precision != "fp32",
     }
-    words = [count(s.rounds, "round"), _asked(plan), count(s.local_epochs, "epoch")]
-    words += [f"batches of {s.batch_size}", optimizer]
-    words += [word for word, is_on in extras.items() if is_on]
+    parts = [count(s.rounds, "round"), _asked(plan), count(s.local_epochs, "epoch")]
+    parts += [f"batches of {s.batch_size}", optimizer]
+    parts += [word for word, is_on in extras.items() if is_on]
     return [
         ("models", f"{group}; K = {widths}, {info.sample}"),
-        ("training", ", ".join(words)),
+        ("training", ", ".join(parts)),
     ]
 
 
@@ -128,7 +128,7 @@ def _set_by(plan: Plan) -> list[tuple[str, str]]:
     """Return the values that are not the general defaults, by who set them beside the user."""
     from protofl.system.options.table import OPTIONS, default_values, flag_of
 
-    usual, found = default_values(), dict[str, list[str]]()
+    usual, by_setter = default_values(), dict[str, list[str]]()
     for name, who in plan.set_by.items():
         owner, dot, key = name.partition(".")
         value = plan.settings.options.get(owner, {}).get(key) if dot else vars(plan.settings)[name]
@@ -136,20 +136,20 @@ def _set_by(plan: Plan) -> list[tuple[str, str]]:
         shown = dot or (value != usual.get(name, value) and OPTIONS[name].affects != "nothing")
         if who != "user" and plain and shown:
             flag = name if dot else flag_of(name)[2:]
-            found.setdefault(who, []).append(f"{flag} {value_text(value)}")
-    return [(f"set by {who}", ", ".join(values)) for who, values in found.items()]
+            by_setter.setdefault(who, []).append(f"{flag} {value_text(value)}")
+    return [(f"set by {who}", ", ".join(values)) for who, values in by_setter.items()]
 
 
 def _asked(plan: Plan) -> str:
     """Return the number of participants of a round, and the client sampling."""
     s, info = plan.settings, plan.info
-    words = f"{info.participants} of {info.num_clients} clients a round"
+    text = f"{info.participants} of {info.num_clients} clients a round"
     if s.participants_from is not None:
-        return f"{words}, as in {shown_path(s.participants_from)}"
+        return f"{text}, as in {shown_path(s.participants_from)}"
     choice = plan.choices["client-sampler"]
     if choice.name == "uniform":
-        return words
-    return f"{words} by {_called(choice.text, choice.config)}"
+        return text
+    return f"{text} by {_called(choice.text, choice.config)}"
 
 
 def _arrivals(plan: Plan) -> list[tuple[str, str]]:
@@ -194,8 +194,8 @@ def _changed(config: Any) -> str:  # noqa: ANN401 - a plugin's Config
 def _called(name: str, config: Any) -> str:  # noqa: ANN401 - a plugin's Config
     """Return a plugin with its options in brackets."""
     values = config.model_dump(by_alias=True)
-    words = ", ".join(f"{k}={value_text(v)}" for k, v in values.items() if v is not None)
-    return f"{name}({words})" if words else name
+    options = ", ".join(f"{k}={value_text(v)}" for k, v in values.items() if v is not None)
+    return f"{name}({options})" if options else name
 
 
 def _numbers(clients: list[int]) -> str:

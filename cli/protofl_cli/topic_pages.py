@@ -134,21 +134,21 @@ def declared_by(methods: Mapping[str, type]) -> dict[str, WireRow]:
     Args:
         methods: {name: class}.
     """
-    found: dict[str, str | Key] = dict(RUNTIME_KEYS)
+    keys: dict[str, str | Key] = dict(RUNTIME_KEYS)
     senders: dict[str, dict[str, str]] = {name: {} for name in RUNTIME_KEYS}
-    own = {key: name for name, key in RUNTIME_KEYS.items()}
+    runtime_names = {key: name for name, key in RUNTIME_KEYS.items()}
     for method, plugin in methods.items():
         for attribute, arrow in (("uploads", "↑"), ("downloads", "↓")):
             for declared, key in declared_keys(plugin, attribute).items():
                 known = RUNTIME.find(declared)
-                name = own[known] if known in own else declared
-                if isinstance(key, Key) and isinstance(found.get(name, ""), str):
-                    found[name] = key
-                found.setdefault(name, key)
+                name = runtime_names[known] if known in runtime_names else declared
+                if isinstance(key, Key) and isinstance(keys.get(name, ""), str):
+                    keys[name] = key
+                keys.setdefault(name, key)
                 arrows = senders.setdefault(name, {}).get(method, "")
                 senders[name][method] = arrows + arrow * (arrow not in arrows)
-    further = sorted(found.keys() - RUNTIME_KEYS.keys())
-    return {name: _row(name, found[name], senders[name]) for name in (*RUNTIME_KEYS, *further)}
+    further = sorted(keys.keys() - RUNTIME_KEYS.keys())
+    return {name: _row(name, keys[name], senders[name]) for name in (*RUNTIME_KEYS, *further)}
 
 
 def _row(name: str, declared: str | Key, methods: dict[str, str]) -> WireRow:

@@ -59,13 +59,13 @@ def check(
     """
     from protofl.system.options.parsing import assignments
 
-    given = assignments("--set", set_ or (), "KEY=VALUE")
+    options = assignments("--set", set_ or (), "KEY=VALUE")
     # Output of the plugin goes to standard error.
     with contextlib.redirect_stdout(sys.stderr):
-        contract, owner = _load(name, given, data_dir)
+        contract, owner = _load(name, options, data_dir)
         findings = _run(contract)
-    words = ("passed", "failed", "not reached", "skipped")
-    counts = {w: sum(f.outcome == w for f in findings) for w in words}
+    outcomes = ("passed", "failed", "not reached", "skipped")
+    counts = {w: sum(f.outcome == w for f in findings) for w in outcomes}
     if json:
         from json import dumps
 
@@ -81,7 +81,7 @@ def check(
 
 
 def _load(
-    name: str, given: dict[str, Any], data_dir: Path | None
+    name: str, options: dict[str, Any], data_dir: Path | None
 ) -> tuple[type[Contract], dict[str, str]]:
     """Return the contract, and where its plugin comes from."""
     from protofl.system.files.atomic import default_data_dir
@@ -89,9 +89,9 @@ def _load(
 
     folder = expand_user(data_dir or default_data_dir()).absolute()
     with render.waiting(f"loading {name}"):
-        contract = contract_for(name, given, folder)
-    found = contract()
-    plugin = found.registry.find(contract.kind, found.label)
+        contract = contract_for(name, options, folder)
+    instance = contract()
+    plugin = instance.registry.find(contract.kind, instance.label)
     return contract, {
         "plugin": plugin.label,
         "target": name if name.endswith(".toml") else plugin.target,
@@ -103,12 +103,12 @@ def _load(
 def _run(contract: type[Contract]) -> list[Finding]:
     from protofl.testing import checks_of, run_checks
 
-    bar, count, done = render.Bars(), len(checks_of(contract)), 0
+    bar, count, finished = render.Bars(), len(checks_of(contract)), 0
 
-    def report(words: str) -> None:
-        nonlocal done
-        bar.show("checking", words, done / count)
-        done += 1
+    def report(name: str) -> None:
+        nonlocal finished
+        bar.show("checking", name, finished / count)
+        finished += 1
 
     try:
         return run_checks(contract, report)

@@ -121,7 +121,7 @@ def compare(
     if out is not None:
         checked("--out", out, force=force)
     with render.waiting("reading"):
-        given = {
+        arguments = {
             "figures": figure or (), "target": target, "baseline": baseline, "unpaired": unpaired,
             "by": group_by or (), "rounds": rounds, "confidence": confidence,
             "labels": label or (),
@@ -130,26 +130,26 @@ def compare(
             "scale": scale, "variant": variant, "only": only, "columns": columns, "set_": set_,
             "trials": trials, "dataset": dataset, "file": file, "data_dir": data_dir,
         }  # fmt: skip
-        found = _compared(runs, given, runs_folder, of_reproduction)
+        comparison = _compared(runs, arguments, runs_folder, of_reproduction)
     if kind == "table":
-        _show(found)
+        _show(comparison)
     elif out is None:
-        render.plain([found.text(kind).rstrip("\n")])
+        render.plain([comparison.text(kind).rstrip("\n")])
     else:
         from protofl_workbench.comparing.figure_table import write_output
 
-        write_output(out, found.text(kind))
+        write_output(out, comparison.text(kind))
         render.line(f"comparison: {out}")
 
 
 def _compared(
-    runs: list[str], given: dict[str, Any], folder: Path | None, of_reproduction: dict[str, Any]
+    runs: list[str], arguments: dict[str, Any], folder: Path | None, of_reproduction: dict[str, Any]
 ) -> Comparison:
     """Return the comparison of runs, or of a reproduction.
 
     Args:
         runs: Folders or a reproduction.
-        given: Arguments of `protofl.compare`.
+        arguments: Arguments of `protofl.compare`.
         folder: ``--runs``.
         of_reproduction: Further options that apply only to a reproduction.
     """
@@ -164,12 +164,12 @@ def _compared(
                 raise UsageError(
                     f"{flag} applies only to a reproduction, and runs were given", do="leave it out"
                 )
-        return compared(runs, **given)
+        return compared(runs, **arguments)
     from protofl_workbench.reproductions.reproduction_interface import compare_reproduction
 
     options = {"data_dir": of_reproduction.pop("data_dir")}
-    change = change_of(options, rounds=given["rounds"], **of_reproduction)
-    return compare_reproduction(reproduction, change, folder or Path("runs"), **given)
+    change = change_of(options, rounds=arguments["rounds"], **of_reproduction)
+    return compare_reproduction(reproduction, change, folder or Path("runs"), **arguments)
 
 
 def _reproduction(runs: list[str]) -> Reproduction | None:
@@ -186,30 +186,30 @@ def _reproduction(runs: list[str]) -> Reproduction | None:
         return None
     from protofl_workbench.reproductions.finding import find_reproduction
 
-    found = []
+    reproductions = []
     for name in named:
         try:
-            found.append(find_reproduction(name))
+            reproductions.append(find_reproduction(name))
         except UsageError as error:
             if name.endswith(".toml") or error.near.startswith("did you mean"):
                 raise
-    if found and len(runs) > 1:
+    if reproductions and len(runs) > 1:
         raise UsageError(
-            f"{found[0].name} is a reproduction, and other arguments were given",
+            f"{reproductions[0].name} is a reproduction, and other arguments were given",
             "the rows of one reproduction are compared with each other",
             "give one reproduction, or runs",
         )
-    return found[0] if found else None
+    return reproductions[0] if reproductions else None
 
 
-def _format(given: str | None, out: Path | None) -> str:
+def _format(requested: str | None, out: Path | None) -> str:
     """Return the requested format."""
     from protofl.errors import UsageError, unknown
 
     ending = out.suffix.lower().removeprefix(".") if out else ""
-    kind = given or ending or "table"
+    kind = requested or ending or "table"
     if kind not in FORMATS:
-        if given:
+        if requested:
             raise unknown("format", kind, FORMATS)
         raise UsageError(
             f"--out {out}: unknown format {ending!r}", f"known: {', '.join(FORMATS[1:])}"
@@ -221,12 +221,12 @@ def _format(given: str | None, out: Path | None) -> str:
     return kind
 
 
-def _show(found: Comparison) -> None:
+def _show(comparison: Comparison) -> None:
     from protofl_workbench.comparing.comparison import sheets
 
-    for sheet in sheets(found):
+    for sheet in sheets(comparison):
         render.table(
             sheet.columns, sheet.rows, title=sheet.title, right=sheet.columns[1:], wrap=True
         )
-    for note in found.notes:
+    for note in comparison.notes:
         render.text(note, "dim")

@@ -101,21 +101,21 @@ def import_data(
     render.line(f"in {cache_file(key, folder)}", "dim")
 
 
-def _folder(given: Path | None) -> Path:
+def _folder(data_dir: Path | None) -> Path:
     from protofl.system.files.atomic import default_data_dir
 
-    return expand_user(given or default_data_dir()).absolute()
+    return expand_user(data_dir or default_data_dir()).absolute()
 
 
 def _known(registry: Registry) -> list[tuple[str, type | None, str]]:
     """Return (name, class, error) of each data set; the class is None if it cannot be loaded."""
-    found: dict[str, tuple[str, type | None, str]] = {}
+    datasets: dict[str, tuple[str, type | None, str]] = {}
     with contextlib.redirect_stdout(sys.stderr):
         for plugin in registry.plugins("dataset"):
             status, _ = registry.status(plugin)
             loaded = registry.load("dataset", plugin.name) if status == "ok" else None
-            found[plugin.name] = (plugin.name, loaded, "" if loaded else status)
-    return list(found.values())
+            datasets[plugin.name] = (plugin.name, loaded, "" if loaded else status)
+    return list(datasets.values())
 
 
 def _key(name: str, plugin: type, folder: Path) -> str:

@@ -43,28 +43,32 @@ def evaluate(
     with render.waiting("evaluating"):
         from protofl.runs.recorded_run import load_run
 
-        opened = load_run(run)
-        found = opened.evaluate(data, client or None, which, trial)
-    notes = [*filter(None, [opened.lacks_preparation]), *found.notes]
+        recorded = load_run(run)
+        evaluation = recorded.evaluate(data, client or None, which, trial)
+    notes = [*filter(None, [recorded.lacks_preparation]), *evaluation.notes]
     for note in notes:
         render.console(stderr=True).print(f"note: {note}", soft_wrap=True)
     from protofl_workbench.comparing.figure_table import csv_text, json_text
 
     if format_ == "json":
-        values = {"data": found.part, "clients": found.clients, "overall": found.overall}
+        values = {
+            "data": evaluation.part,
+            "clients": evaluation.clients,
+            "overall": evaluation.overall,
+        }
         render.plain([json_text(values).rstrip()])
         return
-    rows = [*found.clients, {"client": "all", **found.overall}]
-    columns = [*found.clients[0]]
+    rows = [*evaluation.clients, {"client": "all", **evaluation.overall}]
+    columns = [*evaluation.clients[0]]
     if format_ == "csv":
         render.plain(
             csv_text([{key: row.get(key) for key in columns} for row in rows]).splitlines()
         )
         return
-    render.heading(f"{opened.name}, {which} round", found.part)
+    render.heading(f"{recorded.name}, {which} round", evaluation.part)
     cells = [[_cell(key, row.get(key)) for key in columns] for row in rows]
     render.table(columns, cells, right=columns[1:])
-    about = found.overall
+    about = evaluation.overall
     mean, std = (f"{100 * about[key]:.1f} %" for key in ("client_accuracy", "client_std"))
     render.pairs(
         [

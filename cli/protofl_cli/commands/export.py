@@ -36,17 +36,17 @@ def export(
     with render.waiting("exporting"):
         from protofl.runs.recorded_run import load_run
 
-        found = load_run(run)
-        found.export(client, target, which, trial)
+        recorded = load_run(run)
+        recorded.export(client, target, which, trial)
     size = target.stat().st_size
     from protofl.system.formatting import size_text
 
-    data = found.plan.data
+    data = recorded.plan.data
     render.pairs(
         [
-            ("client", f"{client} of {found.name}, {which} round of trial {trial}"),
+            ("client", f"{client} of {recorded.name}, {which} round of trial {trial}"),
             ("samples", f"{data.sample}, {str(data.x.dtype).removeprefix('torch.')}"),
-            ("preparation", found.lacks_preparation or str(found.preparation)),
+            ("preparation", recorded.lacks_preparation or str(recorded.preparation)),
             ("classes", ", ".join(data.classes)),
             ("file", f"{target} ({size_text(size)})"),
         ]

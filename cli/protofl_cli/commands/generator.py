@@ -61,12 +61,12 @@ def train(
             do="give a data set of images",
         )
     render.heading(f"{choice.name} on {data.name}", f"{images.num_train:,} images")
-    with atomic_replacement(target) as part:
+    with atomic_replacement(target) as partial_file:
         told = choice.call(
             "train_generator",
             images=images,
             report=lambda text: render.line(f"  {text}", "dim"),
-            out=part,
+            out=partial_file,
         )
     file = f"{target} ({size_text(target.stat().st_size)})"
     render.pairs([*told.items(), ("file", file), ("use it", f"--set generator.weights={target}")])

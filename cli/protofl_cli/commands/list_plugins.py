@@ -55,13 +55,13 @@ def list_plugins(
         render.plain(dict.fromkeys(plugin.name for plugin in plugins))
         return
 
-    own = context.find_root().command.own_commands  # type: ignore[attr-defined]  # `Commands`
+    protofl_commands = context.find_root().command.own_commands  # type: ignore[attr-defined]  # `Commands`
     # Output of imported plugins goes to standard error.
     with contextlib.redirect_stdout(sys.stderr):
-        found = [(plugin, *_status(registry, plugin, own)) for plugin in plugins]
+        statuses = [(plugin, *_status(registry, plugin, protofl_commands)) for plugin in plugins]
     listed = [
         (DEFENCE if status == "ok" and _is_defence(registry, plugin) else plugin.kind, *each)
-        for each in found
+        for each in statuses
         for plugin, status, _ in [each]
     ]
     if kind in ("method", DEFENCE):
@@ -94,15 +94,17 @@ def list_plugins(
         render.text(f"Left out by --block or PROTOFL_BLOCK: {', '.join(registry.block)}", "dim")
 
 
-def _status(registry: Registry, plugin: Plugin, own: Collection[str]) -> tuple[str, list[str]]:
+def _status(
+    registry: Registry, plugin: Plugin, protofl_commands: Collection[str]
+) -> tuple[str, list[str]]:
     """Return the status of a plugin and its hooks, see `Registry.status`.
 
     Args:
         registry: The plugins.
         plugin: The plugin.
-        own: Names of protofl's own commands, which a plugin's command cannot have.
+        protofl_commands: Names of protofl's own commands, which a plugin's command cannot have.
     """
-    if plugin.kind == "command" and plugin.name in own:
+    if plugin.kind == "command" and plugin.name in protofl_commands:
         return f"clash: {clash_with_own(plugin)}", []
     return registry.status(plugin)
 

@@ -103,11 +103,11 @@ def new_plugin(
     files = render_files(kind, name, samples)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as part:
+        with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as staging:
             for path, content in files.items():
-                (Path(part) / path).parent.mkdir(parents=True, exist_ok=True)
-                write_file(Path(part) / path, content)
-            for entry in sorted(Path(part).iterdir()):
+                (Path(staging) / path).parent.mkdir(parents=True, exist_ok=True)
+                write_file(Path(staging) / path, content)
+            for entry in sorted(Path(staging).iterdir()):
                 entry.rename(folder / entry.name)
     except OSError as error:
         raise UsageError(
@@ -127,8 +127,8 @@ def run_command(kind: str, name: str, samples: str = "image") -> str:
     """Return the command that runs a new plugin."""
     if kind == "command":
         return f"protofl {name} --help"
-    words = KINDS[kind] if samples == "image" else SAMPLES[kind, samples]
-    return f"protofl run {words.format(name=name)} --rounds 3"
+    template = KINDS[kind] if samples == "image" else SAMPLES[kind, samples]
+    return f"protofl run {template.format(name=name)} --rounds 3"
 
 
 def _check_samples(kind: str, samples: str) -> None:

@@ -97,11 +97,11 @@ def show(
     from protofl.data.split import client_names
 
     train, test = split.counts(data.y, data.num_classes)
-    words = [dataset.partition(":")[0], split.partitioner, f"{split.num_clients} clients"]
-    stem = f"partition-{words[0]}-{split.partitioner}-{split.num_clients}-s{seed}"
+    parts = [dataset.partition(":")[0], split.partitioner, f"{split.num_clients} clients"]
+    stem = f"partition-{parts[0]}-{split.partitioner}-{split.num_clients}-s{seed}"
     target = out or Path(re.sub(r"[^A-Za-z0-9._-]+", "-", stem) + ".png")
     checked("--out", target, force=force)
-    render.heading(", ".join([*words, f"seed {seed}"]))
+    render.heading(", ".join([*parts, f"seed {seed}"]))
     for note in (data.note, *split.notes):
         if note:
             render.text(f"  note: {note}", "yellow")
@@ -110,7 +110,7 @@ def show(
     from protofl_workbench import plots
     from protofl_workbench.plots.client_charts import split_figure
 
-    title = " · ".join([*words, f"seed {seed}"])
+    title = " · ".join([*parts, f"seed {seed}"])
     plots.save(split_figure(train + test, data.classes, title, names), target)
     figures = [("data", f"{len(data.y):,} {data.sample}")]
     figures += _figures(split, train, test, data.num_classes)
@@ -137,10 +137,13 @@ def _make(
     registry = Registry.of(named)
     dataset = choose(registry, "dataset", named["dataset"], options["dataset"])
     usual = default_values() | getattr(dataset.plugin, "defaults", {})
-    name, own = named.get("partition"), options["partition"]
+    name, partition_options = named.get("partition"), options["partition"]
     if not name:
-        name, own = usual["partition"], usual.get("options", {}).get("partition", {}) | own
-    partitioner = choose(registry, "partitioner", name, own)
+        name, partition_options = (
+            usual["partition"],
+            usual.get("options", {}).get("partition", {}) | partition_options,
+        )
+    partitioner = choose(registry, "partitioner", name, partition_options)
     folder = expand_user(data_dir or default_data_dir()).absolute()
     data = load_data(dataset, folder, lambda line: render.line(line, "dim"))
     bound, counting = (
@@ -175,12 +178,12 @@ def _show_table(data: Dataset, train: Tensor, test: Tensor, clients: Sequence[st
     few = len(names) <= WIDE
 
     def row(label: str, *tables: Tensor) -> list[str]:
-        own, *_ = tables
+        counts, *_ = tables
         sums = [label, *(f"{int(table.sum()):,}" for table in tables)]
-        present = [c for c in own.argsort(descending=True, stable=True).tolist() if own[c]]
+        present = [c for c in counts.argsort(descending=True, stable=True).tolist() if counts[c]]
         if few:
-            return [*sums, *(f"{n:,}" if n else "·" for n in own.tolist())]
-        largest = [f"{names[c]}: {int(own[c]):,}" for c in present[:5]]
+            return [*sums, *(f"{n:,}" if n else "·" for n in counts.tolist())]
+        largest = [f"{names[c]}: {int(counts[c]):,}" for c in present[:5]]
         largest += [f"{len(present) - 5} more"] if len(present) > 5 else []
         return [*sums, str(len(present)), ", ".join(largest)]
 

@@ -156,13 +156,13 @@ def plot(
     kinds confusion and split show a single run, and so do the kinds for runs with --observe:
     margins, margin-curves, distances, alignment, drift, similarity, prototypes, features, images.
     """
-    given = {
+    arguments = {
         "y": y, "x": x, "log_x": log_x, "band": band, "target": target,
         "y_range": None if y_range is None else _range(y_range), "figure": figure,
         "baseline": baseline, "as_": as_, "at": at, "trial": trial,
         "round": round_ and round_ - 1,
     }  # fmt: skip
-    options = _options(kind, given, bool(group_by or label))
+    options = _options(kind, arguments, bool(group_by or label))
     target_file = _target(kind, out, force)
     with render.waiting("drawing"):
         from protofl_workbench import plots
@@ -174,16 +174,16 @@ def plot(
             render.line(f"picture: {target_file}")
             return
         damaged: list[str] = []
-        own = sound_runs((run for folder in runs for run in runs_in(folder)), damaged)
-        notes = damaged + state_notes(own)
-        made = _draw(kind, own, options, group_by or (), label or (), _width(width), font, notes)
+        usable = sound_runs((run for folder in runs for run in runs_in(folder)), damaged)
+        notes = damaged + state_notes(usable)
+        made = _draw(kind, usable, options, group_by or (), label or (), _width(width), font, notes)
         plots.save(made, target_file)
     render.line(f"picture: {target_file}")
     for line in notes:
         render.text(line, "dim")
 
 
-def _options(kind: str, given: dict[str, Any], groups: bool) -> dict[str, Any]:
+def _options(kind: str, arguments: dict[str, Any], groups: bool) -> dict[str, Any]:
     """Return the given options of a kind.
 
     Raises:
@@ -193,7 +193,7 @@ def _options(kind: str, given: dict[str, Any], groups: bool) -> dict[str, Any]:
 
     if kind not in KINDS:
         raise unknown("kind of picture", kind, KINDS, "see protofl plot --help")
-    there = {key: value for key, value in given.items() if value is not None}
+    there = {key: value for key, value in arguments.items() if value is not None}
     for key in there.keys() - {*TAKES.get(kind, ())}:
         flag = "--" + key.rstrip("_").replace("_", "-")
         whose = [name for name, keys in TAKES.items() if key in keys]
@@ -249,19 +249,19 @@ def _draw(
     from protofl_workbench import plots
 
     if kind in ONE:
-        own = _only(kind, runs)
+        run = _only(kind, runs)
         if kind == "split":
-            return plots.split(own, **options)
+            return plots.split(run, **options)
         if kind in observed_pictures.KINDS:
-            return observed_pictures.draw(kind, own, options, width, font)
-        return plots.confusion(own, **options, width=width, font=font)
+            return observed_pictures.draw(kind, run, options, width, font)
+        return plots.confusion(run, **options, width=width, font=font)
     if kind == "differences":
         from protofl_workbench.comparing.compare import compare
 
         figure, baseline = options.get("figure", "final"), options.get("baseline", "")
-        found = compare(runs, figure, baseline=baseline, by=by, labels=labels)
-        notes += [line for line in found.notes if line.startswith("label: ")]
-        return plots.differences(found, figure, width=width, font=font)
+        comparison = compare(runs, figure, baseline=baseline, by=by, labels=labels)
+        notes += [line for line in comparison.notes if line.startswith("label: ")]
+        return plots.differences(comparison, figure, width=width, font=font)
     names = {"log_x": "log", "as_": "kind", "at": "when"}
     asked = {names.get(key, key): value for key, value in options.items()}
     draw: dict[str, Callable[..., Figure]] = {
@@ -310,9 +310,9 @@ def _groups(
         without_copies,
     )
 
-    found = without_copies(grouped(runs, by), notes)
-    if not any(group.trials for group in found):
+    groups = without_copies(grouped(runs, by), notes)
+    if not any(group.trials for group in groups):
         raise no_rounds_error(runs)
-    renamed = new_labels(labels, (group.label for group in found))
+    renamed = new_labels(labels, (group.label for group in groups))
     notes += label_notes(renamed)
-    return with_labels(found, renamed)
+    return with_labels(groups, renamed)

@@ -66,10 +66,10 @@ def replay(
 
     target = checked("--out", out, force=force) if out else None
     values = {
-        key: [part for part in map(str.strip, text.split(",")) if part]
+        key: [value for value in map(str.strip, text.split(",")) if value]
         for key, text in assignments("--grid", grid or (), f"{FORM},VALUE").items()
     }
-    if empty := [key for key, found in values.items() if not found]:
+    if empty := [key for key, each in values.items() if not each]:
         raise UsageError(f"--grid {empty[0]} has no value", do=f"write --grid {FORM},VALUE")
     if twice := sorted(values.keys() & assignments("--set", set_ or (), FORM).keys()):
         raise UsageError(f"{twice[0]} is given in --set and in --grid", do="give it once")
@@ -80,42 +80,44 @@ def replay(
     try:
         from protofl_workbench.replaying import replay as room
 
-        found = room.replay(
+        outcome = room.replay(
             run,
             set=changed,
             grid=values,
             use=used,
             trial=trial,
             rounds=rounds,
-            progress=lambda done, of: bar.show("replaying", f"round {done} of {of}", done / of),
+            progress=lambda finished, of: bar.show(
+                "replaying", f"round {finished} of {of}", finished / of
+            ),
         )
     finally:
         bar.stop()
-    _show(found)
+    _show(outcome)
     if target:
-        write_json(target, found.to_values())
+        write_json(target, outcome.to_values())
         render.line(f"replay: {target}")
 
 
-def _show(found: Replay) -> None:
-    every, many = [found.own, *found.others], len(found.own.rounds)
-    said = count(many, "round") + f" of trial {found.trial}" * bool(found.trial)
-    render.heading(str(found.run), f"replay of the server, {said}")
-    render.pairs([("own options", found.differs or _compared(found))])
-    for note in found.notes:
+def _show(replay: Replay) -> None:
+    every, many = [replay.own, *replay.others], len(replay.own.rounds)
+    said = count(many, "round") + f" of trial {replay.trial}" * bool(replay.trial)
+    render.heading(str(replay.run), f"replay of the server, {said}")
+    render.pairs([("own options", replay.differs or _compared(replay))])
+    for note in replay.notes:
         render.line(f"  note: {note}", "yellow")
     names = list(dict.fromkeys(name for each in every for r in each.rounds for name in r.figures))
     heads = [name.replace("_", " ") for name in names]
     rows = [[each.label, _first(each), *_cells(each, -1, names)] for each in every]
     title = f"after round {many}"
     render.table(["", "differs from", *heads], rows, title=title, right=heads, wrap=True)
-    changing = [other for other in found.others if other.first_other is not None]
-    if len(found.others) == len(changing) == 1:
-        _by_round(found.own, found.others[0], names)
-    for other in found.others:
+    changing = [other for other in replay.others if other.first_other is not None]
+    if len(replay.others) == len(changing) == 1:
+        _by_round(replay.own, replay.others[0], names)
+    for other in replay.others:
         if other.first_other is None:
             render.text(f"{other.label}: nothing changes on the server.")
-    for other in found.others:
+    for other in replay.others:
         if not other.first_sent:
             render.text(
                 f"{other.label}: the server sends other downloads before round 1, so no round here "
@@ -129,9 +131,9 @@ def _show(found: Replay) -> None:
         )
 
 
-def _compared(found: Replay) -> str:
+def _compared(replay: Replay) -> str:
     """Describe which records of the run are equal to the replay."""
-    figures, weights = found.compared
+    figures, weights = replay.compared
     parts = [f"figures of {count(figures, 'round')}"] * bool(figures)
     parts += [f"global state of {weights}"] * bool(weights)
     if not parts:
@@ -139,17 +141,17 @@ def _compared(found: Replay) -> str:
     return f"equal to the run, bit by bit ({', '.join(parts)})"
 
 
-def _by_round(own: Replayed, other: Replayed, names: list[str]) -> None:
+def _by_round(unchanged: Replayed, other: Replayed, names: list[str]) -> None:
     """Print a table of both by rounds; of many rounds, some are left out."""
-    many = len(own.rounds)
+    many = len(unchanged.rounds)
     step = max(1, -(-many // LONG))
     shown = sorted({0, *range(step - 1, many, step), many - 1})
     rows = []
     for n in shown:
-        pairs = zip(_cells(own, n, names), _cells(other, n, names), strict=True)
+        pairs = zip(_cells(unchanged, n, names), _cells(other, n, names), strict=True)
         rows.append([str(n + 1), *(a if a == b else f"{a} → {b}" for a, b in pairs)])
     heads = [name.replace("_", " ") for name in names]
-    title = f"{own.label} → {other.label}"
+    title = f"{unchanged.label} → {other.label}"
     render.table(["round", *heads], rows, title=title, right=["round", *heads])
 
 

@@ -88,9 +88,9 @@ def report(
         render.text(line, "dim")
 
 
-def _reproduction_in(given: list[Path]) -> str | None:
+def _reproduction_in(arguments: list[Path]) -> str | None:
     """Return the name of the reproduction; None if folders are given."""
-    (name, *others) = map(str, given)
+    (name, *others) = map(str, arguments)
     known = name.endswith(".toml") or "/" in name
     return name if known and not others and not expand_user(name).is_dir() else None
 

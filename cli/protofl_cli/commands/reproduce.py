@@ -135,10 +135,10 @@ def reproduce(
     form = format_of(out, format_)
     if out is not None:
         checked("--out", out, force=force)
-    found = find_reproduction(reproduction)
-    if form in PICTURES and found.kind == "account":
+    loaded = find_reproduction(reproduction)
+    if form in PICTURES and loaded.kind == "account":
         raise UsageError(
-            f"--out {out}: {found.name} is an account without a picture",
+            f"--out {out}: {loaded.name} is an account without a picture",
             "expected .md, .csv, .tex, .json or .html",
             "choose another ending",
         )
@@ -154,12 +154,12 @@ def reproduce(
         file=file,
         set_=set_,
     )
-    cells_of(found, change)  # finds wrong options before torch is loaded
+    cells_of(loaded, change)  # finds wrong options before torch is loaded
     if plan:
-        _plan(found, change, runs)
+        _plan(loaded, change, runs)
         return
     how = {"skip_missing": skip_missing, "again": again, "at_once": at_once}
-    result = _done(found, change, runs, start=not no_run, **how)
+    result = _done(loaded, change, runs, start=not no_run, **how)
     _show(result, form, out)
     if any(entry.state in ("failed", "broken off") for entry in result.entries.values()):
         raise typer.Exit(1)
@@ -204,14 +204,14 @@ def _list(reproduction: str | None) -> None:
             if reproduction is not None and reproduction not in label:
                 continue
             try:
-                found = collection.reproduction(label.removeprefix(f"{name}/"))
+                loaded = collection.reproduction(label.removeprefix(f"{name}/"))
             except ProtoflError as error:
                 rows.append((label, f"broken: {error.what}", "", ""))
                 continue
-            assert isinstance(found, Reproduction)
-            size = f"{len(found.rows)} × {len(found.columns)}"
-            about = f"{found.place}: {found.title}" if found.place else found.title
-            rows.append((label, about, size, ", ".join(found.scales)))
+            assert isinstance(loaded, Reproduction)
+            size = f"{len(loaded.rows)} × {len(loaded.columns)}"
+            about = f"{loaded.place}: {loaded.title}" if loaded.place else loaded.title
+            rows.append((label, about, size, ", ".join(loaded.scales)))
     if not rows:
         render.text(
             "No reproduction is installed."
@@ -225,9 +225,9 @@ def _list(reproduction: str | None) -> None:
         for label, about, size, scales in rows
     ]
     render.table(("reproduction", "title", "cells"), shown, right=("cells",), keep=("cells",))
-    words = f"{len(rows)} stud{'y' if len(rows) == 1 else 'ies'}; cells: rows × columns"
+    summary = f"{len(rows)} stud{'y' if len(rows) == 1 else 'ies'}; cells: rows × columns"
     others = ", where no others are named" if any(r[-1] not in ("", usual) for r in rows) else ""
-    render.line(f"{words}; scales: {usual}{others}", "dim")
+    render.line(f"{summary}; scales: {usual}{others}", "dim")
 
 
 def _plan(reproduction: Reproduction, change: Change, runs: Path) -> None:
@@ -239,7 +239,7 @@ def _plan(reproduction: Reproduction, change: Change, runs: Path) -> None:
     bar = render.Bars()
     try:
         planned = plan_reproduction(
-            reproduction, change, runs, lambda words, share: bar.show("planning", words, share)
+            reproduction, change, runs, lambda text, share: bar.show("planning", text, share)
         )
     except KeyboardInterrupt as stop:
         bar.stop()

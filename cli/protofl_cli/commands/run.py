@@ -163,8 +163,8 @@ def _check_plan_only(others: dict[str, Any]) -> None:
     """Refuse options that start, continue or write something beside ``--plan``."""
     from protofl.errors import UsageError
 
-    for flag, given in others.items():
-        if given:
+    for flag, value in others.items():
+        if value:
             raise UsageError(
                 f"--plan starts nothing, so {flag} has no effect", do=f"leave out {flag}"
             )
@@ -185,8 +185,8 @@ def _to_continue(folder: RunFolder | None, otherwise: str = "") -> str:
     saved = "no finished round was saved"
     if folder.commit:
         trial = f" of trial {folder.commit.trial}" if folder.commit.trial else ""
-        done = folder.commit.round + 1
-        saved = f"{count(done, 'finished round')}{trial} {'is' if done == 1 else 'are'} saved"
+        rounds = folder.commit.round + 1
+        saved = f"{count(rounds, 'finished round')}{trial} {'is' if rounds == 1 else 'are'} saved"
     line = f"{saved}; resume with: protofl run --resume --out {shown_path(folder.path)}"
     if folder.commit and (engine := folder.config()["engine"]) != "eager" and not otherwise:
         line += f" (--engine eager, if engine {engine} is the cause)"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from protofl.runs.recorded_run import Run
 
 Folder = Annotated[Path, option("--runs", "DIR", "Folder of runs; subfolders are searched too.")]
-Words = Annotated[
+Runs = Annotated[
     list[str],
     typer.Argument(
         metavar="RUN...", help="Run folders, or at least four digits of an identity (see list)."
@@ -54,7 +54,7 @@ def list_runs(
     folder = folder or runs
     if not expand_user(folder).is_dir():
         raise UsageError(f"there is no folder {folder}", do="give the folder of your runs")
-    found = []
+    matching = []
     for path, told in runs_in(expand_user(folder)).items():
         asked = {"models": models, "seed": seed}
         is_asked = all(want in (None, getattr(told, key)) for key, want in asked.items())
@@ -65,16 +65,18 @@ def list_runs(
                 state = DAMAGED
             else:
                 state = FINISHED if told.finished else Reading(path).state
-            found.append((path, told, state))
-    found.sort(key=lambda each: (each[1].time, each[0]))
+            matching.append((path, told, state))
+    matching.sort(key=lambda each: (each[1].time, each[0]))
     if as_json:
-        rows = [{"folder": str(p), "state": state, **asdict(told)} for p, told, state in found]
+        rows = [{"folder": str(p), "state": state, **asdict(told)} for p, told, state in matching]
         render.plain([json.dumps(rows, indent=1)])
         return
-    if not found:
+    if not matching:
         render.text(f"No such runs in {folder}.")
         return
-    rows = [_row(path.relative_to(expand_user(folder)), told, state) for path, told, state in found]
+    rows = [
+        _row(path.relative_to(expand_user(folder)), told, state) for path, told, state in matching
+    ]
     common = {key: rows[0][key] for key in SHARED if len({row[key] for row in rows}) == 1}
     columns, dropped = _fitting(rows, [key for key in rows[0] if key not in common])
     render.table(
@@ -84,10 +86,10 @@ def list_runs(
         keep=("rounds", "best", "final", "state", "identity"),
         wrap=True,
     )
-    for _, told, _ in found:
+    for _, told, _ in matching:
         if told.problem:
             render.line(told.problem, "red")
-    for path, _, state in found:
+    for path, _, state in matching:
         if state == UNFINISHED:
             render.line(f"{path}: {Reading(path).interruption}", "yellow")
     if common:
@@ -95,10 +97,10 @@ def list_runs(
         render.text(said if len(rows) == 1 else f"all: {said}", "dim")
     if dropped:
         render.text(f"hidden for lack of space: {', '.join(dropped)} (see --json)", "dim")
-    words = f"{count(len(found), 'run')} in {folder}"
-    if any(told.trials > 1 for _, told, _ in found):
-        words += "; rounds: trials × rounds of each"
-    render.line(f"{words}; details: protofl runs show IDENTITY", "dim")
+    summary = f"{count(len(matching), 'run')} in {folder}"
+    if any(told.trials > 1 for _, told, _ in matching):
+        summary += "; rounds: trials × rounds of each"
+    render.line(f"{summary}; details: protofl runs show IDENTITY", "dim")
 
 
 def _fitting(rows: list[dict[str, str]], columns: list[str]) -> tuple[list[str], list[str]]:
@@ -121,10 +123,10 @@ SHARED = ("method", "models", "data", "split", "state")
 
 def _row(path: Path, told: IndexEntry, state: str) -> dict[str, str]:
     asked = told.rounds * told.trials
-    whole, part = f"{told.rounds}", f"{told.done}/{told.rounds}"
+    whole, progress = f"{told.rounds}", f"{told.done}/{told.rounds}"
     if told.trials > 1:
         whole = f"{told.trials} × {told.rounds}"
-        part = f"{told.done} of {whole}"
+        progress = f"{told.done} of {whole}"
     seeds = f"s{told.seed}" if told.trials < 2 else f"s{told.seed}…{told.seed + told.trials - 1}"
     return {
         "folder": str(path),
@@ -132,7 +134,7 @@ def _row(path: Path, told: IndexEntry, state: str) -> dict[str, str]:
         "models": told.models,
         "data": _short(told.dataset),
         "split": told.partition,
-        "rounds": whole if told.done == asked else part,
+        "rounds": whole if told.done == asked else progress,
         "best": _share(told.best),
         "final": _share(told.final),
         "state": state,
@@ -151,13 +153,13 @@ def _share(accuracy: float | None) -> str:
 
 
 def show_runs(
-    words: Words, runs: Folder = Path("runs"), as_json: Json = False, debug: Debug = False
+    names: Runs, runs: Folder = Path("runs"), as_json: Json = False, debug: Debug = False
 ) -> None:
     """Show the options, state, results and cost of runs, and how to repeat them."""
     from protofl.records.run_index import find_runs
     from protofl.runs.recorded_run import load_run
 
-    found = [load_run(path) for word in words for path in find_runs(word, runs)]
+    selected = [load_run(path) for name in names for path in find_runs(name, runs)]
     if as_json:
         about = [
             {
@@ -166,11 +168,11 @@ def show_runs(
                 "config": run.config,
                 "summary": run.summary,
             }
-            for run in found
+            for run in selected
         ]
         render.plain([json.dumps(about, indent=1)])
         return
-    for run in found:
+    for run in selected:
         _show(run)
 
 
@@ -207,7 +209,7 @@ def diff_runs(
     from protofl_cli.run_pages import show_difference
     from protofl_workbench.comparing.run_difference import run_difference
 
-    found = []
+    both = []
     for word in (a, b):
         paths = find_runs(word, runs)
         if len(paths) != 1:
@@ -215,18 +217,18 @@ def diff_runs(
             raise UsageError(
                 f"{word} names {len(paths)} runs: {names}", do="give the folder of one"
             )
-        found.append(load_run(paths[0]))
-    difference = run_difference(*found)
+        both.append(load_run(paths[0]))
+    difference = run_difference(*both)
     if as_json:
         render.plain([json.dumps(asdict(difference) | {"a": a, "b": b}, indent=1)])
     else:
-        show_difference(difference, *(run.folder for run in found))
+        show_difference(difference, *(run.folder for run in both))
     if not difference.is_empty:
         raise typer.Exit(1)
 
 
 def remove_runs(
-    words: Words,
+    names: Runs,
     runs: Folder = Path("runs"),
     force: Annotated[bool, typer.Option("--force", help="Do not ask.")] = False,
     debug: Debug = False,
@@ -239,8 +241,8 @@ def remove_runs(
     from protofl.records.removal import check_removable, remove, size_of
     from protofl.records.run_index import find_runs
 
-    found = dict.fromkeys(path for word in words for path in find_runs(word, runs))
-    folders = [check_removable(path) for path in found]
+    paths = dict.fromkeys(path for name in names for path in find_runs(name, runs))
+    folders = [check_removable(path) for path in paths]
     sizes = [size_of(path) for path in folders]
     if not force:
         if not sys.stdin.isatty():

@@ -71,11 +71,11 @@ def score(
 
 def _lines(file: str, classes: list[str], scores: list[list[float]]) -> Iterator[dict[str, Any]]:
     """Yield a line for each sample; a class that cannot be predicted has the score None."""
-    for sample, found in enumerate(scores):
-        best = classes[max(range(len(classes)), key=found.__getitem__)]
+    for sample, sample_scores in enumerate(scores):
+        best = classes[max(range(len(classes)), key=sample_scores.__getitem__)]
         named = {
             name: value if math.isfinite(value) else None
-            for name, value in zip(classes, found, strict=True)
+            for name, value in zip(classes, sample_scores, strict=True)
         }
         yield {"file": file, "sample": sample, "class": best, "scores": named}
 

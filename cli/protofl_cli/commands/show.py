@@ -58,28 +58,28 @@ def show(
     kind, short, others = resolve(registry, text)
     plugin = registry.find(kind, short)
     with render.waiting(f"loading {plugin.label}"), contextlib.redirect_stdout(sys.stderr):
-        found = registry.load(kind, short)
+        plugin_class = registry.load(kind, short)
     render.heading(plugin.label, f"{plugin.distribution} {plugin.version} · {plugin.target}")
     render.text()
-    for paragraph in _about(registry, plugin, found):
+    for paragraph in _about(registry, plugin, plugin_class):
         render.line(paragraph)
     render.text()
 
     if kind == "command":
         render.pairs([("run it", f"protofl {short}"), ("options", f"protofl {short} --help")])
     elif kind == "recipe":
-        _recipe(short, found)
+        _recipe(short, plugin_class)
     elif kind == "reproduction":
-        _reproductions(found)
+        _reproductions(plugin_class)
     else:
-        _options(kind, short, found)
+        _options(kind, short, plugin_class)
     if kind == "method":
-        _method(registry, plugin, found)
+        _method(registry, plugin, plugin_class)
     elif kind == "model-group":
-        model_group(registry, f"{short}{colon}{argument}", found, classes)
+        model_group(registry, f"{short}{colon}{argument}", plugin_class, classes)
     elif kind == "dataset":
-        _dataset(short, found)
-    _hooks(kind, found)
+        _dataset(short, plugin_class)
+    _hooks(kind, plugin_class)
     if others:
         render.text(f"Also of this name: {', '.join(f'{o}/{short}' for o in others)}", "dim")
 
@@ -93,11 +93,11 @@ def _placed(name: str, block: list[str]) -> tuple[Registry, str]:
     with contextlib.redirect_stdout(sys.stderr):
         allow(places_in({"class": name}).get("class", ()))
         names = ClassNames(block=block)
-        found = names.of_text("", name)
+        plugin_name = names.of_text("", name)
     for label, where in names.classes.items():
-        argument = found.partition(":")[1:]
+        argument = plugin_name.partition(":")[1:]
         return Registry(names.block, classes={label: where}), "".join((label, *argument))
-    return Registry(block), found
+    return Registry(block), plugin_name
 
 
 def resolve(registry: Registry, text: str) -> tuple[str, str, list[str]]:
@@ -128,7 +128,7 @@ def resolve(registry: Registry, text: str) -> tuple[str, str, list[str]]:
     return kinds[0], text, kinds[1:]  # KINDS begins with the methods
 
 
-def _about(registry: Registry, plugin: Plugin, found: type) -> list[str]:
+def _about(registry: Registry, plugin: Plugin, plugin_class: type) -> list[str]:
     """Return the docstring of the module, after that of the class if there are several classes."""
     from protofl.hooks.discovery.command_help import summary
 
@@ -136,38 +136,38 @@ def _about(registry: Registry, plugin: Plugin, found: type) -> list[str]:
     if plugin.kind == "command":
         return [summary(plugin)[0]]
     if plugin.kind in ("recipe", "reproduction"):
-        return inspect.cleandoc(found.__doc__ or "").splitlines()
+        return inspect.cleandoc(plugin_class.__doc__ or "").splitlines()
     shared = sum(p.target.partition(":")[0] == module for p in registry.plugins(plugin.kind)) > 1
-    own = inspect.cleandoc(found.__doc__ or "")
-    whole = inspect.cleandoc(sys.modules[found.__module__].__doc__ or "")
-    texts = [own, whole] if shared or not whole else [whole]
+    class_text = inspect.cleandoc(plugin_class.__doc__ or "")
+    whole = inspect.cleandoc(sys.modules[plugin_class.__module__].__doc__ or "")
+    texts = [class_text, whole] if shared or not whole else [whole]
     return "\n\n".join(text for text in texts if text).replace("``", "`").splitlines()
 
 
-def _config(found: type) -> type[Config]:
+def _config(plugin_class: type) -> type[Config]:
     from protofl.system.options.plugin_options import Config
 
-    config: type[Config] = getattr(found, "Config", Config)
+    config: type[Config] = getattr(plugin_class, "Config", Config)
     return config
 
 
-def _options(kind: str, plugin: str, found: type) -> None:
+def _options(kind: str, plugin: str, plugin_class: type) -> None:
     from protofl.system.options.plugin_options import VariantConfig, option_names
     from protofl.system.options.table import CHOOSING
 
-    config = _config(found)
+    config = _config(plugin_class)
     deviations = config.deviations if issubclass(config, VariantConfig) else {}
-    words = {k: word for word, k in CHOOSING.items()}
+    prefixes = {k: word for word, k in CHOOSING.items()}
     rows = []
     for key, name in option_names(config).items():
         field = config.model_fields[name]
         default = "required" if field.is_required() else value_text(field.get_default())
         if name in deviations and field.default is None:
             default = value_text(deviations[name].paper)
-        if name == getattr(found, "argument", None):
+        if name == getattr(plugin_class, "argument", None):
             default = "after the name"
         rows.append((key, default, value_range(field), field.description or ""))
-    prefix = {"method": ""}.get(kind, f"{words.get(kind, plugin)}.")
+    prefix = {"method": ""}.get(kind, f"{prefixes.get(kind, plugin)}.")
     donor = f", or --set {plugin}.OPTION=VALUE of a donor" if kind == "method" else ""
     if rows:
         render.table(
@@ -179,22 +179,24 @@ def _options(kind: str, plugin: str, found: type) -> None:
         render.text("It has no options of its own.\n")
 
 
-def _recipe(name: str, found: Any) -> None:  # noqa: ANN401 - a plugin
+def _recipe(name: str, plugin_class: Any) -> None:  # noqa: ANN401 - a plugin
     """Print the file of a recipe, and how to run and change it."""
-    values = found.values
+    values = plugin_class.values
     rows = [("run it", f"protofl run {name}{'' if 'models' in values else ' --models GROUP'}")]
     rows.append(("change it", "any option of protofl run; the command line wins"))
     rows.append(("its method", f"protofl show {values['method']}"))
     render.pairs(rows)
     render.text(f"\n{name}.toml")
-    for row in found.text.rstrip().splitlines():
+    for row in plugin_class.text.rstrip().splitlines():
         render.line(f"  {row}")
     render.text()
 
 
-def _reproductions(found: Any) -> None:  # noqa: ANN401 - a plugin
+def _reproductions(plugin_class: Any) -> None:  # noqa: ANN401 - a plugin
     """Print the reproductions of a collection."""
-    reproductions = [found.reproduction(name.partition("/")[2]) for name in found.names()]
+    reproductions = [
+        plugin_class.reproduction(name.partition("/")[2]) for name in plugin_class.names()
+    ]
     rows = [
         (reproduction.name, reproduction.place, reproduction.title)
         for reproduction in reproductions
@@ -202,41 +204,41 @@ def _reproductions(found: Any) -> None:  # noqa: ANN401 - a plugin
     render.table(("reproduction", "place", "title"), rows, title="protofl reproduce REPRODUCTION")
 
 
-def _method(registry: Registry, plugin: Plugin, found: Any) -> None:  # noqa: ANN401 - a plugin
+def _method(registry: Registry, plugin: Plugin, plugin_class: Any) -> None:  # noqa: ANN401 - a plugin
     from protofl.hooks.discovery.kinds import hooks_of
     from protofl.hooks.plugin.members import donation
     from protofl.hooks.plugin.providers import Baseline
     from protofl.hooks.wire.keys import meaning_of, shape_of
     from protofl.system.options.plugin_options import VariantConfig
 
-    for hook in getattr(found, "donates", ()):
+    for hook in getattr(plugin_class, "donates", ()):
         render.text(
-            f"Use it in a method: protofl run METHOD {donation(found, plugin.name, hook)}\n"
+            f"Use it in a method: protofl run METHOD {donation(plugin_class, plugin.name, hook)}\n"
         )
-    donates = getattr(found, "donates", ("local_loss",))
+    donates = getattr(plugin_class, "donates", ("local_loss",))
     if "local_loss" not in donates:
         return
-    own = "local_loss" in hooks_of("method", found)
-    terms = getattr(found, "terms", {}) if own else Baseline.terms
+    has_loss = "local_loss" in hooks_of("method", plugin_class)
+    terms = getattr(plugin_class, "terms", {}) if has_loss else Baseline.terms
     render.table(
         ("term", "meaning"),
         terms.items(),
         title="Loss terms: --drop local_loss.TERM, --add local_loss="
         f"{plugin.name}.TERM for another method",
     )
-    if hasattr(found, "donates"):
+    if hasattr(plugin_class, "donates"):
         return
     for title, attribute in (("Uploads", "uploads"), ("Downloads", "downloads")):
-        travels = getattr(found, attribute, None)
+        travels = getattr(plugin_class, attribute, None)
         if travels:
             keys = [(name, shape_of(name, key), meaning_of(key)) for name, key in travels.items()]
             render.table(("key", "shape", "meaning"), keys, title=title)
         else:
             render.text(f"{title}: {'nothing' if travels == {} else 'not declared'}\n")
-    defaults = run_defaults(plugin, found)
+    defaults = run_defaults(plugin, plugin_class)
     if defaults:
         render.table(("with", "run options"), defaults, title="Run defaults")
-    config = _config(found)
+    config = _config(plugin_class)
     if issubclass(config, VariantConfig) and config.deviations:
         rows = [
             (key, d.where, value_text(d.paper), value_text(d.official), d.note)
@@ -247,38 +249,38 @@ def _method(registry: Registry, plugin: Plugin, found: Any) -> None:  # noqa: AN
             rows,
             title="Deviations of the published code: --set variant=official applies all of them",
         )
-    ablations = getattr(found, "ablations", None)
+    ablations = getattr(plugin_class, "ablations", None)
     if ablations:
         render.table(("ablation", "options"), ablations.items(), title="Ablations of the paper")
 
 
-def run_defaults(plugin: Plugin, found: type) -> list[tuple[str, str]]:
+def run_defaults(plugin: Plugin, plugin_class: type) -> list[tuple[str, str]]:
     """Return the run defaults of a method, and how its options change them."""
     from protofl.hooks.plugin.members import Choice
     from protofl.system.options.plugin_options import option_names, parse_config
 
-    config = _config(found)
+    config = _config(plugin_class)
 
-    def words(**values: str) -> str:
+    def defaults_text(**values: str) -> str:
         chosen = parse_config(config, values, plugin.name)
-        defaults = Choice(plugin.kind, plugin.name, found, chosen).call("run_defaults") or {}
+        defaults = Choice(plugin.kind, plugin.name, plugin_class, chosen).call("run_defaults") or {}
         return " ".join(f"--{k.replace('_', '-')} {value_text(v)}" for k, v in defaults.items())
 
-    usual = words()
+    usual = defaults_text()
     rows = [("by default", usual)] if usual else []
     for option, name in option_names(config).items():
         kind = config.model_fields[name].annotation
         for choice in get_args(kind) if get_origin(kind) is Literal else ():
-            changed = words(**{option: choice})
+            changed = defaults_text(**{option: choice})
             if changed != usual:
                 rows.append((f"{option}={choice}", changed or "none"))
     return rows
 
 
-def _dataset(name: str, found: Any) -> None:  # noqa: ANN401 - a plugin
-    argument = getattr(found, "argument", None)
+def _dataset(name: str, plugin_class: Any) -> None:  # noqa: ANN401 - a plugin
+    argument = getattr(plugin_class, "argument", None)
     word = f"{name}:{argument.upper()}" if argument else name
-    defaults = getattr(found, "defaults", {})
+    defaults = getattr(plugin_class, "defaults", {})
     rows = [("use it as", f"--dataset {word}")]
     if defaults:
         usual = dict(defaults)
@@ -294,22 +296,24 @@ def _as_typed(defaults: Mapping[str, Any]) -> str:
     """Return run defaults as the options of a command."""
     further = dict(defaults)
     options = further.pop("options", {})
-    words = [f"--{k.replace('_', '-')} {value_text(v)}" for k, v in further.items()]
-    words += [
+    parts = [f"--{k.replace('_', '-')} {value_text(v)}" for k, v in further.items()]
+    parts += [
         f"--set {owner}.{name}={value_text(value)}"
         for owner, values in options.items()
         for name, value in values.items()
     ]
-    return " ".join(words)
+    return " ".join(parts)
 
 
-def _hooks(kind: str, found: type) -> None:
+def _hooks(kind: str, plugin_class: type) -> None:
     """Print the hooks of a plugin, and the hooks of a round that it leaves to their defaults."""
     from protofl.hooks.discovery.kinds import hooks_of
     from protofl.hooks.hookspecs.method import ROUND_HOOKS
 
-    rows = [(hook, _first_line(getattr(found, hook))) for hook in hooks_of(kind, found)]
-    if kind == "method" and not hasattr(found, "donates"):
+    rows = [
+        (hook, _first_line(getattr(plugin_class, hook))) for hook in hooks_of(kind, plugin_class)
+    ]
+    if kind == "method" and not hasattr(plugin_class, "donates"):
         written = {hook for hook, _ in rows}
         rows += [(h, "(the default)") for h in ROUND_HOOKS if h not in written]
     if rows:

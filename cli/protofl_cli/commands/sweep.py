@@ -144,7 +144,12 @@ def sweep(
     typed = {
         name.removesuffix("_"): value for name, value in arguments.items() if value is not None
     }
-    own: dict[str, Any] = {"figure": figure, "search": search, "budget": budget, "prune": prune}
+    search_options: dict[str, Any] = {
+        "figure": figure,
+        "search": search,
+        "budget": budget,
+        "prune": prune,
+    }
     places: list[Path] = []
     try:
         with BatchScreen(quiet=quiet) as screen:
@@ -176,7 +181,7 @@ def sweep(
             else:
                 typed = {"method": method, **typed}
                 asked, notes = requested_sweep(
-                    typed, grid or (), config=config, runs=runs, most=most, **own
+                    typed, grid or (), config=config, runs=runs, most=most, **search_options
                 )
                 for line in notes:
                     screen.say(f"note: {line}", "yellow")

@@ -89,12 +89,12 @@ def _ends(seen: list[RunStatus]) -> list[str]:
 
     left = [run for run in seen if run.state == UNFINISHED]
     lost = [run for run in seen if run.state == DIVERGED]
-    found = [
+    lines = [
         f"ended without a summary in round {run.round + 1}; resume with: "
         f"protofl run --resume --out {shown_path(run.path)}"
         for run in left[:3]
     ]
     if len(left) > 3:
-        found = [f"{len(left)} runs are unfinished: protofl runs list --unfinished"]
+        lines = [f"{len(left)} runs are unfinished: protofl runs list --unfinished"]
     entry = [f"diverged; details: protofl runs show {shown_path(run.path)}" for run in lost[:3]]
-    return found + entry
+    return lines + entry

@@ -63,19 +63,19 @@ class Samples:
 
     def at(self, index: Tensor | slice) -> Samples:
         """The samples at ``index``."""
-        part = object.__new__(Samples)
-        part._x, part._rows = self._x, self._rows[index]
-        part.y = self.y[index] if len(self.y) else self.y
-        part._prepare, part._channels_last = self._prepare, self._channels_last
-        part._read = self._read
-        return part
+        selection = object.__new__(Samples)
+        selection._x, selection._rows = self._x, self._rows[index]
+        selection.y = self.y[index] if len(self.y) else self.y
+        selection._prepare, selection._channels_last = self._prepare, self._channels_last
+        selection._read = self._read
+        return selection
 
     def as_features(self, features: Tensor) -> Samples:
         """Return these samples with features n×K′ in place of their inputs."""
-        part = self.at(slice(None))
-        part._x, part._read = features, AsStored()
-        part._rows = torch.arange(len(features), device=features.device)
-        return part
+        samples = self.at(slice(None))
+        samples._x, samples._read = features, AsStored()
+        samples._rows = torch.arange(len(features), device=features.device)
+        return samples
 
     def inputs(self, index: Tensor | slice = slice(None)) -> Tensor:
         """Return the prepared samples at ``index``, n×… (`SampleSpec.shape`), or features."""
@@ -143,14 +143,14 @@ def training_batches(
             moves = draw_moves(count, random_stream(seed, "augment", *keys, epoch))
             moves = onto(samples.y.device, moves)
         for first in range(0, len(bounds), group):
-            part = bounds[first : first + group]
-            start = part[0][0]
-            index = order[start : part[-1][1]]
+            block = bounds[first : first + group]
+            start = block[0][0]
+            index = order[start : block[-1][1]]
             x = samples.inputs(index)
             if moves is not None:
                 x = shifted_and_flipped(x, moves[:, start : start + len(x)])
             labels = samples.y[index] if len(samples.y) else samples.y
-            for a, b in part:
+            for a, b in block:
                 within = slice(a - start, b - start)
                 yield x[within], labels[within] if len(labels) else labels, index[within]
 

@@ -318,9 +318,9 @@ def _packed_split(data: Dataset) -> dict[str, Tensor]:
     if data.split is None:
         return {}
     packed = {}
-    for part, rows in zip(("train", "test"), zip(*data.split, strict=True), strict=True):
-        packed[f"split/{part}"] = torch.cat(rows)
-        packed[f"split/{part}_counts"] = torch.tensor([len(r) for r in rows])
+    for subset, rows in zip(("train", "test"), zip(*data.split, strict=True), strict=True):
+        packed[f"split/{subset}"] = torch.cat(rows)
+        packed[f"split/{subset}_counts"] = torch.tensor([len(r) for r in rows])
     return packed
 
 
@@ -328,7 +328,9 @@ def _unpacked_split(tensors: dict[str, Tensor]) -> list[tuple[Tensor, Tensor]] |
     if "split/train" not in tensors:
         return None
     train, test = (
-        torch.split_with_sizes(tensors[f"split/{part}"], tensors[f"split/{part}_counts"].tolist())
-        for part in ("train", "test")
+        torch.split_with_sizes(
+            tensors[f"split/{subset}"], tensors[f"split/{subset}_counts"].tolist()
+        )
+        for subset in ("train", "test")
     )
     return list(zip(train, test, strict=True))

@@ -25,33 +25,33 @@ def as_column(values: Any) -> np.ndarray:  # noqa: ANN401 - whatever NumPy makes
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         mask, values = np.ma.getmaskarray(values), np.array(values.data, object)
         values[mask] = None
-    found = values.numpy() if isinstance(values, Tensor) else np.asarray(values)
-    kind = found.dtype.kind
-    if kind in "bi" or (kind == "u" and (not found.size or found.max() <= _LARGEST)):
-        return found.astype(np.int64)
+    array = values.numpy() if isinstance(values, Tensor) else np.asarray(values)
+    kind = array.dtype.kind
+    if kind in "bi" or (kind == "u" and (not array.size or array.max() <= _LARGEST)):
+        return array.astype(np.int64)
     if kind == "f":
-        return found.astype(np.float64)
+        return array.astype(np.float64)
     if kind == "u":  # numbers of 64 bits, such as hashes, would become negative
-        return found.astype(str)
+        return array.astype(str)
     if kind == "M":
-        return np.where(np.isnat(found), "", found.astype(str))
-    return _of_objects(found.astype(object)) if kind in "OST" else found
+        return np.where(np.isnat(array), "", array.astype(str))
+    return _of_objects(array.astype(object)) if kind in "OST" else array
 
 
 _LARGEST = np.iinfo(np.int64).max
 
 
-def _of_objects(found: np.ndarray) -> np.ndarray:
+def _of_objects(objects: np.ndarray) -> np.ndarray:
     """Return objects of one kind as a column; others, and bytes that are not UTF-8, unchanged."""
-    if found.ndim != 1:
-        return found
+    if objects.ndim != 1:
+        return objects
     items, kinds = list[Any](), set[str]()
-    for value in found.tolist():
+    for value in objects.tolist():
         if isinstance(value, bytes):
             try:
                 value = value.decode()
             except UnicodeDecodeError:
-                return found
+                return objects
         gap = is_gap(value)
         items.append(None if gap else value)
         kinds |= set() if gap else {_kind_of(value)}
@@ -62,7 +62,7 @@ def _of_objects(found: np.ndarray) -> np.ndarray:
         return np.array(items, np.int64) if inside else np.array([*map(str, items)])
     if kinds <= {"integer", "float"}:
         return np.array([np.nan if item is None else float(item) for item in items], np.float64)
-    return found
+    return objects
 
 
 def is_gap(value: object) -> bool:
@@ -152,8 +152,10 @@ def from_arrays(arrays: Mapping[str, np.ndarray], train: int, test: int, source:
         parts = [first[0], f"{name}_test"] if first and f"{name}_test" in rest else first[:1]
         lengths = [train, test] if len(parts) == 2 else [train + test]
         if parts and [rest[k].shape for k in parts] == [(n,) for n in lengths]:
-            own = [as_column(rest.pop(k)) for k in parts]
-            if faults := [f for part in own for f in column_faults({name: part}, len(part))]:
+            columns = [as_column(rest.pop(k)) for k in parts]
+            if faults := [
+                f for column in columns for f in column_faults({name: column}, len(column))
+            ]:
                 raise UsageError(
                     f"{source}: {'; '.join(faults)}",
                     "a column holds numbers or strings, for example the user of each sample; names "
@@ -161,7 +163,7 @@ def from_arrays(arrays: Mapping[str, np.ndarray], train: int, test: int, source:
                     f"convert {name!r}, or leave it out; bytes of another encoding: "
                     'values = numpy.char.decode(values, "latin-1")',
                 )
-            result[name] = np.concatenate(own)
+            result[name] = np.concatenate(columns)
     if rest:
         shapes = ", ".join(f"{k} {list(v.shape)}" for k, v in rest.items())
         both = f", or NAME_train [{train}] and NAME_test [{test}]" if test else ""
@@ -190,6 +192,8 @@ def packed(columns: Columns) -> tuple[dict[str, Tensor], dict[str, list[str] | N
 
 def unpacked(tensors: Mapping[str, Tensor], names: Mapping[str, list[str] | None]) -> Columns:
     """Return the columns that `packed` packed."""
-    found = {name: tensors[f"column/{name}"].numpy() for name in names}
-    texts = {name: np.array(text)[found[name]] for name, text in names.items() if text is not None}
-    return found | texts
+    columns = {name: tensors[f"column/{name}"].numpy() for name in names}
+    texts = {
+        name: np.array(text)[columns[name]] for name, text in names.items() if text is not None
+    }
+    return columns | texts

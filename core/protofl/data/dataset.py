@@ -111,11 +111,11 @@ class Dataset:
 
     def faults(self) -> list[str]:
         """Return the inconsistencies of the data set; empty if there are none."""
-        for name, given in (("x", self.x), ("y", self.y)):
-            if not isinstance(given, Tensor):
-                return [f"{name} is {type(given).__name__} and no tensor: torch.as_tensor({name})"]
+        for name, array in (("x", self.x), ("y", self.y)):
+            if not isinstance(array, Tensor):
+                return [f"{name} is {type(array).__name__} and no tensor: torch.as_tensor({name})"]
         y, count = self.y, len(self.y)
-        rows = [part for client in self.split or () for part in client]
+        rows = [indices for client in self.split or () for indices in client]
         faults = [
             (
                 y.ndim != 1 or y.dtype != torch.int64 or len(self.x) != count,
@@ -124,21 +124,27 @@ class Dataset:
             (count and not self.x.numel(), "its samples are empty"),
             (not 0 < self.num_train <= count, f"num_train is {self.num_train} of {count}"),
             (_leave(y, self.num_classes), f"labels leave 0…{self.num_classes - 1}"),
-            (any(part.is_floating_point() for part in rows), "rows of the split are not integers"),
-            (any(_leave(part, count) for part in rows), f"rows of the split leave 0…{count - 1}"),
+            (
+                any(indices.is_floating_point() for indices in rows),
+                "rows of the split are not integers",
+            ),
+            (
+                any(_leave(indices, count) for indices in rows),
+                f"rows of the split leave 0…{count - 1}",
+            ),
         ]
         try:
             class_names(self.classes, "Dataset")
         except UsageError as error:
             faults.append((True, error.what.partition(": ")[2]))
-        found = [text for fault, text in faults if fault] + column_faults(self.columns, count)
+        messages = [text for fault, text in faults if fault] + column_faults(self.columns, count)
         try:
             sample = self.sample
         except UsageError as error:
-            return [f"{error.what} ({error.near})", *found]
+            return [f"{error.what} ({error.near})", *messages]
         if sample.kind == "tokens" and _leave(self.x, sample.vocabulary):
-            found.insert(0, f"token ids leave 0…{sample.vocabulary - 1}")
-        return found + (self.preparation.faults(sample) if self.preparation else [])
+            messages.insert(0, f"token ids leave 0…{sample.vocabulary - 1}")
+        return messages + (self.preparation.faults(sample) if self.preparation else [])
 
     def large_samples(self) -> str:
         """Return a line if samples hold numbers too large for most training; empty if not."""
@@ -152,8 +158,8 @@ class Dataset:
     def compute_digest(self) -> str:
         """SHA-256 over samples, labels and the own split; identifies the data in a record."""
         digest = hashlib.sha256()
-        own = [rows for pair in self.split or [] for rows in pair]
-        for tensor in (self.x, self.y, *own):
+        split_rows = [rows for pair in self.split or [] for rows in pair]
+        for tensor in (self.x, self.y, *split_rows):
             digest.update(str((tuple(tensor.shape), tensor.dtype)).encode())
             digest.update(tensor.contiguous().view(torch.uint8).numpy().reshape(-1).data)
         digest.update(str(self.num_train).encode())
@@ -166,10 +172,10 @@ class Dataset:
 
 def _rows(rows: Any) -> Tensor:  # noqa: ANN401 - whatever NumPy makes an array of
     """Row numbers [n] int64 of row numbers or of a boolean mask."""
-    found = rows if isinstance(rows, Tensor) else torch.as_tensor(np.asarray(rows))
-    if found.dtype == torch.bool:
-        return found.nonzero().flatten()
-    return found if found.is_floating_point() and found.numel() else found.long()
+    index = rows if isinstance(rows, Tensor) else torch.as_tensor(np.asarray(rows))
+    if index.dtype == torch.bool:
+        return index.nonzero().flatten()
+    return index if index.is_floating_point() and index.numel() else index.long()
 
 
 def _leave(numbers: Tensor, limit: int) -> bool:
@@ -214,24 +220,24 @@ def checked_labels(y: np.ndarray, count: int, source: str, parts: int = 1) -> np
     return y
 
 
-def class_names(given: Any, source: str) -> list[str]:  # noqa: ANN401 - whatever a program has
+def class_names(classes: Any, source: str) -> list[str]:  # noqa: ANN401 - whatever a program has
     """Return the names of classes in the order of their labels.
 
     Args:
-        given: A list, tuple or array [C] of names (texts, bytes in UTF-8, numbers), or a mapping
+        classes: A list, tuple or array [C] of names (texts, bytes in UTF-8, numbers), or a mapping
             {label: name} of the labels 0…C-1.
         source: What has them, for errors.
 
     Raises:
         UsageError: It has no order or another one, or two classes have one name.
     """
-    if isinstance(given, Tensor):
-        given = given.numpy()
-    if isinstance(given, Mapping):
-        keys = [*given]
+    if isinstance(classes, Tensor):
+        classes = classes.numpy()
+    if isinstance(classes, Mapping):
+        keys = [*classes]
         whole = all(isinstance(k, (int, np.integer)) and not isinstance(k, bool) for k in keys)
         if not whole or sorted(keys) != [*range(len(keys))]:
-            turned = all(isinstance(v, (int, np.integer)) for v in given.values())
+            turned = all(isinstance(v, (int, np.integer)) for v in classes.values())
             raise UsageError(
                 f"{source}: classes is a mapping with the keys {advice.shown_numbers(keys)}",
                 f"expected the labels 0…{max(0, len(keys) - 1)} as keys, and names as values",
@@ -239,23 +245,23 @@ def class_names(given: Any, source: str) -> list[str]:  # noqa: ANN401 - whateve
                 if turned and not whole
                 else "give a list of names in the order of the labels",
             )
-        given = [given[key] for key in sorted(keys)]
-    if hasattr(given, "tolist") and not isinstance(given, (list, tuple)):  # arrays, pandas
-        array = np.asarray(given)
+        classes = [classes[key] for key in sorted(keys)]
+    if hasattr(classes, "tolist") and not isinstance(classes, (list, tuple)):  # arrays, pandas
+        array = np.asarray(classes)
         if array.ndim != 1:
             raise UsageError(
                 f"{source}: classes has the shape {array.shape}", do="give one name for each class"
             )
-        given = array.tolist()
-    if not isinstance(given, (list, tuple)):
+        classes = array.tolist()
+    if not isinstance(classes, (list, tuple)):
         raise UsageError(
-            f"{source}: classes is {type(given).__name__}, which has no order of its own"
-            if isinstance(given, (set, frozenset))
-            else f"{source}: classes is {type(given).__name__}",
+            f"{source}: classes is {type(classes).__name__}, which has no order of its own"
+            if isinstance(classes, (set, frozenset))
+            else f"{source}: classes is {type(classes).__name__}",
             "the first name is that of label 0",
             "give a list, tuple or array of names, or {label: name}",
         )
-    names = [_class_name(name, source) for name in given]
+    names = [_class_name(name, source) for name in classes]
     repeated = [name for name, times in Counter(names).items() if times > 1]
     if repeated:
         places = [i for i, name in enumerate(names) if name == repeated[0]]

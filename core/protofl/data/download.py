@@ -54,14 +54,14 @@ def download(
     expected = {"md5": md5, "sha256": sha256}
     if path.is_file() and not _mismatch(path, expected):
         return path
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    partial_path = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         with nullcontext(report) if report else _progress(path.name) as show:
-            _fetch(url, part, show)
-        if wrong := _mismatch(part, expected):
+            _fetch(url, partial_path, show)
+        if wrong := _mismatch(partial_path, expected):
             do = "the download is damaged or was altered on the way; try again"
             raise UsageError(f"{url}: {wrong}", do=do)
-        os.replace(part, path)
+        os.replace(partial_path, path)
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         if isinstance(error, urllib.error.HTTPError):
@@ -75,36 +75,36 @@ def download(
         ) from error
     finally:
         with suppress(OSError):  # also if its folder could not be created
-            part.unlink()
+            partial_path.unlink()
     return path
 
 
-def _fetch(url: str, part: Path, show: Report) -> None:
-    part.parent.mkdir(parents=True, exist_ok=True)
+def _fetch(url: str, path: Path, show: Report) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     request = urllib.request.Request(url, headers={"User-Agent": "protofl"})
-    with urllib.request.urlopen(request, timeout=_TIMEOUT) as response, part.open("wb") as file:
-        done, length = 0, response.headers.get("Content-Length")
+    with urllib.request.urlopen(request, timeout=_TIMEOUT) as response, path.open("wb") as file:
+        received, length = 0, response.headers.get("Content-Length")
         total = int(length) if length else None
         show(0, total)
         while chunk := response.read(_CHUNK):
             file.write(chunk)
-            done += len(chunk)
-            show(done, total)
-    if total is not None and done != total:
-        raise OSError(f"broken off after {done} of {total} bytes")
+            received += len(chunk)
+            show(received, total)
+    if total is not None and received != total:
+        raise OSError(f"broken off after {received} of {total} bytes")
 
 
 def _mismatch(path: Path, expected: dict[str, str | None]) -> str:
     """Return the checksums that differ; empty if none does."""
     wrong = []
-    for name, wanted in expected.items():
-        if wanted:
+    for name, checksum in expected.items():
+        if checksum:
             digest = hashlib.new(name, usedforsecurity=False)
             with path.open("rb") as file:
                 while chunk := file.read(_CHUNK):
                     digest.update(chunk)
-            if digest.hexdigest() != wanted.lower():
-                wrong.append(f"its {name} is {digest.hexdigest()}, not {wanted.lower()}")
+            if digest.hexdigest() != checksum.lower():
+                wrong.append(f"its {name} is {digest.hexdigest()}, not {checksum.lower()}")
     return "; ".join(wrong)
 
 
@@ -113,13 +113,16 @@ def _progress(name: str) -> Iterator[Report]:
     """Show one line on standard error, which moves on a terminal."""
     moving = sys.stderr.isatty()
 
-    def show(done: int, total: int | None) -> None:
+    def show(received: int, total: int | None) -> None:
         size = f" of {total / 1e6:.1f} MB" if total else " MB"
         if moving:
             print(
-                f"\rdownloading {name}: {done / 1e6:.1f}{size}", end="", file=sys.stderr, flush=True
+                f"\rdownloading {name}: {received / 1e6:.1f}{size}",
+                end="",
+                file=sys.stderr,
+                flush=True,
             )
-        elif not done:
+        elif not received:
             print(f"downloading {name}", file=sys.stderr, flush=True)
 
     yield show

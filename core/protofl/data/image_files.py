@@ -94,12 +94,12 @@ class ImageFiles:
 
     def __str__(self) -> str:
         """Return a line for the user."""
-        found = []
+        notes = []
         if self.black is not None:
-            found.append(f"numbers {self.black:g}…{self.white:g} of image files become 0…255")
+            notes.append(f"numbers {self.black:g}…{self.white:g} of image files become 0…255")
         if self.background != "white":
-            found.append(f"transparent images are laid on {self.background}")
-        return ", ".join(found)
+            notes.append(f"transparent images are laid on {self.background}")
+        return ", ".join(notes)
 
 
 _USUAL = ImageFiles()
@@ -310,7 +310,7 @@ def _range_note(x: np.ndarray, modes: set[str], files: ImageFiles, count: int) -
         f"{files.white:g} become 0 to 255 (dataset.black, dataset.white)"
     )
     share = np.bincount(x.reshape(-1), minlength=256).cumsum() / x.size
-    low, high = (int(np.searchsorted(share, part)) for part in (0.01, 0.99))
+    low, high = (int(np.searchsorted(share, quantile)) for quantile in (0.01, 0.99))
     if high - low < _FEW_LEVELS and int(x.max()) > int(x.min()):
         line += (
             f"; 98 % of the pixels lie within {high - low + 1} of 256 grey values: outliers "

@@ -67,11 +67,11 @@ class ArrayData:
         return f"{ARRAYS}:{self.digest}"
 
     @classmethod
-    def of(cls, given: Any) -> ArrayData:  # noqa: ANN401 - whatever a program has
+    def of(cls, dataset: Any) -> ArrayData:  # noqa: ANN401 - whatever a program has
         """Check the data that a program gave.
 
         Args:
-            given: ``(x_train, y_train)`` or ``(x_train, y_train, x_test, y_test)``, also as
+            dataset: ``(x_train, y_train)`` or ``(x_train, y_train, x_test, y_test)``, also as
                 ``((x_train, y_train), (x_test, y_test))``, of NumPy arrays, tensors or what NumPy
                 makes arrays of; a mapping with these names, and perhaps ``classes``; a torch
                 Dataset of pairs ``(x, y)``, or a training and a test one; or a
@@ -80,21 +80,21 @@ class ArrayData:
         Raises:
             UsageError: It is none of these.
         """
-        if isinstance(given, Dataset):
-            if faults := given.faults():
+        if isinstance(dataset, Dataset):
+            if faults := dataset.faults():
                 raise UsageError(
                     f"dataset: the Dataset does not fit together: {'; '.join(faults)}",
                     do="protofl.datasets.dataset_from_arrays makes one of arrays, and checks them",
                 )
-            about = repr((given.classes, given.note)).encode()
-            if given.preparation != Preparation():
-                about += repr(given.preparation).encode()
-            return cls(_digest([given.compute_digest().encode(), about]), data=given)
-        given, further = _without_columns(given)
-        parts, classes = _parts_of(given)
+            about = repr((dataset.classes, dataset.note)).encode()
+            if dataset.preparation != Preparation():
+                about += repr(dataset.preparation).encode()
+            return cls(_digest([dataset.compute_digest().encode(), about]), data=dataset)
+        dataset, further = _without_columns(dataset)
+        parts, classes = _parts_of(dataset)
         names = None if classes is None else class_names(classes, "dataset")
         check_class_names(names or [], "dataset")
-        content = [piece for part in parts for piece in _pieces(part)]
+        content = [piece for arrays in parts for piece in _pieces(arrays)]
         sizes = [len(x) if x.ndim else 0 for x, *_ in parts]
         columns = from_arrays(further, sizes[0], sum(sizes[1:]), "dataset") if further else {}
         content += [repr((name, column.tolist())).encode() for name, column in columns.items()]
@@ -130,47 +130,47 @@ class ArrayData:
             opened.pop(self.digest, None)
 
 
-def _without_columns(given: Any) -> tuple[Any, dict[str, np.ndarray]]:  # noqa: ANN401 - anything
+def _without_columns(dataset: Any) -> tuple[Any, dict[str, np.ndarray]]:  # noqa: ANN401 - anything
     """Return a mapping's samples, labels and classes, and its further arrays."""
-    if not isinstance(given, Mapping) or not {*_KEYS[:2]} <= {*given}:
-        return given, {}
-    known = {key: given[key] for key in (*_KEYS, "classes") if key in given}
+    if not isinstance(dataset, Mapping) or not {*_KEYS[:2]} <= {*dataset}:
+        return dataset, {}
+    known = {key: dataset[key] for key in (*_KEYS, "classes") if key in dataset}
     return known, {
         str(k): v if isinstance(v, np.ma.MaskedArray) else _array(v, str(k))
-        for k, v in given.items()
+        for k, v in dataset.items()
         if k not in known
     }
 
 
-def _parts_of(given: Any) -> tuple[list[_Part], Any]:  # noqa: ANN401 - anything
+def _parts_of(dataset: Any) -> tuple[list[_Part], Any]:  # noqa: ANN401 - anything
     """Return the parts of a data set, and the names of its classes."""
     classes: Any = None
-    if isinstance(given, Mapping):
-        if not {*_KEYS[:2]} <= {*given}:
+    if isinstance(dataset, Mapping):
+        if not {*_KEYS[:2]} <= {*dataset}:
             raise UsageError(
-                f"dataset: a mapping of {', '.join(map(str, given)) or 'nothing'}",
+                f"dataset: a mapping of {', '.join(map(str, dataset)) or 'nothing'}",
                 f"it has {', '.join(_KEYS[:2])} and may have {', '.join(_KEYS[2:])}, classes",
             )
-        classes = given.get("classes")
-        given = tuple(given[key] for key in _KEYS if given.get(key) is not None)
-    if isinstance(given, TorchDataset):
-        given = (given,)
-    if not isinstance(given, (tuple, list)):
+        classes = dataset.get("classes")
+        dataset = tuple(dataset[key] for key in _KEYS if dataset.get(key) is not None)
+    if isinstance(dataset, TorchDataset):
+        dataset = (dataset,)
+    if not isinstance(dataset, (tuple, list)):
         raise UsageError(
-            f"dataset: {type(given).__name__} is not a data set", f"possible: {_FORMS}"
+            f"dataset: {type(dataset).__name__} is not a data set", f"possible: {_FORMS}"
         )
-    if given and all(isinstance(item, TorchDataset) for item in given) and len(given) < 3:
+    if dataset and all(isinstance(item, TorchDataset) for item in dataset) and len(dataset) < 3:
         names = ("the training part", "the test part")
-        parts = [_collected(item, name) for item, name in zip(given, names, strict=False)]
-        return parts, getattr(given[0], "classes", None)
-    if len(given) == 2 and all(isinstance(i, (tuple, list)) and len(i) == 2 for i in given):
-        if all(np.ndim(_array(y, "labels")) == 1 for _, y in given):
-            given = (*given[0], *given[1])
-    if len(given) not in (2, 4):
-        raise UsageError(f"dataset: {count(len(given), 'value')}", f"possible: {_FORMS}")
-    arrays = [_array(value, name) for value, name in zip(given, _KEYS, strict=False)]
-    found = [(arrays[0], arrays[1], "x_train, y_train")]
-    return found + [(*arrays[2:], "x_test, y_test")] * (len(arrays) == 4), classes  # type: ignore[list-item]
+        parts = [_collected(item, name) for item, name in zip(dataset, names, strict=False)]
+        return parts, getattr(dataset[0], "classes", None)
+    if len(dataset) == 2 and all(isinstance(i, (tuple, list)) and len(i) == 2 for i in dataset):
+        if all(np.ndim(_array(y, "labels")) == 1 for _, y in dataset):
+            dataset = (*dataset[0], *dataset[1])
+    if len(dataset) not in (2, 4):
+        raise UsageError(f"dataset: {count(len(dataset), 'value')}", f"possible: {_FORMS}")
+    arrays = [_array(value, name) for value, name in zip(dataset, _KEYS, strict=False)]
+    train_part = [(arrays[0], arrays[1], "x_train, y_train")]
+    return train_part + [(*arrays[2:], "x_test, y_test")] * (len(arrays) == 4), classes  # type: ignore[list-item]
 
 
 def _array(value: Any, name: str) -> np.ndarray:  # noqa: ANN401 - whatever NumPy takes
@@ -221,10 +221,10 @@ def _collected(data: TorchDataset[Any], name: str) -> _Part:
     return np.stack(samples), np.stack(labels), name
 
 
-def _pieces(part: _Part) -> list[bytes | memoryview]:
+def _pieces(arrays: _Part) -> list[bytes | memoryview]:
     """Return the bytes that identify a part."""
     result: list[bytes | memoryview] = []
-    for array in part[:2]:
+    for array in arrays[:2]:
         if array.dtype.hasobject:  # refused when the array is checked
             result.append(repr((array.shape, array.dtype)).encode())
             continue
@@ -235,7 +235,7 @@ def _pieces(part: _Part) -> list[bytes | memoryview]:
 
 
 def _digest(content: Sequence[bytes | memoryview]) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for piece in content:
-        found.update(piece)
-    return found.hexdigest()[:16]
+        digest.update(piece)
+    return digest.hexdigest()[:16]

@@ -90,14 +90,14 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
     if not path.is_file():
         raise UsageError(f"no file {path}", do="give the path of an .npz file")
     try:
-        opened = regular_file(path, LARGEST_DATA)
+        source = regular_file(path, LARGEST_DATA)
         if kind := _other_kind(path):
             do = kind.do.replace("FILE", str(path))
             raise UsageError(
                 f"{path} is not an .npz file: it is {kind.name}", do=do or "give an .npz file"
             )
         # Opened here because NumPy would leave a damaged file open.
-        with opened.open("rb") as file:
+        with source.open("rb") as file:
             content = open_arrays(file, path)
             if isinstance(content, np.ndarray):
                 raise UsageError(

@@ -31,13 +31,13 @@ Partition = Callable[..., list[Any]]
 
 
 def number_of_clients(
-    data: Dataset, given: int | None, usual: int, count_clients: Callable[..., int | None]
+    data: Dataset, clients: int | None, usual: int, count_clients: Callable[..., int | None]
 ) -> int:
     """Return M: of the data's own split, the partitioner's count, the given or the default number.
 
     Args:
         data: The data.
-        given: M as the user gave it.
+        clients: M as the user gave it.
         usual: The default.
         count_clients: The partitioner's hook with its options bound; None: it divides by any M.
 
@@ -45,13 +45,13 @@ def number_of_clients(
         UsageError: The partitioner counts another number than the given one.
     """
     if data.split is not None:
-        return len(data.split) if given is None else given
+        return len(data.split) if clients is None else clients
     counted = count_clients(labels=data.y.numpy(), columns=data.columns)
     if counted is None:
-        return usual if given is None else given
-    if given not in (None, counted):
+        return usual if clients is None else clients
+    if clients not in (None, counted):
         raise UsageError(
-            f"the data divide into {counted} clients, not {given}",
+            f"the data divide into {counted} clients, not {clients}",
             do=f"use --clients {counted}, or leave it out",
         )
     return counted
@@ -67,9 +67,12 @@ def minimum_for(config: object, split_batch: int | None) -> dict[str, Any]:
         split_batch: Samples of a batch that every client fills after the 75/25 split, as in runs
             recorded before the minimum was the partitioner's; None for `MIN_SAMPLES`.
     """
-    given = getattr(config, "min_samples", None)
+    min_samples = getattr(config, "min_samples", None)
     usual = MIN_SAMPLES if split_batch is None else math.ceil(split_batch / 0.75)
-    return {"minimum": usual if given is None else given, "exact": given is not None}
+    return {
+        "minimum": usual if min_samples is None else min_samples,
+        "exact": min_samples is not None,
+    }
 
 
 def kept_split(data: Dataset) -> list[str]:
@@ -149,11 +152,11 @@ def _subset(
     """Return the class-balanced part of the rows; see `make_split`."""
     if subset == 1:
         return base
-    part: np.ndarray = base[
+    rows: np.ndarray = base[
         class_balanced(labels[base], subset, numpy_stream(seed, "split", "subset"))
     ]
-    notes.append(subset_note(labels[part], len(base)))
-    return part
+    notes.append(subset_note(labels[rows], len(base)))
+    return rows
 
 
 def _lowered(minimum: int, samples: int, num_clients: int, notes: list[str]) -> int:
@@ -170,26 +173,30 @@ def _lowered(minimum: int, samples: int, num_clients: int, notes: list[str]) -> 
 
 
 def _shuffled(
-    rows: np.ndarray, sizes: np.ndarray, own: np.ndarray | None, train_share: float, seed: int
+    rows: np.ndarray,
+    sizes: np.ndarray,
+    train_sizes: np.ndarray | None,
+    train_share: float,
+    seed: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Shuffle within every client at once: sort by client, then by a random key.
 
     Args:
         rows: Positions [n], client after client.
         sizes: Samples [M] of each client.
-        own: Training samples [M] that come first and stay before the test samples; None to
+        train_sizes: Training samples [M] that come first and stay before the test samples; None to
             shuffle both together.
-        train_share: Share of a client's samples that it trains on, without ``own``.
+        train_share: Share of a client's samples that it trains on, without ``train_sizes``.
         seed: The effective seed.
 
     Returns:
         Positions [n] and offsets [2M+1] of a `Split`.
     """
     keys = numpy_stream(seed, "split", "shuffle").random(len(rows))
-    if own is None:
+    if train_sizes is None:
         trains = np.clip(np.floor(sizes * train_share + 1e-9).astype(np.int64), 1, sizes - 1)
     else:
-        trains = own
+        trains = train_sizes
         place = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         keys += place >= np.repeat(trains, sizes)
     rows = rows[np.lexsort((keys, np.repeat(np.arange(len(sizes)), sizes)))]
@@ -277,11 +284,11 @@ def _checked(
 
 def _own_split(data: Dataset, num_clients: int | None, public: int, subset: float) -> Split:
     """The split that the data came with."""
-    own = data.split or []
-    if num_clients not in (None, len(own)):
+    pairs = data.split or []
+    if num_clients not in (None, len(pairs)):
         raise UsageError(
-            f"these data come split over {len(own)} clients, not {num_clients}",
-            do=f"use --clients {len(own)}, or leave it out",
+            f"these data come split over {len(pairs)} clients, not {num_clients}",
+            do=f"use --clients {len(pairs)}, or leave it out",
         )
     if public:
         raise UsageError(
@@ -293,15 +300,15 @@ def _own_split(data: Dataset, num_clients: int | None, public: int, subset: floa
             "--subset takes a part before the data are split, and these come already split",
             do="leave it out",
         )
-    pieces = [part for pair in own for part in pair]
-    sizes = torch.tensor([len(part) for part in pieces], dtype=torch.int64)
+    pieces = [piece for pair in pairs for piece in pair]
+    sizes = torch.tensor([len(piece) for piece in pieces], dtype=torch.int64)
     for index in [] if data.elsewhere else torch.nonzero(sizes == 0).flatten().tolist():
         raise UsageError(
-            f"empty client: client {index // 2} of {len(own)} has no "
+            f"empty client: client {index // 2} of {len(pairs)} has no "
             f"{('training', 'test')[index % 2]} sample in the data's own split",
             do="repair the data set's files",
         )
     offsets = torch.zeros(len(pieces) + 1, dtype=torch.int64)
     offsets[1:] = sizes.cumsum(0)
-    rows = torch.cat([part.long() for part in pieces]) if pieces else offsets[:0]
+    rows = torch.cat([piece.long() for piece in pieces]) if pieces else offsets[:0]
     return Split(rows=rows, offsets=offsets, partitioner="own")

@@ -62,11 +62,11 @@ class Scaling:
             torch.tensor(values, dtype=torch.float64, device=x.device).view(wide)
             for values in (self.shift, self.scale)
         )
-        found = (x.to(torch.float64) - shift) / scale
+        scaled = (x.to(torch.float64) - shift) / scale
         if self.decimals is not None:
             factor = 10.0**self.decimals
-            found = (found * factor).round() / factor
-        return found.to(torch.float32)
+            scaled = (scaled * factor).round() / factor
+        return scaled.to(torch.float32)
 
 
 @dataclass(frozen=True)
@@ -107,12 +107,10 @@ class Words:
     def ids(self, texts: Iterable[Sequence[str]]) -> np.ndarray:
         """Return the token ids [N, length] int64 of N texts, each a list of words."""
         numbers = {word: number + 2 for number, word in enumerate(self.words)}
-        rows = [
-            [numbers.get(word, self.unknown) for word in words[: self.length]] for words in texts
-        ]
+        rows = [[numbers.get(word, self.unknown) for word in text[: self.length]] for text in texts]
         result = np.full((len(rows), self.length), self.padding, np.int64)
-        for row, own in zip(result, rows, strict=True):
-            row[: len(own)] = own
+        for row, tokens in zip(result, rows, strict=True):
+            row[: len(tokens)] = tokens
         return result
 
 
@@ -146,9 +144,9 @@ class Preparation:
         if self.words is not None:
             has = (sample.kind, sample.vocabulary, sample.shape)
             if has != ("tokens", self.words.vocabulary, (self.words.length,)):
-                own = f"{self.words.length:,} tokens ({self.words.vocabulary:,} ids)"
+                description = f"{self.words.length:,} tokens ({self.words.vocabulary:,} ids)"
                 result.append(
-                    f"its preparation makes sequences of {own}, and its samples: {sample}"
+                    f"its preparation makes sequences of {description}, and its samples: {sample}"
                 )
         if self.images is not None and sample.kind != "image":
             result.append(f"its preparation is of image files, and its samples are {sample}")
@@ -179,18 +177,18 @@ class Preparation:
                 "use the version of protofl that wrote it, or a newer one",
             )
         try:
-            return cls(**{name: parts[name](**own) for name, own in values.items()})
+            return cls(**{name: parts[name](**arguments) for name, arguments in values.items()})
         except (TypeError, ValueError) as error:
             raise UsageError(f"{source}: the preparation is damaged: {error}") from error
 
     def __str__(self) -> str:
         """Return a line for the user."""
-        found = []
+        notes = []
         if self.scaling is not None:
             count = len(self.scaling.shift)
-            found.append(f"(x − shift) / scale, with {count:,} recorded shifts and scales")
+            notes.append(f"(x − shift) / scale, with {count:,} recorded shifts and scales")
         if self.words is not None:
-            found.append(f"token ids of {len(self.words.words):,} recorded words")
+            notes.append(f"token ids of {len(self.words.words):,} recorded words")
         if self.images is not None:
-            found.append(str(self.images))
-        return "; ".join(found) or "none: raw samples are stored as they are"
+            notes.append(str(self.images))
+        return "; ".join(notes) or "none: raw samples are stored as they are"

@@ -95,8 +95,8 @@ class SampleSpec:
 
 def in_words(kinds: Sequence[str]) -> str:
     """Kinds as a phrase: ``images``, ``images or tables``."""
-    words = [PLURAL[kind] for kind in kinds]
-    return " or ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+    plurals = [PLURAL[kind] for kind in kinds]
+    return " or ".join(filter(None, [", ".join(plurals[:-1]), *plurals[-1:]]))
 
 
 class ModelInput(Protocol):

@@ -166,9 +166,9 @@ def _tables(split: Split, data: Dataset) -> dict[str, Any]:
 
 def pooled_guess(guesses: Sequence[Sequence[int]], clients: Sequence[int] | None) -> float:
     """Accuracy of always guessing a client's commonest class, of (right, all) test samples."""
-    own = guesses if clients is None else [guesses[client] for client in clients]
-    total = sum(count for _, count in own)
-    return sum(right for right, _ in own) / total if total else 0.0
+    pairs = guesses if clients is None else [guesses[client] for client in clients]
+    total = sum(count for _, count in pairs)
+    return sum(right for right, _ in pairs) / total if total else 0.0
 
 
 def _validation(split: Split, data: Dataset) -> list[list[int]]:
@@ -231,9 +231,9 @@ def client_names(split: Split, columns: Columns) -> list[str]:
     (``subject 3``).
     """
     for name, values in sorted(columns.items(), key=lambda item: item[1].dtype.kind != "U"):
-        found = client_domains(split, values)
-        if found and len({*found}) == split.num_clients:
-            return found if values.dtype.kind == "U" else [f"{name} {value}" for value in found]
+        domains = client_domains(split, values)
+        if domains and len({*domains}) == split.num_clients:
+            return domains if values.dtype.kind == "U" else [f"{name} {value}" for value in domains]
     return []
 
 
@@ -249,8 +249,8 @@ def client_domains(split: Split, domains: np.ndarray | None) -> list[str]:
     clients = range(split.num_clients)
     result = []
     for client in clients:
-        own = domains[torch.cat([split.train(client), split.test(client)]).numpy()]
-        if not len(own) or (own != own[0]).any():
+        client_values = domains[torch.cat([split.train(client), split.test(client)]).numpy()]
+        if not len(client_values) or (client_values != client_values[0]).any():
             return []
-        result.append(str(own[0]))
+        result.append(str(client_values[0]))
     return result

@@ -13,7 +13,7 @@ from protofl.errors import UsageError
 from protofl.system.randomness import numpy_stream
 
 
-def class_balanced(labels: np.ndarray, wanted: float, generator: np.random.Generator) -> np.ndarray:
+def class_balanced(labels: np.ndarray, amount: float, generator: np.random.Generator) -> np.ndarray:
     """Positions of a part of the samples with as many of each class as of any other.
 
     Where a class has fewer than its part, all of it is taken and the others give more. What can't
@@ -23,22 +23,22 @@ def class_balanced(labels: np.ndarray, wanted: float, generator: np.random.Gener
 
     Args:
         labels: Labels [N].
-        wanted: A share of the samples up to 1, or above 1 their number.
+        amount: A share of the samples up to 1, or above 1 their number.
         generator: The only source of chance.
 
     Returns:
-        Positions [n] int64 in ascending order, n = round(wanted·N) or ``wanted``.
+        Positions [n] int64 in ascending order, n = round(wanted·N) or ``amount``.
 
     Raises:
         UsageError: There are fewer samples, or more classes.
     """
-    if wanted == 1:
+    if amount == 1:
         return np.arange(len(labels), dtype=np.int64)
     sizes = np.bincount(labels)
     classes = int(np.count_nonzero(sizes))
-    count = round(wanted * len(labels)) if wanted < 1 else int(wanted)
-    if count != wanted and wanted > 1:
-        raise UsageError(f"a subset of {wanted} samples", do="give a whole number, or a share")
+    count = round(amount * len(labels)) if amount < 1 else int(amount)
+    if count != amount and amount > 1:
+        raise UsageError(f"a subset of {amount} samples", do="give a whole number, or a share")
     if count > len(labels):
         raise UsageError(
             f"a subset of {count} samples is more than there are: {len(labels)}",
@@ -116,30 +116,30 @@ def with_validation(split: Split, labels: Tensor, share: float, seed: int) -> Sp
     last[:-1] = (np.diff(client[order]) != 0) | (np.diff(classes[order]) != 0)
     may = order[~last]
     counts = np.bincount(client[may], minlength=clients)
-    wanted = np.minimum(np.maximum(1, np.floor(sizes * share + 0.5).astype(np.int64)), counts)
-    if not wanted.any():
+    held_sizes = np.minimum(np.maximum(1, np.floor(sizes * share + 0.5).astype(np.int64)), counts)
+    if not held_sizes.any():
         raise UsageError(
             f"--validation {share:g} holds nothing out",
             "no client has two training samples of one class",
             "use fewer clients or more data, or leave it out",
         )
     # Systematic draw: the j-th of v out of n is at ⌊(j + u)·n/v⌋, u in [0, 1) of the client.
-    turn = np.arange(wanted.sum()) - np.repeat(np.cumsum(wanted) - wanted, wanted)
-    step = counts / np.maximum(wanted, 1)
+    turn = np.arange(held_sizes.sum()) - np.repeat(np.cumsum(held_sizes) - held_sizes, held_sizes)
+    step = counts / np.maximum(held_sizes, 1)
     position = np.floor(
-        (turn + np.repeat(chance.random(clients), wanted)) * np.repeat(step, wanted)
+        (turn + np.repeat(chance.random(clients), held_sizes)) * np.repeat(step, held_sizes)
     )
-    begin = np.repeat(np.cumsum(counts) - counts, wanted)
-    most = np.repeat(counts, wanted) - 1
+    begin = np.repeat(np.cumsum(counts) - counts, held_sizes)
+    most = np.repeat(counts, held_sizes) - 1
     held = np.sort(place[may[begin + np.minimum(position.astype(np.int64), most)]])
     stays = np.ones(len(split.rows), dtype=bool)
     stays[held] = False
     pieces = split.offsets.diff().clone()
-    pieces[::2] -= torch.from_numpy(wanted)
+    pieces[::2] -= torch.from_numpy(held_sizes)
     return replace(
         split,
         rows=split.rows[torch.from_numpy(stays)],
         offsets=torch.cat([pieces[:0].new_zeros(1), pieces.cumsum(0)]),
         validation=split.rows[torch.from_numpy(held)],
-        validation_offsets=torch.from_numpy(np.concatenate([[0], np.cumsum(wanted)])),
+        validation_offsets=torch.from_numpy(np.concatenate([[0], np.cumsum(held_sizes)])),
     )

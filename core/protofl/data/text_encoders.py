@@ -110,14 +110,16 @@ class TextSource:
             return self.embed(texts) + prompts.mean((1, 2)).unsqueeze(1)
         return self._checked(self._open().embed_prompts(texts, prompts), texts)
 
-    def _checked(self, found: Tensor, texts: Sequence[str]) -> Tensor:
+    def _checked(self, embeddings: Tensor, texts: Sequence[str]) -> Tensor:
         expected = (len(texts), self.outline.dim)
-        if tuple(found.shape) != expected or not bool(found.isfinite().all()):
+        if tuple(embeddings.shape) != expected or not bool(embeddings.isfinite().all()):
             raise UsageError(
                 f"text-encoder/{self.name}: expected finite embeddings of shape {expected}, got "
-                f"shape {tuple(found.shape)}" + " with NaN or infinity" * (found.shape == expected)
+                f"shape {tuple(embeddings.shape)}"
+                + " with NaN or infinity"
+                * (embeddings.shape == expected)
             )
-        return found.float()
+        return embeddings.float()
 
     def _open(self) -> TextEncoder:
         if self._opened is None:

@@ -29,24 +29,24 @@ def _number(share: str) -> float:
     return float(above) / float(below or 1)
 
 
-def count_unseen(clients: int, wanted: float) -> int:
+def count_unseen(clients: int, unseen: float) -> int:
     """Return how many of M clients are unseen.
 
     Args:
         clients: Clients M.
-        wanted: A share below 1, of which there is one client at least; from 1 on a number.
+        unseen: A share below 1, of which there is one client at least; from 1 on a number.
 
     Raises:
         UsageError: It is no whole number, or leaves nobody to train.
     """
-    if not wanted:
+    if not unseen:
         return 0
-    count = max(1, round(wanted * clients)) if wanted < 1 else int(wanted)
-    if wanted >= 1 and count != wanted:
-        raise UsageError(f"--unseen {wanted:g} clients", do="give a share below 1, or a number")
+    count = max(1, round(unseen * clients)) if unseen < 1 else int(unseen)
+    if unseen >= 1 and count != unseen:
+        raise UsageError(f"--unseen {unseen:g} clients", do="give a share below 1, or a number")
     if count >= clients:
         raise UsageError(
-            f"--unseen {wanted:g} of {clients} clients leaves nobody to train",
+            f"--unseen {unseen:g} of {clients} clients leaves nobody to train",
             do="take a smaller share, or more clients",
         )
     return count
@@ -55,8 +55,8 @@ def count_unseen(clients: int, wanted: float) -> int:
 def tuning_epochs(settings: Any) -> int | None:  # noqa: ANN401 - the options of a run
     """Return ``--fine-tune``, with its default if clients are unseen."""
     usual: int | None = TUNING * settings.local_epochs if settings.unseen else None
-    given: int | None = settings.fine_tune
-    return usual if given is None else given
+    fine_tune: int | None = settings.fine_tune
+    return usual if fine_tune is None else fine_tune
 
 
 def participants(share: float, clients: int) -> int:
@@ -65,15 +65,15 @@ def participants(share: float, clients: int) -> int:
 
 
 @lru_cache
-def unseen_clients(seed: int, clients: int, wanted: float) -> frozenset[int]:
+def unseen_clients(seed: int, clients: int, unseen: float) -> frozenset[int]:
     """Return the unseen clients, which the seed alone determines.
 
     Args:
         seed: The trial's seed.
         clients: Clients M.
-        wanted: As `count_unseen` takes it.
+        unseen: As `count_unseen` takes it.
     """
-    count = count_unseen(clients, wanted)
+    count = count_unseen(clients, unseen)
     if not count:
         return frozenset()
     drawn = numpy_stream(seed, "unseen").choice(clients, count, replace=False)

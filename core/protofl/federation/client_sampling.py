@@ -48,8 +48,8 @@ class Membership:
     def numbers(self, round: int) -> Sequence[int]:
         """Return the same clients as a sequence of numbers."""
         there = self.at(round)
-        found: list[int] = [] if there is None else there.tolist()
-        return range(self._plan.info.num_clients) if there is None else found
+        clients: list[int] = [] if there is None else there.tolist()
+        return range(self._plan.info.num_clients) if there is None else clients
 
     def asked(self, round: int) -> int:
         """Return the number of participants of a round: a share ρ of the available clients."""
@@ -61,8 +61,8 @@ class Membership:
     def line(self, round: int) -> dict[str, Any]:
         """Return the keys of the record about joined and unseen clients."""
         joined = [] if self._all or not round else np.flatnonzero(self._first == round).tolist()
-        found = {"joined": joined, "unseen": self.unseen}
-        return {key: clients for key, clients in found.items() if clients}
+        clients_by_key = {"joined": joined, "unseen": self.unseen}
+        return {key: clients for key, clients in clients_by_key.items() if clients}
 
 
 LOSING = ("absent", "unfollowed", "unscored")
@@ -102,7 +102,7 @@ def recorded_clients(plan: Plan) -> Recorded:
     where = f"--participants-from {folder}"
     try:
         run = Reading.of(folder)
-        config, found = run.config, {(row.trial, row.round): row for row in run.rows}
+        config, rows = run.config, {(row.trial, row.round): row for row in run.rows}
     except UsageError as problem:
         raise UsageError(
             f"--participants-from: {problem.what}", problem.near, "give the folder of a run"
@@ -113,14 +113,14 @@ def recorded_clients(plan: Plan) -> Recorded:
             do=f"take --clients {config['clients']}, or leave --participants-from out",
         )
     trials, rounds = range(plan.settings.trials), range(plan.settings.rounds)
-    lacking = next((at for t in trials for r in rounds if (at := (t, r)) not in found), None)
+    lacking = next((at for t in trials for r in rounds if (at := (t, r)) not in rows), None)
     if lacking is not None:
         raise UsageError(
             f"{where}: its record has no round {lacking[1]} of trial {lacking[0]}",
             do="take fewer --rounds, or a run that has them",
         )
     replayed = {}
-    for (trial, round), row in found.items():
+    for (trial, round), row in rows.items():
         try:
             replayed[trial, round] = row.changed(answered=_answered(row, config))
         except (ValueError, KeyError, TypeError) as error:
@@ -159,14 +159,14 @@ def _lost_in(row: Row, key: str, clients: int) -> set[int]:
     """Return the clients that a line names as lost, after checking their numbers and reasons."""
     from protofl.hooks.transport.rules import REASONS
 
-    found: Mapping[str, str] = row.get(key, {})
-    for client, reason in found.items():
+    lost: Mapping[str, str] = row.get(key, {})
+    for client, reason in lost.items():
         if client != str(int(client)) or int(client) >= clients:
             raise ValueError(f"{key}: {client!r} is not one of {clients} clients")
         if reason not in REASONS:
             reasons = ", ".join(sorted(REASONS))
             raise ValueError(f"{key}: {reason!r} of client {client} is not one of {reasons}")
-    return {*map(int, found)}
+    return {*map(int, lost)}
 
 
 class ClientSampler:
@@ -217,7 +217,7 @@ class ClientSampler:
         clients = self._everyone if there is None else _fixed(there)
         place = f"select of client-sampler/{self._choice.name}, round {round}"
         with time_limit(self._plan.settings.job_limit, place), error_context(place):
-            found = self._choice.call(
+            selected = self._choice.call(
                 "select",
                 round=round,
                 count=min(count, len(clients)),
@@ -226,7 +226,7 @@ class ClientSampler:
                 losses=_fixed(self._losses),
                 generator=numpy_stream(self._seed, "participants", round),
             )
-            return _checked(found, clients)
+            return _checked(selected, clients)
 
 
 def _fixed(values: np.ndarray) -> np.ndarray:
@@ -236,13 +236,13 @@ def _fixed(values: np.ndarray) -> np.ndarray:
     return view
 
 
-def _checked(found: Any, clients: np.ndarray) -> list[int]:  # noqa: ANN401 - it may be anything
+def _checked(selected: Any, clients: np.ndarray) -> list[int]:  # noqa: ANN401 - it may be anything
     """Return the clients that a plugin selected, ascending.
 
     Raises:
         RunFailure: These are not some of the clients, each once.
     """
-    chosen = np.asarray(found)
+    chosen = np.asarray(selected)
     if chosen.ndim != 1 or not (chosen.dtype.kind in "iu" or not chosen.size):
         shown = f"{chosen.dtype} of shape {list(chosen.shape)}"
         raise RunFailure(f"it returns {shown}", do="return a list of client numbers")

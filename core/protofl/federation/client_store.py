@@ -85,22 +85,22 @@ class ClientStore:
 
     # --- at work --------------------------------------------------------------------------------
 
-    def record(self, client: int) -> ClientState:
+    def state(self, client: int) -> ClientState:
         """Return the current state of a client."""
         kept = self._kept.get(client)
         if isinstance(kept, ClientState):
             return kept
         packed = read_tensors(kept) if isinstance(kept, Path) else kept
         name = self._info.architecture_of(client).name
-        record = self._build(client, self._models.take(name) if packed else None)
-        if record.architecture.precomputed:
+        state = self._build(client, self._models.take(name) if packed else None)
+        if state.architecture.precomputed:
             if client not in self._features:
-                self._features[client] = record.features_as_samples()
-            record.train, record.test, record.validation = self._features[client]
-        self._models.note(name, record.model)
+                self._features[client] = state.features_as_samples()
+            state.train, state.test, state.validation = self._features[client]
+        self._models.note(name, state.model)
         if packed:
-            unpack_client(record, packed)
-        return record
+            unpack_client(state, packed)
+        return state
 
     @contextmanager
     def lent(self, client: int, *, trains: bool, undo: bool = False) -> Iterator[ClientState]:
@@ -112,30 +112,30 @@ class ClientStore:
         self.forget_before(client)
         if undo:
             self._before[client] = self._as_it_is(client)
-        record = self.record(client)
-        yield record
-        if self._kept.get(client) is record:
+        state = self.state(client)
+        yield state
+        if self._kept.get(client) is state:
             return
         if trains or (self._kind == "live" and client in self._kept):
-            self._keep(client, record)
-        self._models.give(self._info.architecture_of(client).name, record.model)
+            self._keep(client, state)
+        self._models.give(self._info.architecture_of(client).name, state.model)
 
-    def _keep(self, client: int, record: ClientState) -> None:
+    def _keep(self, client: int, state: ClientState) -> None:
         kept: Kept
         if self._kind == "disk":
             kept = self._file(client)
-            write_tensors(kept, *self._pack(record))
+            write_tensors(kept, *self._pack(state))
         else:
-            kept = self._copied(record) if self._kind == "packed" else record
+            kept = self._copied(state) if self._kind == "packed" else state
             self._forget_file(client)
         self._kept[client] = kept
 
-    def _copied(self, record: ClientState) -> Packed:
-        tensors, header = self._pack(record)
+    def _copied(self, state: ClientState) -> Packed:
+        tensors, header = self._pack(state)
         return {k: t.detach().to("cpu", copy=True) for k, t in tensors.items()}, header
 
-    def _pack(self, record: ClientState) -> Packed:
-        return pack_client(record, received=self._received)
+    def _pack(self, state: ClientState) -> Packed:
+        return pack_client(state, received=self._received)
 
     # --- back to before a job -------------------------------------------------------------------
 
@@ -178,7 +178,7 @@ class ClientStore:
         if isinstance(kept, Path):
             link_or_copy(kept, path)
         else:
-            packed = kept if isinstance(kept, tuple) else self._pack(self.record(client))
+            packed = kept if isinstance(kept, tuple) else self._pack(self.state(client))
             write_tensors(path, *packed)
 
     def load(self, client: int, path: Path) -> None:

@@ -96,14 +96,14 @@ class DeviceModel:
         """
         if client not in self._devices:
             with error_context(f"device of device-model/{self._choice.name}, client {client}"):
-                found = self._choice.call(
+                figures = self._choice.call(
                     "device",
                     client=client,
                     num_clients=self._plan.info.num_clients,
                     seed=self._seed,
                     generator=numpy_stream(self._seed, "world", client),
                 )
-                self._devices[client] = device_of(found)
+                self._devices[client] = device_of(figures)
         return self._devices[client]
 
     def wait(self, seconds: float, least: int, among: np.ndarray | None = None) -> Moment:
@@ -119,10 +119,10 @@ class DeviceModel:
         """
         now, clients = seconds, np.arange(0)
         for _ in range(WAITS):
-            found = self._presence(now)
-            if found is None:
+            presence = self._presence(now)
+            if presence is None:
                 return Moment(now, among)
-            there, until = found
+            there, until = presence
             clients = np.flatnonzero(there)
             if among is not None:
                 clients = np.intersect1d(clients, among, assume_unique=True)
@@ -142,32 +142,32 @@ class DeviceModel:
         """Return who is there, and until when; None if everybody always is."""
         count = self._plan.info.num_clients
         with error_context(f"presence of device-model/{self._choice.name}, {seconds:g} s"):
-            found = self._choice.call(
+            presence = self._choice.call(
                 "presence", num_clients=count, seconds=seconds, seed=self._seed
             )
-            return presence_of(found, count, seconds)
+            return presence_of(presence, count, seconds)
 
 
 def presence_of(
-    found: Any,  # noqa: ANN401 - it may be anything
+    presence: Any,  # noqa: ANN401 - it may be anything
     clients: int,
     seconds: float,
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """Check the availability that a plugin returns: who is there and until when; None for all.
 
     Args:
-        found: What its hook returns.
+        presence: What its hook returns.
         clients: Clients M.
         seconds: The moment.
 
     Raises:
         RunFailure: These are no such arrays, or something changes that is past.
     """
-    if found is None:
+    if presence is None:
         return None
-    if not (isinstance(found, (tuple, list)) and len(found) == 2):
-        raise RunFailure(f"it returns {type(found).__name__}, not two arrays", do=RETURN)
-    there, until = map(np.asarray, found)
+    if not (isinstance(presence, (tuple, list)) and len(presence) == 2):
+        raise RunFailure(f"it returns {type(presence).__name__}, not two arrays", do=RETURN)
+    there, until = map(np.asarray, presence)
     if there.shape != (clients,) or there.dtype != bool or until.shape != (clients,):
         raise RunFailure(
             f"it returns {there.dtype} {list(there.shape)} and {list(until.shape)}",
@@ -184,20 +184,22 @@ def presence_of(
     return there, until
 
 
-def device_of(found: Any) -> Device:  # noqa: ANN401 - it may be anything
+def device_of(figures: Any) -> Device:  # noqa: ANN401 - it may be anything
     """Check the device that a plugin returns.
 
     Raises:
         RunFailure: A figure is missing, is none of a device, or can't be.
     """
-    if not isinstance(found, Mapping) or {*found} != {*FIGURES}:
-        had = ", ".join(map(str, found)) if isinstance(found, Mapping) else type(found).__name__
+    if not isinstance(figures, Mapping) or {*figures} != {*FIGURES}:
+        had = (
+            ", ".join(map(str, figures)) if isinstance(figures, Mapping) else type(figures).__name__
+        )
         raise RunFailure(f"it returns {had}", do=f"return a mapping of {', '.join(FIGURES)}")
     for name in FIGURES:
-        value = found[name]
+        value = figures[name]
         real = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
         # Within these limits every round has a finite length.
         least, most = (0, 1e15) if name == "latency" else (1e-12, 1e30)
         if not real or not least <= value <= most:
             raise RunFailure(f"{name} is {value!r}", do=f"return a number, {least:g} … {most:g}")
-    return Device(**{name: float(found[name]) for name in FIGURES})
+    return Device(**{name: float(figures[name]) for name in FIGURES})

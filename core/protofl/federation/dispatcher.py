@@ -40,9 +40,9 @@ class JobQueue:
         self._hosts, self._left = hosts, list(jobs)
         self._busy: set[int] = set()
         self._done: Queue[_Done] = Queue()
-        hosts.on_steps = lambda client, done: None
+        hosts.on_steps = lambda client, steps: None
         if on_steps is not None:
-            hosts.on_steps = lambda client, done: self._done.put(partial(on_steps, client, done))
+            hosts.on_steps = lambda client, steps: self._done.put(partial(on_steps, client, steps))
 
     def replies(self) -> Iterator[tuple[ClientJob, Reply] | None]:
         """Yield each job with its reply when it is done; None when a host has nothing more to do.
@@ -112,20 +112,20 @@ def call_in_threads(work: Callable[..., Any], each: Iterable[tuple[Any, ...]]) -
     Raises:
         BaseException: The first error of a call.
     """
-    done: SimpleQueue[BaseException | None] = SimpleQueue()
+    outcomes: SimpleQueue[BaseException | None] = SimpleQueue()
 
     def call(*arguments: Any) -> None:  # noqa: ANN401 - as the work takes it
         try:
             work(*arguments)
-            done.put(None)
+            outcomes.put(None)
         except BaseException as error:
-            done.put(error)
+            outcomes.put(error)
 
     threads = [threading.Thread(target=call, args=arguments, daemon=True) for arguments in each]
     for thread in threads:
         thread.start()
     for _ in threads:
-        error = done.get()
+        error = outcomes.get()
         if error is not None:
             raise error
 

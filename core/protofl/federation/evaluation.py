@@ -40,7 +40,7 @@ def counted(metrics: Sequence[Choice], scores: Tensor, labels: Tensor) -> Payloa
     Raises:
         RunFailure: A metric failed, or counts in something else than a tensor.
     """
-    found = {}
+    counts_by_metric = {}
     for metric in metrics:
         with error_context(f"count of metric {metric.name}"):
             counts = metric.call("count", scores=scores, labels=labels)
@@ -49,8 +49,8 @@ def counted(metrics: Sequence[Choice], scores: Tensor, labels: Tensor) -> Payloa
                 f"count of metric {metric.name} returned a {type(counts).__name__}",
                 do="return a tensor whose sum over clients means something",
             )
-        found[metric.name] = counts.detach().cpu().double()
-    return Payload(found)
+        counts_by_metric[metric.name] = counts.detach().cpu().double()
+    return Payload(counts_by_metric)
 
 
 def of_client(
@@ -71,8 +71,10 @@ def of_client(
     """
     counts = dict[str, Tensor]()
     with error_context("score_client"):
-        own = composition.lifecycle("score_client", client=client, scores=scores, labels=labels)
-        for method, figures in own.items():
+        method_figures = composition.lifecycle(
+            "score_client", client=client, scores=scores, labels=labels
+        )
+        for method, figures in method_figures.items():
             for name, value in dict(figures or {}).items():
                 try:
                     # The sum over clients gives the mean over samples.
@@ -100,11 +102,13 @@ def figures_of(metrics: Sequence[Choice], clients: Mapping[int, Payload]) -> dic
     Raises:
         RunFailure: A metric failed, or what it counts can't be summed.
     """
-    own = {metric.name: metric for metric in metrics}
+    metrics_by_name = {metric.name: metric for metric in metrics}
     names = dict.fromkeys(name for counts in clients.values() for name in counts.keys())
     return {
         name: _over_clients(
-            name, own.get(name), {c: p[name] for c, p in clients.items() if name in p.keys()}
+            name,
+            metrics_by_name.get(name),
+            {c: p[name] for c, p in clients.items() if name in p.keys()},
         )
         for name in names
     }
@@ -130,8 +134,8 @@ def counts_in(plan: Plan, job: Evaluate, reply: EvaluateReply) -> Payload:
     try:
         result = Payload.from_bytes(reply.blob) if reply.blob else Payload()
     except RunFailure as error:
-        words = f"{len(reply.blob)} bytes that are not a payload ({error.what})"
-        raise Fault("", "format", words) from None
+        detail = f"{len(reply.blob)} bytes that are not a payload ({error.what})"
+        raise Fault("", "format", detail) from None
     metrics = {metric.name for metric in plan.metrics}
     members = plan.composition.members.items()
     scoring = {name for name, member in members if hasattr(member.plugin, "score_client")}
@@ -146,8 +150,8 @@ def counts_in(plan: Plan, job: Evaluate, reply: EvaluateReply) -> Payload:
         raise Fault("", "missing", f"nothing under {shown_name(missing[0])}")
     features = [key in result for key in (FEATURES, LABELS)]
     if features != [bool(job.observe)] * 2:
-        words = "lacks features of test samples" if job.observe else "has features, not asked for"
-        raise Fault("", "names", f"counts whose payload {words}")
+        detail = "lacks features of test samples" if job.observe else "has features, not asked for"
+        raise Fault("", "names", f"counts whose payload {detail}")
     if job.observe:
         _check_features(plan, result[FEATURES], result[LABELS], job.observe)
     return result
@@ -161,8 +165,8 @@ def _check_features(plan: Plan, features: Tensor, labels: Tensor, most: int) -> 
     """
     fits = features.dim() == 2 and features.dtype == torch.float32 and len(features) <= most
     if not fits:
-        words = f"as {features.dtype} {list(features.shape)}, expected float32 [n, K]"
-        raise Fault(FEATURES, "shape", words)
+        detail = f"as {features.dtype} {list(features.shape)}, expected float32 [n, K]"
+        raise Fault(FEATURES, "shape", detail)
     whole = labels.dtype == torch.int64 and labels.shape == features.shape[:1]
     if not whole or not ((labels >= 0) & (labels < plan.info.num_classes)).all():
         raise Fault(LABELS, "classes", f"as {labels.dtype} {list(labels.shape)}, or out of range")
@@ -187,24 +191,24 @@ def odd_counts(
     """
     if not clients:
         return {}
-    own = {metric.name: metric for metric in metrics}
+    metrics_by_name = {metric.name: metric for metric in metrics}
     # The shape of counts depends on C and on options alone, so one sample shows it.
     usual_counts = counted(metrics, torch.zeros(1, num_classes), torch.zeros(1, dtype=torch.int64))
     faults: dict[int, Fault] = {}
     for name in dict.fromkeys(name for counts in clients.values() for name in counts):
-        counts = {c: found[name] for c, found in clients.items() if name in found}
-        shape = usual_counts[name].shape if name in own else torch.Size([2])
+        counts = {c: payload[name] for c, payload in clients.items() if name in payload}
+        shape = usual_counts[name].shape if name in metrics_by_name else torch.Size([2])
         scales = {}
         for client, tensor in counts.items():
             if tensor.shape != shape:
-                words = f"of shape {list(tensor.shape)}, expected {list(shape)}"
-                faults.setdefault(client, Fault(name, "shape", words))
+                detail = f"of shape {list(tensor.shape)}, expected {list(shape)}"
+                faults.setdefault(client, Fault(name, "shape", detail))
                 continue
             if not tensor.isfinite().all():
                 del clients[client][name]
                 continue
             try:
-                _value(name, own.get(name), tensor)
+                _value(name, metrics_by_name.get(name), tensor)
             except RunFailure as error:
                 faults.setdefault(client, Fault(name, "figures", f"without a value: {error.what}"))
                 continue
@@ -212,8 +216,8 @@ def odd_counts(
             scales[client] = largest / max(samples[client], 1)
         for client, (scale, usual) in outliers(scales, FAR).items():
             if scale > FAR:  # a median may be tiny
-                words = f"with {scale:.3g} per sample, those of others have about {usual:.3g}"
-                faults.setdefault(client, Fault(name, "norm", words))
+                detail = f"with {scale:.3g} per sample, those of others have about {usual:.3g}"
+                faults.setdefault(client, Fault(name, "norm", detail))
     return faults
 
 
@@ -221,7 +225,7 @@ def figures_of_server(
     metrics: Sequence[Choice], scores: Mapping[str, Tensor], labels: Tensor
 ) -> dict[str, Any]:
     """Return {metric: {``server``: {model: value}}} of global models on global test samples."""
-    each = {model: counted(metrics, own, labels) for model, own in scores.items()}
+    each = {model: counted(metrics, model_scores, labels) for model, model_scores in scores.items()}
     return {
         metric.name: {
             "server": {
@@ -236,7 +240,7 @@ def figures_of_server(
 
 def _over_clients(name: str, metric: Choice | None, counts: Mapping[int, Tensor]) -> dict[str, Any]:
     ordered = {client: counts[client] for client in sorted(counts)}
-    shapes = {tuple(own.shape): client for client, own in ordered.items()}
+    shapes = {tuple(client_counts.shape): client for client, client_counts in ordered.items()}
     if len(shapes) > 1:
         (one, first), (other, second) = list(shapes.items())[:2]
         raise RunFailure(
@@ -245,7 +249,7 @@ def _over_clients(name: str, metric: Choice | None, counts: Mapping[int, Tensor]
             do="the shape of what count returns may depend on C and on options alone",
         )
     whole = torch.stack([*ordered.values()]).sum(0)
-    each = torch.stack([_value(name, metric, own) for own in ordered.values()])
+    each = torch.stack([_value(name, metric, client_counts) for client_counts in ordered.values()])
     there = each.isfinite()
     count = there.sum(0)
     kept = torch.where(there, each, 0.0)
@@ -253,8 +257,8 @@ def _over_clients(name: str, metric: Choice | None, counts: Mapping[int, Tensor]
     std = (torch.where(there, each - mean, 0.0).square().sum(0) / count).sqrt()
     result = {"all": _plain(_value(name, metric, whole)), "mean": _plain(mean), "std": _plain(std)}
     if each.dim() == 1:
-        own = {str(c): finite(rounded(v)) for c, v in zip(ordered, each.tolist(), strict=True)}
-        result["clients"] = own
+        values = {str(c): finite(rounded(v)) for c, v in zip(ordered, each.tolist(), strict=True)}
+        result["clients"] = values
     return result
 
 
@@ -263,12 +267,12 @@ def _value(name: str, metric: Choice | None, counts: Tensor) -> Tensor:
     if metric is None:
         return counts[0] / counts[1]
     with error_context(f"value of metric {name}"):
-        found = metric.call("value", counts=counts)
+        value = metric.call("value", counts=counts)
     try:
-        return torch.as_tensor(found, dtype=torch.float64).detach().cpu()
+        return torch.as_tensor(value, dtype=torch.float64).detach().cpu()
     except (TypeError, ValueError, RuntimeError):
         raise RunFailure(
-            f"value of metric {name} returned a {type(found).__name__}",
+            f"value of metric {name} returned a {type(value).__name__}",
             do="return a number, or a tensor or list of numbers; NaN where there is none",
         ) from None
 
@@ -276,13 +280,13 @@ def _value(name: str, metric: Choice | None, counts: Tensor) -> Tensor:
 def _plain(figure: Tensor) -> Any:  # noqa: ANN401 - a number, None, or lists of them
     """Return a value for JSON; None for NaN."""
     if figure.dim():
-        return [_plain(part) for part in figure]
+        return [_plain(entry) for entry in figure]
     return finite(figure.item())
 
 
 def score(
     plan: Plan,
-    record: ClientState,
+    state: ClientState,
     download: Payload,
     job: Evaluate,
     profile: UnprofiledHost,
@@ -292,7 +296,7 @@ def score(
 
     Args:
         plan: The run.
-        record: The client.
+        state: The client.
         download: What it would download next; one that was fine-tuned has received it.
         job: After which round it is scored, whether it was fine-tuned, and how many features are
             wanted.
@@ -304,24 +308,24 @@ def score(
         ``train`` and the ``balanced`` samples where they are measured; and what the test samples'
         scores count in the run's metrics, with the features.
     """
-    train = record.train if "train-accuracy" in plan.settings.measure else None
-    more = {"validation": record.validation, "train": train, "balanced": record.balanced}
-    scored = {"test": record.test, **{name: s for name, s in more.items() if s is not None}}
-    composition, client = plan.composition, Client(record, plan.composition.main)
-    place = f"client {record.id}, evaluation of round {job.round}"
-    measured, kept, found = plan.metrics or composition.has("score_client"), [], Payload()
+    train = state.train if "train-accuracy" in plan.settings.measure else None
+    more = {"validation": state.validation, "train": train, "balanced": state.balanced}
+    scored = {"test": state.test, **{name: s for name, s in more.items() if s is not None}}
+    composition, client = plan.composition, Client(state, plan.composition.main)
+    place = f"client {state.id}, evaluation of round {job.round}"
+    measured, kept, metric_counts = plan.metrics or composition.has("score_client"), [], Payload()
     writes = composition.has("receive") or composition.has("score_client")
-    with record.unchanged() if writes else record.same_download():
-        record.received, record.round = download, job.round
+    with state.unchanged() if writes else state.same_download():
+        state.received, state.round = download, job.round
         with error_context(f"receive, {place}"):
             if not job.epochs:
                 composition.lifecycle("receive", client=client)
-        record.set_mode(False)
+        state.set_mode(False)
         correct = torch.zeros(len(scored), dtype=torch.int64, device=plan.device)
-        size = record.architecture.eval_batch
+        size = state.architecture.eval_batch
         with profile.operators("evaluate"), torch.no_grad(), error_context(f"inference, {place}"):
             for number, (name, samples) in enumerate(scored.items()):
-                record.scores_all_classes = name == "balanced"
+                state.scores_all_classes = name == "balanced"
                 pairs = zip(samples.chunks(size), torch.split(samples.y, size), strict=False)
                 for x, y in counter.over(pairs):
                     with autocast(plan.settings.precision, plan.device):
@@ -331,35 +335,37 @@ def score(
                         kept.append(scores.float() if scores.element_size() < 4 else scores)
         if kept:
             with torch.no_grad(), error_context(place):
-                found = of_client(plan.metrics, composition, client, torch.cat(kept), record.test.y)
+                metric_counts = of_client(
+                    plan.metrics, composition, client, torch.cat(kept), state.test.y
+                )
         if job.observe:
             with error_context(f"features, {place}"):
-                found |= test_features(plan, record, job.observe)
-    record.forget_scratch()
+                metric_counts |= test_features(plan, state, job.observe)
+    state.forget_scratch()
     counts = (len(samples) for samples in scored.values())
-    return dict(zip(scored, zip(correct.tolist(), counts, strict=True), strict=True)), found
+    return dict(zip(scored, zip(correct.tolist(), counts, strict=True), strict=True)), metric_counts
 
 
 @torch.no_grad()
-def test_features(plan: Plan, record: ClientState, most: int) -> Payload:
+def test_features(plan: Plan, state: ClientState, most: int) -> Payload:
     """Return features of some of a client's test samples, the same in every round.
 
     Args:
         plan: The run.
-        record: The client, in evaluation, with what it would download next.
+        state: The client, in evaluation, with what it would download next.
         most: Samples at most; which they are is drawn by the trial's seed and the client.
 
     Returns:
         ``(features)`` [n, K] float32 and ``(labels)`` [n].
     """
-    drawn = random_stream(record.seed, "observed-samples", record.id)
-    rows = torch.randperm(len(record.test), generator=drawn)[:most].sort().values
-    chosen = record.test.at(rows.to(record.test.y.device))
-    found = [torch.zeros(0, record.model.feature_dim)]
-    for x in chosen.chunks(record.architecture.eval_batch):
+    drawn = random_stream(state.seed, "observed-samples", state.id)
+    rows = torch.randperm(len(state.test), generator=drawn)[:most].sort().values
+    chosen = state.test.at(rows.to(state.test.y.device))
+    features = [torch.zeros(0, state.model.feature_dim)]
+    for x in chosen.chunks(state.architecture.eval_batch):
         with autocast(plan.settings.precision, plan.device):
-            found.append(record.model.features(x).float().cpu())
-    return Payload({FEATURES: torch.cat(found[1:] or found), LABELS: chosen.y.cpu()})
+            features.append(state.model.features(x).float().cpu())
+    return Payload({FEATURES: torch.cat(features[1:] or features), LABELS: chosen.y.cpu()})
 
 
 class NoObserver:

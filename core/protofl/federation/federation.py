@@ -80,8 +80,8 @@ class Federation:
 
     @property
     def server(self) -> ServerState:
-        """The record of the server."""
-        return self._server_side.record
+        """The state of the server."""
+        return self._server_side.state
 
     # --- a trial --------------------------------------------------------------------------------
 
@@ -187,9 +187,9 @@ class Federation:
             totals.leave_out(client, reason)
         came = [client for client in clients if client in replies and client not in totals.absent]
         with self._sums.span("uploads", "server"):
-            found = {client: replies[client] for client in came}
+            arrived = {client: replies[client] for client in came}
             uploads = admit_uploads(
-                found, number, totals, self._server_side, self.plan, self._stages
+                arrived, number, totals, self._server_side, self.plan, self._stages
             )
         lied = [client for client, reason in totals.absent.items() if reason == "skipped"]
         gone = sorted({*replies, *lied} - uploads.keys())
@@ -215,8 +215,8 @@ class Federation:
         self._who.followed(replies)
         totals.add_phases(later)
         self.holders = {client for client in there if client in replies}
-        done = {client: replies[client] for client in sorted(self.holders)}
-        book_losses(done, number, totals, self.plan, self._stages)
+        kept_replies = {client: replies[client] for client in sorted(self.holders)}
+        book_losses(kept_replies, number, totals, self.plan, self._stages)
 
     def _train(
         self, clients: list[int], number: int, when: str, totals: Totals
@@ -274,26 +274,27 @@ class Federation:
                 totals.add_score(client, reply, counts)
         if skip:
             tests = {client: count for client, (_, count) in totals.scores.items()}
-            given = self.plan.metrics, totals.counts, tests, self.plan.info.num_classes
-            for client, odd in odd_counts(*given).items():
+            arguments = self.plan.metrics, totals.counts, tests, self.plan.info.num_classes
+            for client, odd in odd_counts(*arguments).items():
                 lost = jobs.Evaluate(client, number, may_fail=True)
                 self._stages.leave_unscored(lost, odd, totals)
         self._who.scored(number, totals.scores, totals.unscored)
 
     def _evaluate_unseen(self, number: int, totals: Totals) -> None:
         """Evaluate unseen clients; after the last round also fine-tuned."""
-        unseen, settings, found = self._who.members.unseen, self.plan.settings, {}
+        unseen, settings, epochs_by_figure = self._who.members.unseen, self.plan.settings, {}
         if unseen:
-            found["unseen_accuracy"] = 0
+            epochs_by_figure["unseen_accuracy"] = 0
         if unseen and settings.fine_tune and number + 1 == settings.rounds:
-            found["fine_tuned_accuracy"] = settings.fine_tune
-        for name, epochs in found.items():
-            own = Totals(unscored=totals.unscored)
-            self.evaluate_clients(unseen, number, own, epochs)
-            totals.apart[name] = own.scores
-            totals.spend(own.seconds)
-            totals.failures |= own.failures
-        for client, name in product(totals.unscored, found):  # no figure has a lost client
+            epochs_by_figure["fine_tuned_accuracy"] = settings.fine_tune
+        for name, epochs in epochs_by_figure.items():
+            unseen_totals = Totals(unscored=totals.unscored)
+            self.evaluate_clients(unseen, number, unseen_totals, epochs)
+            totals.apart[name] = unseen_totals.scores
+            totals.spend(unseen_totals.seconds)
+            totals.failures |= unseen_totals.failures
+        # No figure has a lost client.
+        for client, name in product(totals.unscored, epochs_by_figure):
             totals.apart[name].pop(client, None)
 
     def save_clients(
@@ -304,8 +305,8 @@ class Federation:
         work = [jobs.Save(client, paths[client]) for client in clients]
         self._stages.begin("checkpoint", [job.client for job in work])
         kind = jobs.SaveReply if self.elsewhere else jobs.Reply
-        found = self._replies("checkpoint", work, kind, Totals()).items()
-        checks = {c: Check(r.size, r.crc) for c, r in found if isinstance(r, jobs.SaveReply)}
+        replies = self._replies("checkpoint", work, kind, Totals()).items()
+        checks = {c: Check(r.size, r.crc) for c, r in replies if isinstance(r, jobs.SaveReply)}
         return time.perf_counter() - start, checks
 
     def _replies(
@@ -313,8 +314,10 @@ class Federation:
     ) -> dict[int, R]:
         """Run jobs of one kind on the hosts; return {client: reply} without lost clients."""
         with self._stages.ordered(stage, work) as ordered:
-            found = {
-                (own := jobs.of_client(job)).client: self._stages.take(stage, own, r, kind, totals)
+            replies = {
+                (client_job := jobs.of_client(job)).client: self._stages.take(
+                    stage, client_job, r, kind, totals
+                )
                 for job, r in self.pool.run(ordered)
             }
-        return {client: reply for client, reply in found.items() if reply is not None}
+        return {client: reply for client, reply in replies.items() if reply is not None}

@@ -42,7 +42,7 @@ def build_client(
     layout = architecture.channels_last
     split, public = plan.split(trial), plan.public_samples(trial, layout)
     held = split.held_out(client)
-    record = ClientState(
+    state = ClientState(
         id=client,
         lr=plan.settings.lr,
         info=plan.info,
@@ -58,16 +58,16 @@ def build_client(
         secret=secret,
         model=plan.initial_model(client, trial) if model is None else model,
     )
-    view, labels = Client(record, plan.composition.main), record.train.y
+    view, labels = Client(state, plan.composition.main), state.train.y
     with error_context(f"train_labels, client {client}"):
-        found = plan.composition.pass_on("train_labels", "labels", labels, client=view)
-        record.train.y = checked_labels(found, labels, plan.info.num_classes)
+        new_labels = plan.composition.pass_on("train_labels", "labels", labels, client=view)
+        state.train.y = checked_labels(new_labels, labels, plan.info.num_classes)
     with (
         global_stream(plan.seed(trial), "setup", client),
         error_context(f"setup_client {client}"),
     ):
         plan.composition.lifecycle("setup_client", client=view)
-    return record
+    return state
 
 
 def chunks(engine: Choice, architectures: list[str]) -> list[list[int]]:
@@ -76,13 +76,13 @@ def chunks(engine: Choice, architectures: list[str]) -> list[list[int]]:
     Raises:
         RunFailure: The engine left one out, or named it twice.
     """
-    found = engine.call("choose_groups", architectures=architectures)
-    if sorted(place for places in found or [] for place in places) != [*range(len(architectures))]:
+    groups = engine.call("choose_groups", architectures=architectures)
+    if sorted(place for places in groups or [] for place in places) != [*range(len(architectures))]:
         raise RunFailure(
             f"engine {engine.name!r}: choose_groups must name every client once",
-            f"it returned {found!r} for {len(architectures)} clients",
+            f"it returned {groups!r} for {len(architectures)} clients",
         )
-    return [list(places) for places in found]
+    return [list(places) for places in groups]
 
 
 def go_on(job: work.Job) -> str:
@@ -217,9 +217,9 @@ class Host:
     def client(self, number: int, *, keep: bool = False) -> ClientState:
         """Return the current state of a client; ``keep`` stores it as if it had trained."""
         if not keep:
-            return self._store.record(number)
-        with self._store.lent(number, trains=True) as record:
-            return record
+            return self._store.state(number)
+        with self._store.lent(number, trains=True) as state:
+            return state
 
     @property
     def trained(self) -> set[int]:
@@ -274,24 +274,24 @@ class Host:
     def _training(self, job: work.Train) -> Training:
         """Train a client; the generator yields each `TrainJob` to the engine."""
         clock = Clock()
-        with self._store.lent(job.client, trains=True, undo=job.may_be_undone) as record:
+        with self._store.lent(job.client, trains=True, undo=job.may_be_undone) as state:
             clock.lap("setup")
-            reply = yield from self._trainer.train(record, job, clock, self._counter(job))
+            reply = yield from self._trainer.train(state, job, clock, self._counter(job))
         clock.lap("checkpoint")
         return reply
 
     def _evaluate(self, job: work.Evaluate, clock: Clock) -> work.EvaluateReply:
         lent, counter = self._store.lent(job.client, trains=False), self._counter(job)
-        with lent as record, record.unchanged() if job.epochs else nullcontext():
+        with lent as state, state.unchanged() if job.epochs else nullcontext():
             clock.lap("setup")
             place = f"download, client {job.client}, evaluation of round {job.round}"
-            with error_context(place), record.same_download():
-                record.round = job.round
-                download = self._read(job.blob, Client(record, self.plan.composition.main))
+            with error_context(place), state.same_download():
+                state.round = job.round
+                download = self._read(job.blob, Client(state, self.plan.composition.main))
             if job.epochs:
-                tuning = self._trainer.fine_tune(record, download, job, clock, counter)
+                tuning = self._trainer.fine_tune(state, download, job, clock, counter)
                 train_clients(self.plan.choices["engine"], [tuning])
-            counts, found = score(self.plan, record, download, job, self._profile, counter)
+            counts, metric_counts = score(self.plan, state, download, job, self._profile, counter)
         clock.lap("evaluate")
         correct, count = counts["test"]
         return work.EvaluateReply(
@@ -301,5 +301,5 @@ class Host:
             train=counts.get("train"),
             validation=counts.get("validation"),
             balanced=counts.get("balanced"),
-            blob=found.to_bytes(),
+            blob=metric_counts.to_bytes(),
         )

@@ -71,7 +71,7 @@ class Workers:
         self.slots: list[Slot] = []
         self.assigned: dict[int, int] = {}
         self.notes: SimpleQueue[str] = SimpleQueue()
-        self.on_steps: OnSteps = lambda client, done: None
+        self.on_steps: OnSteps = lambda client, steps: None
         self._start, self._memory, self._limit = start, Memory(journal), job_limit
         self._watch = Deadlines(job_limit + GRACE)
         self._handover = ScratchFolder("protofl-moved-")
@@ -88,7 +88,7 @@ class Workers:
         """Start a host."""
         host: Any = self._start(number)
         if hasattr(host, "on_steps"):
-            host.on_steps = lambda client, done: self.on_steps(client, done)
+            host.on_steps = lambda client, steps: self.on_steps(client, steps)
         return Slot(number, host)
 
     @property

@@ -120,19 +120,19 @@ class InitialWeights(ABC):
                     f"given: {known}",
                     "add it, or draw missing tensors from the seed: --init-strict false",
                 )
-        for name, given in tensors.items():
+        for name, tensor in tensors.items():
             target = targets[name]
-            if given.shape != target.shape:
+            if tensor.shape != target.shape:
                 raise UsageError(
-                    f"{whose}: {name} has the shape {list(given.shape)}, "
+                    f"{whose}: {name} has the shape {list(tensor.shape)}, "
                     f"and the model has {list(target.shape)}",
                     do="give the same --models, --feature-dim and classes as the weights have",
                 )
-            if given.is_floating_point() != target.is_floating_point():
+            if tensor.is_floating_point() != target.is_floating_point():
                 raise UsageError(
-                    f"{whose}: {name} is {given.dtype}, and the model has {target.dtype}"
+                    f"{whose}: {name} is {tensor.dtype}, and the model has {target.dtype}"
                 )
-            target.copy_(given)
+            target.copy_(tensor)
         return [*tensors]
 
 
@@ -153,8 +153,10 @@ def _taken_words(architecture: str, taken: Iterable[str], model: nn.Module) -> s
     """Return which tensors an architecture takes, by the modules that it takes whole."""
     taken, names = {*taken}, [name for name, _ in model.named_parameters()]
     drawn = [name for name in names if name not in taken]
-    found = f"{architecture} takes {len(names) - len(drawn)} of {len(names)} parameter tensors"
-    return f"{found}, {shortened(', '.join(drawn), 200)} drawn from the seed" if drawn else found
+    summary = f"{architecture} takes {len(names) - len(drawn)} of {len(names)} parameter tensors"
+    return (
+        f"{summary}, {shortened(', '.join(drawn), 200)} drawn from the seed" if drawn else summary
+    )
 
 
 def initial_weights(path: Path, info: RunInfo, *, strict: bool = True) -> InitialWeights:
@@ -202,10 +204,10 @@ class _KeptRun(InitialWeights):
                 f"its seeds: {known}",
                 "a trial starts from the trial with the same seed, because of its split",
             )
-        folder, found = kept_commit(self.path, "last", seed - self._seeds.start)
-        require_here(self.path, found)
-        clients = sorted(found.client_files, reverse=True)
-        return folder, found, {self._name(client): client for client in clients}
+        folder, commit = kept_commit(self.path, "last", seed - self._seeds.start)
+        require_here(self.path, commit)
+        clients = sorted(commit.client_files, reverse=True)
+        return folder, commit, {self._name(client): client for client in clients}
 
     def _name(self, client: int) -> str:
         return self._names[client % len(self._names)] if self._names else ""
@@ -221,15 +223,15 @@ class _KeptRun(InitialWeights):
 
     def tensors(self, client: int, seed: int) -> dict[str, Tensor]:
         """See `InitialWeights`."""
-        folder, found, others = self._kept(seed)
+        folder, commit, others = self._kept(seed)
         name = self._info.architecture_of(client).name
         if client >= self._clients or self._name(client) != name:
             if name not in others:
                 raise unknown("architecture in " + self.where + ":", name, {*self._names})
             client = others[name]
-        if client not in found.client_files:
+        if client not in commit.client_files:
             return {}  # it never trained
-        file, check = found.client_files[client]
+        file, check = commit.client_files[client]
         check.require(folder / file)
         start = "model/"
         return {
@@ -244,12 +246,12 @@ class _KeptRun(InitialWeights):
         return [*(more if self._info.places else more[: len(self._info.architectures)])]
 
     def __str__(self) -> str:
-        own = range(min(self._clients, self._info.num_clients))
-        same = all(self._name(c) == self._info.architecture_of(c).name for c in own)
-        words = f"{self.path}, last round, client by client"
+        clients = range(min(self._clients, self._info.num_clients))
+        same = all(self._name(c) == self._info.architecture_of(c).name for c in clients)
+        text = f"{self.path}, last round, client by client"
         if same and self._clients >= self._info.num_clients:
-            return words
-        return f"{words}; clients that it lacks start from one of the same architecture"
+            return text
+        return f"{text}; clients that it lacks start from one of the same architecture"
 
 
 class _WeightsFile(InitialWeights):
@@ -336,8 +338,8 @@ class _WeightsFile(InitialWeights):
 
     def __str__(self) -> str:
         rest = [a.name for a in self._info.architectures if a.name not in self._architectures]
-        words = f"{self.path}, for {', '.join(self._architectures) or 'single clients'}"
-        return f"{words}; others are drawn from the seed" if rest else words
+        text = f"{self.path}, for {', '.join(self._architectures) or 'single clients'}"
+        return f"{text}; others are drawn from the seed" if rest else text
 
 
 _EXPORTED = "weights/model."

@@ -43,8 +43,8 @@ class KnownSizes:
     def __init__(self, plan: Plan, trial: int, learned: dict[str, Any]) -> None:
         self._plan, self._split, self._learned = plan, plan.split(trial), learned
         self._counts: tuple[Tensor, Tensor] | None = None
-        found = plan.composition.phases(plan.info)
-        self._phases = [phase for phase in found if plan.composition.terms_of(phase)]
+        phases = plan.composition.phases(plan.info)
+        self._phases = [phase for phase in phases if plan.composition.terms_of(phase)]
         public = self._split.public if plan.public_data is None else plan.public_data.y
         self._public = 0 if public is None else len(public)
 
@@ -70,12 +70,12 @@ class KnownSizes:
             client: The client.
             when: ``before_upload`` or ``after_server``: which phases of the method.
         """
-        own, total = self.train(client), 0
+        private_size, total = self.train(client), 0
         for phase in self._phases:
             if phase.when == when:
-                if phase.data == "private" and own is None:
+                if phase.data == "private" and private_size is None:
                     return None
-                size = own if phase.data == "private" else self._public
+                size = private_size if phase.data == "private" else self._public
                 total += (phase.epochs or self._plan.settings.local_epochs) * (size or 0)
         return total
 
@@ -114,13 +114,13 @@ class KnownSizes:
         self._scored("balanced", reply.balanced, "global-accuracy" in settings.measure, None)
 
     def _scored(
-        self, key: str, pair: tuple[int, int] | None, wanted: bool, rows: Tensor | int | None
+        self, key: str, pair: tuple[int, int] | None, measured: bool, rows: Tensor | int | None
     ) -> None:
-        if (pair is not None) != wanted:
-            words = (
+        if (pair is not None) != measured:
+            detail = (
                 "which the run does not measure" if pair else "of nothing, and the run measures it"
             )
-            raise Fault(key, "figures", words)
+            raise Fault(key, "figures", detail)
         if pair is not None and rows is not None:
             self._exactly(key, pair[1], rows if isinstance(rows, int) else len(rows))
 
@@ -175,8 +175,8 @@ class KnownSizes:
             value = claims[client]
             usual = median([claims[c] for c in claims if c != client] or [value])
             if value > min(FAR * usual, MOST * self._plan.settings.local_epochs):
-                words = f"with {value:.0f} samples; the usual number is {usual:.0f}, and its node "
-                result[client] = Fault(key, "counts", words + 'tells none (tell = "sizes")')
+                detail = f"with {value:.0f} samples; the usual number is {usual:.0f}, and its node "
+                result[client] = Fault(key, "counts", detail + 'tells none (tell = "sizes")')
             else:
                 self._learned.setdefault(HELD, {})[f"{client} {key}"] = int(value)
         return result
@@ -191,21 +191,23 @@ class KnownSizes:
             return
         if self._counts is None:
             self._counts = self._split.counts(data.y, data.num_classes)
-        own = self._counts[0][client]
+        client_counts = self._counts[0][client]
         for label, count in zip(classes.tolist(), upload["counts"].tolist(), strict=False):
-            if count > int(own[label]):
-                words = f"with {count} samples of class {label}, it has {int(own[label])}"
-                raise Fault("counts", "counts", words)
+            if count > int(client_counts[label]):
+                detail = (
+                    f"with {count} samples of class {label}, it has {int(client_counts[label])}"
+                )
+                raise Fault("counts", "counts", detail)
 
     @staticmethod
-    def _at_most(key: str, found: int, most: int | None) -> None:
-        if most is not None and found > most:
-            raise Fault(key, "counts", f"with {found} samples, it has at most {most}")
+    def _at_most(key: str, count: int, most: int | None) -> None:
+        if most is not None and count > most:
+            raise Fault(key, "counts", f"with {count} samples, it has at most {most}")
 
     @staticmethod
-    def _exactly(key: str, found: int, known: int | None) -> None:
-        if known is not None and found != known:
-            raise Fault(key, "figures", f"as {found} samples, it has {known}")
+    def _exactly(key: str, count: int, known: int | None) -> None:
+        if known is not None and count != known:
+            raise Fault(key, "figures", f"as {count} samples, it has {known}")
 
     def _first(self, client: int, key: str) -> int | None:
         """Return the first accepted claim of a client of unknown size; None for none yet."""

@@ -42,26 +42,26 @@ Training = Generator[TrainJob, Trained, Reply]
 def train_clients(engine: Choice, trainings: Sequence[Training]) -> list[Reply]:
     """Run the trainings of clients phase by phase; return their replies in order."""
     replies: dict[int, Reply] = {}
-    done: dict[int, Any] = dict.fromkeys(range(len(trainings)))  # a generator starts with None
-    while done:
+    results: dict[int, Any] = dict.fromkeys(range(len(trainings)))  # a generator starts with None
+    while results:
         jobs: dict[int, TrainJob] = {}
-        for number, trained in done.items():
+        for number, trained in results.items():
             try:
                 jobs[number] = trainings[number].send(trained)
             except StopIteration as stop:
                 replies[number] = stop.value
-        done = {}
+        results = {}
         # Clients may be in different phases: one may lack what another's phase needs.
         for phase in dict.fromkeys(job.phase.name for job in jobs.values()):
             same = [number for number, job in jobs.items() if job.phase.name == phase]
             try:
-                found = _trained(engine, [jobs[number] for number in same])
+                group_results = _trained(engine, [jobs[number] for number in same])
             except BaseException as error:
                 ended = isinstance(error, GeneratorExit)  # would close the generator
                 thrown = RunFailure(error_text(error)) if ended else error
                 trainings[same[0]].throw(thrown)  # raises, with the client's name
                 raise
-            done.update(zip(same, found, strict=True))
+            results.update(zip(same, group_results, strict=True))
     return [replies[number] for number in range(len(trainings))]
 
 
@@ -70,11 +70,11 @@ def _trained(engine: Choice, jobs: list[TrainJob]) -> list[Trained]:
     start = time.perf_counter()
     if len(jobs) == 1:
         with jobs[0].stream():
-            found = [engine.bound("train", job=jobs[0])()]
+            sums_by_job = [engine.bound("train", job=jobs[0])()]
     else:
-        found = engine.call("train_group", jobs=jobs)
+        sums_by_job = engine.call("train_group", jobs=jobs)
     seconds = (time.perf_counter() - start) / len(jobs)
-    return [(sums, seconds) for sums, _ in zip(found, jobs, strict=True)]
+    return [(sums, seconds) for sums, _ in zip(sums_by_job, jobs, strict=True)]
 
 
 class Trainer:
@@ -91,45 +91,45 @@ class Trainer:
         self._phases = plan.composition.phases(plan.info)
         self._keeps_download = plan.composition.has_follow_up(plan.info)
 
-    def train(self, record: ClientState, asked: Train, clock: Clock, counter: Counter) -> Training:
+    def train(self, state: ClientState, asked: Train, clock: Clock, counter: Counter) -> Training:
         """Run all phases of one stage of the round, then create the upload.
 
         Args:
-            record: The client.
+            state: The client.
             asked: What is to be done.
             clock: Books seconds by stage.
             counter: Counts mini-batches.
         """
         plan, reply = self._plan, TrainReply(clock.seconds)
-        client = Client(record, plan.composition.main)
-        place = f"client {record.id}, round {asked.round}"
-        record.round = asked.round
+        client = Client(state, plan.composition.main)
+        place = f"client {state.id}, round {asked.round}"
+        state.round = asked.round
         if not asked.keep_received:
             with error_context(f"download, {place}"):
-                record.received = self._read(asked.blob, client)
+                state.received = self._read(asked.blob, client)
         clock.lap("payload")
-        self._begin(record, client, place)
+        self._begin(state, client, place)
         for phase in self._phases:
-            if phase.when == asked.when and self._takes_place(phase, record):
-                rate = plan.rate(record.round)
-                yield from self._phase(record, phase, clock, counter, reply, rate)
-        spent = record.feature_seconds
+            if phase.when == asked.when and self._takes_place(phase, state):
+                rate = plan.rate(state.round)
+                yield from self._phase(state, phase, clock, counter, reply, rate)
+        spent = state.feature_seconds
         clock.lap("train", less=spent)
         if asked.when == "before_upload":
-            upload = self._profile.operators("upload", lambda: record.feature_seconds)
+            upload = self._profile.operators("upload", lambda: state.feature_seconds)
             with upload, error_context(f"upload_payload, {place}"), torch.no_grad():
                 payload = Payload(plan.composition.call("upload_payload", client=client))
                 check_size(payload, plan.settings.upload_limit)
             with error_context(f"encode_upload, {place}"), torch.no_grad():
                 reply.floats, reply.blob = plan.composition.upload.pack(payload, client=client)
-        record.end_work(keep_received=self._keeps_download)
-        clock.lap("payload", less=record.feature_seconds - spent)
-        clock.seconds["prototypes"], record.feature_seconds = record.feature_seconds, 0.0
+        state.end_work(keep_received=self._keeps_download)
+        clock.lap("payload", less=state.feature_seconds - spent)
+        clock.seconds["prototypes"], state.feature_seconds = state.feature_seconds, 0.0
         return reply
 
     def fine_tune(
         self,
-        record: ClientState,
+        state: ClientState,
         download: Payload,
         asked: Evaluate,
         clock: Clock,
@@ -138,37 +138,37 @@ class Trainer:
         """Run the phases on a client's own samples before its upload, at the run's learning rate.
 
         Args:
-            record: The client.
+            state: The client.
             download: What it received.
             asked: For how many epochs, and in which round.
             clock: Books seconds by stage.
             counter: Counts mini-batches.
         """
-        reply, record.round, record.received = TrainReply(clock.seconds), asked.round, download
-        place = f"client {record.id}, fine-tuning after round {asked.round}"
-        self._begin(record, Client(record, self._plan.composition.main), place)
+        reply, state.round, state.received = TrainReply(clock.seconds), asked.round, download
+        place = f"client {state.id}, fine-tuning after round {asked.round}"
+        self._begin(state, Client(state, self._plan.composition.main), place)
         for phase in self._phases:
-            own = (phase.when, phase.data) == ("before_upload", "private")
-            if own and self._takes_place(phase, record):
+            is_private = (phase.when, phase.data) == ("before_upload", "private")
+            if is_private and self._takes_place(phase, state):
                 longer = replace(phase, epochs=asked.epochs)
-                yield from self._phase(record, longer, clock, counter, reply, 1.0)
-        record.end_work(keep_received=False)
+                yield from self._phase(state, longer, clock, counter, reply, 1.0)
+        state.end_work(keep_received=False)
         return reply
 
-    def _begin(self, record: ClientState, client: Client, place: str) -> None:
-        record.begin_work()
+    def _begin(self, state: ClientState, client: Client, place: str) -> None:
+        state.begin_work()
         with error_context(f"receive, {place}"):
             self._plan.composition.lifecycle("receive", client=client)
 
-    def _takes_place(self, phase: Phase, record: ClientState) -> bool:
+    def _takes_place(self, phase: Phase, state: ClientState) -> bool:
         """Return True if the phase has a loss term, and the download has what the phase needs."""
         if not self._plan.composition.terms_of(phase):
             return False
-        return phase.needs is None or phase.needs in record.received
+        return phase.needs is None or phase.needs in state.received
 
     def _phase(
         self,
-        record: ClientState,
+        state: ClientState,
         phase: Phase,
         clock: Clock,
         counter: Counter,
@@ -177,41 +177,41 @@ class Trainer:
     ) -> Generator[TrainJob, Trained, None]:
         """Prepare a phase, yield its job to the engine, and add the result to the reply."""
         composition = self._plan.composition
-        client = Client(record, composition.main)
-        place = f"client {record.id}, round {record.round}"
-        job, seen = self._job(record, phase, client, counter, rate)
-        record.set_mode(True)
+        client = Client(state, composition.main)
+        place = f"client {state.id}, round {state.round}"
+        job, seen = self._job(state, phase, client, counter, rate)
+        state.set_mode(True)
         clock.lap("train")
-        with error_context(f"local_loss, {place}"), self._profile.steps(record.steps) as job.lap:
+        with error_context(f"local_loss, {place}"), self._profile.steps(state.steps) as job.lap:
             sums, seconds = yield job
         clock.lap("train", took=seconds)
         reply.samples += seen
         reply.notes += job.notes
         for label, value in sums.items():
             reply.sums[label] = reply.sums.get(label, 0.0) + value
-        record.set_mode(False)
-        record.weights_changed()
-        keys = ("after-training", record.round, record.id, phase.name)
-        with global_stream(record.seed, *keys), error_context(f"after_training, {place}"):
+        state.set_mode(False)
+        state.weights_changed()
+        keys = ("after-training", state.round, state.id, phase.name)
+        with global_stream(state.seed, *keys), error_context(f"after_training, {place}"):
             with torch.no_grad():
                 composition.lifecycle("after_training", client=client)
 
     def _job(
-        self, record: ClientState, phase: Phase, client: Client, counter: Counter, rate: float
+        self, state: ClientState, phase: Phase, client: Client, counter: Counter, rate: float
     ) -> tuple[TrainJob, int]:
         """Return the job for the engine, and the number of samples that it will see."""
         plan, settings = self._plan, self._plan.settings
-        samples = self._samples(record, phase, client)
+        samples = self._samples(state, phase, client)
         epochs = 1 if plan.dry else (phase.epochs or settings.local_epochs)
         bounds = batch_bounds(len(samples), settings.batch_size, settings.drop_last)
-        record.steps = epochs * len(bounds)
-        keys = ("before-training", record.round, record.id, phase.name)
-        place = f"before_training, client {record.id}, round {record.round}"
-        with global_stream(record.seed, *keys), error_context(place), torch.no_grad():
-            given = plan.composition.lifecycle("before_training", client=client)
-            loss = plan.composition.loss(client, given, phase)
-        slots = dict(record.slots())
-        groups = parameter_groups(record.model, slots, settings.lr, rate, phase.trains)
+        state.steps = epochs * len(bounds)
+        keys = ("before-training", state.round, state.id, phase.name)
+        place = f"before_training, client {state.id}, round {state.round}"
+        with global_stream(state.seed, *keys), error_context(place), torch.no_grad():
+            prepared = plan.composition.lifecycle("before_training", client=client)
+            loss = plan.composition.loss(client, prepared, phase)
+        slots = dict(state.slots())
+        groups = parameter_groups(state.model, slots, settings.lr, rate, phase.trains)
         drawn = partial(
             training_batches,
             samples,
@@ -219,12 +219,12 @@ class Trainer:
             batch_size=settings.batch_size,
             drop_last=settings.drop_last,
             shuffle=settings.shuffle,
-            seed=record.seed,
-            keys=(phase.name, record.round, record.id),
+            seed=state.seed,
+            keys=(phase.name, state.round, state.id),
             augment=settings.augment and phase.data == "private",
         )
         job = TrainJob(
-            model=record.model,
+            model=state.model,
             groups=groups,
             loss=loss,
             after_batch=self._after_batch(client),
@@ -236,7 +236,7 @@ class Trainer:
             phase=phase,
             batch_size=settings.batch_size,
             drawn=lambda: counter.over(drawn()),
-            record=record,
+            client_state=state,
             weight_decay=settings.weight_decay,
             optimizer_options=settings.options.get("optimizer", {}),
             scheduled=plan.scheduled,
@@ -244,15 +244,15 @@ class Trainer:
         )
         return job, epochs * bounds[-1][1]
 
-    def _samples(self, record: ClientState, phase: Phase, client: Client) -> Samples:
-        samples = record.train if phase.data == "private" else record.public
+    def _samples(self, state: ClientState, phase: Phase, client: Client) -> Samples:
+        samples = state.train if phase.data == "private" else state.public
         if samples is None:
             raise RunFailure(
                 f"phase {phase.name!r} trains on public data and the run has none",
                 "a method with needs_public = True gets public samples in every run",
                 "write needs_public = True in the method, or run with --public N",
             )
-        for place in (record.received, client.state):
+        for place in (state.received, client.state):
             if phase.rows is not None and phase.rows in place:
                 return samples.at(place[phase.rows])
         return samples

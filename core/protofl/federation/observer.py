@@ -38,26 +38,26 @@ def check_observing(plan: Plan) -> None:
     Raises:
         UsageError: Its methods have nothing of what is asked for.
     """
-    wanted, composition = plan.settings.observe, plan.composition
+    observed, composition = plan.settings.observe, plan.composition
     sent = composition.declarations("upload_payload")
-    given = composition.declarations("download_payload")
+    received = composition.declarations("download_payload")
     method = plan.settings.method
-    if "prototypes" in wanted and not sent.covers("prototypes"):
+    if "prototypes" in observed and not sent.covers("prototypes"):
         raise UsageError(
             f"--observe prototypes: clients of {method} don't send prototypes",
             f"they send: {', '.join(sent.names or ()) or 'nothing'}",
             "observe features, or take a method that does",
         )
-    if "features" in wanted and len(plan.info.feature_dims) > 1:
+    if "features" in observed and len(plan.info.feature_dims) > 1:
         raise UsageError(
             "--observe features needs features of one width, and the clients' have "
             f"{', '.join(map(str, plan.info.feature_dims))}",
             do="observe prototypes, or give a number for --feature-dim",
         )
-    if "images" in wanted and not given.covers("images"):
+    if "images" in observed and not received.covers("images"):
         raise UsageError(
             f"--observe images: the server of {method} makes no images",
-            f"clients get: {', '.join(given.names or ()) or 'nothing'}",
+            f"clients get: {', '.join(received.names or ()) or 'nothing'}",
             "leave it out, or take a method with an image generator (fedktl)",
         )
 
@@ -73,17 +73,17 @@ class Observer(NoObserver):
     """
 
     def __init__(
-        self, plan: Plan, folder: Path, done: Collection[Round], note: Callable[[str], None]
+        self, plan: Plan, folder: Path, finished: Collection[Round], note: Callable[[str], None]
     ) -> None:
         self._plan, self._note = plan, note
         self._observed, self._uploads = Series(folder / OBSERVED), Series(folder / UPLOADS)
         for series in (self._observed, self._uploads):
-            for line in series.retain(done):
+            for line in series.retain(finished):
                 note(line)
         self._lost: set[int] = set()
         """Trials of which uploads are missing, so that further ones would be of no use."""
         if plan.settings.record_uploads:
-            for trial, round in sorted(set(done) - self._uploads.entries.keys()):
+            for trial, round in sorted(set(finished) - self._uploads.entries.keys()):
                 if trial not in self._lost:
                     self._lost.add(trial)
                     of = f" of trial {trial}" if plan.settings.trials > 1 else ""
@@ -98,8 +98,10 @@ class Observer(NoObserver):
 
     def samples(self, round: int) -> int:
         """Return ``--observe-samples`` in an observed round, otherwise 0."""
-        wanted = "features" in self._plan.settings.observe and is_observed(self._plan, round)
-        return self._plan.settings.observe_samples if wanted else 0
+        takes_features = "features" in self._plan.settings.observe and is_observed(
+            self._plan, round
+        )
+        return self._plan.settings.observe_samples if takes_features else 0
 
     def take_features(self, client: int, counts: Payload) -> None:
         """Store the features until the round ends."""
@@ -147,11 +149,11 @@ class Observer(NoObserver):
         sent = {f"{c}/{k}": v for c, upload in uploads.items() for k, v in upload.items()}
         sizes = {"uploads": _size(sent) * len(rounds)}
         for what, start in STARTS.items():
-            own = {name: t for name, t in self._seen.items() if name.startswith(start)}
-            if own and what not in self._expected:
+            tensors = {name: t for name, t in self._seen.items() if name.startswith(start)}
+            if tensors and what not in self._expected:
                 every = plan.settings.eval_every if what == "features" else 1
                 due = sum(is_observed(plan, r) and plan.is_due(r, every) for r in rounds)
-                sizes[what] = _size(own) * due
+                sizes[what] = _size(tensors) * due
         self._check_limit({what: size * plan.settings.trials for what, size in sizes.items()})
         if self._seen:
             self._add(self._observed, (trial, round), self._seen, about)
@@ -207,15 +209,15 @@ def _size(tensors: Mapping[str, Tensor]) -> int:
 
 def _rows_of_clients(uploads: Mapping[int, Payload]) -> dict[str, Tensor]:
     """Return the uploaded prototypes of all clients, one table for each width."""
-    found: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = {}
+    pieces_by_width: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = {}
     for client, upload in uploads.items():
         if "prototypes" in upload.keys():
             rows, classes = upload.rows("prototypes")
-            own = found.setdefault(rows.shape[1], [])
-            own.append((rows, classes, torch.full((len(rows),), client)))
+            pieces = pieces_by_width.setdefault(rows.shape[1], [])
+            pieces.append((rows, classes, torch.full((len(rows),), client)))
     return {
         f"clients/{width}/{name}": torch.cat([parts[place] for parts in each])
-        for width, each in found.items()
+        for width, each in pieces_by_width.items()
         for place, name in enumerate(("prototypes", "classes", "clients"))
     }
 

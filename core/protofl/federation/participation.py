@@ -59,14 +59,14 @@ class Participation:
 
     def start(self, trial: int, rows: Iterable[Row] = ()) -> None:
         """Start a trial, or continue it after the lines of its record."""
-        own = [row for row in rows if row.trial == trial]
+        trial_rows = [row for row in rows if row.trial == trial]
         self._trial = trial
         self.members.start(trial)
         self._sampler.start(trial)
-        for row in own:
+        for row in trial_rows:
             self._sampler.learn(row.client_losses)
         if self._clock:
-            self._clock.start(trial, own)
+            self._clock.start(trial, trial_rows)
 
     def asked(self, round: int, pool: Presence | None = None) -> list[int]:
         """Return the clients that the server asks in a round, ascending.
@@ -105,17 +105,17 @@ class Participation:
         """
         settings, members = self._plan.settings, {*self.members.numbers(round)}
         least, end = max(1, settings.min_clients), time.monotonic() + settings.wait_for_clients
-        while len(found := members.intersection(pool.present())) < least:
+        while len(reachable := members.intersection(pool.present())) < least:
             if (left := end - time.monotonic()) <= 0:
                 raise RunFailure(
-                    f"{len(found)} of {len(members)} clients can be reached in round {round}, "
+                    f"{len(reachable)} of {len(members)} clients can be reached in round {round}, "
                     f"and --min-clients asks for {least}",
-                    f"missing: {listed(sorted(members - found))}",
+                    f"missing: {listed(sorted(members - reachable))}",
                     "continue when they are back, with a lower --min-clients, or with a longer "
                     "--wait-for-clients",
                 )
             time.sleep(min(PAUSE, left))
-        return np.array(sorted(found))
+        return np.array(sorted(reachable))
 
     def downloading(self, sizes: Mapping[int, int], when: str) -> set[int]:
         """Book downloads; return clients that need not train, because they would be absent."""
@@ -139,8 +139,8 @@ class Participation:
             among: The clients of this run's stage.
         """
         line = self._recorded.get((self._trial, round), Row({}))
-        found = {int(client): reason for client, reason in line.get(figure, {}).items()}
-        return {client: found[client] for client in among if client in found}
+        reasons = {int(client): reason for client, reason in line.get(figure, {}).items()}
+        return {client: reasons[client] for client in among if client in reasons}
 
     def answered(
         self, round: int, asked: Iterable[int], absent: Mapping[int, str]

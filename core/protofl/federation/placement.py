@@ -25,7 +25,7 @@ class Seconds:
     def of(self, clients: Iterable[int]) -> dict[int, float]:
         """Return {client: seconds of a round} of the measured clients."""
         sums = {c: [s[c] for s in self._stages.values() if c in s] for c in clients}
-        return {client: sum(found) for client, found in sums.items() if found}
+        return {client: sum(seconds) for client, seconds in sums.items() if seconds}
 
 
 def place(

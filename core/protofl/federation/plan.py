@@ -102,7 +102,7 @@ class Plan:
     @standard_torch()
     def make(
         cls,
-        given: Mapping[str, Any] | Settings,
+        options: Mapping[str, Any] | Settings,
         extra: Mapping[tuple[str, str], type] | None = None,
         report: run_data.Report = to_stderr,
         registry: Registry | None = None,
@@ -116,7 +116,7 @@ class Plan:
         """Resolve what was given with the defaults of the method, the data set and the list.
 
         Args:
-            given: Validated settings; or options by the names of
+            options: Validated settings; or options by the names of
                 `protofl.system.options.settings`, where None means not given.
             extra: Plugin classes that are not installed, {(kind, name): class}.
             report: Takes a line when something takes long (a download).
@@ -131,26 +131,30 @@ class Plan:
         Raises:
             UsageError: Anything is unknown, out of range, or does not fit together.
         """
-        if not isinstance(given, Settings):
-            given = build({key: value for key, value in given.items() if value is not None})
-        names, registry = given.model_fields_set, registry or Registry.of(vars(given), extra)
+        if not isinstance(options, Settings):
+            options = build({key: value for key, value in options.items() if value is not None})
+        names, registry = options.model_fields_set, registry or Registry.of(vars(options), extra)
         # 1. The options, and the plugins that they choose.
-        found = resolve(given, registry, said, home, recorded=recorded)
-        settings, composition, choices = found.settings, found.composition, found.choices
+        resolution = resolve(options, registry, said, home, recorded=recorded)
+        settings, composition, choices = (
+            resolution.settings,
+            resolution.composition,
+            resolution.choices,
+        )
         # 2. The data, the public data, and what they become for the models.
         choices, data, read_as = run_data.load_for_group(
             choices, registry, settings.data_dir, report, data
         )
         public, own_public = run_data.public_data(
-            settings, composition, data, registry, report, given="public" in names
+            settings, composition, data, registry, report, is_given="public" in names
         )
         clients = number_of_clients(
             data,
-            given.clients if "clients" in names else None,
+            options.clients if "clients" in names else None,
             settings.clients,
             partial(choices["partitioner"].call, "count_clients"),
         )
-        who = dict(found.set_by)
+        who = dict(resolution.set_by)
         if data.split is None and clients != settings.clients:
             who["clients"] = f"partition {choices['partitioner'].name}"
         settings = settings.model_copy(update={"clients": clients, "public": public})
@@ -170,10 +174,10 @@ class Plan:
             data=data,
             public_data=own_public,
             splits=run_data.splitter(settings, data, choices["partitioner"]),
-            images=run_data.image_source(generator, data, found.device, settings.data_dir),
+            images=run_data.image_source(generator, data, resolution.device, settings.data_dir),
             info=info,
             model_input=model_input,
-            device=found.device,
+            device=resolution.device,
             notes=[
                 *run_data.about(data, names),
                 *run_data.about_encoder(choices),
@@ -183,16 +187,18 @@ class Plan:
             set_by={name: by for name, by in {**who, **(set_by or {})}.items() if by},
         )
 
-    def choosing(self, option: str, name: str, own: Mapping[str, Any] | None = None) -> Plan:
+    def choosing(
+        self, option: str, name: str, plugin_options: Mapping[str, Any] | None = None
+    ) -> Plan:
         """Return the plan with another plugin of ``engine`` or ``backend``.
 
         Args:
             option: The option that names the plugin.
             name: The plugin's name.
-            own: The plugin's options; by default its defaults.
+            plugin_options: The plugin's options; by default its defaults.
         """
         kind = CHOOSING[option]
-        choice = choose(self.registry, kind, name, own)
+        choice = choose(self.registry, kind, name, plugin_options)
         options = {key: value for key, value in self.settings.options.items() if key != option}
         if dumped := choice.dump():
             options[option] = dumped
@@ -216,31 +222,31 @@ class Plan:
     @classmethod
     def from_json(cls, text: str, data: Dataset | None = None) -> Plan:
         """Make the plan that `to_json` wrote, whose code was checked there, perhaps of own data."""
-        given = json.loads(text)
-        allow(given["classes"].values())
-        return cls.make(given, data=data, recorded=True)
+        options = json.loads(text)
+        allow(options["classes"].values())
+        return cls.make(options, data=data, recorded=True)
 
     @staticmethod
-    def options_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    def options_of(options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options of a plan from elsewhere as JSON values, with defaults.
 
         A rule about a plan must judge what the options become: a list that is given as one text
         becomes a list, and a rule for lists may not see it.
 
         Args:
-            given: Options as `to_json` writes them; some may be missing.
+            options: Options as `to_json` writes them; some may be missing.
 
         Raises:
             UsageError: A value is out of range, or is not in the form in which `to_json` writes it.
         """
         try:
-            settings = Settings.model_validate(dict(given))
+            settings = Settings.model_validate(dict(options))
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             name = str(first["loc"][0]) if first["loc"] else "an option"
             raise UsageError(f"the plan has a wrong {name}: {first['msg']}") from None
         result: dict[str, Any] = json.loads(settings.model_dump_json())
-        for name, value in given.items():
+        for name, value in options.items():
             if not _same(result[name], value):
                 raise UsageError(
                     f"the plan has {name} as {str(value)[:80]!r} ({type(value).__name__})",
@@ -281,9 +287,9 @@ class Plan:
         """Return the accuracy of always guessing each client's most frequent class."""
         if self.data.y.is_meta:
             return pooled_guess(self.data.guesses, clients)
-        own = slice(None) if clients is None else [*clients]
+        selection = slice(None) if clients is None else [*clients]
         train, test = self.split(trial).counts(self.data.y, self.info.num_classes)
-        return majority_correct(train[own], test[own])
+        return majority_correct(train[selection], test[selection])
 
     @cached_property
     def stored(self) -> tuple[torch.Tensor, torch.Tensor]:

@@ -90,8 +90,8 @@ def resolve(
     if settings.feature_dim == "native":
         _check_native_widths(registry, composition, group)
     if said is not None:
-        for owner, part in parts_of(composition, choices).items():
-            check_consent(part.config, owner, said.get(owner, ()), home)
+        for owner, plugin in parts_of(composition, choices).items():
+            check_consent(plugin.config, owner, said.get(owner, ()), home)
     return Resolution(settings, composition, choices, device, set_by)
 
 
@@ -152,15 +152,15 @@ def _with_defaults(
     recorded: bool,
 ) -> tuple[Settings, dict[str, str]]:
     """Return settings with defaults of method, data set and models, and who set each option."""
-    given, own = settings.model_fields_set, settings.options
+    given_names, user_options = settings.model_fields_set, settings.options
     main, data = composition.main, f"data set {dataset.name}"
     width = getattr(group, "feature_dim", None)
     of_models = {} if width is None else {"feature_dim": width}
-    of_data = _defaults_of_data(dataset, group, own.get("models", ()), recorded=recorded)
+    of_data = _defaults_of_data(dataset, group, user_options.get("models", ()), recorded=recorded)
     of_plugins = of_data.pop("options", {})
     if by := getattr(dataset.config, "by", None):
         of_data["partition"] = f"column:{by}"
-        if "partition" in given and settings.partition != of_data["partition"]:
+        if "partition" in given_names and settings.partition != of_data["partition"]:
             raise UsageError(
                 f"--partition {settings.partition} and dataset.by={by} both divide the samples",
                 do="leave one of them out",
@@ -172,19 +172,21 @@ def _with_defaults(
     for who, values in ((models, of_models), (data, of_data), (f"method {main}", asked)):
         defaults |= values
         set_by |= dict.fromkeys(values, who)
-    set_by |= dict.fromkeys(given, "user")
-    options = dict(own)
+    set_by |= dict.fromkeys(given_names, "user")
+    options = dict(user_options)
     for owner, values in of_plugins.items():
         chosen = "lr_schedule" if owner == "schedule" else owner
-        if chosen == "models" or chosen not in {*asked, *given}:
-            options[owner] = {**values, **own.get(owner, {})}
-            set_by |= {f"{owner}.{key}": data for key in values if key not in own.get(owner, {})}
-    free = {key: value for key, value in defaults.items() if key not in given}
+        if chosen == "models" or chosen not in {*asked, *given_names}:
+            options[owner] = {**values, **user_options.get(owner, {})}
+            set_by |= {
+                f"{owner}.{key}": data for key in values if key not in user_options.get(owner, {})
+            }
+    free = {key: value for key, value in defaults.items() if key not in given_names}
     return settings.model_copy(update={**validated_defaults(free), "options": options}), set_by
 
 
 def _defaults_of_data(
-    dataset: Choice, group: type, own: Container[str], *, recorded: bool
+    dataset: Choice, group: type, user_options: Container[str], *, recorded: bool
 ) -> dict[str, Any]:
     """Return the run defaults of a data set, those of plugins under ``options``.
 
@@ -195,19 +197,21 @@ def _defaults_of_data(
     Args:
         dataset: The data set.
         group: The models.
-        own: The options of the models that the user gives.
+        user_options: The options of the models that the user gives.
         recorded: See `resolve`.
     """
-    found = dict(getattr(dataset.plugin, "defaults", {}))
-    options, resized = dict(found.pop("options", {})), dict(found.pop("resized", {}))
+    defaults = dict(getattr(dataset.plugin, "defaults", {}))
+    options, resized = dict(defaults.pop("options", {})), dict(defaults.pop("resized", {}))
     further = dict(resized.pop("options", {}))
     options.pop("models", None)  # the models are the user's choice, and so are their options
     names = {*further.get("models", {})}
-    free = {name for name in from_data(getattr(group, "Config", Config)) if name not in own}
+    free = {
+        name for name in from_data(getattr(group, "Config", Config)) if name not in user_options
+    }
     if names and names <= free and not recorded:
-        found |= resized
+        defaults |= resized
         options |= further
-    return {**found, "options": options}
+    return {**defaults, "options": options}
 
 
 def _chosen(registry: Registry, settings: Settings, composition: Composition) -> dict[str, Choice]:
@@ -236,11 +240,11 @@ def _chosen(registry: Registry, settings: Settings, composition: Composition) ->
     names = {option: getattr(settings, option) for option in options}
     if settings.engine == "auto":
         names["engine"] = FIRST_ENGINE
-    found = {
+    choices = {
         CHOOSING[option]: choose(registry, CHOOSING[option], name, settings.options.get(option))
         for option, name in names.items()
     }
-    return found | choose_several(registry, vars(settings), composition.members)
+    return choices | choose_several(registry, vars(settings), composition.members)
 
 
 def parts_of(composition: Composition, choices: Mapping[str, Choice]) -> dict[str, Choice]:
@@ -279,8 +283,8 @@ def _placed(settings: Settings, registry: Registry, device: torch.device) -> Set
         )
     folder = expand_user(settings.data_dir).absolute()
     update: dict[str, Any] = {"engine": engine, "backend": backend, "data_dir": folder}
-    own = settings.options | training_options(vars(settings))
-    return settings.model_copy(update=update | {"device": str(device), "options": own})
+    options = settings.options | training_options(vars(settings))
+    return settings.model_copy(update=update | {"device": str(device), "options": options})
 
 
 def _trains_groups(registry: Registry, engine: str) -> bool:
@@ -294,7 +298,7 @@ def resolved(
 ) -> Settings:
     """Return the settings with the resolved options of all plugins."""
     options = {owner: settings.options[owner] for owner in UPDATES}
-    options |= {name: part.dump() for name, part in parts_of(composition, choices).items()}
+    options |= {name: plugin.dump() for name, plugin in parts_of(composition, choices).items()}
     update: dict[str, Any] = {
         "options": {name: values for name, values in options.items() if values},
         "fine_tune": tuning_epochs(settings),

@@ -38,8 +38,8 @@ class Workload:
 
     def __init__(self, plan: Plan, trial: int) -> None:
         self._plan, self._split = plan, plan.split(trial)
-        found = plan.composition.phases(plan.info)
-        self._phases = [phase for phase in found if plan.composition.terms_of(phase)]
+        phases = plan.composition.phases(plan.info)
+        self._phases = [phase for phase in phases if plan.composition.terms_of(phase)]
         public = self._split.public if plan.public_data is None else plan.public_data.y
         self._public = 0 if public is None else len(public)
         balanced = plan.balanced_samples(trial, channels_last=False)
@@ -59,10 +59,10 @@ class Workload:
             client: The client.
             *when: ``before_upload``, ``after_server``, or both if none is given.
         """
-        own, epochs = int(self._split.train_sizes[client]), self._plan.settings.local_epochs
+        train_size, epochs = int(self._split.train_sizes[client]), self._plan.settings.local_epochs
         return sum(
             (phase.epochs or epochs)
-            * self._batches(own if phase.data == "private" else self._public)
+            * self._batches(train_size if phase.data == "private" else self._public)
             for phase in self._phases
             if not when or phase.when in when
         )
@@ -75,14 +75,14 @@ class Workload:
             epochs: Epochs for which it is fine-tuned before.
         """
         size = self._plan.info.architecture_of(client).eval_batch
-        own, held = int(self._split.train_sizes[client]), self._split.held_out(client)
+        train_size, held = int(self._split.train_sizes[client]), self._split.held_out(client)
         scored = [len(self._split.test(client)), 0 if held is None else len(held)]
         if "train-accuracy" in self._plan.settings.measure:
-            scored.append(own)
+            scored.append(train_size)
         if "global-accuracy" in self._plan.settings.measure:
             scored.append(self._balanced)  # the same for all
         tuned = [p for p in self._phases if (p.when, p.data) == ("before_upload", "private")]
-        steps = epochs * len(tuned) * self._batches(own)
+        steps = epochs * len(tuned) * self._batches(train_size)
         return steps + sum(-(-count // size) for count in scored)
 
 
@@ -133,15 +133,18 @@ class Stages:
         """
         self._told, plan, steps = stage, self._plan, dict[int, int]()
         if self._followed and stage in ("train", "evaluate"):
-            own = Workload(plan, self.trial)
-            steps = {c: own.training(c, when) if when else own.scoring(c, epochs) for c in clients}
+            workload = Workload(plan, self.trial)
+            steps = {
+                c: workload.training(c, when) if when else workload.scoring(c, epochs)
+                for c in clients
+            }
         info = plan.info
         self._counts = Stage(steps, {c: plan.cost(info.architecture_of(c)) for c in steps})
         self._progress(events.StageStarted(stage, len(clients), self._counts.steps))
 
-    def _steps(self, client: int, done: int | None = None) -> None:
+    def _steps(self, client: int, finished: int | None = None) -> None:
         """Report finished mini-batches of a client; None for all of them."""
-        if self._counts.take(client, done):
+        if self._counts.take(client, finished):
             counts = self._counts
             told = events.StepsDone(self._told, counts.done, counts.steps, counts.share)
             self._progress(told)
@@ -154,11 +157,11 @@ class Stages:
         def cost(job: ClientJob) -> float:
             return -int(sizes[job.client]) * plan.cost(plan.info.architecture_of(job.client))
 
-        found = sorted(jobs, key=cost)  # costly first; results do not depend on the order
-        with self._profile.stage(stage, [job.client for job in found]) as sampled:
-            for job in found:
+        in_order = sorted(jobs, key=cost)  # costly first; results do not depend on the order
+        with self._profile.stage(stage, [job.client for job in in_order]) as sampled:
+            for job in in_order:
                 job.sample, job.counted = job.client in sampled, self._followed
-            yield found
+            yield in_order
 
     def take(
         self, stage: str, job: ClientJob, reply: Reply, kind: type[R], totals: Totals
@@ -178,14 +181,14 @@ class Stages:
         gone = isinstance(reply, Absent) and (
             getattr(job, "may_fail", False) or (skip and reply.reason == "skipped")
         )
-        wanted: type[Reply] = Absent if gone else kind
+        expected: type[Reply] = Absent if gone else kind
         try:
-            check_reply(reply.header(), wanted.__name__, STAGES, self._labels)
+            check_reply(reply.header(), expected.__name__, STAGES, self._labels)
             self.sizes.check(job, reply)
         except Fault as fault:
             if skip and isinstance(job, Train):
-                words = skipped_upload(job.client, job.round, fault)
-                return Absent(reason="skipped", notes=[words])
+                note = skipped_upload(job.client, job.round, fault)
+                return Absent(reason="skipped", notes=[note])
             return self._gone(job, fault)
         assert isinstance(reply, (Absent, kind))
         return reply
@@ -210,8 +213,8 @@ class Stages:
         host = self._pool.host_of(job.client) if isinstance(self._pool, NamedHosts) else "its host"
         if not (isinstance(job, RoundJob) and job.may_fail):
             raise refused_reply(str(job), fault, host)
-        words = f"{job}: {host} answered with {fault.words}; the round goes on without the client"
-        return Absent(reason="failed", notes=[words])
+        note = f"{job}: {host} answered with {fault.words}; the round goes on without the client"
+        return Absent(reason="failed", notes=[note])
 
     def _done(self, stage: str, client: int, reply: Reply, totals: Totals) -> None:
         """Book the time of a client's job, and report it."""

@@ -127,8 +127,8 @@ class Totals:
 
     def add_metrics(self, figures: Mapping[str, dict[str, Any]]) -> None:
         """Add metrics of clients or of the server."""
-        for name, found in figures.items():
-            self.metrics[name] = self.metrics.get(name, {}) | found
+        for name, values in figures.items():
+            self.metrics[name] = self.metrics.get(name, {}) | values
 
     def add_domains(self, domains: Sequence[str]) -> None:
         """Add the accuracy over the test samples of each domain's clients.
@@ -138,10 +138,10 @@ class Totals:
         """
         sums: dict[str, list[int]] = {}
         for client, pair in self.scores.items() if domains else ():
-            own = sums.setdefault(domains[client], [0, 0])
-            own[0], own[1] = own[0] + pair[0], own[1] + pair[1]
-        if found := {name: c / n for name, (c, n) in sorted(sums.items()) if n}:
-            self.measures["domain_accuracy"] = found
+            domain_sums = sums.setdefault(domains[client], [0, 0])
+            domain_sums[0], domain_sums[1] = domain_sums[0] + pair[0], domain_sums[1] + pair[1]
+        if accuracies := {name: c / n for name, (c, n) in sorted(sums.items()) if n}:
+            self.measures["domain_accuracy"] = accuracies
 
     @property
     def accuracy(self) -> dict[int, float]:
@@ -233,9 +233,9 @@ def accuracy_by_class(scores: Tensor, labels: Tensor) -> Tensor:
 
 def _accuracy(scores: Mapping[int, tuple[int, int]], name: str) -> dict[str, Any]:
     """Return the accuracy over all samples, its mean over clients and its deviation."""
-    found = accuracy_over_clients([scores[client] for client in sorted(scores)])
+    accuracies = accuracy_over_clients([scores[client] for client in sorted(scores)])
     names = (name, f"client_{name}", f"{name}_std")
-    return dict(zip(names, found or (None, None, None), strict=True))
+    return dict(zip(names, accuracies or (None, None, None), strict=True))
 
 
 SCORES = ("public_logits", "public_probabilities")
@@ -244,15 +244,17 @@ SCORES = ("public_logits", "public_probabilities")
 
 def margins(global_state: Payload, uploads: Mapping[int, Payload], classes: int) -> dict[str, Any]:
     """FedTGP, Fig. 1: margins of the global prototypes, and the clients' largest, by class."""
-    own = None
+    global_margins = None
     if global_state.is_table("prototypes"):
-        own = _numbers(functional.class_margins(*global_state.table("prototypes", classes)))
+        global_margins = _numbers(
+            functional.class_margins(*global_state.table("prototypes", classes))
+        )
     tables = [upload.table("prototypes", classes) for upload in uploads.values()]
     width = max(rows.shape[1] for rows, _ in tables)
     # Native widths differ; further zeros change no distance within a client.
-    rows = [torch.nn.functional.pad(own, (0, width - own.shape[1])) for own, _ in tables]
+    rows = [torch.nn.functional.pad(table, (0, width - table.shape[1])) for table, _ in tables]
     largest = largest_margins(torch.stack(rows), torch.stack([k for _, k in tables]))
-    return {"global": own, "clients": _numbers(largest)}
+    return {"global": global_margins, "clients": _numbers(largest)}
 
 
 def public_logits(uploads: Mapping[int, Payload], labels: Tensor) -> dict[str, Any]:
@@ -265,7 +267,8 @@ def public_logits(uploads: Mapping[int, Payload], labels: Tensor) -> dict[str, A
 
     return {
         "clients": {
-            str(client): accuracy(own) for client, own in zip(uploads, scores, strict=True)
+            str(client): accuracy(client_scores)
+            for client, client_scores in zip(uploads, scores, strict=True)
         },
         "mean": accuracy(scores.mean(0)),
         "variance": accuracy(functional.ensemble_logits(scores)),

@@ -77,27 +77,27 @@ def load_for_group(
         return {**choices}, data, []
     choice, group = choices["dataset"], choices["model-group"]
     data = load_data(choice, data_dir, report)
-    kinds, given = kinds_of(group.plugin), getattr(choice.config, "kind", "")
-    if data.sample.kind in kinds or given is not None or not data.x.is_floating_point():
+    kinds, given_kind = kinds_of(group.plugin), getattr(choice.config, "kind", "")
+    if data.sample.kind in kinds or given_kind is not None or not data.x.is_floating_point():
         return {**choices}, data, []
     for kind in kinds:
-        own = choose(registry, "dataset", choice.text, {**choice.dump(), "kind": kind})
+        kind_choice = choose(registry, "dataset", choice.text, {**choice.dump(), "kind": kind})
         try:
-            found = load_data(own, data_dir, report)
+            loaded = load_data(kind_choice, data_dir, report)
         except UsageError:
             continue  # such arrays cannot be of this kind
         note = (
-            f"the arrays are read as {found.sample}, because {group.text} takes {in_words(kinds)}"
+            f"the arrays are read as {loaded.sample}, because {group.text} takes {in_words(kinds)}"
         )
         other = f"--set dataset.kind={data.sample.kind}: as {data.sample}"
-        return {**choices, "dataset": own}, found, [f"{note}; {other}"]
+        return {**choices, "dataset": kind_choice}, loaded, [f"{note}; {other}"]
     return {**choices}, data, []
 
 
-def about(data: Dataset, given: Container[str]) -> list[str]:
+def about(data: Dataset, given_names: Container[str]) -> list[str]:
     """Return notes about the data set: deviations from its source, and options that it ignores."""
     lines = [data.note] if data.note else []
-    if "partition" in given:
+    if "partition" in given_names:
         return lines + kept_split(data)
     if data.columns:
         names = ", ".join(data.columns)
@@ -135,33 +135,33 @@ def public_data(
     registry: Registry,
     report: Report,
     *,
-    given: bool,
+    is_given: bool,
 ) -> tuple[int | str, Dataset | None]:
     """Return the recorded value of ``--public``, and the public data set if it is separate."""
-    wanted, needed = settings.public, composition.needs_public
-    if isinstance(wanted, str) and wanted.isdecimal():
-        wanted = int(wanted)
-    if isinstance(wanted, int):
-        if needed and not given:
-            wanted = 5000 if len(data.y) >= 25_000 else len(data.y) // 5
-        if wanted < 0:
-            raise UsageError(f"--public {wanted} is negative")
-        return wanted, None
-    if wanted == "none":
+    public, needed = settings.public, composition.needs_public
+    if isinstance(public, str) and public.isdecimal():
+        public = int(public)
+    if isinstance(public, int):
+        if needed and not is_given:
+            public = 5000 if len(data.y) >= 25_000 else len(data.y) // 5
+        if public < 0:
+            raise UsageError(f"--public {public} is negative")
+        return public, None
+    if public == "none":
         if needed:
             raise UsageError(
                 f"{settings.method} needs public data and --public none was given",
                 do="give --public N, or leave the option out",
             )
         return 0, None
-    if not wanted.startswith("npz:"):
-        raise UsageError(f"--public {wanted!r}: expected a number, npz:PATH or none")
-    choice = choose(registry, "dataset", wanted, options_like(data.sample))
+    if not public.startswith("npz:"):
+        raise UsageError(f"--public {public!r}: expected a number, npz:PATH or none")
+    choice = choose(registry, "dataset", public, options_like(data.sample))
     loaded = load_data(choice, settings.data_dir, report)
     if not loaded.sample.is_like(data.sample):
-        raise UsageError(f"--public {wanted} holds {loaded.sample}, the data set {data.sample}")
+        raise UsageError(f"--public {public} holds {loaded.sample}, the data set {data.sample}")
     if data.preparation is not None and data.preparation.scaling is not None:
-        report(f"the public samples of {wanted} are prepared as those of the data set")
+        report(f"the public samples of {public} are prepared as those of the data set")
         loaded = replace(loaded, x=data.preparation(loaded.x))
     return choice.text, loaded
 

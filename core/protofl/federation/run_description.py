@@ -93,15 +93,15 @@ def _check_phases(composition: Composition, info: RunInfo) -> None:
     """
     for term in composition.terms:
         phases = composition.members[term.method].call("phases", run=info) or []
-        own = [p for p in phases if term.name in p.terms and p.data != "private"]
-        if term.method != composition.main and own:
+        method_phases = [p for p in phases if term.name in p.terms and p.data != "private"]
+        if term.method != composition.main and method_phases:
             raise Refused(
-                f"the loss term {term.label!r} belongs to the phase {own[0].name!r} of "
+                f"the loss term {term.label!r} belongs to the phase {method_phases[0].name!r} of "
                 f"{term.method}, which {composition.main} does not have",
                 "phases of training are those of the main method alone",
                 f"drop it: --drop local_loss.{term.label}",
                 lacks="phase",
-                name=own[0].name,
+                name=method_phases[0].name,
             )
 
 

@@ -55,7 +55,7 @@ class ServerSide:
         sums: Takes where the time goes.
 
     Attributes:
-        record: All that the server is.
+        state: State of the server.
         validation: The validation of uploads.
         sizes: Checks the clients' numbers of samples.
     """
@@ -65,9 +65,9 @@ class ServerSide:
 
     def __init__(self, plan: Plan, trial: int, sums: Sums) -> None:
         self._plan, self._sums, self._trial = plan, sums, trial
-        self.record = _fresh(plan, trial, sums)
+        self.state = _fresh(plan, trial, sums)
         threads = compute_threads(plan.settings.server_threads)
-        stream = global_stream(self.record.seed, "setup-server")
+        stream = global_stream(self.state.seed, "setup-server")
         with threads, stream, self._within("setup_server"):
             started = plan.composition.lifecycle("setup_server", server=self.view)
         for owner, global_state in started.items():
@@ -75,12 +75,12 @@ class ServerSide:
             expect_finite(global_state or {}, f"setup_server of {owner}", near, do)
             # The main method comes first, and what it starts with stays: a donor's server_train
             # does not replace the global state before it has run.
-            own = self.record.global_state.keys()
+            existing = self.state.global_state.keys()
             fresh = {
-                k: v for k, v in (global_state or {}).items() if k == "classes" or k not in own
+                k: v for k, v in (global_state or {}).items() if k == "classes" or k not in existing
             }
             if fresh.keys() - {"classes"}:
-                self.record.global_state.merge(fresh)
+                self.state.global_state.merge(fresh)
 
     @contextmanager
     def _within(self, place: str) -> Iterator[None]:
@@ -90,14 +90,16 @@ class ServerSide:
 
     def build_validation(self) -> None:
         """Build payload validation from what the server has learned about uploads."""
-        record, settings = self.record, self._plan.settings
+        state, settings = self.state, self._plan.settings
         declared = self._plan.composition.declarations("upload_payload")
         limits = settings.upload_limit, settings.upload_bound
-        codec, dry = self._plan.composition.upload, record.dry
+        codec, dry = self._plan.composition.upload, state.dry
         inspect = partial(self._plan.composition.lifecycle, "check_upload")
-        self.sizes = KnownSizes(self._plan, self._trial, record.learned)
-        given = record.info, declared, record.learned, limits, codec, self.view
-        self.validation = UploadValidation(*given, dry=dry, inspect=inspect, together=self._faults)
+        self.sizes = KnownSizes(self._plan, self._trial, state.learned)
+        arguments = state.info, declared, state.learned, limits, codec, self.view
+        self.validation = UploadValidation(
+            *arguments, dry=dry, inspect=inspect, together=self._faults
+        )
 
     def _faults(self, uploads: Mapping[int, Payload]) -> dict[int, Fault]:
         """Return the faults of uploads beside what is known of their clients, and each other.
@@ -105,20 +107,20 @@ class ServerSide:
         Norms are compared if bad uploads are left out. Simulated attacks are for the defences.
         """
         settings, result = self._plan.settings, self.sizes.faults(uploads)
-        if settings.on_bad_upload == "skip" and not settings.malicious and not self.record.dry:
+        if settings.on_bad_upload == "skip" and not settings.malicious and not self.state.dry:
             result |= unusual_norms({c: u for c, u in uploads.items() if c not in result})
         return result
 
     @property
     def view(self) -> Server:
         """The server's view for the main method."""
-        return Server(self.record, self._plan.composition.main)
+        return Server(self.state, self._plan.composition.main)
 
     def begin(self, number: int) -> None:
         """Start a round."""
-        record, settings = self.record, self._plan.settings
-        record.round, record.lr = number, settings.lr * self._plan.rate(number)
-        record.evaluates = self._plan.is_due(number, settings.eval_every)
+        state, settings = self.state, self._plan.settings
+        state.round, state.lr = number, settings.lr * self._plan.rate(number)
+        state.evaluates = self._plan.is_due(number, settings.eval_every)
 
     def downloads(
         self, clients: Iterable[int], totals: Totals, *, counted: bool = True
@@ -134,7 +136,7 @@ class ServerSide:
         codec, last, floats, blob = self._plan.composition.download, Payload(), 0, b""
         for client in sorted(clients, key=self._plan.info.place_of):
             start = time.perf_counter()
-            with self._within(f"download_payload, client {client}, round {self.record.round}"):
+            with self._within(f"download_payload, client {client}, round {self.state.round}"):
                 payload = Payload(
                     self._plan.composition.call(
                         "download_payload", server=self.view, client_id=client
@@ -142,7 +144,7 @@ class ServerSide:
                 )
             same = payload.keys() == last.keys() and all(payload[k] is last[k] for k in last)
             if not same or codec.each:
-                with self._within(f"encode_download, client {client}, round {self.record.round}"):
+                with self._within(f"encode_download, client {client}, round {self.state.round}"):
                     floats, blob = codec.pack(payload, server=self.view, client_id=client)
                 last = payload
             if counted:
@@ -166,20 +168,20 @@ class ServerSide:
 
     def learn(self, uploads: Mapping[int, Payload]) -> dict[str, Any]:
         """Run aggregation and training on the server; return the figures of ``--measure``."""
-        record, composition, view = self.record, self._plan.composition, self.view
-        with global_stream(record.seed, "server", record.round):
-            with self._within(f"receive_uploads, round {record.round}"):
+        state, composition, view = self.state, self._plan.composition, self.view
+        with global_stream(state.seed, "server", state.round):
+            with self._within(f"receive_uploads, round {state.round}"):
                 hook, expect = "receive_uploads", self.validation.replaced.check
                 uploads = composition.pass_on(hook, "uploads", uploads, expect, server=view)
             if not uploads:
                 return {}
             for hook in ("server_aggregate", "server_train"):
-                place = self._within(f"{hook}, round {record.round}")
+                place = self._within(f"{hook}, round {state.round}")
                 with self._sums.span(hook, "server"), place:
                     update = composition.call(hook, server=view, uploads=uploads)
                     expect_finite(update, f"{hook} of {' and '.join(composition.makers(hook))}")
-                record.global_state.merge(update)
-        return measured(self._plan, self._trial, record.global_state, uploads)
+                state.global_state.merge(update)
+        return measured(self._plan, self._trial, state.global_state, uploads)
 
     @torch.no_grad()
     def end_round(self, totals: Totals) -> dict[str, float | None]:
@@ -188,32 +190,32 @@ class ServerSide:
         Args:
             totals: Takes the metrics of the methods' global models.
         """
-        global_state, extra = self.record.global_state, dict[str, float | None]()
+        global_state, extra = self.state.global_state, dict[str, float | None]()
         if global_state.is_table("prototypes"):
             table, known = global_state.table("prototypes", self._plan.info.num_classes)
             extra["prototype_margin"] = finite(float(functional.nearest_margin(table, known)))
         extra |= self._server_accuracy(totals)
-        with self._within(f"end_round, round {self.record.round}"):
+        with self._within(f"end_round, round {self.state.round}"):
             ended = self._plan.composition.lifecycle("end_round", server=self.view)
-        for found in ended.values():
-            extra |= {key: finite(float(value)) for key, value in (found or {}).items()}
+        for figures in ended.values():
+            extra |= {key: finite(float(value)) for key, value in (figures or {}).items()}
         return extra
 
     def _server_accuracy(self, totals: Totals) -> dict[str, float | None]:
         """Return the accuracy of the methods' global models on global test samples, if any."""
-        test = self.record.test
-        if test is None or not self.record.evaluates:
+        test = self.state.test
+        if test is None or not self.state.evaluates:
             return {}
-        with self._within(f"global_models, round {self.record.round}"):
-            found = self._plan.composition.lifecycle("global_models", server=self.view)
-            each = [models for models in found.values() if models]
+        with self._within(f"global_models, round {self.state.round}"):
+            models_by_method = self._plan.composition.lifecycle("global_models", server=self.view)
+            each = [models for models in models_by_method.values() if models]
             scores = {name: scores_of(model, test) for name, model in ChainMap(*each).items()}
             totals.add_metrics(figures_of_server(self._plan.metrics, scores, test.y))
             return {**mean_accuracy(scores, test.y, "server_test_accuracy")}
 
 
 def _fresh(plan: Plan, trial: int, sums: Sums) -> ServerState:
-    """Return the server's record before its set-up."""
+    """Return the state of the server before its set-up."""
     layout = plan.info.architectures[0].channels_last
     split = plan.split(trial)
     test = None if split.global_test is None else plan.samples(split.global_test, layout)
@@ -239,9 +241,11 @@ def _texts(plan: Plan) -> TextSource | None:
         return None
     from protofl.data.text_encoders import TextSource
 
-    given = {"classes": [*info.class_names], "feature_dim": info.feature_dim}
-    given |= {"data_dir": plan.settings.data_dir, "device": plan.device}
-    outline, load = (partial(choice.call, hook, **given) for hook in ("outline", "open_encoder"))
+    arguments = {"classes": [*info.class_names], "feature_dim": info.feature_dim}
+    arguments |= {"data_dir": plan.settings.data_dir, "device": plan.device}
+    outline, load = (
+        partial(choice.call, hook, **arguments) for hook in ("outline", "open_encoder")
+    )
     return TextSource(choice.text, outline, load, plan.device, dry=plan.dry)
 
 
@@ -304,8 +308,8 @@ def book_losses(
         for term in diverged(reply.sums):
             stages.note(f"client {client}: its {term} loss is NaN or infinite")
         if client in odd:
-            words = f"client {client} reports {odd[client]} in round {number}"
-            stages.note(f"{words}: train_loss is without it")
+            description = f"client {client} reports {odd[client]} in round {number}"
+            stages.note(f"{description}: train_loss is without it")
         else:
             totals.add_losses(reply)
 
@@ -324,8 +328,8 @@ def odd_losses(replies: Mapping[int, TrainReply]) -> dict[int, str]:
     for term, means in each.items():
         for client, (mean, usual) in outliers(means, FAR_LOSS).items():
             if mean > FAR_LOSS:  # a median may be tiny
-                words = f"a {term} loss of {mean:.3g} per sample, others of about {usual:.3g}"
-                result.setdefault(client, words)
+                description = f"a {term} loss of {mean:.3g} per sample, others of about {usual:.3g}"
+                result.setdefault(client, description)
     return result
 
 

@@ -45,7 +45,7 @@ class TrainJob:
         lap: To be called at the end of each part of a step, which books the time since the last
             call: ``data`` (which opens a step), ``forward``, ``loss``, ``backward``, ``update``.
             It does nothing unless the run is profiled, and never waits for a device.
-        record: The client.
+        client_state: State of the client.
         notes: Lines for the user; each is shown once in a run.
         weight_decay: Weight decay; None for the optimiser's own.
         optimizer_options: The optimiser's further arguments.
@@ -66,7 +66,7 @@ class TrainJob:
     phase: Phase
     batch_size: int
     drawn: Callable[[], Iterator[tuple[Tensor, Tensor, Tensor]]]
-    record: ClientState
+    client_state: ClientState
     notes: list[str] = field(default_factory=list)
     lap: Callable[[str], None] = lambda phase: None
     weight_decay: float | None = None
@@ -92,13 +92,13 @@ class TrainJob:
     @property
     def architecture(self) -> str:
         """The name of the client's architecture."""
-        return self.record.architecture.name
+        return self.client_state.architecture.name
 
     def whole(self) -> CombinedModule:
         """Return the client's model and its modules of methods as one module, without copies."""
-        modules = self.record.modules
+        modules = self.client_state.modules
         slots = {m: {n: modules[m][n].module for n in sorted(modules[m])} for m in sorted(modules)}
-        return CombinedModule(self.record.model, slots)
+        return CombinedModule(self.client_state.model, slots)
 
     def loss_on(self, whole: CombinedModule) -> Loss:
         """Return the loss of a module that replaces the client's own (stacked or copied)."""
@@ -106,25 +106,25 @@ class TrainJob:
 
     def snapshot(self) -> Callable[[], None]:
         """Store the state that ``after_batch`` changes; a call of the result restores it."""
-        record = self.record
+        client = self.client_state
         if self.after_batch is None:
             return lambda: None
-        kept = deepcopy((record.scratch, record.state))
+        kept = deepcopy((client.scratch, client.state))
 
         def restore() -> None:
-            record.scratch, record.state = kept
+            client.scratch, client.state = kept
 
         return restore
 
     def stream(self) -> AbstractContextManager[None]:
         """Seed torch's global generators for this client's training (dropout)."""
-        record = self.record
-        return global_stream(record.seed, "train", record.round, record.id, self.phase.name)
+        client = self.client_state
+        return global_stream(client.seed, "train", client.round, client.id, self.phase.name)
 
     @property
     def steps(self) -> int:
         """Number of mini-batches of all epochs."""
-        return self.record.steps
+        return self.client_state.steps
 
     def batches(self) -> Iterator[Batch]:
         """Yield the mini-batches of all epochs, in the order that seed, round and client give."""

@@ -138,10 +138,12 @@ class Clock:
         for client in lost:
             self._parts.pop(client)
         for client, reply in replies.items():
-            device, own = self._device_model.device(client), self._parts[client]
-            own.append(self._training(client, reply.samples))
-            own.append(device.seconds_up(len(reply.blob)))
-        arrivals = {c: sum(own) if len(own) == 3 else math.inf for c, own in self._parts.items()}
+            device, parts = self._device_model.device(client), self._parts[client]
+            parts.append(self._training(client, reply.samples))
+            parts.append(device.seconds_up(len(reply.blob)))
+        arrivals = {
+            c: sum(parts) if len(parts) == 3 else math.inf for c, parts in self._parts.items()
+        }
         stays = {c: self._moment.stays(c) if self._limited else math.inf for c in arrivals}
         limits = (self._awaited, self._deadline) if self._limited else (len(arrivals), math.inf)
         self._ends, absent = end_of_round(arrivals, stays, *limits)
@@ -149,18 +151,20 @@ class Clock:
 
     def follow(self, replies: Mapping[int, TrainReply]) -> None:
         """Book training after the server's step; the round waits for all that answered."""
-        for client, own in self._parts.items():
+        for client, parts in self._parts.items():
             if client in replies:
-                own[3] += self._training(client, replies[client].samples)
+                parts[3] += self._training(client, replies[client].samples)
             else:
-                del own[3:]
-        self._ends += max((own[3] for own in self._parts.values() if len(own) > 3), default=0.0)
+                del parts[3:]
+        self._ends += max(
+            (parts[3] for parts in self._parts.values() if len(parts) > 3), default=0.0
+        )
 
     def line(self) -> dict[str, Any]:
         """Return the keys of the record about virtual time, after the round."""
         seconds = (self._moment.seconds - self.elapsed) + self._ends
         self.elapsed = self._moment.seconds + self._ends
-        clients = {str(c): [*map(rounded, own)] for c, own in sorted(self._parts.items())}
+        clients = {str(c): [*map(rounded, parts)] for c, parts in sorted(self._parts.items())}
         return {"virtual": {"seconds": seconds, "elapsed": self.elapsed, "clients": clients}}
 
     # --- a client ---------------------------------------------------------------------------------

@@ -137,7 +137,7 @@ def scorers_of(
     number = found.round
     with standard_torch(), compute_threads(plan.settings.server_threads):
         side = ServerSide(plan, trial, Sums())
-        unpack_server(side.record, read_tensors(folder / found.server))
+        unpack_server(side.state, read_tensors(folder / found.server))
         side.begin(number)
         blobs = [*side.downloads(clients, Totals(), counted=False)]
     for client, blob in blobs:

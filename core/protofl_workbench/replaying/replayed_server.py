@@ -74,7 +74,7 @@ class ReplayedServer:
     @property
     def global_state(self) -> Payload:
         """Global state of the server."""
-        return self._side.record.global_state
+        return self._side.state.global_state
 
     def downloads(self, number: int, clients: Iterable[int]) -> dict[int, bytes]:
         """Return {client: download} at the beginning of a round."""
@@ -99,7 +99,7 @@ class ReplayedServer:
             self._side.begin(number)
             if uploads:
                 self._side.learn(uploads)
-            self.extra = self._side.end_round(Totals(malicious=self._side.record.malicious))
+            self.extra = self._side.end_round(Totals(malicious=self._side.state.malicious))
 
     @torch.no_grad()
     def figures(

@@ -196,7 +196,7 @@ MUTATIONS = (flip, cut, longer, garbage, header, header, tensors, tensors, tenso
 def fuzz(method, folder, count):
     made, honest = trained(method, folder)
     server = made.federation._server_side
-    record, draw = server.record, random.Random(f"fuzz {method}")
+    state, draw = server.state, random.Random(f"fuzz {method}")
     admitted = 0
     for _ in range(count):
         victim, blobs = draw.choice(sorted(honest)), dict(honest)
@@ -209,13 +209,13 @@ def fuzz(method, folder, count):
         if faults:
             continue
         admitted += 1
-        server.record = deepcopy(record, {id(record.info): record.info})
+        server.state = deepcopy(state, {id(state.info): state.info})
         try:
             server.learn(uploads)
         except pf.RunFailure as error:  # finite but large numbers can overflow
             assert "with NaN or infinity" in error.what, error.what
         finally:
-            server.record = record
+            server.state = state
     return admitted
 
 
