@@ -162,9 +162,9 @@ class WrongShape(Lacking, ValueError):
 
     lacks = "shape"
 
-    def __init__(self, key: str, shape: Iterable[int], wanted: str, holder: str = "") -> None:
+    def __init__(self, key: str, shape: Iterable[int], mismatch: str, holder: str = "") -> None:
         came, whose = ", ".join(map(str, shape)), f" of {holder}" if holder else ""
-        ProtoflError.__init__(self, f"{key!r}{whose} came in shape [{came}], {wanted}")
+        ProtoflError.__init__(self, f"{key!r}{whose} came in shape [{came}], {mismatch}")
         self.key = key
 
 
@@ -193,8 +193,8 @@ class MissingModule(Lacking, KeyError):
 
 def part_of(key: str) -> str:
     """Return a key, or ``PART/*`` for the keys of one part."""
-    part, slash, _ = key.partition("/")
-    return f"{part}/*" if slash else key
+    prefix, slash, _ = key.partition("/")
+    return f"{prefix}/*" if slash else key
 
 
 def unknown(noun: str, name: str, known: Iterable[str], do: str = "") -> Unknown:
@@ -245,9 +245,9 @@ LONGEST = 400
 
 def memory_problem(error: BaseException) -> str:
     """Describe an error of Python or torch about missing memory; empty for other errors."""
-    words = ("can't allocate memory", "out of memory", "not enough memory", "unable to allocate")
+    phrases = ("can't allocate memory", "out of memory", "not enough memory", "unable to allocate")
     said = said_by(error).strip()
-    torch_s = isinstance(error, RuntimeError) and any(word in said.lower() for word in words)
+    torch_s = isinstance(error, RuntimeError) and any(word in said.lower() for word in phrases)
     if isinstance(error, ProtoflError) or not (isinstance(error, MemoryError) or torch_s):
         return ""
     return f"memory ran out ({said.splitlines()[0][:200] if said else type(error).__name__})"

@@ -213,7 +213,7 @@ class Stages:
         host = self._pool.host_of(job.client) if isinstance(self._pool, NamedHosts) else "its host"
         if not (isinstance(job, RoundJob) and job.may_fail):
             raise refused_reply(str(job), fault, host)
-        note = f"{job}: {host} answered with {fault.words}; the round goes on without the client"
+        note = f"{job}: {host} answered with {fault.problem}; the round goes on without the client"
         return Absent(reason="failed", notes=[note])
 
     def _done(self, stage: str, client: int, reply: Reply, totals: Totals) -> None:

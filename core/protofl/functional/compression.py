@@ -41,10 +41,13 @@ def truncated_svd(matrix: Tensor, energy: float) -> tuple[Tensor, Tensor, Tensor
     if matrix.dtype == torch.float32 and matrix.device.type != "mps":
         wide = matrix.shape[0] <= matrix.shape[1]
         A = (matrix if wide else matrix.T).double()
-        found = _by_lanczos(A, energy) or _by_eigenvalues(A, energy)
+        triplets = _by_lanczos(A, energy) or _by_eigenvalues(A, energy)
         # Below float32's resolution of the largest, a singular value's vectors would be noise.
-        if found is not None and found[1][-1] > torch.finfo(torch.float32).eps * found[1][0]:
-            left, s, right = (part.to(matrix.dtype) for part in found)
+        if (
+            triplets is not None
+            and triplets[1][-1] > torch.finfo(torch.float32).eps * triplets[1][0]
+        ):
+            left, s, right = (factor.to(matrix.dtype) for factor in triplets)
             return _signed(*((left, s, right) if wide else (right.T, s, left.T)))
     u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
     # On the CPU, where every backend has float64: squares of small float32 values underflow.
@@ -59,7 +62,7 @@ def _of_many(matrices: Tensor, energy: float) -> tuple[Tensor, Tensor, Tensor]:
     squares = s.detach().flatten(0, -2).cpu().double().square().sum(0)
     rank = _rank(squares, energy)
     u, s, vh = u[..., :rank], s[..., :rank], vh[..., :rank, :]
-    return _signed(*(part.to(matrices.dtype) for part in (u, s, vh)))
+    return _signed(*(factor.to(matrices.dtype) for factor in (u, s, vh)))
 
 
 def _signed(u: Tensor, s: Tensor, vh: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -96,7 +99,7 @@ def _by_lanczos(A: Tensor, energy: float) -> tuple[Tensor, Tensor, Tensor] | Non
     most = A.shape[0] // 4
     if most < 2 * BLOCK or energy >= 1.0:
         return None
-    wanted = energy * torch.linalg.vector_norm(A).square()
+    target = energy * torch.linalg.vector_norm(A).square()
     # The start must have a part of every triplet: random, and the same each time.
     start = torch.randn(
         BLOCK, A.shape[1], generator=torch.Generator().manual_seed(0), dtype=A.dtype
@@ -110,14 +113,14 @@ def _by_lanczos(A: Tensor, energy: float) -> tuple[Tensor, Tensor, Tensor] | Non
         Q, P = torch.cat((Q, fresh)), torch.cat((P, fresh @ A))
         rest = P[-BLOCK:] @ A.T
         rest = rest - (rest @ Q.T) @ Q
-        squares, W = (part.flip(-1) for part in torch.linalg.eigh(P @ P.T))
+        squares, W = (factor.flip(-1) for factor in torch.linalg.eigh(P @ P.T))
         before, held = held, float(squares.detach().sum())
-        if held <= wanted:
+        if held <= target:
             grows = (held - before) * ((most - len(Q)) // BLOCK)
-            if before and held + grows < wanted:
+            if before and held + grows < target:
                 return None
             continue
-        rank = int((squares.cumsum(0) <= wanted).sum()) + 1
+        rank = int((squares.cumsum(0) <= target).sum()) + 1
         s, W = squares[:rank].sqrt(), W[:, :rank].T.contiguous()
         left_over = torch.linalg.vector_norm(W[:, -BLOCK:] @ rest, dim=1) / s
         if bool((left_over <= torch.finfo(torch.float32).eps * s[0]).all()):

@@ -98,7 +98,9 @@ def kl_divergence(
     student, teacher = F.log_softmax(q, dim=1), F.softmax(p, dim=1)
     # Σ p·log p − p·log q by hand: F.kl_div has no rule for vmap. xlogy makes 0·log 0 a 0, but has
     # no gradient there.
-    own = torch.xlogy(teacher, teacher) if detach else teacher * F.log_softmax(p, dim=1)
-    divergence = own - teacher * student
+    negative_entropy = (
+        torch.xlogy(teacher, teacher) if detach else teacher * F.log_softmax(p, dim=1)
+    )
+    divergence = negative_entropy - teacher * student
     terms = rows * classes if mean == "elements" else rows
     return divergence.sum() * (temperature**2 / max(terms, 1))

@@ -168,14 +168,14 @@ def margin_contrastive_loss(
     if isinstance(margin, Tensor) and margin.ndim != 0:
         raise ValueError(f"margin must be a number or a 0-d tensor: got shape {[*margin.shape]}")
     labels, dtype = labels.long(), result_dtype(anchored, prototypes)
-    own = labels.unsqueeze(1) == torch.arange(len(prototypes), device=labels.device)
+    own_class = labels.unsqueeze(1) == torch.arange(len(prototypes), device=labels.device)
     # The cast first: a bool times a Python number would be rounded to float32.
-    penalty = own.to(dtype) * margin
+    penalty = own_class.to(dtype) * margin
     if known is not None:
         check_mask("known", known, len(prototypes))
         # The row's own class stays in even where it is unknown: a softmax over no class at all has
         # the gradient NaN, which no mask after it takes away.
-        penalty = penalty.masked_fill(~(known | own), torch.inf)
+        penalty = penalty.masked_fill(~(known | own_class), torch.inf)
         prototypes = prototypes.masked_fill(~known.unsqueeze(1), 0.0)
     scores = -(prototype_distance(anchored, prototypes) + penalty)
     rows = F.cross_entropy(scores, labels, reduction="none")

@@ -69,24 +69,27 @@ def check_attacks(share: float, clients: int, transforms: Sequence[Transform]) -
         )
 
 
-def checked_labels(found: Tensor, given: Tensor, num_classes: int) -> Tensor:
+def checked_labels(returned: Tensor, labels: Tensor, num_classes: int) -> Tensor:
     """Check training labels [n] that a transform returned.
 
     Raises:
         RunFailure: The labels have another type, shape or range.
     """
-    if found is given:
-        return given
-    came = repr(found)
-    if isinstance(found, Tensor) and (found.shape, found.dtype) == (given.shape, given.dtype):
-        low, high = (int(found.min()), int(found.max())) if len(found) else (0, 0)
+    if returned is labels:
+        return labels
+    came = repr(returned)
+    if isinstance(returned, Tensor) and (returned.shape, returned.dtype) == (
+        labels.shape,
+        labels.dtype,
+    ):
+        low, high = (int(returned.min()), int(returned.max())) if len(returned) else (0, 0)
         if 0 <= low <= high < num_classes:
-            return found
+            return returned
         came = f"labels from {low} to {high}"
-    elif isinstance(found, Tensor):
-        came = f"{found.dtype} {list(found.shape)}"
+    elif isinstance(returned, Tensor):
+        came = f"{returned.dtype} {list(returned.shape)}"
     raise RunFailure(
         f"a transform's train_labels returned {came}",
-        f"expected {given.dtype} {list(given.shape)} from 0 to {num_classes - 1}",
+        f"expected {labels.dtype} {list(labels.shape)} from 0 to {num_classes - 1}",
         "return a class for each given label",
     )

@@ -251,13 +251,13 @@ class Checkpoint:
         problems: list[Damaged] = []
         for file in (self._folder / LAST, self._folder / BEFORE)[back:]:
             try:
-                found = Commit.read(file)
-                also(found)
-                found.require(self._folder)
+                commit = Commit.read(file)
+                also(commit)
+                commit.require(self._folder)
             except Damaged as problem:
                 problems.append(problem)
                 continue
-            self.last, self._back = self._with_kept(found), file.name == BEFORE
+            self.last, self._back = self._with_kept(commit), file.name == BEFORE
             self.damage = problems[0].what if problems else ""
             return
         if (self._folder / LAST).exists():

@@ -43,8 +43,8 @@ def read_failure(folder: Path) -> Failure | None:
     from protofl.records.reading import Reading  # most runs do not diverge
 
     try:
-        found = Reading(folder).failure
-        return None if found is None else Failure(**found)
+        values = Reading(folder).failure
+        return None if values is None else Failure(**values)
     except TypeError:  # of another version
         return None
 
@@ -56,8 +56,8 @@ def repeated_failure(folder: Path, device: str) -> Failure | None:
         folder: The run's folder.
         device: The kind of device on which it would go on.
     """
-    found = read_failure(folder)
-    return found if found is not None and found.machine == _here(device) else None
+    failure = read_failure(folder)
+    return failure if failure is not None and failure.machine == _here(device) else None
 
 
 def _here(device: str) -> dict[str, str]:
@@ -80,8 +80,8 @@ def record_divergence(folder: Path, device: str) -> Iterator[None]:
 
         with suppress(OSError):
             if is_run(folder):  # it has begun: nothing is left in a folder of the user's
-                done = len(Reading(folder).rows)
-                found = Failure(error.what, error.near, error.do, done, _here(device))
-                write_json(folder / FAILURE, asdict(found))
+                rounds_done = len(Reading(folder).rows)
+                failure = Failure(error.what, error.near, error.do, rounds_done, _here(device))
+                write_json(folder / FAILURE, asdict(failure))
         raise
     (folder / FAILURE).unlink(missing_ok=True)

@@ -25,14 +25,14 @@ OWN = (CONFIG, METRICS, SUMMARY, PARTITION, PREPARATION, TRACKING, FAILURE, SESS
 """Files and folders that a run writes into its folder."""
 
 
-def fresh_folder(*words: str, below: Path = Path("runs")) -> Path:
-    """Return an unused path ``runs/WORD-…-TIME``."""
-    return unused_path(below / name_of(*words, f"{datetime.now():%Y%m%d-%H%M%S}"))
+def fresh_folder(*names: str, below: Path = Path("runs")) -> Path:
+    """Return an unused path ``runs/NAME-…-TIME``."""
+    return unused_path(below / name_of(*names, f"{datetime.now():%Y%m%d-%H%M%S}"))
 
 
-def name_of(*words: str) -> str:
-    """Join words to the name of a folder; long words are cut."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(filter(None, (word[:60] for word in words))))
+def name_of(*names: str) -> str:
+    """Join names to the name of a folder; long names are cut."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(filter(None, (name[:60] for name in names))))
 
 
 def architectures_in(config: Mapping[str, Any]) -> list[str]:
@@ -65,14 +65,14 @@ def runs_below(folder: Path) -> Iterator[Path]:
             yield from runs_below(entry)
 
 
-def no_run(given: str | Path, path: Path) -> UsageError:
+def no_run(typed: str | Path, path: Path) -> UsageError:
     """Return the error for a folder that is not a run folder.
 
     Args:
-        given: The folder as the user wrote it.
+        typed: The folder as the user wrote it.
         path: The folder.
     """
-    what = f"{given} is not a run folder (it has no {CONFIG})"
+    what = f"{typed} is not a run folder (it has no {CONFIG})"
     if not path.is_dir():
         near = "there is no such folder" if not path.exists() else "it is a file"
         return UsageError(what, near, "give the folder of a run")
@@ -81,7 +81,7 @@ def no_run(given: str | Path, path: Path) -> UsageError:
         do = "put it back; checkpoint/config.json says how the run began"
         return UsageError(what, near, do)
     if path.name == "checkpoint" and (path / "manifest.json").is_file():
-        what = f"{given} is not a run folder, it is the checkpoint of one"
+        what = f"{typed} is not a run folder, it is the checkpoint of one"
         return UsageError(what, do="give the folder that it is in")
     inside = sorted(entry.parent.name for entry in path.glob(f"*/{CONFIG}"))
     near = f"runs in it: {', '.join(inside[:5])}" if inside else "it holds no runs"

@@ -115,14 +115,14 @@ def _follow(reading: Reading, entry: IndexEntry, state: str) -> RunStatus:
     if not rows:
         return RunStatus(reading.folder, entry, state)
     trial = rows[-1].trial
-    own = [row for row in rows if row.trial == trial]
+    trial_rows = [row for row in rows if row.trial == trial]
     return RunStatus(
         path=reading.folder,
         entry=entry,
         state=state,
         trial=trial,
-        round=len(own),
-        curve=[a for row in own if (a := row.test_accuracy) is not None],
+        round=len(trial_rows),
+        curve=[a for row in trial_rows if (a := row.test_accuracy) is not None],
         megabytes=sum(row.traffic for row in rows) / 1e6,
         absent=sum(len(row.absent) for row in rows),
         left=_left(reading, rows, entry) if state == GOING_ON else None,

@@ -147,7 +147,7 @@ class Observed:
         Raises:
             Damaged: The journal of what was observed is not what was written.
         """
-        return sorted(round for own, round in self._series.entries if own == trial)
+        return sorted(round for entry_trial, round in self._series.entries if entry_trial == trial)
 
     @property
     def trials(self) -> list[int]:
@@ -186,11 +186,11 @@ class Observed:
             )
         chosen = width if width is not None else next(iter(widths), 0)
         names = ("prototypes", "classes", "clients")
-        found = {name: tensors.get(f"clients/{chosen}/{name}") for name in names}
+        arrays = {name: tensors.get(f"clients/{chosen}/{name}") for name in names}
         none = {"prototypes": np.zeros((0, chosen), np.float32)}
         rows, classes, clients = (
             _array(value) if value is not None else none.get(name, np.zeros(0, np.int64))
-            for name, value in found.items()
+            for name, value in arrays.items()
         )
         server = {
             key.removeprefix("server/"): (_array(value), _array(tensors[f"{key}.classes"]))

@@ -75,8 +75,10 @@ class Reading:
                 s + ``trials[k]``.
             rounds: The first rounds of each trial.
         """
-        own = trials if self.only_trials is None else self.only_trials[trials.start : trials.stop]
-        return type(self)(self.folder, own, rounds)
+        selected = (
+            trials if self.only_trials is None else self.only_trials[trials.start : trials.stop]
+        )
+        return type(self)(self.folder, selected, rounds)
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -86,8 +88,8 @@ class Reading:
             Damaged: The file is unreadable, or a required value is missing.
         """
         values = table_of(self.folder / CONFIG, "Config")
-        if (own := self.only_trials) is not None:
-            values |= {"seed": values["seed"] + own.start, "trials": len(own)}
+        if (trials := self.only_trials) is not None:
+            values |= {"seed": values["seed"] + trials.start, "trials": len(trials)}
             values |= {"rounds": self.only_rounds}
         return values
 
@@ -99,10 +101,10 @@ class Reading:
             UsageError: A line other than the last is invalid; the error names file and line.
         """
         rows = read_rows(self.folder / METRICS)
-        if (own := self.only_trials) is None:
+        if (trials := self.only_trials) is None:
             return rows
-        rows = [row for row in rows if row.trial in own and row.round < self.only_rounds]
-        return [row.changed(trial=row.trial - own.start) for row in rows]
+        rows = [row for row in rows if row.trial in trials and row.round < self.only_rounds]
+        return [row.changed(trial=row.trial - trials.start) for row in rows]
 
     @cached_property
     def partition(self) -> dict[str, Any] | None:
@@ -169,9 +171,9 @@ class Reading:
         """Return how many of ``rounds``, by default the run's, a trial has at its end."""
         rounds = int(self.config["rounds"]) if rounds is None else rounds
         if patience := self.config.get("patience", 0):
-            own = [row for row in self.rows if row.trial == trial]
-            if is_exhausted(own, patience):
-                return min(len(own), rounds)
+            trial_rows = [row for row in self.rows if row.trial == trial]
+            if is_exhausted(trial_rows, patience):
+                return min(len(trial_rows), rounds)
         return rounds
 
     @property
@@ -213,8 +215,8 @@ class Reading:
         if self.only_trials is not None:
             return None if self.finished else Reading(self.folder).failure
         try:
-            found = read_json(self.folder / FAILURE)
-            return found if found["done"] == len(self.rows) else None
+            recorded = read_json(self.folder / FAILURE)
+            return recorded if recorded["done"] == len(self.rows) else None
         except (OSError, Damaged, LookupError, TypeError):
             return None
 
@@ -303,6 +305,6 @@ def _majority(split: Mapping[str, Any], clients: Sequence[int] | None) -> float:
 
     if "majority" in split:
         return pooled_guess(split["majority"], clients)
-    own = slice(None) if clients is None else [*clients]
-    train, test = (torch.tensor(split[f"{part}_counts"])[own] for part in ("train", "test"))
+    selected = slice(None) if clients is None else [*clients]
+    train, test = (torch.tensor(split[f"{kind}_counts"])[selected] for kind in ("train", "test"))
     return majority_correct(train, test)

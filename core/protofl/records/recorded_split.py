@@ -62,19 +62,19 @@ class RecordedSplit:
         if trial not in trials:
             known = ", ".join(map(str, trials))
             raise UsageError(f"{file} has no trial {trial}", f"it has: {known}")
-        own = trials[trial]
-        tests = np.array(own["test_counts"], dtype=np.int64)
+        fields = trials[trial]
+        tests = np.array(fields["test_counts"], dtype=np.int64)
         return cls(
-            classes=tuple(own["classes"]),
-            train_counts=np.array(own["train_counts"], dtype=np.int64),
+            classes=tuple(fields["classes"]),
+            train_counts=np.array(fields["train_counts"], dtype=np.int64),
             test_counts=tests,
-            validation_counts=np.array(own.get("validation_counts", 0 * tests), dtype=np.int64),
-            public_samples=own.get("public_samples", 0),
-            global_test_samples=own.get("global_test_samples", 0),
-            hash=own["hash"],
+            validation_counts=np.array(fields.get("validation_counts", 0 * tests), dtype=np.int64),
+            public_samples=fields.get("public_samples", 0),
+            global_test_samples=fields.get("global_test_samples", 0),
+            hash=fields["hash"],
             file=file,
             _again=again,
-            client_names=tuple(own.get("client_names") or ()),
+            client_names=tuple(fields.get("client_names") or ()),
         )
 
     def name_of(self, client: int) -> str:
@@ -115,13 +115,13 @@ class RecordedSplit:
         rows = self._made_again().public
         return None if rows is None else rows.numpy()
 
-    def _rows(self, part: str, client: int) -> np.ndarray:
+    def _rows(self, subset: str, client: int) -> np.ndarray:
         if not 0 <= client < len(self.train_counts):
             raise UsageError(
                 f"there is no client {client}", f"clients are 0 to {len(self.train_counts) - 1}"
             )
-        found = getattr(self._made_again(), part)(client)
-        rows: np.ndarray = np.zeros(0, dtype=np.int64) if found is None else found.numpy()
+        indices = getattr(self._made_again(), subset)(client)
+        rows: np.ndarray = np.zeros(0, dtype=np.int64) if indices is None else indices.numpy()
         return rows
 
     def _made_again(self) -> Split:

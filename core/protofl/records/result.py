@@ -47,8 +47,8 @@ def is_best(row: Row, rows: Sequence[Row]) -> bool:
         rows: The lines before.
     """
     chosen_on = "validation_accuracy" if "validation_accuracy" in row else "test_accuracy"
-    own, accuracy = row.trial, row[chosen_on]
-    before = [r.get(chosen_on) for r in rows if r.trial == own]
+    trial, accuracy = row.trial, row[chosen_on]
+    before = [r.get(chosen_on) for r in rows if r.trial == trial]
     return accuracy is not None and all(other is None or other < accuracy for other in before)
 
 
@@ -76,7 +76,7 @@ def recorded_accuracies(rows: Sequence[Row]) -> dict[int, dict[int, float]]:
         rows: The lines of ``metrics.jsonl``.
     """
     return {
-        row.trial: {int(client): found for client, found in row.client_accuracies.items()}
+        row.trial: {int(client): accuracy for client, accuracy in row.client_accuracies.items()}
         for row in rows
         if "client_accuracies" in row
     }
@@ -110,26 +110,28 @@ def summarise(
     """
     trials, patience = [], about.get("patience", 0)
     for trial in sorted({row.trial for row in rows}):
-        own = [r for r in rows if r.trial == trial and r.test_accuracy is not None]
-        best = max(own, key=lambda r: (r.test_accuracy, -r.round))
-        *_, last = done = [row for row in rows if row.trial == trial]
-        ended = "patience" if is_exhausted(done, patience) else "rounds"
+        evaluated = [r for r in rows if r.trial == trial and r.test_accuracy is not None]
+        best = max(evaluated, key=lambda r: (r.test_accuracy, -r.round))
+        *_, last = trial_rows = [row for row in rows if row.trial == trial]
+        ended = "patience" if is_exhausted(trial_rows, patience) else "rounds"
         trials.append(
             {
                 "trial": trial,
                 "best_test_accuracy": best.test_accuracy,
                 "best_round": best.round,
-                "final_test_accuracy": own[-1].test_accuracy,
-                "final_client_test_accuracy": own[-1].client_test_accuracy,
-                "final_test_accuracy_std": own[-1].test_accuracy_std,
+                "final_test_accuracy": evaluated[-1].test_accuracy,
+                "final_client_test_accuracy": evaluated[-1].client_test_accuracy,
+                "final_test_accuracy_std": evaluated[-1].test_accuracy_std,
                 "majority_accuracy": majority(trial),
-                **_selected(own),
-                **_unseen(own, majority),
-                **_best_and_final(own, "server", lambda r: r.extra.get("server_test_accuracy")),
-                **_best_and_final(own, "honest", lambda row: row.honest_accuracy),
-                **({"malicious": own[-1].malicious} if own[-1].malicious else {}),
-                **_final_figures(own),
-                **({"ended": ended, "rounds_done": len(done)} if patience else {}),
+                **_selected(evaluated),
+                **_unseen(evaluated, majority),
+                **_best_and_final(
+                    evaluated, "server", lambda r: r.extra.get("server_test_accuracy")
+                ),
+                **_best_and_final(evaluated, "honest", lambda row: row.honest_accuracy),
+                **({"malicious": evaluated[-1].malicious} if evaluated[-1].malicious else {}),
+                **_final_figures(evaluated),
+                **({"ended": ended, "rounds_done": len(trial_rows)} if patience else {}),
                 **({"virtual_seconds": last.virtual["elapsed"]} if last.virtual else {}),
             }
         )
@@ -173,10 +175,10 @@ def _selected(rows: list[Row]) -> dict[str, Any]:
     if not scored:
         return {}
     chosen = max(scored, key=lambda row: (row.validation_accuracy, -row.round))
-    found = (chosen[k] for k in ("test_accuracy", "client_test_accuracy", "validation_accuracy"))
+    figures = (chosen[k] for k in ("test_accuracy", "client_test_accuracy", "validation_accuracy"))
     return {
         "validation_selected_round": chosen.round,
-        **dict(zip(SELECTED, found, strict=True)),
+        **dict(zip(SELECTED, figures, strict=True)),
     }
 
 
@@ -185,9 +187,9 @@ def _unseen(rows: list[Row], majority: Callable[..., float]) -> dict[str, Any]:
     last = rows[-1]
     if "unseen" not in last:
         return {}
-    found = last.unseen_accuracy, last.fine_tuned_accuracy
+    accuracies = last.unseen_accuracy, last.fine_tuned_accuracy
     guess = majority(last.trial, last.unseen)
-    figures = zip(UNSEEN, (*found, guess), strict=True)
+    figures = zip(UNSEEN, (*accuracies, guess), strict=True)
     return {"unseen": last.unseen, **{key: value for key, value in figures if value is not None}}
 
 
@@ -201,5 +203,5 @@ def _final_figures(rows: list[Row]) -> dict[str, float]:
         {``final_NAME``: figure}.
     """
     last: Mapping[str, Any] = next((r.metrics for r in reversed(rows) if r.metrics), {})
-    found = {f"final_{name}": each.get("all") for name, each in last.items()}
-    return {key: value for key, value in found.items() if isinstance(value, float)}
+    figures = {f"final_{name}": each.get("all") for name, each in last.items()}
+    return {key: value for key, value in figures.items() if isinstance(value, float)}

@@ -116,12 +116,14 @@ class Row(Mapping[str, Any]):
         """
         if not clients:
             return self
-        found = {key: _by_name(self.line[key], clients) for key in BY_CLIENT & self.line.keys()}
+        renamed = {key: _by_name(self.line[key], clients) for key in BY_CLIENT & self.line.keys()}
         metrics = {
-            name: {**own, "clients": _by_name(own["clients"], clients)} if "clients" in own else own
-            for name, own in self.metrics.items()
+            name: {**values, "clients": _by_name(values["clients"], clients)}
+            if "clients" in values
+            else values
+            for name, values in self.metrics.items()
         }
-        return self.changed(**found, **({"metrics": metrics} if metrics else {}))
+        return self.changed(**renamed, **({"metrics": metrics} if metrics else {}))
 
     def changed(self, **figures: Any) -> Row:  # noqa: ANN401 - figures are of several types
         """Return the row with other values of some figures."""
@@ -162,8 +164,8 @@ def round_after(rows: Sequence[Row], asked: int) -> int:
         rows: Lines of a record.
         asked: Rounds of the trial of the last line.
     """
-    done = sum(row.trial == rows[-1].trial for row in rows)
-    return done + 1 if done < asked else 1
+    rounds_done = sum(row.trial == rows[-1].trial for row in rows)
+    return rounds_done + 1 if rounds_done < asked else 1
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:

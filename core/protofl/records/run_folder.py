@@ -257,8 +257,8 @@ class RunFolder:
         write_tensors(self._folder / file, *server)
         self.add(row)
         names = {client: Path(path).name for client, path in paths.items()}
-        found = self._checkpoint.sync([file, *(() if self.elsewhere else names.values())])
-        trained = {c: (name, checks[c] if checks else found[name]) for c, name in names.items()}
+        synced = self._checkpoint.sync([file, *(() if self.elsewhere else names.values())])
+        trained = {c: (name, checks[c] if checks else synced[name]) for c, name in names.items()}
         before = self.commit if self.commit and self.commit.trial == trial else Commit()
         client_files = {**before.client_files, **trained}
         table = f"clients-t{trial}-r{row.round}.jsonl"
@@ -273,7 +273,7 @@ class RunFolder:
             elsewhere=self.elsewhere,
             record=self._record.length,
             finished=False,
-            files={**last.files, file: found[file], table: check},
+            files={**last.files, file: synced[file], table: check},
             client_files=client_files,
         )
         if best:

@@ -86,19 +86,19 @@ class Index:
         Args:
             save: Store the index in the folder, unless the folder is itself a run.
         """
-        found: dict[str, tuple[Stamps, IndexEntry]] = {}
+        entries: dict[str, tuple[Stamps, IndexEntry]] = {}
         fresh = False
         for path in runs_below(self._folder):
             name, stamps = path.relative_to(self._folder).as_posix(), _stamps(path)
             old = self._kept.get(name)
             if old is None or old[0] != stamps:
                 fresh, old = True, (stamps, entry_of(path))
-            found[name] = old
-        moved = fresh or found.keys() != self._kept.keys()
+            entries[name] = old
+        moved = fresh or entries.keys() != self._kept.keys()
         if save and moved and not is_run(self._folder):
-            _write(self._folder / INDEX, found)
-        self._kept = found
-        return {self._folder / name: told for name, (_, told) in found.items()}
+            _write(self._folder / INDEX, entries)
+        self._kept = entries
+        return {self._folder / name: told for name, (_, told) in entries.items()}
 
 
 def runs_in(folder: Path) -> dict[Path, IndexEntry]:
@@ -137,15 +137,15 @@ def _progress(reading: Reading) -> dict[str, Any]:
     with suppress(OSError):
         lines = regular_file(reading.folder / METRICS).read_bytes().count(b"\n")
     if summary is not None and lines >= asked:
-        found = {key: summary["mean"].get(f"{key}_test_accuracy") for key in ("best", "final")}
-        found |= {"done": asked, "finished": True, "time": _time(reading.folder / SUMMARY)}
-        return {**found, "problem": reading.problem}
+        figures = {key: summary["mean"].get(f"{key}_test_accuracy") for key in ("best", "final")}
+        figures |= {"done": asked, "finished": True, "time": _time(reading.folder / SUMMARY)}
+        return {**figures, "problem": reading.problem}
     scored: dict[int, list[tuple[int, float]]] = {}
     for row in reading.rows:
         if (accuracy := row.test_accuracy) is not None:
             scored.setdefault(row.trial, []).append((row.round, accuracy))
-    best = [max(accuracy for _, accuracy in own) for own in scored.values()]
-    final = [max(own)[1] for own in scored.values()]
+    best = [max(accuracy for _, accuracy in scores) for scores in scored.values()]
+    final = [max(scores)[1] for scores in scored.values()]
     file = reading.folder / METRICS
     return {
         "done": len(reading.rows),
@@ -199,15 +199,15 @@ def _checked(entry: IndexEntry) -> IndexEntry:
 def _write(file: Path, runs: Mapping[str, tuple[Stamps, IndexEntry]]) -> None:
     """Store the index; several processes may do so at the same time."""
     rows = {name: [stamps, asdict(told)] for name, (stamps, told) in runs.items()}
-    part = ""
+    temporary = ""
     with suppress(OSError):
         try:
-            descriptor, part = tempfile.mkstemp(dir=file.parent, prefix=f"{INDEX}.")
+            descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=f"{INDEX}.")
             with open(descriptor, "w", encoding="utf-8") as out:
                 json.dump({"format": _FORMAT, "runs": rows}, out)
-            os.replace(part, file)
+            os.replace(temporary, file)
         except BaseException:
-            Path(part).unlink(missing_ok=True)
+            Path(temporary).unlink(missing_ok=True)
             raise
 
 
@@ -232,9 +232,11 @@ def find_runs(word: str, runs: Path) -> list[Path]:
         return result
     if asked := _IDENTITY.fullmatch(word):
         digits, seed = asked.groups()
-        own = {p: told.identity for p, told in there.items() if seed in (None, str(told.seed))}
-        if result := [path for path, identity in own.items() if identity.startswith(digits)]:
-            identities = {own[path] for path in result}
+        candidates = {
+            p: told.identity for p, told in there.items() if seed in (None, str(told.seed))
+        }
+        if result := [path for path, identity in candidates.items() if identity.startswith(digits)]:
+            identities = {candidates[path] for path in result}
             if len(identities) > 1:
                 raise UsageError(
                     f"{word}: runs of {len(identities)} identities (in {runs}) begin with it",

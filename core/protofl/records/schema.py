@@ -211,7 +211,7 @@ class _PointRun(_Form):
     @model_validator(mode="after")
     def _is_whole(self) -> _PointRun:
         figure = self.value, self.test, self.round, self.chosen_on
-        if len({part is None for part in figure}) > 1:
+        if len({entry is None for entry in figure}) > 1:
             raise ValueError("expected value, test, round and chosen_on, or none of them")
         return self
 
@@ -265,12 +265,12 @@ def check(values: Any, form: type[BaseModel], place: str) -> Any:  # noqa: ANN40
 def _found(values: Any, path: Sequence[int | str]) -> tuple[str, Any]:  # noqa: ANN401 - JSON
     """Return the key with dots, and the value, to which the location of an error leads."""
     key: list[str] = []
-    for part in path:  # names of types of a union are among the parts
-        if isinstance(values, Mapping) and part in values:
-            values = values[part]
-        elif isinstance(values, list) and isinstance(part, int) and part < len(values):
-            values = values[part]
+    for step in path:  # names of types of a union are among the steps
+        if isinstance(values, Mapping) and step in values:
+            values = values[step]
+        elif isinstance(values, list) and isinstance(step, int) and step < len(values):
+            values = values[step]
         else:
             continue
-        key.append(str(part))
+        key.append(str(step))
     return ".".join(key), values

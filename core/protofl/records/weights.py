@@ -57,12 +57,12 @@ def read_weights(
         >>> found = pf.read_weights("runs/first", "best")  # doctest: +SKIP
         >>> found.clients[0]["model/head.weight"]  # doctest: +SKIP
     """
-    folder, found = kept_round(run, which, trial, clients)
+    folder, commit = kept_round(run, which, trial, clients)
     return Weights(
-        found.trial,
-        found.round,
-        current_tensors(_tensors(folder / found.server)),
-        {c: _tensors(folder / name) for c, (name, _) in sorted(found.client_files.items())},
+        commit.trial,
+        commit.round,
+        current_tensors(_tensors(folder / commit.server)),
+        {c: _tensors(folder / name) for c, (name, _) in sorted(commit.client_files.items())},
     )
 
 
@@ -70,21 +70,21 @@ def kept_round(
     run: str | Path, which: str, trial: int, clients: Collection[int] | None
 ) -> tuple[Path, Commit]:
     """Return the folder and the files of a kept round, checked; see `read_weights`."""
-    folder, found = kept_commit(run, which, trial)
-    wanted = {c: e for c, e in found.client_files.items() if clients is None or c in clients}
-    found = replace(found, client_files=wanted)
-    require_here(folder.parent, found)
-    found.require(folder)
-    return folder, found
+    folder, commit = kept_commit(run, which, trial)
+    files = {c: e for c, e in commit.client_files.items() if clients is None or c in clients}
+    commit = replace(commit, client_files=files)
+    require_here(folder.parent, commit)
+    commit.require(folder)
+    return folder, commit
 
 
-def require_here(run: str | Path, found: Commit) -> None:
+def require_here(run: str | Path, commit: Commit) -> None:
     """Check that the clients' files of a kept round are in the run folder.
 
     Raises:
         UsageError: The backend keeps them.
     """
-    if found.client_files and found.elsewhere:
+    if commit.client_files and commit.elsewhere:
         raise UsageError(
             f"{run}: the clients' weights are not in the run folder",
             "the hosts of the run's backend keep them, on the clients' own machines",

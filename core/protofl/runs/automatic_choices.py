@@ -61,14 +61,14 @@ def choose_engine(plan: Plan, note: Callable[[str], None], fast: str = "cuda-gra
                 other = plan.choosing("engine", fast)
                 if other.choices["engine"].replays:
                     _tried(replace(other, checks_steps=True))
-                why = refusal(eager, found := _tried(other))
+                why = refusal(eager, fast_trial := _tried(other))
             except Exception as error:  # an engine may fail in any way
                 first = (str(error).strip().splitlines() or [type(error).__name__])[0]
                 why = f"{fast} fails: {first[:160]}"
     if why:
         note(f"engine eager: {why}")
         return plan.choosing("engine", "eager")
-    ratio = eager.seconds / found.seconds
+    ratio = eager.seconds / fast_trial.seconds
     note(f"engine {fast}: equal to eager in the first steps, {ratio:.1f} times as fast")
     return other
 

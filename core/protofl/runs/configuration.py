@@ -51,7 +51,7 @@ def config_of(plan: Plan, *, tried: bool = False, notes: Sequence[str] = ()) -> 
             "samples": len(plan.data.y),
             "shape": list(plan.data.x.shape[1:]),
             "classes": plan.data.num_classes,
-            **({"public": own.digest} if (own := plan.public_data) else {}),
+            **({"public": public_data.digest} if (public_data := plan.public_data) else {}),
         },
         "layout": {
             a.name: {"channels_last": a.channels_last, "eval_batch": a.eval_batch}
@@ -137,8 +137,8 @@ def check_same_files(recorded: Mapping[str, Any], plan: Plan) -> None:
     """
     was, now = recorded.get("files", {}), file_digests(plan)
     for option in (option for option in was if was[option] != now.get(option)):
-        given = getattr(plan.settings, option, None)
-        name = f"--{option} {given}" if given else f"the file of --set {option}"
+        path = getattr(plan.settings, option, None)
+        name = f"--{option} {path}" if path else f"the file of --set {option}"
         raise UsageError(
             f"{name} is not the file with which the run began",
             do="restore it, or start a new run",

@@ -64,8 +64,8 @@ class Exported:
     @torch.no_grad()
     def scores(self, x: Tensor) -> Tensor:
         """Return class scores [N, C] of samples [N, …] from `samples_in`."""
-        found = [self.program(batch) for batch in torch.split(x, BATCH)]
-        return torch.cat(found) if found else torch.empty(0, len(self.classes))
+        batch_scores = [self.program(batch) for batch in torch.split(x, BATCH)]
+        return torch.cat(batch_scores) if batch_scores else torch.empty(0, len(self.classes))
 
     def samples_in(self, path: Path) -> Tensor:
         """Read raw samples [N, …].
@@ -84,8 +84,8 @@ class Exported:
             raise UsageError(
                 f"{path} can't be read: {error}", "samples are images, .txt, .npy or .npz files"
             ) from error
-        given = array, self.sample, self.dtype, self.preparation
-        return raw_samples(*given, f"{path}: samples")
+        arguments = array, self.sample, self.dtype, self.preparation
+        return raw_samples(*arguments, f"{path}: samples")
 
     def _content(self, path: Path) -> np.ndarray:
         if path.suffix in (".npy", ".npz"):

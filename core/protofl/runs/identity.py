@@ -60,15 +60,15 @@ def file_digests(plan: Plan) -> dict[str, str]:
                     {option: path} if path.is_file() else {f"{option}/{f.name}": f for f in inside}
                 )
                 files |= {key: (f"--set {option}={path}", file) for key, file in read.items()}
-    found = {}
+    digests = {}
     for option, (shown, path) in files.items():
         try:
-            found[option] = sha256_of(path)
+            digests[option] = sha256_of(path)
         except OSError as error:
             raise UsageError(
                 f"{shown} can't be read: {error.strerror}", do="give the path of its file"
             ) from None
-    return found | plan.initial_digest
+    return digests | plan.initial_digest
 
 
 _OF_A_MODEL = (".safetensors", ".json", ".txt")
@@ -109,16 +109,16 @@ class Used(NamedTuple):
 def defaults_of(plan: Plan) -> dict[str, dict[str, Any]]:
     """Return the defaults of the options of a run's plugins, and of its schedule."""
     parts = parts_of(plan.composition, plan.choices)
-    found = {owner: _defaults_beside(part.config) for owner, part in parts.items()}
-    return found | training_options({**vars(plan.settings), "options": {}})
+    defaults = {owner: _defaults_beside(choice.config) for owner, choice in parts.items()}
+    return defaults | training_options({**vars(plan.settings), "options": {}})
 
 
 def _defaults_beside(config: Config) -> dict[str, Any]:
     """Return the options with defaults for all but the variant and required options."""
     kind = type(config)
-    given = {n for n, field in kind.model_fields.items() if field.is_required() or n == "variant"}
+    fixed = {n for n, field in kind.model_fields.items() if field.is_required() or n == "variant"}
     try:
-        usual = kind.model_validate({name: getattr(config, name) for name in given})
+        usual = kind.model_validate({name: getattr(config, name) for name in fixed})
     except ValidationError:  # some that have no default by themselves have none together
         return {}
     result = usual.model_dump(mode="json", by_alias=True)
@@ -144,8 +144,10 @@ def used_in(config: Mapping[str, Any], defaults: Defaults) -> Used:
     elsewhere |= {*config.get("metrics", ())}
     of_plugins: dict[str, dict[str, Any]] = {}
     for owner, values in without_removed(config.get("options", {})).items():
-        own = defaults.get(owner, {})
-        kept = {k: v for k, v in values.items() if k not in own or own[k] != v}
+        owner_defaults = defaults.get(owner, {})
+        kept = {
+            k: v for k, v in values.items() if k not in owner_defaults or owner_defaults[k] != v
+        }
         kept = {k: v for k, v in kept.items() if f"{owner}.{k}" not in config.get("files", {})}
         if kept and owner not in elsewhere:
             of_plugins[owner] = kept
@@ -163,15 +165,15 @@ def not_recorded(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """
     result, whole = list[str](), set[str]()
     for option in RECORDING:
-        wanted, there, flag = now.get(option), was.get(option), flag_of(option)
-        if isinstance(wanted, list):
-            missing = [name for name in wanted if name not in (there or [])]
+        asked, there, flag = now.get(option), was.get(option), flag_of(option)
+        if isinstance(asked, list):
+            missing = [name for name in asked if name not in (there or [])]
             result += [f"it was made without {flag} {','.join(missing)}"] if missing else []
-            whole |= {option} if wanted and not missing else set()
-        elif isinstance(wanted, bool):
-            result += [f"it was made without {flag}"] if wanted and not there else []
+            whole |= {option} if asked and not missing else set()
+        elif isinstance(asked, bool):
+            result += [f"it was made without {flag}"] if asked and not there else []
         elif option.partition("_")[0] in whole:  # how something is recorded
-            result += _lines("--", {option: there}, {option: wanted})
+            result += _lines("--", {option: there}, {option: asked})
     for metric in now.get("metrics") or []:
         if was.get("options", {}).get(metric, {}) != now.get("options", {}).get(metric, {}):
             result.append(f"it was made with another --set {metric}.…")
@@ -245,23 +247,23 @@ def differences(
         or may change last digits.
     """
     old, new = used_in(was, defaults), used_in(now, defaults)
-    found = _lines("--", old.options, new.options)
+    lines = _lines("--", old.options, new.options)
     for owner in sorted(old.of_plugins.keys() | new.of_plugins.keys()):
         before, after = (used.of_plugins.get(owner, {}) for used in (old, new))
-        found += _lines(f"--set {owner}.", before, after)
+        lines += _lines(f"--set {owner}.", before, after)
     for file in sorted(old.files.keys() | new.files.keys()):
         if old.files.get(file) != new.files.get(file):
             of_plugin = "." in file.partition("/")[0]
             flag = f"--set {file}" if of_plugin else f"--{file.replace('_', '-')}"
-            found.append(f"{_DATA.get(file, f'the file of {flag}')} is another")
+            lines.append(f"{_DATA.get(file, f'the file of {flag}')} is another")
     for which in sorted(old.plugins.keys() & new.plugins.keys()):
         one, other = (" ".join(used.plugins[which]) for used in (old, new))
-        found += [f"{' '.join(which)} was {one} and is {other}"] if one != other else []
+        lines += [f"{' '.join(which)} was {one} and is {other}"] if one != other else []
     changed, notes = _codes(was, now)
     then, here = ({"device": c.get("device"), **recorded_facts(c)} for c in (was, now))
     others = sorted(name for name in then.keys() & here.keys() if then[name] != here[name])
     notes += [f"{name} was {then[name]} and is {here[name]}" for name in others]
-    return found + changed, notes
+    return lines + changed, notes
 
 
 _DATA = {"digest": "the data set", "public": "the public data set"}

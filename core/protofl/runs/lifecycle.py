@@ -161,8 +161,10 @@ class _Lifecycle:
                 if observes(plan):
                     from protofl.federation.observer import Observer
 
-                    done = {(row.trial, row.round) for row in self.folder.rows}
-                    federation.observer = Observer(plan, self.folder.path, done, self._note)
+                    recorded_rounds = {(row.trial, row.round) for row in self.folder.rows}
+                    federation.observer = Observer(
+                        plan, self.folder.path, recorded_rounds, self._note
+                    )
                 if "flops" in plan.settings.measure:
                     from protofl.runs.dry_run.short_rounds import count_flops
 
@@ -268,14 +270,14 @@ class _Lifecycle:
         """Yield each unfinished trial and the round at which it continues."""
         settings = self.plan.settings
         for trial in range(settings.trials):
-            done = [row for row in self.folder.rows if row.trial == trial]
-            if len(done) < settings.rounds and not is_exhausted(done, settings.patience):
-                yield trial, len(done)
+            rows = [row for row in self.folder.rows if row.trial == trial]
+            if len(rows) < settings.rounds and not is_exhausted(rows, settings.patience):
+                yield trial, len(rows)
 
     def _trial(self, federation: Federation, first: int) -> None:
         settings = self.plan.settings
         trained: set[int] = set()
-        done = [row for row in self.folder.rows if row.trial == federation.trial]
+        rows = [row for row in self.folder.rows if row.trial == federation.trial]
         engine = {"engine": settings.engine}
         other = {} if engine.items() <= self.folder.config().items() else engine
         for number in range(first, settings.rounds):
@@ -285,8 +287,8 @@ class _Lifecycle:
                 row, clients = federation.round(number)
                 row = row.changed(**other)
                 trained |= {*clients}
-                done.append(row)
-                ended = is_exhausted(done, settings.patience)
+                rows.append(row)
+                ended = is_exhausted(rows, settings.patience)
                 last |= ended
                 every, best = settings.checkpoint_every, settings.keep == "best"
                 best = best and is_best(row, self.folder.rows)
@@ -326,8 +328,8 @@ class _Lifecycle:
         summary = summarise(self.folder.rows, plan.majority_accuracy, about)
         self.folder.finish(summary)
         (self.folder.path / SESSION).unlink(missing_ok=True)  # where it ran is not its result
-        found = self.profile.summary()
+        profile = self.profile.summary()
         accuracies = recorded_accuracies(self.folder.rows) | self.accuracies
-        result = Result(self.folder.rows, summary, accuracies, self.folder.path, found)
+        result = Result(self.folder.rows, summary, accuracies, self.folder.path, profile)
         self.progress(events.Finished(result, self.plan))
         return result

@@ -127,9 +127,11 @@ def evaluate(
     figures = figures_of(metrics, counts)
     for row in rows:
         row["accuracy"] = row["correct"] / row["samples"]
-        own = str(row["client"])
+        client_key = str(row["client"])
         row |= {
-            name: each["clients"].get(own) for name, each in figures.items() if "clients" in each
+            name: each["clients"].get(client_key)
+            for name, each in figures.items()
+            if "clients" in each
         }
     each = np.array([row["accuracy"] for row in rows])
     overall: dict[str, Any] = {key: sum(row[key] for row in rows) for key in ("samples", "correct")}
@@ -200,27 +202,27 @@ def _of_data_set(run: OpenedRun, text: str, name: str) -> NewData:
     sample = plan.data.sample
     options = used.dump() if used.name == name else {}
     fields = getattr(plan.registry.load("dataset", name), "Config", None)
-    own = {*getattr(fields, "model_fields", ())}
-    wanted = {**options_like(sample), "standardise": False}
+    option_names = {*getattr(fields, "model_fields", ())}
+    run_options = {**options_like(sample), "standardise": False}
     if sample.kind == "image":
-        wanted["side"] = sample.shape[1]
+        run_options["side"] = sample.shape[1]
         if run.preparation and (files := run.preparation.images):
-            wanted |= asdict(files)
-    options |= {key: value for key, value in wanted.items() if key in own}
+            run_options |= asdict(files)
+    options |= {key: value for key, value in run_options.items() if key in option_names}
     choice: Choice = choose(plan.registry, "dataset", text, options)
     data = load_data(choice, plan.settings.data_dir, lambda line: None)
     if data.sample != sample or data.x.dtype != plan.data.x.dtype:
         has, needs = (f"{d.sample}, {str(d.x.dtype)[6:]}" for d in (data, plan.data))
         raise UsageError(f"{text} holds {has}", f"the data of {run.reading.folder} are {needs}")
     prepared = _is_prepared(data, run, text)
-    rows, part = torch.arange(len(data.y)), "all samples"
+    rows, selection = torch.arange(len(data.y)), "all samples"
     if data.num_train < len(data.y):
-        rows, part = rows[data.num_train :], "the test part"
+        rows, selection = rows[data.num_train :], "the test part"
     y = _classes(data.y.numpy(), data.classes, plan.data.classes, text)[rows]
     columns = {key: values[rows.numpy()] for key, values in data.columns.items()}
     owners, notes = _owners(run, columns, text)
     notes = (*filter(None, [data.note]), *notes)
-    return NewData(data.x[rows], y, f"{part} of {text}", prepared, owners, notes)
+    return NewData(data.x[rows], y, f"{selection} of {text}", prepared, owners, notes)
 
 
 def _is_prepared(data: Dataset, run: OpenedRun, text: str) -> bool:
@@ -229,15 +231,19 @@ def _is_prepared(data: Dataset, run: OpenedRun, text: str) -> bool:
     Raises:
         UsageError: They are prepared in another way.
     """
-    own, recorded = data.preparation, run.preparation
-    if own is not None and own.scaling is None:
+    preparation, recorded = data.preparation, run.preparation
+    if preparation is not None and preparation.scaling is None:
         theirs = recorded or Preparation()
-        if own.words in (None, theirs.words) and own.images in (None, theirs.images):
+        if preparation.words in (None, theirs.words) and preparation.images in (
+            None,
+            theirs.images,
+        ):
             return False
-    if own is None or own != recorded:
+    if preparation is None or preparation != recorded:
         raise UsageError(
             f"{text} is prepared in another way than the data of {run.reading.folder}",
-            f"its preparation: {own or 'not known'}; that of the run: {recorded or 'not known'}",
+            f"its preparation: {preparation or 'not known'}; "
+            f"that of the run: {recorded or 'not known'}",
             "give raw samples as an .npz file with x and y",
         )
     return True
@@ -267,10 +273,10 @@ def _classes(
         places = [int(name) if int(name) < len(classes) else -1 for name in names]
     else:
         places = [classes.index(name) if name in classes else -1 for name in names]
-    found = np.array(places, np.int64)[labels]
-    if (found < 0).any():
-        raise unknown(f"class in {source}:", names[int(labels[found.argmin()])], classes)
-    return torch.from_numpy(found)
+    class_numbers = np.array(places, np.int64)[labels]
+    if (class_numbers < 0).any():
+        raise unknown(f"class in {source}:", names[int(labels[class_numbers.argmin()])], classes)
+    return torch.from_numpy(class_numbers)
 
 
 def _owners(
@@ -290,11 +296,11 @@ def _owners(
         name = "client"
     else:
         return None, ()
-    given = as_column(columns[name])
-    if len(values) != clients or given.dtype.kind != values.dtype.kind:
+    column = as_column(columns[name])
+    if len(values) != clients or column.dtype.kind != values.dtype.kind:
         return None, ()
-    places = np.searchsorted(values, given).clip(max=len(values) - 1)
-    owners = np.where(values[places] == given, places, -1)
+    places = np.searchsorted(values, column).clip(max=len(values) - 1)
+    owners = np.where(values[places] == column, places, -1)
     notes = [f"each client is evaluated on its own samples, by the column {name}"]
     if (strange := int((owners < 0).sum())) and strange < len(owners):
         notes.append(f"{strange:,} samples of {source} are of none of the run's clients")

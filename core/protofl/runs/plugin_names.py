@@ -63,9 +63,9 @@ class ClassNames:
 
     def into(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return options with these classes, and without what they replace."""
-        found = {key: value for key, value in options.items() if key not in ("classes", "block")}
-        found |= {"classes": self.classes} if self.classes else {}
-        return found | ({"block": self.block} if self.block else {})
+        merged = {key: value for key, value in options.items() if key not in ("classes", "block")}
+        merged |= {"classes": self.classes} if self.classes else {}
+        return merged | ({"block": self.block} if self.block else {})
 
     def of_text(self, kind: str, text: Any) -> Any:  # noqa: ANN401 - whatever a user writes
         """Return the name of ``FILE.py:CLASS`` or ``MODULE:CLASS``; anything else unchanged."""
@@ -113,11 +113,11 @@ class ClassNames:
 
 def _place(kind: str, text: str) -> tuple[str, str]:
     """Return the place of a class in a text, and its argument; empty where it names none."""
-    found = _FILE.fullmatch(text) or _MODULE.fullmatch(text)
-    if found is None:
+    match = _FILE.fullmatch(text) or _MODULE.fullmatch(text)
+    if match is None:
         return "", ""
-    place, name, argument = found.groups()
-    if place.endswith(".py") and found.re is _FILE:
+    place, name, argument = match.groups()
+    if place.endswith(".py") and match.re is _FILE:
         return f"{expand_user(place).resolve()}:{name}", argument
     if "." not in place and kind not in ("method", "payload-transform"):
         return "", ""  # NAME:ARGUMENT
@@ -135,11 +135,11 @@ def places_in(typed: Mapping[str, Any]) -> dict[str, list[str]]:
 
     with_names(typed, collect)
     for option in ("class", "classes"):
-        given = typed.get(option)
-        if isinstance(given, Mapping):
-            for label, place in given.items():
+        classes = typed.get(option)
+        if isinstance(classes, Mapping):
+            for label, place in classes.items():
                 collect(f"{option}.{label}", "method", str(place))
-        for item in [] if isinstance(given, Mapping) else _list(given):
+        for item in [] if isinstance(classes, Mapping) else _list(classes):
             collect(option, "method", _of_kind(item)[1])
     return result
 
@@ -157,8 +157,8 @@ def with_names(typed: Mapping[str, Any], name: Callable[[str, str, Any], Any]) -
             options[option] = name(option, kind, options[option])
     for option, kind in _LISTS.items():
         if option in options:
-            given = options[option]
-            items = given.split(",") if isinstance(given, str) else _list(given)
+            listed = options[option]
+            items = listed.split(",") if isinstance(listed, str) else _list(listed)
             options[option] = [name(option, kind, item) for item in items]
     if isinstance(use := options.get("use"), Mapping):
         options["use"] = {hook: name("use", "method", value) for hook, value in use.items()}
@@ -222,9 +222,9 @@ def name_plugins(
     return names.into(named), names.notes
 
 
-def _register(names: ClassNames, given: Any) -> None:  # noqa: ANN401 - whatever a user writes
+def _register(names: ClassNames, entry: Any) -> None:  # noqa: ANN401 - whatever a user writes
     """Give a name to a class of ``--class``, ``[KIND/]PLACE``, which options may name."""
-    kind, place = _of_kind(given)
+    kind, place = _of_kind(entry)
     name = place
     if match := _FILE.fullmatch(place) or _MODULE.fullmatch(place):
         name = names.of_text(kind or kind_of(load(f"{match[1]}:{match[2]}")), place)
@@ -234,14 +234,14 @@ def _register(names: ClassNames, given: Any) -> None:  # noqa: ANN401 - whatever
         )
 
 
-def _of_kind(given: Any) -> tuple[str, str]:  # noqa: ANN401 - whatever a user writes
+def _of_kind(entry: Any) -> tuple[str, str]:  # noqa: ANN401 - whatever a user writes
     """Return kind and place of ``[KIND/]PLACE``; an empty kind where none stands."""
-    kind, slash, rest = str(given).partition("/")
-    return (kind, rest) if slash and kind in KINDS else ("", str(given))
+    kind, slash, rest = str(entry).partition("/")
+    return (kind, rest) if slash and kind in KINDS else ("", str(entry))
 
 
-def _list(given: Any) -> list[Any]:  # noqa: ANN401 - whatever a user writes
-    return list(given) if isinstance(given, (list, tuple)) else [given]
+def _list(value: Any) -> list[Any]:  # noqa: ANN401 - whatever a user writes
+    return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 def marked_hooks(plugin: type) -> dict[str, dict[str, Any]]:
@@ -258,8 +258,8 @@ def installed_name(kind: str, plugin: type) -> str:
 
 def plain_name(plugin: type) -> str:
     """Return the plugin name of a class: ``PrototypeMean`` as ``prototype-mean``."""
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", plugin.__name__)
-    return words.lower().strip("_-")
+    hyphenated = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", plugin.__name__)
+    return hyphenated.lower().strip("_-")
 
 
 def kind_of(plugin: type) -> str:

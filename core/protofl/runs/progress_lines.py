@@ -137,14 +137,14 @@ def round_line(row: Row, settings: Settings, *, better: bool) -> str:
 
 
 def _ended(event: events.Finished) -> str:
-    found, settings = event.result.summary, event.plan.settings
-    mean = found["mean"] if settings.trials > 1 else found
+    summary, settings = event.result.summary, event.plan.settings
+    mean = summary["mean"] if settings.trials > 1 else summary
     over = f", mean of {settings.trials} trials" if settings.trials > 1 else ""
-    key, words = "validation_selected_test_accuracy", "chosen on validation samples"
+    key, label = "validation_selected_test_accuracy", "chosen on validation samples"
     if key not in mean:
-        key, words = "best_test_accuracy", "best on test samples"
+        key, label = "best_test_accuracy", "best on test samples"
     return (
-        f"{words}: {mean[key]:.2%}{over} "
+        f"{label}: {mean[key]:.2%}{over} "
         f"(majority guess {mean['majority_accuracy']:.2%}); run folder: {event.result.folder}"
     )
 

@@ -156,12 +156,12 @@ class Session:
         """
         if not self._open:
             raise UsageError("the session is closed", do="begin another one: protofl.Session()")
-        given = {"method": method} if method is not None else {}
-        options = {**self._options, **given, **options}
-        own = {name: options.pop(name) for name in _PLACES if name in options}
+        method_option = {"method": method} if method is not None else {}
+        options = {**self._options, **method_option, **options}
+        places = {name: options.pop(name) for name in _PLACES if name in options}
         progress = options.pop("progress", True)
         try:
-            return run_named(options, progress=progress, idle=self._idle, **own)
+            return run_named(options, progress=progress, idle=self._idle, **places)
         except BaseException:
             self._idle.close()  # a host may be in the middle of something
             raise

@@ -69,10 +69,10 @@ def lacking(distribution: str) -> list[str]:
     except importlib.metadata.PackageNotFoundError:
         return []
     for text in requirements:
-        wanted, _, marker = text.partition(";")
-        name = re.split(r"[\s<>=!~\[(]", wanted.strip())[0]
+        requirement, _, marker = text.partition(";")
+        name = re.split(r"[\s<>=!~\[(]", requirement.strip())[0]
         if "extra" not in marker and not any(importlib.metadata.distributions(name=name)):
-            result.append(wanted.strip())
+            result.append(requirement.strip())
     return result
 
 
@@ -152,8 +152,8 @@ def recipe_of(text: str) -> type[Recipe]:
     if not options.get("method"):
         raise UsageError("it names no method")
     about = str(values.get("description") or describe(options))
-    found = {"__doc__": about, "values": options, "needs": needs, "text": text}
-    return type("Recipe", (Recipe,), found)
+    attributes = {"__doc__": about, "values": options, "needs": needs, "text": text}
+    return type("Recipe", (Recipe,), attributes)
 
 
 def with_recipe(options: dict[str, Any], registry: Registry | None = None) -> dict[str, Any]:
@@ -191,12 +191,12 @@ def with_recipe(options: dict[str, Any], registry: Registry | None = None) -> di
 def of_method(options: dict[str, Any]) -> dict[str, Any]:
     """Return options in which plugin options under the recipe's name belong to its method."""
     recipe = options.get("recipe", {}).get("name")
-    given = options.get("options", {})
-    if recipe not in given:
+    plugin_options = options.get("options", {})
+    if recipe not in plugin_options:
         return options
-    others = {name: values for name, values in given.items() if name != recipe}
-    own = {str(options["method"]): given[recipe]}
-    return options | {"options": merge_nested(others, own)}
+    others = {name: values for name, values in plugin_options.items() if name != recipe}
+    method_options = {str(options["method"]): plugin_options[recipe]}
+    return options | {"options": merge_nested(others, method_options)}
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def write_recipe(path: Path, options: Mapping[str, Any]) -> None:
 
 
 def typed_in(
-    settings: Settings, parts: Mapping[str, Choice], given: Mapping[str, Any]
+    settings: Settings, parts: Mapping[str, Choice], typed: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the options that were given to a run, as a recipe has them.
 
@@ -226,38 +226,38 @@ def typed_in(
     Args:
         settings: The run's settings.
         parts: The run's plugins by the words under which their options stand in ``--set``.
-        given: The options that were given.
+        typed: The options that were given.
     """
-    found = settings.options
-    configs = {name: type(part.config) for name, part in parts.items()}
+    plugin_options = settings.options
+    configs = {name: type(choice.config) for name, choice in parts.items()}
     dropped = [name for name, option in OPTIONS.items() if not option.recipe]
     unnamed = {
         name for option in SEVERAL if option in dropped for name in getattr(settings, option)
     }
     unnamed |= CHOOSING.keys() & dropped
     options = {
-        name: {key: found.get(name, {}).get(key, value) for key, value in values.items()}
-        for name, values in without_consents(given.get("options", {}), configs).items()
+        name: {key: plugin_options.get(name, {}).get(key, value) for key, value in values.items()}
+        for name, values in without_consents(typed.get("options", {}), configs).items()
         if name not in unnamed
     }
     kinds = {OPTIONS[name].chooses for name in dropped}
     classes = {
         k: place for k, place in settings.classes.items() if k.partition("/")[0] not in kinds
     }
-    return {**given, "options": options, "classes": classes}
+    return {**typed, "options": options, "classes": classes}
 
 
 def written(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options as a file has them: ``set``, ``with``, ``local_loss=METHOD.TERM``."""
-    found = {key: options[key] for key in ("method", *options) if key in OPTIONS}
-    found = {k: v for k, v in found.items() if OPTIONS[k].recipe and v not in (None, [], {})}
-    use, options_ = found.pop("use", {}), found.pop("options", {})
-    if "transforms" in found:
-        found["with"] = found.pop("transforms")
+    table = {key: options[key] for key in ("method", *options) if key in OPTIONS}
+    table = {k: v for k, v in table.items() if OPTIONS[k].recipe and v not in (None, [], {})}
+    use, options_ = table.pop("use", {}), table.pop("options", {})
+    if "transforms" in table:
+        table["with"] = table.pop("transforms")
     if use:
-        found["use"] = dict(use)
+        table["use"] = dict(use)
     set_ = {f"{name}.{key}": v for name, values in options_.items() for key, v in values.items()}
-    return as_typed(found) | ({"set": set_} if set_ else {})
+    return as_typed(table) | ({"set": set_} if set_ else {})
 
 
 def describe(options: Mapping[str, Any]) -> str:

@@ -59,9 +59,9 @@ class Run(Reading):
     """A recorded run in ``folder``; ``only_trials`` and ``only_rounds`` select rows (`Reading`)."""
 
     def __repr__(self) -> str:
-        done, asked = self.rounds_done, self.asked
+        rounds_done, asked = self.rounds_done, self.asked
         about = f"{self.name}, {self.config['models']}, {self.config['dataset']}"
-        return f"<Run {self.folder}: {about}, {done} of {asked} rounds>"
+        return f"<Run {self.folder}: {about}, {rounds_done} of {asked} rounds>"
 
     @cached_property
     def settings(self) -> Settings:
@@ -96,8 +96,8 @@ class Run(Reading):
     @cached_property
     def client_names(self) -> tuple[str, ...]:
         """The names that the data give the clients; empty if they give none, or others by trial."""
-        found = {self.split(trial).client_names for trial in self.trials if self.has_split}
-        return found.pop() if len(found) == 1 else ()
+        distinct_names = {self.split(trial).client_names for trial in self.trials if self.has_split}
+        return distinct_names.pop() if len(distinct_names) == 1 else ()
 
     def frame(self) -> pd.DataFrame:
         """Return the columns as a pandas frame.
@@ -134,9 +134,9 @@ class Run(Reading):
             trial: The trial.
             evaluated: Skip rounds without an evaluation (``--eval-every``).
         """
-        own = [row for row in self.rows if row.trial == trial]
-        own = [row for row in own if not evaluated or row.test_accuracy is not None]
-        return sorted(own, key=lambda row: row.round)
+        rows = [row for row in self.rows if row.trial == trial]
+        rows = [row for row in rows if not evaluated or row.test_accuracy is not None]
+        return sorted(rows, key=lambda row: row.round)
 
     @property
     def accuracies(self) -> dict[int, dict[int, float]]:
@@ -193,8 +193,8 @@ class Run(Reading):
         from protofl.system.options.table import portable
 
         check_recorded(self.config, str(self.folder / "config.json"))
-        given = portable(options_in(self.config)) | {"device": "cpu"}
-        plan = Plan.make(given, report=lambda line: None, recorded=True)
+        options = portable(options_in(self.config)) | {"device": "cpu"}
+        plan = Plan.make(options, report=lambda line: None, recorded=True)
         recorded = self.config.get("data", {}).get("digest")
         if recorded and recorded != plan.data.digest:
             raise UsageError(

@@ -189,14 +189,14 @@ def _below(
         "" if sources else name
     )  # a recorded run names who set an option, unless it is a default
     set_by = {**dict.fromkeys(options, default), **sources} if sources or name else {}
-    found = Request(options, out, set_by=set_by, quiet=quiet, home=home, recorded=recorded)
-    return found, needs if name else {}
+    request = Request(options, out, set_by=set_by, quiet=quiet, home=home, recorded=recorded)
+    return request, needs if name else {}
 
 
 def sources_in(recorded: Mapping[str, Any]) -> dict[str, str]:
     """Return {option: who set it} of a ``config.json``; empty in those of version 0.1.0."""
-    found = recorded.get("set_by")
-    return {k: str(who) for k, who in found.items()} if isinstance(found, dict) else {}
+    set_by = recorded.get("set_by")
+    return {k: str(who) for k, who in set_by.items()} if isinstance(set_by, dict) else {}
 
 
 def _check_is_no_file(method: object) -> None:

@@ -110,8 +110,8 @@ class RequestedRun:
 
     def candidates(self, runs: Path) -> list[Run]:
         """Return the runs that are this run, with any trials and rounds; the longest first."""
-        found = [load_run(p) for p, told in runs_in(runs).items() if self._may_be(p, told)]
-        return sorted(filter(self._is_same, found), key=lambda run: -run.rounds_done)
+        loaded = [load_run(p) for p, told in runs_in(runs).items() if self._may_be(p, told)]
+        return sorted(filter(self._is_same, loaded), key=lambda run: -run.rounds_done)
 
     def _may_be(self, folder: Path, told: IndexEntry) -> bool:
         """Return True if an index entry may be of this run; report why a damaged one is not."""
@@ -121,8 +121,8 @@ class RequestedRun:
             return False
         if told.identity:
             return told.identity in self._identities
-        own = (self.config["method"], self.config["models"], self.config["data"]["digest"])
-        return own == (told.method, told.models, told.digest)
+        requested = (self.config["method"], self.config["models"], self.config["data"]["digest"])
+        return requested == (told.method, told.models, told.digest)
 
     def _is_same(self, run: Run) -> bool:
         """Return True if a run is this run; report why one of the same identity is not."""
@@ -232,21 +232,25 @@ class RequestedRun:
 
     def _continuation(self, run: Run, **extent: int) -> Request:
         """Return the request that resumes a run, with other numbers of rounds and trials."""
-        given, settings = self.request.options, self.plan.settings
+        requested, settings = self.request.options, self.plan.settings
         its_own = {*RECORDING, "keep"}
-        options = {key: given[key] for key in RESUMABLE - its_own if key in given}
+        options = {key: requested[key] for key in RESUMABLE - its_own if key in requested}
         of_trackers = {k: v for k, v in settings.options.items() if k in settings.track}
-        own = {**self._consents, **of_trackers}
-        options |= {**extent, "options": own}
-        return Request(options, out=run.folder, resume=True, said=own, extra=self.request.extra)
+        plugin_options = {**self._consents, **of_trackers}
+        options |= {**extent, "options": plugin_options}
+        return Request(
+            options, out=run.folder, resume=True, said=plugin_options, extra=self.request.extra
+        )
 
     @property
     def _consents(self) -> dict[str, dict[str, Any]]:
         """Consents that the user gave; a continued run needs them again."""
         parts, said = parts_of(self.plan.composition, self.plan.choices), self.request.said
-        own = {name: consents(type(parts[name].config)) for name in said if name in parts}
-        found = {n: {k: v for k, v in said[n].items() if k in names} for n, names in own.items()}
-        return {name: values for name, values in found.items() if values}
+        consent_keys = {name: consents(type(parts[name].config)) for name in said if name in parts}
+        given_consents = {
+            n: {k: v for k, v in said[n].items() if k in names} for n, names in consent_keys.items()
+        }
+        return {name: values for name, values in given_consents.items() if values}
 
     def begun(self, runs: Path, idle: Idle | None) -> Run:
         """Train the run in a new folder."""

@@ -62,14 +62,16 @@ def continued(
     recorded = current_options(folder.config(), quiet=True)
     folder.count_all(recorded)
     check_recorded(recorded, str(folder.path / "config.json"))
-    given = _recorded_backend(folder.path, request.options, note) | folder.engine | request.options
-    options = resumed_options(recorded, given, note)
+    requested = (
+        _recorded_backend(folder.path, request.options, note) | folder.engine | request.options
+    )
+    options = resumed_options(recorded, requested, note)
     changes: dict[str, Any] = {"options": options, "set_by": sources_in(recorded)}
     return folder, replace(request, **changes, home=folder.path, recorded=True)
 
 
 def _recorded_backend(
-    folder: Path, given: Mapping[str, Any], note: Callable[[str], None]
+    folder: Path, requested: Mapping[str, Any], note: Callable[[str], None]
 ) -> dict[str, str]:
     """Return the backend with which an interrupted run began, as an option.
 
@@ -78,10 +80,10 @@ def _recorded_backend(
 
     Args:
         folder: The run folder.
-        given: The given options.
+        requested: The options of the request.
         note: Takes lines for the user.
     """
-    if {"backend", "workers"} & {key for key, value in given.items() if value is not None}:
+    if {"backend", "workers"} & {key for key, value in requested.items() if value is not None}:
         return {}
     try:
         name = str(read_json(folder / SESSION).get("backend", ""))
@@ -94,13 +96,13 @@ def _recorded_backend(
 
 
 def resumed_options(
-    recorded: dict[str, Any], given: dict[str, Any], note: Callable[[str], None]
+    recorded: dict[str, Any], requested: dict[str, Any], note: Callable[[str], None]
 ) -> dict[str, Any]:
     """Return the options of a resumed run: the recorded ones, and given ones that may differ.
 
     Args:
         recorded: The content of ``config.json``.
-        given: The given options.
+        requested: The options of the request.
         note: Takes lines for the user.
 
     Raises:
@@ -109,19 +111,19 @@ def resumed_options(
     values, usual = options_in(recorded), default_values()
     if not is_data_folder(data_dir := values.get("data_dir", "")):
         values.pop("data_dir", None)  # a record may not say where to write
-        if data_dir and given.get("data_dir") is None:
+        if data_dir and requested.get("data_dir") is None:
             note(
                 f"the run used the data folder {data_dir}; it uses {default_data_dir()} now "
                 f"(--data-dir {data_dir} uses the first one again)"
             )
-    if (engine := given.get("engine")) == "eager" != values.get("engine", engine):
+    if (engine := requested.get("engine")) == "eager" != values.get("engine", engine):
         note(
             f"engine {values['engine']} until here, and eager from here on: last digits may differ"
         )
-        own = {k: v for k, v in values["options"].items() if k != "engine"}
-        values |= {"engine": engine, "options": own}
+        plugin_options = {k: v for k, v in values["options"].items() if k != "engine"}
+        values |= {"engine": engine, "options": plugin_options}
     may_differ = RESUMABLE - (UNRECORDED & values.keys()) | {"options", *EXTENDED}
-    for key, value in given.items():
+    for key, value in requested.items():
         if key in may_differ or key not in values:
             continue
         if value == "auto" and usual.get(key) == "auto":
@@ -134,15 +136,17 @@ def resumed_options(
                 f"{flag_of(key)} {value} differs from the run's {values[key]}",
                 do="leave it out, or start a new run in another folder",
             )
-    options, was = given.get("options", {}), set(values.get("metrics", ()))
-    now = set(read_names(given.get("metrics", [*was])))
-    told = set(read_names(given.get("track", [])))
+    options, was = requested.get("options", {}), set(values.get("metrics", ()))
+    now = set(read_names(requested.get("metrics", [*was])))
+    told = set(read_names(requested.get("track", [])))
     check_unchanged(values["options"], options, RESUMABLE | was | now | told)
     values["options"] = {k: v for k, v in values["options"].items() if k not in was - now}
     free = {
-        k: v for k, v in given.items() if k in RESUMABLE and (k in may_differ or k not in values)
+        k: v
+        for k, v in requested.items()
+        if k in RESUMABLE and (k in may_differ or k not in values)
     }
-    free |= {key: given[key] for key in EXTENDED if given.get(key) is not None}
+    free |= {key: requested[key] for key in EXTENDED if requested.get(key) is not None}
     return merge_options(values, free) | {"options": merge_nested(values["options"], options)}
 
 
@@ -153,8 +157,8 @@ def _as_recorded(key: str, value: Any) -> str:  # noqa: ANN401 - options are of 
         return f"{name}:{expand_user(path).resolve()}"
     if key == "public" and value == "none":
         return "0"
-    found = validated(key, value)
-    return str(expand_user(found).absolute() if isinstance(found, Path) else found)
+    parsed = validated(key, value)
+    return str(expand_user(parsed).absolute() if isinstance(parsed, Path) else parsed)
 
 
 _ANEW = "begin another run: --config RUN/config.json with the number wanted"
@@ -209,22 +213,22 @@ def with_more(folder: RunFolder, recorded: Mapping[str, Any], plan: Plan) -> Run
     if not asks_for_more(recorded, plan):
         return folder
     rounds, trials = plan.settings.rounds, plan.settings.trials
-    done = Counter(row.trial for row in folder.rows)
-    if trials < len(done):
+    rounds_done = Counter(row.trial for row in folder.rows)
+    if trials < len(rounds_done):
         raise UsageError(
-            f"--trials {trials}: the run has begun {len(done)} already",
+            f"--trials {trials}: the run has begun {len(rounds_done)} already",
             do=f"ask for more, or {_ANEW}",
         )
-    most = max(done.values(), default=0)
+    most = max(rounds_done.values(), default=0)
     if most > rounds:
         raise UsageError(
             f"--rounds {rounds}: the run has {most} already", do=f"ask for more, or {_ANEW}"
         )
     folder = RunFolder.reopen(folder.path, extend=True)
-    if rounds != recorded["rounds"] and done:
+    if rounds != recorded["rounds"] and rounds_done:
         _check_independent(recorded["rounds"], plan)
-        _check_kept(folder, done, rounds)
-    again = [trial for trial in done if _is_other(folder, trial, done[trial], plan)]
+        _check_kept(folder, rounds_done, rounds)
+    again = [trial for trial in rounds_done if _is_other(folder, trial, rounds_done[trial], plan)]
     if any(folder.commit is None or trial != folder.commit.trial for trial in again):
         raise UsageError(
             f"--rounds {rounds}: trial {again[0]} was evaluated in its last round, which "
@@ -271,7 +275,7 @@ def _check_independent(before: int, plan: Plan) -> None:
         )
 
 
-def _check_kept(folder: RunFolder, done: Mapping[int, int], rounds: int) -> None:
+def _check_kept(folder: RunFolder, rounds_done: Mapping[int, int], rounds: int) -> None:
     """Check that every trial to be continued was kept."""
     if folder.commit is None:
         raise UsageError(
@@ -279,7 +283,9 @@ def _check_kept(folder: RunFolder, done: Mapping[int, int], rounds: int) -> None
             do=_ANEW,
         )
     here = folder.commit.trial
-    over = [t for t in done if done[t] < rounds and t != here and not folder.has_last(t)]
+    over = [
+        t for t in rounds_done if rounds_done[t] < rounds and t != here and not folder.has_last(t)
+    ]
     if over:
         raise UsageError(
             f"--rounds {rounds}: the last round of trial {over[0]} was not kept (--keep current)",
@@ -290,6 +296,6 @@ def _check_kept(folder: RunFolder, done: Mapping[int, int], rounds: int) -> None
 def _is_other(folder: RunFolder, trial: int, rounds: int, plan: Plan) -> bool:
     """Return True if a trial's last round was evaluated and should not be, or reverse."""
     last = [row for row in folder.rows if row.trial == trial][-1]
-    wanted = plan.is_due(rounds - 1, plan.settings.eval_every)
+    due = plan.is_due(rounds - 1, plan.settings.eval_every)
     tuned = bool(plan.settings.fine_tune) and rounds == plan.settings.rounds
-    return bool(last.evaluated) != wanted or ("fine_tuned_accuracy" in last) != tuned
+    return bool(last.evaluated) != due or ("fine_tuned_accuracy" in last) != tuned

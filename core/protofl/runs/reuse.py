@@ -70,32 +70,32 @@ def run_or_reuse(
         RunFailure: The run failed; finished rounds are in its folder, and count the next time.
         DivergedBefore: The run diverged before, and `repeat_diverged` is False.
     """
-    wanted, folder = RequestedRun.of(request, progress), expand_user(runs)
+    requested, folder = RequestedRun.of(request, progress), expand_user(runs)
     waits = f"waiting for another process that makes the same run in {folder}"
     with disk_errors(), ExitStack() as until:
-        for lock in wanted.locks(folder):
-            until.enter_context(waiting_lock(lock, lambda: wanted.note(waits)))
+        for lock in requested.locks(folder):
+            until.enter_context(waiting_lock(lock, lambda: requested.note(waits)))
         while True:
-            there = wanted.candidates(folder)
-            parts = [(run, part) for run in there if (part := wanted.part_of(run))]
-            if whole := [part for run, part in parts if not run.lacks_end]:
-                return wanted.told_of(whole[0])
-            busy = [run for run in there if run.state == GOING_ON and wanted.shares_trials(run)]
+            there = requested.candidates(folder)
+            parts = [(run, run_part) for run in there if (run_part := requested.part_of(run))]
+            if whole := [run_part for run, run_part in parts if not run.lacks_end]:
+                return requested.told_of(whole[0])
+            busy = [run for run in there if run.state == GOING_ON and requested.shares_trials(run)]
             if parts and not busy:
-                run, part = parts[0]
-                wanted.write_end(run, idle)
-                return wanted.told_of(part)
+                run, run_part = parts[0]
+                requested.write_end(run, idle)
+                return requested.told_of(run_part)
             if not busy:
                 break
-            wanted.note(f"waiting for {busy[0].folder}, which another process is training")
+            requested.note(f"waiting for {busy[0].folder}, which another process is training")
             while busy[0].state == GOING_ON:
                 time.sleep(SECONDS)
-        for run in filter(wanted.can_extend, there):
-            if not repeat_diverged and (failure := wanted.failed_before(run)):
+        for run in filter(requested.can_extend, there):
+            if not repeat_diverged and (failure := requested.failed_before(run)):
                 raise DivergedBefore(failure, run.folder)
-            if done := wanted.extended(run, idle):
-                return done
-        return wanted.begun(folder, idle)
+            if extended := requested.extended(run, idle):
+                return extended
+        return requested.begun(folder, idle)
 
 
 def find(
@@ -111,6 +111,6 @@ def find(
     Raises:
         UsageError: Something asked for can't be done.
     """
-    wanted = RequestedRun.of(request, progress)
-    parts = map(wanted.part_of, wanted.candidates(expand_user(runs)))
-    return next((wanted.told_of(part) for part in parts if part), None)
+    requested = RequestedRun.of(request, progress)
+    parts = map(requested.part_of, requested.candidates(expand_user(runs)))
+    return next((requested.told_of(run_part) for run_part in parts if run_part), None)

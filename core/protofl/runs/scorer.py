@@ -45,7 +45,7 @@ class Scorer(nn.Module):
 
     Args:
         plan: The run.
-        record: The client, after its download.
+        client_state: The client, after its download.
         preparation: What the data set did to raw samples; None if it is not known, and samples have
             to be given as the data set stored them.
 
@@ -53,22 +53,27 @@ class Scorer(nn.Module):
         whole: The client's model and the modules that methods gave it.
     """
 
-    def __init__(self, plan: Plan, record: ClientState, preparation: Preparation | None) -> None:
+    def __init__(
+        self, plan: Plan, client_state: ClientState, preparation: Preparation | None
+    ) -> None:
         super().__init__()
-        self._plan, self._record, self.preparation = plan, record, preparation
-        slots = {m: {n: s.module for n, s in own.items()} for m, own in record.modules.items()}
-        self.whole = CombinedModule(record.model, slots)
-        record.set_mode(False)
+        self._plan, self._client_state, self.preparation = plan, client_state, preparation
+        slots = {
+            m: {n: s.module for n, s in modules.items()}
+            for m, modules in client_state.modules.items()
+        }
+        self.whole = CombinedModule(client_state.model, slots)
+        client_state.set_mode(False)
 
     @property
     def architecture(self) -> str:
         """The name of the client's architecture."""
-        return self._record.architecture.name
+        return self._client_state.architecture.name
 
     @property
     def received(self) -> dict[str, Tensor]:
         """The client's download by the names of the wire."""
-        return dict(self._record.received)
+        return dict(self._client_state.received)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return class scores [B, C] of raw samples [B, …] (`raw_samples`)."""
@@ -79,9 +84,9 @@ class Scorer(nn.Module):
             return self._scored(x)
 
     def _scored(self, x: Tensor) -> Tensor:
-        plan, view = self._plan, Client(self._record, self._plan.composition.main)
+        plan, view = self._plan, Client(self._client_state, self._plan.composition.main)
         stored = x if self.preparation is None else self.preparation(x)
-        seen = plan.model_input(stored, self._record.architecture.channels_last)
+        seen = plan.model_input(stored, self._client_state.architecture.channels_last)
         with autocast(plan.settings.precision, plan.device):
             scores: Tensor = plan.composition.call("inference", client=view, x=seen)
         return scores
@@ -90,12 +95,12 @@ class Scorer(nn.Module):
     @torch.no_grad()
     def scores(self, x: Tensor) -> Tensor:
         """Return class scores [N, C], computed in the batches of an evaluation."""
-        batches = torch.split(x, self._record.architecture.eval_batch)
+        batches = torch.split(x, self._client_state.architecture.eval_batch)
         with compute_threads(1), deterministic_kernels(self._plan.settings.deterministic):
-            with error_context(f"inference, client {self._record.id}"):
-                found = [self(batch).float() for batch in batches]
+            with error_context(f"inference, client {self._client_state.id}"):
+                batch_scores = [self(batch).float() for batch in batches]
         classes = self._plan.info.num_classes
-        return torch.cat(found) if found else torch.empty(0, classes)
+        return torch.cat(batch_scores) if batch_scores else torch.empty(0, classes)
 
 
 def scorer_of(
@@ -132,16 +137,17 @@ def scorers_of(
     Raises:
         UsageError: The round is not kept.
     """
-    own = reading.weights(which, trial, []).trial  # of a part of a run, the trial of the whole
-    folder, found = kept_round(reading.folder, which, own, [*clients])
-    number = found.round
+    # Of a part of a run, the trial of the whole run.
+    whole_trial = reading.weights(which, trial, []).trial
+    folder, commit = kept_round(reading.folder, which, whole_trial, [*clients])
+    number = commit.round
     with standard_torch(), compute_threads(plan.settings.server_threads):
         side = ServerSide(plan, trial, Sums())
-        unpack_server(side.state, read_tensors(folder / found.server))
+        unpack_server(side.state, read_tensors(folder / commit.server))
         side.begin(number)
         blobs = [*side.downloads(clients, Totals(), counted=False)]
     for client, blob in blobs:
-        file = folder / found.client_files[client][0] if client in found.client_files else None
+        file = folder / commit.client_files[client][0] if client in commit.client_files else None
         yield client, scorer_with(plan, trial, client, file, number, blob, preparation)
 
 
@@ -166,16 +172,16 @@ def scorer_with(
         blob: The encoded download.
         preparation: See `Scorer`.
     """
-    record = build_client(plan, trial, client)
+    client_state = build_client(plan, trial, client)
     if file is not None:
-        unpack_client(record, read_tensors(file))
+        unpack_client(client_state, read_tensors(file))
     declared = plan.composition.declarations("download_payload")
     validation = DownloadValidation(plan.info, declared, plan.composition.download, dry=False)
-    view = Client(record, plan.composition.main)
+    view = Client(client_state, plan.composition.main)
     with error_context(f"download, client {client}"):
-        record.received, record.round = validation(blob, view), number
+        client_state.received, client_state.round = validation(blob, view), number
         plan.composition.lifecycle("receive", client=view)
-    return Scorer(plan, record, preparation)
+    return Scorer(plan, client_state, preparation)
 
 
 def raw_samples(
@@ -206,8 +212,8 @@ def raw_samples(
                 "its record has no list of words" if sample.kind == "tokens" else "",
                 "give token ids" if sample.kind == "tokens" else "give samples of this form",
             )
-        words = preparation.words
-        return torch.from_numpy(words.ids(words.split(text) for text in array))
+        vocabulary = preparation.words
+        return torch.from_numpy(vocabulary.ids(vocabulary.split(text) for text in array))
     result = torch.from_numpy(joined_samples([(array, source)], sample.kind))
     if tuple(result.shape[1:]) != sample.shape:
         raise UsageError(
@@ -297,12 +303,12 @@ def export(scorer: Scorer, plan: Plan, path: Path) -> Path:
             if path.suffix == ".pt2":
                 content = _torch_export(program, about)
             else:
-                found = torch.onnx.export(
+                exported = torch.onnx.export(
                     program, input_names=["samples"], output_names=["scores"], verbose=False
                 )
-                assert found is not None
-                found.model.metadata_props.update(about)
-                content = found.model_proto.SerializeToString()
+                assert exported is not None
+                exported.model.metadata_props.update(about)
+                content = exported.model_proto.SerializeToString()
     except Exception as error:  # torch has an error for each thing that cannot be traced
         line = str(error).strip().splitlines()[0]
         raise UsageError(

@@ -91,7 +91,7 @@ class TrackerThread(threading.Thread):
         config, rows = deepcopy((self._run.config, self._run.rows))
         self._run = replace(self._run, config=config, rows=rows)
         try:
-            opened = self.tracker.call("open_run", run=self._run)
+            handle = self.tracker.call("open_run", run=self._run)
         except BaseException as error:
             self._say(f"{self._words(error)}; the run goes on without it")
             return
@@ -99,7 +99,7 @@ class TrackerThread(threading.Thread):
             number, row = item
             try:
                 self.tracker.call(
-                    "log_round", opened=opened, run=self._run, row=deepcopy(row), number=number
+                    "log_round", opened=handle, run=self._run, row=deepcopy(row), number=number
                 )
             except BaseException as error:
                 self._failed += 1
@@ -107,19 +107,19 @@ class TrackerThread(threading.Thread):
                     self._say(f"{self._words(error)}; the run goes on")
         try:
             ending = deepcopy(vars(item))
-            self.tracker.call("end_run", opened=opened, run=self._run, **ending)
+            self.tracker.call("end_run", opened=handle, run=self._run, **ending)
         except BaseException as error:
             self._say(self._words(error))
         if self._failed > 1:
             self._say(f"tracker {self.tracker.name}: {self._failed} rounds were not written down")
         if self._lost:
-            words = f"tracker {self.tracker.name} is slow: {self._lost} rounds were left out"
-            self._say(f"{words}; {RESUME_TRACKING}")
+            problem = f"tracker {self.tracker.name} is slow: {self._lost} rounds were left out"
+            self._say(f"{problem}; {RESUME_TRACKING}")
 
     def _words(self, error: BaseException) -> str:
         ended = isinstance(error, RunFailure) and error.__cause__
-        words = error_text(ended or error)
-        return f"tracker {self.tracker.name}: {' '.join(words.split())[:300]}"
+        text = error_text(ended or error)
+        return f"tracker {self.tracker.name}: {' '.join(text.split())[:300]}"
 
 
 class TrackedProgress:
@@ -172,8 +172,8 @@ class TrackedProgress:
         if not self._threads or self._plan is None:
             return
         if isinstance(problem, Exception):
-            words = problem.what if isinstance(problem, ProtoflError) else error_text(problem)
-            self._end(Ending("failed", error=" ".join(words.split())))
+            message = problem.what if isinstance(problem, ProtoflError) else error_text(problem)
+            self._end(Ending("failed", error=" ".join(message.split())))
         else:
             self._end(Ending("interrupted"))  # counts only where it did not finish
         wait = self._plan.settings.track_wait

@@ -37,10 +37,10 @@ def trust_code(*paths: str | Path) -> None:
         UsageError: The file or folder does not exist.
     """
     for path in paths:
-        found = expand_user(path)
-        if found.exists():
-            _files.add(found.resolve())
-        elif isinstance(path, str) and all(part.isidentifier() for part in path.split(".")):
+        expanded = expand_user(path)
+        if expanded.exists():
+            _files.add(expanded.resolve())
+        elif isinstance(path, str) and all(name.isidentifier() for name in path.split(".")):
             _modules.add(path)
         else:
             raise UsageError(f"--trust-code {path}: no such file or folder")
@@ -64,8 +64,8 @@ def allow_folder(folder: object) -> None:
 
 def is_data_folder(folder: object) -> bool:
     """Return True if the user named a data folder in this process, or it is the usual one."""
-    found = expand_user(str(folder)).resolve()
-    return found in _folders or found == expand_user(default_data_dir()).resolve()
+    resolved = expand_user(str(folder)).resolve()
+    return resolved in _folders or resolved == expand_user(default_data_dir()).resolve()
 
 
 def is_allowed(place: str) -> bool:
@@ -173,5 +173,5 @@ def _installed() -> set[str]:
     """Return the packages of the installed plugins."""
     points = importlib.metadata.entry_points()
     groups = [group for group in points.groups if group.startswith("protofl.")]
-    own = {entry.value.partition(":")[0] for g in groups for entry in points.select(group=g)}
-    return {"protofl", *(name.partition(".")[0] for name in own)}
+    modules = {entry.value.partition(":")[0] for g in groups for entry in points.select(group=g)}
+    return {"protofl", *(name.partition(".")[0] for name in modules)}

@@ -46,9 +46,9 @@ def compute_threads(count: int) -> Iterator[None]:
 
 
 @contextmanager
-def deterministic_kernels(wanted: bool) -> Iterator[None]:
-    """Make torch use only deterministic CUDA kernels in a block, if wanted."""
-    if not wanted or torch.are_deterministic_algorithms_enabled():
+def deterministic_kernels(enabled: bool) -> Iterator[None]:
+    """Make torch use only deterministic CUDA kernels in a block, if enabled."""
+    if not enabled or torch.are_deterministic_algorithms_enabled():
         # Setting the same value would import torch's compiler, which takes more than a second.
         yield
         return

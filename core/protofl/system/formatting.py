@@ -36,4 +36,4 @@ _UNSEEN = re.compile(
 
 def visible(text: str) -> str:
     """Return a text with escapes for what a terminal would obey: control and direction signs."""
-    return _UNSEEN.sub(lambda found: repr(found[0])[1:-1], text)
+    return _UNSEEN.sub(lambda match: repr(match[0])[1:-1], text)

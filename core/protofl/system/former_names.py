@@ -92,8 +92,8 @@ def flag(option: str) -> str:
 
 def current_key(key: str, *, quiet: bool = True) -> str:
     """Return ``OPTION``, ``OWNER.KEY`` or ``OPTION/FILE`` with the current name of its option."""
-    found = re.match(r"[\w-]+", key)
-    former = found[0].replace("-", "_") if found else ""
+    match = re.match(r"[\w-]+", key)
+    former = match[0].replace("-", "_") if match else ""
     if former not in OPTIONS:
         return key
     new = OPTIONS[former]
@@ -112,15 +112,15 @@ def current_options(values: Mapping[str, Any], *, quiet: bool = False) -> dict[s
     Raises:
         UsageError: An option has its former and its current name.
     """
-    found: dict[str, Any] = {}
+    current: dict[str, Any] = {}
     for key, value in values.items():
         name = current_key(key, quiet=quiet)
-        if value is None and name in found:
+        if value is None and name in current:
             continue
         if name != key and values.get(name) is not None and value is not None:
             raise UsageError(f"{key} and {name} are the same option", do=f"give {name} alone")
-        found[name] = _VALUES[name](value, quiet) if name in _VALUES else value
-    return found
+        current[name] = _VALUES[name](value, quiet) if name in _VALUES else value
+    return current
 
 
 def _keys(values: Any, quiet: bool) -> Any:  # noqa: ANN401 - whatever a user or a file has
@@ -139,7 +139,7 @@ def _labels(values: Any, quiet: bool) -> Any:  # noqa: ANN401
     if isinstance(values, Mapping):
         return {current_label(str(key), quiet=quiet): value for key, value in values.items()}
     if isinstance(values, str):
-        return ",".join(current_label(part, quiet=quiet) for part in values.split(","))
+        return ",".join(current_label(label, quiet=quiet) for label in values.split(","))
     if isinstance(values, (list, tuple)):
         return [current_label(v, quiet=quiet) if isinstance(v, str) else v for v in values]
     return values
@@ -153,8 +153,8 @@ def _plugins(values: Any, quiet: bool) -> Any:  # noqa: ANN401
 
 def _plugin(about: Mapping[str, Any]) -> dict[str, Any]:
     kind, name = current_kind(str(about.get("kind")), quiet=True), about.get("name")
-    found = {**about, "kind": kind, "name": current_plugin(kind, str(name), quiet=True)}
-    return {key: value for key, value in found.items() if key in about}
+    current = {**about, "kind": kind, "name": current_plugin(kind, str(name), quiet=True)}
+    return {key: value for key, value in current.items() if key in about}
 
 
 _VALUES = {
@@ -209,31 +209,34 @@ def current_argument(hook: str, argument: str) -> str:
 # --- the command line and Python ------------------------------------------------------------------
 
 
-def current_words(words: Sequence[str]) -> list[str]:
+def current_words(arguments: Sequence[str]) -> list[str]:
     """Return the words of a command line with current options, kinds and labels."""
     flags = {flag(old): flag(new) for old, new in OPTIONS.items() if old != "wrappers"}
     flags["--no-dry-step"] = "--no-dry-run"
-    found: list[str] = []
-    for word in words:
-        name, sign, value = word.partition("=")
-        before = found[-1] if found else ""
+    current: list[str] = []
+    for argument in arguments:
+        name, sign, value = argument.partition("=")
+        before = current[-1] if current else ""
         if name == "--dry-step":
             tell(name, "the default")
             continue
         if name in flags:
             tell(name, flags[name])
-            word = flags[name] + sign + value
+            argument = flags[name] + sign + value
         elif before == "--kind" or (name == "--kind" and sign):
-            word = f"--kind={current_kind(value)}" if sign else current_kind(word)
-        elif before in ("--class", "--block") or not word.startswith("-"):
-            kind, slash, rest = word.partition("/")
+            argument = f"--kind={current_kind(value)}" if sign else current_kind(argument)
+        elif before in ("--class", "--block") or not argument.startswith("-"):
+            kind, slash, rest = argument.partition("/")
             inner = rest.partition("/")[0].partition(".")
             if kind == "hook" and inner[0] in KINDS:
-                word = f"hook/{current_kind(inner[0])}.{inner[2]}"
-            elif (slash and found[:1] in (["show"], ["check"])) or before in ("--class", "--block"):
-                word = current_label(word)
-        found.append(word)
-    return found
+                argument = f"hook/{current_kind(inner[0])}.{inner[2]}"
+            elif (slash and current[:1] in (["show"], ["check"])) or before in (
+                "--class",
+                "--block",
+            ):
+                argument = current_label(argument)
+        current.append(argument)
+    return current
 
 
 def public_name(module: str, name: str) -> str | None:
@@ -255,13 +258,13 @@ def public_name(module: str, name: str) -> str | None:
 
 def current_tensors(tensors: Mapping[str, Any]) -> dict[str, Any]:
     """Return the server's tensors of a file by their current names."""
-    found = {}
+    current = {}
     for name, value in tensors.items():
         for former, new in TENSORS.items():
             if name.startswith(former):
                 name = new + name[len(former) :]
-        found[name] = value
-    return found
+        current[name] = value
+    return current
 
 
 def as_hashed(
@@ -286,15 +289,15 @@ def as_hashed(
     names = {(kind, new): former for (kind, former), new in PLUGINS.items()}
 
     def first(text: str) -> str:
-        found = re.match(r"\w+", text)
-        return old.get(found[0], found[0]) + text[found.end() :] if found else text
+        match = re.match(r"\w+", text)
+        return old.get(match[0], match[0]) + text[match.end() :] if match else text
 
     values = {old.get(key, key): value for key, value in options.items()}
     if "engine" in values:
         values["engine"] = names.get(("engine", values["engine"]), values["engine"])
     return [
         values,
-        {old.get(owner, owner): own for owner, own in of_plugins.items()},
+        {old.get(owner, owner): plugin_options for owner, plugin_options in of_plugins.items()},
         {first(name): digest for name, digest in files.items()},
         sorted([kinds.get(k, k), names.get((k, n), n), *who] for k, n, *who in plugins),
     ]

@@ -51,9 +51,9 @@ class InterpreterState:
         if before is None or not (sys.stdout is None or sys.stdout.closed):
             return lost
         if before.closed:
-            own = self._number == 1  # else one of a test or a notebook
-            place = 1 if own else os.devnull
-            before = open(place, "w", 1, before.encoding, before.errors, closefd=not own)
+            is_stdout = self._number == 1  # else one of a test or a notebook
+            place = 1 if is_stdout else os.devnull
+            before = open(place, "w", 1, before.encoding, before.errors, closefd=not is_stdout)
         sys.stdout = before
         return True
 

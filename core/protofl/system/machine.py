@@ -67,9 +67,9 @@ def processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0].splitlines()
     except OSError:
         lines = []
-    found = {name.strip(): value.strip() for name, _, value in (li.partition(":") for li in lines)}
-    name = found.get("model name") or platform.processor() or platform.machine()
-    numbers = [f"{key} {found[of]}" for key, of in _NUMBERS.items() if found.get(of)]
+    fields = {name.strip(): value.strip() for name, _, value in (li.partition(":") for li in lines)}
+    name = fields.get("model name") or platform.processor() or platform.machine()
+    numbers = [f"{key} {fields[of]}" for key, of in _NUMBERS.items() if fields.get(of)]
     return f"{name} ({', '.join(numbers)})" if numbers else name
 
 
@@ -85,8 +85,8 @@ def recorded_facts(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     versions = dict(config.get("versions", {}))
     old = {"instruction_set": versions.pop("cpu")} if "cpu" in versions else {}
-    found = {**versions, **old, **config.get("machine", {})}
-    return {name.replace("_", " "): value for name, value in found.items()}
+    facts = {**versions, **old, **config.get("machine", {})}
+    return {name.replace("_", " "): value for name, value in facts.items()}
 
 
 # ``python -m`` and ``python -c`` put the current folder first on the path, where a ``queue.py``
@@ -183,8 +183,8 @@ class Idle:
 
     def take(self, key: Hashable, fits: Callable[[Any], bool] = lambda host: True) -> Any:  # noqa: ANN401
         """Remove and return a fitting host with this key, or None."""
-        for place, (own, host) in enumerate(self._waiting):
-            if own == key and fits(host):
+        for place, (host_key, host) in enumerate(self._waiting):
+            if host_key == key and fits(host):
                 del self._waiting[place]
                 return host
         return None

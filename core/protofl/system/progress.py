@@ -34,14 +34,14 @@ class Counter:
 
         The count of an unfinished part starts again, if an engine falls back to another.
         """
-        done = self._before
+        count = self._before
         for batch in batches:
             yield batch
-            done += 1
+            count += 1
             if self._report and time.monotonic() - self._last >= EVERY:
                 self._last = time.monotonic()
-                self._report(done)
-        self._before = done
+                self._report(count)
+        self._before = count
 
 
 class Stage:
@@ -58,10 +58,10 @@ class Stage:
         self.done, self.steps = 0, sum(steps.values())
         self._work, self._whole = 0.0, sum(n * costs[client] for client, n in steps.items())
 
-    def take(self, client: int, done: int | None = None) -> bool:
+    def take(self, client: int, batches: int | None = None) -> bool:
         """Record finished mini-batches of a client, or all; return True if the number grows."""
         most = self._steps.get(client, 0)
-        now = most if done is None else min(done, most)
+        now = most if batches is None else min(batches, most)
         more = now - self._reported.get(client, 0)
         if not more:
             return False

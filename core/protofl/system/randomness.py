@@ -14,7 +14,7 @@ StreamKey = str | int
 
 
 def _digest(seed: int, keys: tuple[StreamKey, ...]) -> int:
-    text = "/".join(str(part) for part in (seed, *keys))
+    text = "/".join(str(key) for key in (seed, *keys))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 

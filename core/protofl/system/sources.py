@@ -44,10 +44,10 @@ def load(place: str, whose: str = "") -> type:
     name, _, inner = place.rpartition(":")
     result: Any = _module_of_file(name) if name.endswith(".py") else _module(name)
     classes = [n for n, v in vars(result).items() if isinstance(v, type)]
-    for part in inner.split("."):
-        if not hasattr(result, part):
+    for attribute in inner.split("."):
+        if not hasattr(result, attribute):
             raise unknown(f"class in {name}:", inner, classes, f"write {name}:CLASS")
-        result = getattr(result, part)
+        result = getattr(result, attribute)
     if not isinstance(result, type):
         raise UsageError(f"{place} is {result!r}", do="name a class with hooks")
     return result
@@ -62,10 +62,10 @@ def place_of_class(plugin: type) -> str:
     module = sys.modules.get(name)
     if name in ("__main__", "__mp_main__") or "<" in plugin.__qualname__:
         return ""
-    found: Any = module
-    for part in plugin.__qualname__.split("."):
-        found = getattr(found, part, None)
-    if found is not plugin:
+    resolved: Any = module
+    for attribute in plugin.__qualname__.split("."):
+        resolved = getattr(resolved, attribute, None)
+    if resolved is not plugin:
         return ""
     if name in _loaded:
         return f"{_loaded[name][0]}:{plugin.__qualname__}"

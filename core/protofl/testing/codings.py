@@ -94,7 +94,7 @@ class CodingChecks(Contract):
                         _, blob = codec.pack(payload, **sender)
                     seen = decoded(codec, blob, receiver)
                 except Fault as fault:
-                    raise AssertionError(f"{codec.direction} of {what}: {fault.words}") from fault
+                    raise AssertionError(f"{codec.direction} of {what}: {fault.problem}") from fault
                 expect(form_of(seen) == form_of(payload), f"{what}: another form is decoded")
                 bad = seen.nonfinite()
                 expect(bad is None, f"{codec.direction} of {what}: {bad!r} has NaN or infinity")

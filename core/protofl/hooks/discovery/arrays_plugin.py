@@ -42,8 +42,8 @@ class Arrays:
     def cache_key(self, config: Config, data_dir: Path) -> str:
         """Return the digest, followed by a digest of the options if any is set."""
         chosen = repr(sorted(_options(config).items())).encode()
-        own = [hashlib.sha256(chosen).hexdigest()[:8]] if _options(config) else []
-        return "-".join([ARRAYS, config.digest, *own])
+        suffix = [hashlib.sha256(chosen).hexdigest()[:8]] if _options(config) else []
+        return "-".join([ARRAYS, config.digest, *suffix])
 
     @hookimpl
     def decode(self, config: Config, data_dir: Path) -> Dataset:

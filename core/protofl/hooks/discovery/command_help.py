@@ -69,10 +69,10 @@ def _described(tree: ast.Module, attribute: str) -> tuple[str, str]:
             continue
         named = any(isinstance(each, ast.Name) and each.id == attribute for each in targets)
         if named and isinstance(node.value, ast.Call):
-            given = {
+            keywords = {
                 word.arg: word.value.value
                 for word in node.value.keywords
                 if isinstance(word.value, ast.Constant) and isinstance(word.value.value, str)
             }
-            return given.get("help", ""), given.get("rich_help_panel", "")
+            return keywords.get("help", ""), keywords.get("rich_help_panel", "")
     return "", ""

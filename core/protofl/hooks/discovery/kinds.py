@@ -85,12 +85,12 @@ class Plugin:
 @lru_cache
 def spec_hooks(kind: str) -> Mapping[str, list[str]]:
     """Return the hooks of a kind and their arguments."""
-    found = {
+    hooks = {
         name: [a for a in inspect.signature(function).parameters if a != "self"]
         for name, function in vars(KINDS[kind].spec).items()
         if hasattr(function, "protofl_spec")
     }
-    return MappingProxyType(found)
+    return MappingProxyType(hooks)
 
 
 def hooks_of(kind: str, plugin: type) -> list[str]:
@@ -111,15 +111,15 @@ def check_declared(label: str, plugin: type) -> None:
             declaration, or the constructor has a required argument.
     """
     for attribute in ("terms", "uploads", "downloads"):
-        found = getattr(plugin, attribute, None)
-        if not (found is None or isinstance(found, Mapping)):
+        declarations = getattr(plugin, attribute, None)
+        if not (declarations is None or isinstance(declarations, Mapping)):
             raise UsageError(
-                f"{label}: {attribute} is a {type(found).__name__}: {found!r}",
+                f"{label}: {attribute} is a {type(declarations).__name__}: {declarations!r}",
                 "expected a mapping of names to descriptions",
                 f"write {attribute} = {{'NAME': 'what it is'}}",
             )
-        for name, words in (found or {}).items() if attribute != "terms" else ():
-            if fault := fault_of(name, words):
+        for name, key in (declarations or {}).items() if attribute != "terms" else ():
+            if fault := fault_of(name, key):
                 raise UsageError(
                     f"{label}: {attribute} declares {name!r} as {fault}",
                     "a key of payloads is declared with a text or with pf.Key",
@@ -149,17 +149,17 @@ def check_version(plugin: Plugin, loaded: Any) -> None:  # noqa: ANN401 - it may
     if required is None:
         return
     owner = f"{plugin.distribution} {plugin.version}"
-    wanted, have = parse_version(required), parse_version(HOOKSPEC_VERSION) or (0, 0)
-    if wanted is None:
+    needed, have = parse_version(required), parse_version(HOOKSPEC_VERSION) or (0, 0)
+    if needed is None:
         raise UsageError(
             f"{plugin.label} of {owner}: requires_hookspec is {required!r}",
             "a version of the hooks is MAJOR.MINOR in quotes",
             f'write requires_hookspec = "{HOOKSPEC_VERSION}"',
         )
-    if serves(wanted, have):
+    if serves(needed, have):
         return
     do = f"update protofl (pip install -U protofl), or install an older {plugin.distribution}"
-    if wanted < have:
+    if needed < have:
         do = f"update {plugin.distribution}: it was written for an older protofl"
     raise UsageError(
         f"{plugin.label} of {owner} needs version {required} of the hooks",

@@ -71,8 +71,8 @@ class Registry:
         self._places = {
             current_label(label): MOVED.get(at, at) for label, at in (classes or {}).items()
         }
-        own = {f"{kind}/{name}" for kind, name in self.extra}
-        named = {k: at for k, at in self._places.items() if k not in own}
+        extra_labels = {f"{kind}/{name}" for kind, name in self.extra}
+        named = {k: at for k, at in self._places.items() if k not in extra_labels}
         check_recorded({"classes": named}, "the options of the run")
         self._found: dict[str, list[Plugin]] = {}
         self._loaded: dict[tuple[str, str], type] = {}
@@ -173,11 +173,11 @@ class Registry:
     def status(self, plugin: Plugin) -> tuple[str, list[str]]:
         """Return ``ok`` or the error in one line, and the hooks that the plugin implements."""
         try:
-            found = self.load(plugin.kind, plugin.name)
+            plugin_class = self.load(plugin.kind, plugin.name)
         except ProtoflError as error:
             word = "clash" if isinstance(error, Clash) else "broken"
             return f"{word}: {error.what}", []
-        return "ok", hooks_of(plugin.kind, found)
+        return "ok", hooks_of(plugin.kind, plugin_class)
 
     def _of_kind(self, kind: str, blocked: bool = False) -> list[Plugin]:
         if kind not in self._found:
@@ -187,21 +187,21 @@ class Registry:
     def _scan(self, kind: str) -> list[Plugin]:
         if kind not in KINDS:
             raise unknown("kind", kind, KINDS)
-        found = {
+        plugins = {
             Plugin(kind, entry.name, *self._origin(entry.dist), entry.value)
             for group in (KINDS[kind].group, *GROUPS.get(kind, ()))
             for entry in self._entries(group, KINDS[kind].group)
         }
-        given = {name: c for (k, name), c in self.extra.items() if k == kind}
+        classes = {name: c for (k, name), c in self.extra.items() if k == kind}
         for label, place in self._places.items():
             k, _, name = label.partition("/")
-            if k == kind and name not in given:
-                given[name] = load(place, label)
-        found |= {
+            if k == kind and name not in classes:
+                classes[name] = load(place, label)
+        plugins |= {
             Plugin(kind, n, fingerprint(c), "this program", f"{c.__module__}:{c.__qualname__}", c)
-            for n, c in given.items()
+            for n, c in classes.items()
         }
-        return sorted(found, key=lambda p: (p.name, p.distribution))
+        return sorted(plugins, key=lambda p: (p.name, p.distribution))
 
     def _entries(self, group: str, current: str) -> list[EntryPoint]:
         """Return the entry points of a group; warn if plugins are in a former one."""
@@ -233,9 +233,9 @@ class Registry:
     def _check_blocked(self, block: Iterable[str]) -> None:
         """Check that ``--block`` names plugins; PROTOFL_BLOCK may name absent ones."""
         names = {n for k in KINDS if block for p in self._of_kind(k, True) for n in _names(p)}
-        for wanted in (current_label(label.strip()) for label in block):
-            if wanted and wanted not in names:
-                raise unknown("plugin in --block", wanted, names, "see: protofl list-plugins")
+        for blocked in (current_label(label.strip()) for label in block):
+            if blocked and blocked not in names:
+                raise unknown("plugin in --block", blocked, names, "see: protofl list-plugins")
 
 
 def installed(kind: str, block: Iterable[str] = ()) -> list[Plugin]:
@@ -246,8 +246,8 @@ def installed(kind: str, block: Iterable[str] = ()) -> list[Plugin]:
         block: Plugins to leave out, as `Registry` takes them.
     """
     points = importlib.metadata.entry_points(group=KINDS[kind].group)
-    found = {Plugin(kind, entry.name, *_origin(entry.dist), entry.value) for entry in points}
-    kept = (plugin for plugin in found if _names(plugin).isdisjoint(_blocked(block)))
+    plugins = {Plugin(kind, entry.name, *_origin(entry.dist), entry.value) for entry in points}
+    kept = (plugin for plugin in plugins if _names(plugin).isdisjoint(_blocked(block)))
     return sorted(kept, key=lambda p: (p.name, p.distribution))
 
 

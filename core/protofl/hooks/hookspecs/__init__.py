@@ -26,8 +26,8 @@ _FORM = re.compile(r"(\d+)\.(\d+)")
 
 def parse_version(text: object) -> tuple[int, int] | None:
     """Return ``MAJOR.MINOR`` as two numbers, or None if the form is wrong."""
-    found = _FORM.fullmatch(text) if isinstance(text, str) else None
-    return (int(found[1]), int(found[2])) if found else None
+    match = _FORM.fullmatch(text) if isinstance(text, str) else None
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def serves(required: tuple[int, int], have: tuple[int, int]) -> bool:

@@ -80,48 +80,50 @@ class Architecture:
 
 
 def find_architecture(
-    wanted: str | Architecture,
-    own: Sequence[Architecture],
+    architecture: str | Architecture,
+    architectures: Sequence[Architecture],
     others: Callable[[str], Sequence[Architecture]],
 ) -> Architecture:
     """Return the architecture ``NAME`` or ``GROUP/NAME``.
 
     Args:
-        wanted: The name; an architecture is returned unchanged.
-        own: The architectures of the run's group.
+        architecture: The name; an architecture is returned unchanged.
+        architectures: The architectures of the run's group.
         others: Returns the architectures of another group, by its name.
 
     Raises:
         UsageError: The name is unknown.
     """
-    if isinstance(wanted, Architecture):
-        return wanted
-    group, _, name = wanted.rpartition("/")
-    known = {a.name: a for a in (others(group) if group else own)}
+    if isinstance(architecture, Architecture):
+        return architecture
+    group, _, name = architecture.rpartition("/")
+    known = {a.name: a for a in (others(group) if group else architectures)}
     if name not in known:
         raise unknown(f"architecture of {group}:" if group else "architecture", name, known)
     return known[name]
 
 
-def places_of(wanted: Sequence[str], group: Sequence[Architecture], clients: int) -> list[int]:
+def places_of(
+    architectures: Sequence[str], group: Sequence[Architecture], clients: int
+) -> list[int]:
     """Return the number in the group of each client's architecture.
 
     Args:
-        wanted: A name or number of the group for each client.
+        architectures: A name or number of the group for each client.
         group: The architectures of the group.
         clients: Clients M.
 
     Raises:
         UsageError: A name or number is unknown, or there are not M of them.
     """
-    if len(wanted) != clients:
+    if len(architectures) != clients:
         raise UsageError(
-            f"--architectures lists {len(wanted)}, and the run has {clients} clients",
-            do=f"list {clients}, or give --clients {len(wanted)}",
+            f"--architectures lists {len(architectures)}, and the run has {clients} clients",
+            do=f"list {clients}, or give --clients {len(architectures)}",
         )
     names = [architecture.name for architecture in group]
     result = []
-    for text in wanted:
+    for text in architectures:
         number = int(text) if text.isdecimal() and text not in names else -1
         if text not in names and not 0 <= number < len(names):
             listed = ", ".join(f"{n} {name}" for n, name in enumerate(names))
@@ -162,10 +164,10 @@ class _SkipInit(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401 - what the function returns
-        given = kwargs or {}
-        target = args[0] if args else given.get("tensor")
+        keywords = kwargs or {}
+        target = args[0] if args else keywords.get("tensor")
         name = getattr(function, "__name__", "")
         if isinstance(target, nn.Parameter) and name.endswith("_") and not name.endswith("__"):
             if name != "requires_grad_":
                 return target
-        return function(*args, **given)
+        return function(*args, **keywords)

@@ -88,11 +88,13 @@ def flops_of_round(
         ``forward``: the sum over clients of one sample's forward pass; ``training``:
         `training_flops` of the same; ``counted``: all samples, by torch's counter.
     """
-    own = {client: flops[place_of(client)] for client in trained}
-    counted = sum(found.counted / found.samples * trained[c] for c, found in own.items())
+    by_client = {client: flops[place_of(client)] for client in trained}
+    counted = sum(
+        measured.counted / measured.samples * trained[c] for c, measured in by_client.items()
+    )
     return {
-        "forward": sum(found.forward for found in own.values()),
-        "training": training_flops(found.forward for found in own.values()),
+        "forward": sum(measured.forward for measured in by_client.values()),
+        "training": training_flops(measured.forward for measured in by_client.values()),
         "counted": round(counted),
     }
 

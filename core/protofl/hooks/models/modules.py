@@ -49,8 +49,8 @@ def parameter_groups(
     names = {name: name.partition("/")[2] for name in slots}
     if missing := [name for name in trains if name not in (*parts, *names.values())]:
         raise MissingModule(missing[0], "a phase's client", [*parts, *names.values()])
-    chosen = [part for name, part in parts.items() if name in trains] if trains else [model]
-    weights = [p for part in chosen for p in part.parameters() if p.requires_grad]
+    chosen = [module for name, module in parts.items() if name in trains] if trains else [model]
+    weights = [p for module in chosen for p in module.parameters() if p.requires_grad]
     groups = [(weights, lr * factor)]
     for name, slot in slots.items():
         if not slot.train or (trains and names[name] not in trains):
@@ -58,8 +58,8 @@ def parameter_groups(
         if slot.with_model:
             weights.extend(slot.module.parameters())
         else:
-            own = lr if slot.lr is None else slot.lr
-            groups.append((list(slot.module.parameters()), own * factor))
+            slot_lr = lr if slot.lr is None else slot.lr
+            groups.append((list(slot.module.parameters()), slot_lr * factor))
     return groups
 
 
@@ -80,11 +80,11 @@ class CombinedModule(nn.Module):
         self.slots = nn.ModuleDict(
             {
                 f"{method}/{name}".replace(".", "-"): module
-                for method, own in slots.items()
-                for name, module in own.items()
+                for method, modules in slots.items()
+                for name, module in modules.items()
             }
         )
-        self._names = {m: list(own) for m, own in slots.items()}
+        self._names = {m: list(modules) for m, modules in slots.items()}
 
     def forward(self, function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401
         """Call the function."""

@@ -68,10 +68,10 @@ def make_optimizer(
         options: Further arguments.
     """
     kind: Any = optimizer_kind(name)
-    given = {"momentum": momentum} if kind is torch.optim.SGD else {}
-    given |= {} if weight_decay is None else {"weight_decay": weight_decay}
+    base_options = {"momentum": momentum} if kind is torch.optim.SGD else {}
+    base_options |= {} if weight_decay is None else {"weight_decay": weight_decay}
     parts = [{"params": list(parameters), "lr": lr} for parameters, lr in groups]
-    result: Optimizer = kind(parts, **(given | dict(options)))
+    result: Optimizer = kind(parts, **(base_options | dict(options)))
     return result
 
 
@@ -112,9 +112,9 @@ def _value(text: Any) -> Any:  # noqa: ANN401 - an option of any type
     """Convert a string of the command line to a number, boolean, tuple or None."""
     if not isinstance(text, str):
         return text
-    words = {"none": None, "true": True, "false": False}
-    if text.lower() in words:
-        return words[text.lower()]
+    constants = {"none": None, "true": True, "false": False}
+    if text.lower() in constants:
+        return constants[text.lower()]
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -149,11 +149,13 @@ def training_options(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         UsageError: The optimiser or an option is unknown, or an option is out of its range.
     """
     optimizer, schedule = (settings["options"].get(owner, {}) for owner in UPDATES)
-    found = schedule_of(settings["lr_schedule"], schedule)
+    lr_schedule = schedule_of(settings["lr_schedule"], schedule)
     rules = settings["momentum"], settings["weight_decay"]
     return {
         "optimizer": optimizer_options(settings["optimizer"], optimizer, *rules),
-        "schedule": {} if found == Schedule() else found.model_dump(mode="json", by_alias=True),
+        "schedule": {}
+        if lr_schedule == Schedule()
+        else lr_schedule.model_dump(mode="json", by_alias=True),
     }
 
 

@@ -171,14 +171,14 @@ class Composition:
             RunFailure: The provider returned an invalid value.
         """
         owner = self.providers[hook]
-        given = bound_to(owner, arguments)
+        bound = bound_to(owner, arguments)
 
         def do() -> Any:  # noqa: ANN401
-            result = self._callers[hook](**given)
-            expect_returned(hook, " and ".join(self.makers(hook)), result, given)
+            result = self._callers[hook](**bound)
+            expect_returned(hook, " and ".join(self.makers(hook)), result, bound)
             return result
 
-        return self._watch.call(owner, hook, given, do)
+        return self._watch.call(owner, hook, bound, do)
 
     def declarations(self, hook: str) -> Declarations:
         """Return the declarations of all plugins that make a payload, for a payload hook.
@@ -197,7 +197,7 @@ class Composition:
         hook: str,
         name: str,
         value: Any,  # noqa: ANN401 - as the hook says
-        expect: Callable[[str, Any, Any], None] = lambda who, found, before: None,
+        expect: Callable[[str, Any, Any], None] = lambda who, returned, before: None,
         **arguments: Any,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401
         """Pass a value through a hook of all transforms (in the order of ``--with``), then methods.
@@ -206,11 +206,11 @@ class Composition:
         """
         transforms = [m for m in self.transforms if hook in m.hooks]
         for member in (*transforms, *self._callees.get(hook, ())):
-            found = self._called(member, hook, **{name: value}, **arguments)
-            if found is None:
+            returned = self._called(member, hook, **{name: value}, **arguments)
+            if returned is None:
                 raise RunFailure(f"{member.name}.{hook} returned nothing", do=f"return the {name}")
-            expect(f"{member.name}.{hook}", found, value)
-            value = found
+            expect(f"{member.name}.{hook}", returned, value)
+            value = returned
         return value
 
     @property
@@ -229,8 +229,8 @@ class Composition:
 
     def _called(self, member: Member, hook: str, **arguments: Any) -> Any:  # noqa: ANN401
         """Call one member's hook through the watch."""
-        given = bound_to(member.name, arguments)
-        return self._watch.call(member.name, hook, given, partial(member.call, hook, **given))
+        bound = bound_to(member.name, arguments)
+        return self._watch.call(member.name, hook, bound, partial(member.call, hook, **bound))
 
     def has(self, hook: str) -> bool:
         """Return True if a method implements a lifecycle hook on its side."""

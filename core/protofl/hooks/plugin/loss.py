@@ -94,9 +94,9 @@ class Loss:
                 "output": output,
                 "constants": constants[source.method],
             }
-            found = source.function(*[seen[a] for a in source.arguments])
-            expect_terms(source.method, found, source.declared)
-            for name, value in found.items():
+            returned = source.function(*[seen[a] for a in source.arguments])
+            expect_terms(source.method, returned, source.declared)
+            for name, value in returned.items():
                 if name in source.labels:
                     terms[source.labels[name]] = value
         if not terms:
@@ -118,8 +118,8 @@ def checked_constants(constants: object, method: str, steps: int) -> Constants:
     if not isinstance(constants, Mapping):
         do = "return a mapping, {'name': tensor}, or {}"
         raise RunFailure(f"{hook} returned {description(constants)}", do=do)
-    for name, part in constants.items():
-        for leaf in tree_leaves(part):
+    for name, constant in constants.items():
+        for leaf in tree_leaves(constant):
             if isinstance(leaf, PerStep):
                 if leaf.rows.dim() == 0 or len(leaf.rows) != steps:
                     shape = list(leaf.rows.shape)

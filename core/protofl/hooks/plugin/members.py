@@ -95,16 +95,18 @@ def choose(
     """
     name, colon, argument = text.partition(":")
     plugin = registry.load(kind, name)
-    wanted = getattr(plugin, "argument", None)
-    if colon and not wanted:
+    argument_name = getattr(plugin, "argument", None)
+    if colon and not argument_name:
         raise UsageError(f"{kind} {name!r} takes no argument, got {argument!r}")
-    if wanted and not argument:
-        raise UsageError(f"{kind} {name!r} needs an argument", do=f"write {name}:{wanted.upper()}")
+    if argument_name and not argument:
+        raise UsageError(
+            f"{kind} {name!r} needs an argument", do=f"write {name}:{argument_name.upper()}"
+        )
     values = dict(options or {})
-    if wanted:
-        if wanted == "path":
+    if argument_name:
+        if argument_name == "path":
             argument = str(expand_user(argument).resolve())
-        values[wanted] = argument
+        values[argument_name] = argument
     config = parse_config(getattr(plugin, "Config", Config), values, f"{kind}/{name}")
     return Choice(kind, name, plugin, config, argument)
 
@@ -186,8 +188,8 @@ class Member(Choice):
             labels: {term: label} of the terms in the sum.
             constants: The return value of its ``before_training``.
         """
-        own = "local_loss" in self.hooks
-        function = self.instance.local_loss if own else Baseline().local_loss
+        has_loss = "local_loss" in self.hooks
+        function = self.instance.local_loss if has_loss else Baseline().local_loss
         return LossSource(
             self.name,
             function,
@@ -267,11 +269,11 @@ def chosen_terms(
             raise UsageError(f"--add local_loss={text}: the composition holds it already")
         terms.append(term(method, name))
     for text in drop:
-        found = [t for t in terms if text in (t.label, f"{t.method}.{t.name}")]
-        if not found:
+        matching = [t for t in terms if text in (t.label, f"{t.method}.{t.name}")]
+        if not matching:
             labels = [t.label for t in terms]
             raise unknown("loss term", text, labels, "--drop takes a term of the composition")
-        terms.remove(found[0])
+        terms.remove(matching[0])
     if not terms:
         raise UsageError("no loss term is left", do="drop fewer terms")
     return terms

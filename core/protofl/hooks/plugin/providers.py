@@ -80,14 +80,14 @@ def merge_payloads(parts: Mapping[str, Mapping[str, Tensor]]) -> Payload:
     return result
 
 
-def _beside(found: Payload, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+def _beside(merged: Payload, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """Rename ``classes`` to ``NAME.classes``, if they differ from the merged ones."""
     classes = tensors.get("classes")
-    if classes is None or "classes" not in found or _equal(found["classes"], classes):
+    if classes is None or "classes" not in merged or _equal(merged["classes"], classes):
         return tensors
-    own = {name: tensor for name, tensor in tensors.items() if name != "classes"}
-    rows = [name for name, tensor in own.items() if class_indexed(name, tensor, classes)]
-    return {f"{name}.classes": classes for name in rows} | own
+    others = {name: tensor for name, tensor in tensors.items() if name != "classes"}
+    rows = [name for name, tensor in others.items() if class_indexed(name, tensor, classes)]
+    return {f"{name}.classes": classes for name in rows} | others
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:

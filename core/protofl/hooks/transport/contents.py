@@ -79,16 +79,18 @@ class ContentRules:
             if key is None or "/" in name or self._declared.is_exempt(name, "any"):
                 continue
             if key.by_class:
-                own = f"{name}.classes"
-                self._same_rows(name, entry, header, own if own in header else "classes")
+                class_key = f"{name}.classes"
+                self._same_rows(
+                    name, entry, header, class_key if class_key in header else "classes"
+                )
             elif key.is_of_public_samples and name != "public_index":
                 self._same_rows(name, entry, header, "public_index")
         check_ranks(header, self._declared)
 
     def _check_indices(self, name: str, entry: Entry) -> None:
         if entry.dtype != "I64" or len(entry.shape) != 1:
-            words = f"as {entry.dtype}{list(entry.shape)}, it is one int64 a row"
-            raise Fault(name, "classes", words)
+            problem = f"as {entry.dtype}{list(entry.shape)}, it is one int64 a row"
+            raise Fault(name, "classes", problem)
         if name == "public_index":
             most = self._public
         else:
@@ -99,14 +101,14 @@ class ContentRules:
 
     def _same_rows(self, name: str, entry: Entry, header: Header, index: str) -> None:
         if index in header:
-            wanted, whose = header[index].shape[0], f"{index!r} has"
+            expected, whose = header[index].shape[0], f"{index!r} has"
         elif index == "public_index" and self._public is not None:
-            wanted, whose = self._public, "the public samples are"
+            expected, whose = self._public, "the public samples are"
         else:
             return
         rows = entry.shape[0] if entry.shape else 0
-        if rows != wanted:
-            raise Fault(name, "rows", f"with {rows} rows where {whose} {wanted}")
+        if rows != expected:
+            raise Fault(name, "rows", f"with {rows} rows where {whose} {expected}")
 
     # --- by the values --------------------------------------------------------------------------
 
@@ -124,8 +126,8 @@ class ContentRules:
             wire = Payload.from_bytes(blob)
         except RunFailure as error:
             raise Fault("", "format", error.what) from error
-        found = self._codec.decode(wire, forms, **receiver)
-        return Payload({name: tensor.to(device) for name, tensor in sorted(found.items())})
+        decoded = self._codec.decode(wire, forms, **receiver)
+        return Payload({name: tensor.to(device) for name, tensor in sorted(decoded.items())})
 
     def check_values(self, payload: Payload, *, upload: bool) -> None:
         """Check classes, numbers of samples, and that all numbers are finite.
@@ -203,12 +205,12 @@ class ReplacedUploads:
     def __init__(self, info: RunInfo, declared: Declarations, public: int | None) -> None:
         self._contents = ContentRules(info.num_classes, public, declared)
 
-    def check(self, who: str, found: Any, came: Uploads) -> None:  # noqa: ANN401 - a hook's
+    def check(self, who: str, returned: Any, came: Uploads) -> None:  # noqa: ANN401 - a hook's
         """Check the uploads that a hook returned.
 
         Args:
             who: The hook, ``NAME.receive_uploads``.
-            found: Its return value.
+            returned: Its return value.
             came: Its argument.
 
         Raises:
@@ -216,9 +218,9 @@ class ReplacedUploads:
         """
         near = "it replaces the uploads that the server's hooks see"
         do = "return {client: payload} with clients of the given uploads, or fewer"
-        if not isinstance(found, Mapping):
-            raise RunFailure(f"{who} returned {description(found)}", near, do)
-        for client, upload in found.items():
+        if not isinstance(returned, Mapping):
+            raise RunFailure(f"{who} returned {description(returned)}", near, do)
+        for client, upload in returned.items():
             if client not in came:
                 raise RunFailure(f"{who} returned an upload of {client!r}", near, do)
             if upload is not came[client]:
@@ -242,4 +244,4 @@ class ReplacedUploads:
         except Fault as fault:
             finite = fault.rule == "finite"
             near = "all given uploads were finite" if finite else fault.requirement
-            raise RunFailure(f"{place} {fault.words}", near, "look at what it computes") from None
+            raise RunFailure(f"{place} {fault.problem}", near, "look at what it computes") from None

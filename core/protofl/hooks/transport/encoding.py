@@ -131,8 +131,8 @@ class Coding:
 
     def covers(self, name: str, form: Form) -> bool:
         """Return True if a name may be on the wire: from the form, declared, or both."""
-        owner, _, part = name.rpartition(".")
-        return name in form or name in self.parts or (owner in form and part in self.parts)
+        owner, _, suffix = name.rpartition(".")
+        return name in form or name in self.parts or (owner in form and suffix in self.parts)
 
 
 def coding_of(direction: str, name: str, plugin: Any, call: Callable[..., Any]) -> Coding | None:  # noqa: ANN401 - a plugin's class
@@ -197,8 +197,8 @@ class Codec:
                     raise RunFailure("the encoded payload is empty")
                 for name in payload:
                     if not coding.covers(name, forms[-1]):
-                        part = name.rpartition(".")[2]
-                        do = f"declare it in the transform: encodes = {{{part!r}: 'what it is'}}"
+                        suffix = name.rpartition(".")[2]
+                        do = f"declare it in the transform: encodes = {{{suffix!r}: 'what it is'}}"
                         raise RunFailure(f"it made {name!r}, which it does not declare", do=do)
                 forms.append(form_of(payload))
         return payload.floats, payload.to_bytes({KEY: write_forms(forms)})
@@ -248,11 +248,11 @@ class Codec:
             hook = f"decode_{self.direction} of {coding.name}"
             try:
                 wire = Payload(coding.decode(payload=wire, form=empty_tensors(form), **receiver))
-                found = form_of(wire)
+                restored = form_of(wire)
             except Exception as error:
-                words = f"what {hook} can't read: {shown(error_text(error))}"
-                raise Fault("", "encoding", words) from error
-            for name in (*form, *found):
-                if found.get(name) != form.get(name):
+                problem = f"what {hook} can't read: {shown(error_text(error))}"
+                raise Fault("", "encoding", problem) from error
+            for name in (*form, *restored):
+                if restored.get(name) != form.get(name):
                     raise Fault(name, "encoding", f"that {hook} restores in another form")
         return wire

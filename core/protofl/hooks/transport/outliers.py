@@ -63,21 +63,21 @@ def unusual_norms(uploads: Mapping[int, Mapping[str, Tensor]]) -> dict[int, Faul
     result: dict[int, Fault] = {}
     for client, tensors in squares.items():
         pairs = [
-            (part, norm, usual_parts[part], OTHERS)
-            for part, norm in parts[client].items()
-            if part in usual_parts
+            (prefix, norm, usual_parts[prefix], OTHERS)
+            for prefix, norm in parts[client].items()
+            if prefix in usual_parts
         ]
         for name, (total, count) in tensors.items():
-            part = _part(name)
-            if name in usual and part.endswith("/"):
-                ratio = OTHERS if part.endswith("_update/") else WEIGHTS
-                base = max(usual[name], usual_parts.get(part, 0.0))
+            prefix = _part(name)
+            if name in usual and prefix.endswith("/"):
+                ratio = OTHERS if prefix.endswith("_update/") else WEIGHTS
+                base = max(usual[name], usual_parts.get(prefix, 0.0))
                 pairs.append((name, _norm(total, count), base, ratio))
         for name, norm, base, ratio in pairs:
             if base and norm > ratio * base:
                 shown = f"{name}*" if name.endswith("/") else name
-                words = f"of norm {norm:.3g} per number, {norm / base:.3g} times the usual one"
-                result.setdefault(client, Fault(shown, "norm", words))
+                problem = f"of norm {norm:.3g} per number, {norm / base:.3g} times the usual one"
+                result.setdefault(client, Fault(shown, "norm", problem))
     return result
 
 
@@ -97,21 +97,25 @@ def _by_part(squares: Mapping[str, tuple[float, int]]) -> dict[str, float]:
         if "/buffer/" not in name:
             before, size = sums.get(_part(name), (0.0, 0))
             sums[_part(name)] = before + total, size + count
-    return {part: _norm(*pair) for part, pair in sums.items()}
+    return {prefix: _norm(*pair) for prefix, pair in sums.items()}
 
 
 def _medians(each: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """Return the median of each name that `LEAST` or more clients have."""
     values: dict[str, list[float]] = {}
-    for own in each:
-        for name, value in own.items():
+    for norms in each:
+        for name, value in norms.items():
             values.setdefault(name, []).append(value)
-    return {name: median(found) for name, found in values.items() if len(found) >= LEAST}
+    return {
+        name: median(client_norms)
+        for name, client_norms in values.items()
+        if len(client_norms) >= LEAST
+    }
 
 
 def _part(name: str) -> str:
-    part, slash, _ = name.partition("/")
-    return part + slash
+    prefix, slash, _ = name.partition("/")
+    return prefix + slash
 
 
 def _norm(total: float, count: int) -> float:

@@ -85,7 +85,7 @@ class DownloadValidation:
             finite = fault.rule == "finite"
             kind, near = (Diverged, "") if finite else (RunFailure, fault.requirement)
             who = f"it was made by {self._declared.sender}"
-            raise kind(f"it holds {fault.words}", near, who) from None
+            raise kind(f"it holds {fault.problem}", near, who) from None
 
 
 class UploadValidation:
@@ -150,7 +150,7 @@ class UploadValidation:
             except Fault as fault:
                 faults[client] = fault
         self._learn(headers)
-        sent = Counter(part for header in headers.values() for part in _parts(header))
+        sent = Counter(prefix for header in headers.values() for prefix in _parts(header))
         for client, header in headers.items():
             try:
                 if not self._dry:
@@ -174,8 +174,8 @@ class UploadValidation:
         payload = self._contents.payload(blob, forms, device, **receiver)
         payload.holder = f"the upload of client {client}"
         self._contents.check_values(payload, upload=True)
-        for words in filter(None, self._inspect(**receiver, upload=payload).values()):
-            raise Fault("", "method", words)
+        for problem in filter(None, self._inspect(**receiver, upload=payload).values()):
+            raise Fault("", "method", problem)
         return payload
 
     # --- learning -------------------------------------------------------------------------------
@@ -200,9 +200,9 @@ class UploadValidation:
             agreed = "/" not in name and 2 * count > len(sent)  # weights are by architecture
             for architecture in dict.fromkeys(map(self._architecture, sent)):
                 if not agreed:
-                    own = [s for c, s in sent.items() if self._architecture(c) == architecture]
+                    specs = [s for c, s in sent.items() if self._architecture(c) == architecture]
                     built = self._known.built(architecture, name)
-                    spec = built if built in own else most_common(own)[0]
+                    spec = built if built in specs else most_common(specs)[0]
                 late = self._known.tried or seen[architecture]
                 self._known.put(architecture, name, replace(spec, optional=late))
 
@@ -213,16 +213,16 @@ class UploadValidation:
         """
         if "/" not in name:
             return False
-        architecture, part = self._architecture(client), part_of(name)
+        architecture, prefix = self._architecture(client), part_of(name)
         if self._known.built(architecture, name):
             return False
-        senders = {c: h for c, h in headers.items() if part in _parts(h)}
+        senders = {c: h for c, h in headers.items() if prefix in _parts(h)}
         if 2 * sum(name in header for header in senders.values()) > len(senders):
             return False
-        own = [h for c, h in senders.items() if self._architecture(c) == architecture]
-        if 2 * sum(name in header for header in own) <= len(own):
+        same_architecture = [h for c, h in senders.items() if self._architecture(c) == architecture]
+        if 2 * sum(name in header for header in same_architecture) <= len(same_architecture):
             return True
-        others = (other for other in headers[client] if part_of(other) == part)
+        others = (other for other in headers[client] if part_of(other) == prefix)
         built = any(self._known.built(architecture, other) for other in others)
         return built or self._known.holds_part(architecture, name)
 
@@ -249,11 +249,11 @@ class UploadValidation:
             spec.check(name, entry, self._declared.varying(name))
         # A key that a method leaves out in some rounds is missing in all uploads of the round.
         for name, spec in self._known.expected(architecture).items():
-            part = part_of(name)
+            prefix = part_of(name)
             if name in header or spec.optional or self._declared.is_exempt(name, "optional"):
                 continue
-            if 2 * sent[part] >= count:
-                key = name if part in _parts(header) else part
+            if 2 * sent[prefix] >= count:
+                key = name if prefix in _parts(header) else prefix
                 raise Fault("", "missing", f"nothing under {shown_name(key)}")
 
 

@@ -80,36 +80,38 @@ NEEDED = (*PAYLOADS, *UPDATES[:2], "inference")
 """Hooks that may not return None."""
 
 
-def expect_returned(hook: str, owner: str, found: Any, given: Mapping[str, Any]) -> None:  # noqa: ANN401
+def expect_returned(hook: str, owner: str, returned: Any, arguments: Mapping[str, Any]) -> None:  # noqa: ANN401
     """Check that a hook of a method returned what its specification says.
 
     Args:
         hook: The hook.
         owner: The method, and its transforms.
-        found: The return value.
-        given: The arguments of the call.
+        returned: The return value.
+        arguments: The arguments of the call.
 
     Raises:
         RunFailure: The return value is wrong; the error names the hook, the value, and an example.
         UsageError: The same, for a hook that is called before a run starts.
     """
     who = f"{owner}.{hook}"
-    if inspect.iscoroutine(found) or inspect.isgenerator(found):
-        found.close()
+    if inspect.iscoroutine(returned) or inspect.isgenerator(returned):
+        returned.close()
         do = f"write def {hook}(self, …) without async and yield"
-        raise RunFailure(f"{who} returned {description(found)}", "hooks are plain functions", do)
+        raise RunFailure(f"{who} returned {description(returned)}", "hooks are plain functions", do)
     spec = RETURNED.get(hook)
-    if spec is None or (found is None and hook not in NEEDED):
+    if spec is None or (returned is None and hook not in NEEDED):
         return
     wrong = BadUpload if hook == "upload_payload" else UsageError if hook in BEFORE else RunFailure
     near, do = f"expected {spec.expected}", f"return {spec.example}"
-    if not isinstance(found, spec.kind) or isinstance(found, str):
-        raise wrong(f"{who} returned {description(found)}", near, do)
-    if isinstance(found, Tensor):
-        return _expect_scores(who, found, (given["x"].shape[0], given["client"].num_classes))
-    pairs: Any = found.items() if isinstance(found, Mapping) else enumerate(found)  # type: ignore[arg-type]
+    if not isinstance(returned, spec.kind) or isinstance(returned, str):
+        raise wrong(f"{who} returned {description(returned)}", near, do)
+    if isinstance(returned, Tensor):
+        return _expect_scores(
+            who, returned, (arguments["x"].shape[0], arguments["client"].num_classes)
+        )
+    pairs: Any = returned.items() if isinstance(returned, Mapping) else enumerate(returned)  # type: ignore[arg-type]
     for name, item in pairs:
-        if isinstance(found, Mapping) and not _is_name(name):
+        if isinstance(returned, Mapping) and not _is_name(name):
             do = "names are strings"
         elif not (_is_number(item) if spec.item is float else isinstance(item, spec.item)):
             do = _conversion(name, item) if spec.item is Tensor else do
@@ -140,33 +142,33 @@ def _is_sendable(tensor: Tensor) -> bool:
     return plain and tensor.dtype in SENT
 
 
-def _expect_scores(who: str, found: Tensor, shape: tuple[int, int]) -> None:
-    if found.shape == shape and not (found.is_complex() or found.dtype == torch.bool):
+def _expect_scores(who: str, scores: Tensor, shape: tuple[int, int]) -> None:
+    if scores.shape == shape and not (scores.is_complex() or scores.dtype == torch.bool):
         return
     near = f"expected real scores of {shape[0]} samples and {shape[1]} classes, {list(shape)}"
     do = "return client.head(features), or a score of each class: -distance to its prototype"
-    if found.shape in (shape[:1], (shape[0], 1)):
+    if scores.shape in (shape[:1], (shape[0], 1)):
         do = "these look like labels: leave .argmax(1) out"
-    raise RunFailure(f"{who} returned {description(found)}", near, do)
+    raise RunFailure(f"{who} returned {description(scores)}", near, do)
 
 
-def expect_terms(owner: str, found: Any, declared: Collection[str]) -> None:  # noqa: ANN401
+def expect_terms(owner: str, returned: Any, declared: Collection[str]) -> None:  # noqa: ANN401
     """Check that a ``local_loss`` returned declared scalar terms.
 
     Raises:
         RunFailure: The return value is wrong.
     """
-    if isinstance(found, Mapping) and all(
-        name in declared and _is_scalar(term) for name, term in found.items()
+    if isinstance(returned, Mapping) and all(
+        name in declared and _is_scalar(term) for name, term in returned.items()
     ):
         return  # the check runs at every step; the messages below are only for mistakes
     who = f"{owner}.local_loss"
     near = "terms have names, so that they can be dropped, added and logged"
     do = f"return {{{', '.join(f'{name!r}: …' for name in sorted(declared))}}}"
-    if not isinstance(found, Mapping):
-        raise RunFailure(f"{who} returned {description(found)}", near, do)
+    if not isinstance(returned, Mapping):
+        raise RunFailure(f"{who} returned {description(returned)}", near, do)
     name, term = next(
-        (n, term) for n, term in found.items() if n not in declared or not _is_scalar(term)
+        (n, term) for n, term in returned.items() if n not in declared or not _is_scalar(term)
     )
     if name not in declared:
         near, do = f"declared: {', '.join(sorted(declared))}", "add it to the method's terms"

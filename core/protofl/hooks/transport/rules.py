@@ -46,15 +46,15 @@ class Fault(Exception):
     Attributes:
         key: The name of the tensor; empty for the whole payload.
         rule: The rule's name in `RULES`.
-        words: The content at fault, to be read after "client 3 sent" or "it has".
+        problem: The content at fault, to be read after "client 3 sent" or "it has".
         requirement: The rule and its requirement in words.
     """
 
-    def __init__(self, key: str, rule: str, words: str) -> None:
+    def __init__(self, key: str, rule: str, problem: str) -> None:
         self.key, self.rule = key, rule
-        self.words = f"{shown_name(key)} {words}" if key else words
+        self.problem = f"{shown_name(key)} {problem}" if key else problem
         self.requirement = RULES[rule] if rule == "finite" else f"{rule}: {RULES[rule]}"
-        super().__init__(self.words)
+        super().__init__(self.problem)
 
 
 def check_size(payload: Mapping[str, Tensor], limit: float) -> None:
@@ -84,13 +84,13 @@ def refused_upload(client: int, round: int, fault: Fault) -> RunFailure:
         "shape": f"declare shapes that may vary in the method's upload_rules, or {skip}",
     }
     kind = Diverged if fault.rule in ("finite", "bound") else RunFailure
-    what = f"client {client} sent {fault.words} in round {round}"
+    what = f"client {client} sent {fault.problem} in round {round}"
     return kind(what, fault.requirement, do.get(fault.rule, skip))
 
 
 def skipped_upload(client: int, round: int, fault: Fault) -> str:
     """Return the note for an upload that is skipped."""
-    return f"client {client} sent {fault.words} in round {round} ({fault.rule}): it is left out"
+    return f"client {client} sent {fault.problem} in round {round} ({fault.rule}): it is left out"
 
 
 def expect_finite(
@@ -190,8 +190,8 @@ class Declarations:
 
     def number(self, name: str, word: str) -> int | None:
         """Return the number after a word of `WORDS` about a name, 0 if it has none; else None."""
-        found = (w for declared, w in self.exempt.items() if matches(name, declared))
-        return next((words[word] for words in found if word in words), None)
+        exemptions = (w for declared, w in self.exempt.items() if matches(name, declared))
+        return next((numbers[word] for numbers in exemptions if word in numbers), None)
 
 
 def _exemptions(owner: str, attribute: str, rules: object) -> dict[str, Mapping[str, int]]:
@@ -199,13 +199,13 @@ def _exemptions(owner: str, attribute: str, rules: object) -> dict[str, Mapping[
         raise UsageError(f"{attribute} of {owner} is not a mapping of names to words")
     result: dict[str, Mapping[str, int]] = {}
     for name, text in rules.items():
-        words = {w: int(n or 0) for w, n in re.findall(r"(\S+)(?:\s+(-?\d+))?", str(text))}
-        for word, number in words.items():
+        numbers = {w: int(n or 0) for w, n in re.findall(r"(\S+)(?:\s+(-?\d+))?", str(text))}
+        for word, number in numbers.items():
             if word not in WORDS:
                 raise unknown(f"word in {attribute} of {owner}:", word, WORDS)
             if not {"several": number >= 0, "varies": number < 0}.get(word, number == 0):
                 raise UsageError(f"{attribute} of {owner}: {name!r} is {text!r}", WORDS[word])
-        result[starred(name)] = words
+        result[starred(name)] = numbers
     return result
 
 
@@ -244,29 +244,29 @@ class ReplyValues(BaseModel):
 
 
 def check_reply(
-    found: Mapping[str, Any], wanted: str, stages: Collection[str], terms: Collection[str]
+    values: Mapping[str, Any], kind: str, stages: Collection[str], terms: Collection[str]
 ) -> None:
     """Check the values of a reply.
 
     Args:
-        found: The reply's values by their names, and its ``kind``.
-        wanted: The kind that the job asks for, or ``Absent``.
+        values: The reply's values by their names, and its ``kind``.
+        kind: The kind that the job asks for, or ``Absent``.
         stages: The stages whose seconds are counted.
         terms: The labels of the run's loss terms.
 
     Raises:
         Fault: A value is impossible.
     """
-    if found["kind"] != wanted:
-        raise Fault("", "figures", f"a reply {found['kind']}, expected {wanted}")
+    if values["kind"] != kind:
+        raise Fault("", "figures", f"a reply {values['kind']}, expected {kind}")
     try:
-        reply = ReplyValues.model_validate(found)
+        reply = ReplyValues.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key, *inner = map(str, first["loc"])
         place = f" of {shown(inner[0])}" if inner else ""
-        words = f"as {shown(first['input'])}{place}: {first['msg']}"
-        raise Fault(key, "figures", words) from None
+        problem = f"as {shown(first['input'])}{place}: {first['msg']}"
+        raise Fault(key, "figures", problem) from None
     for key, known, labels in (("seconds", stages, reply.seconds), ("sums", terms, reply.sums)):
         for label in labels.keys() - known:
             raise Fault(key, "figures", f"of an unknown {shown_name(label)}")
@@ -286,7 +286,7 @@ def refused_reply(doing: str, fault: Fault, host: str = "its host") -> RunFailur
         host: The host in words.
     """
     return RunFailure(
-        f"{doing}: {host} answered with {fault.words}",
+        f"{doing}: {host} answered with {fault.problem}",
         fault.requirement,
         "check the backend, and the machine of this client",
     )

@@ -57,8 +57,8 @@ class Spec:
         """Parse the text of a spec, as ``str`` writes it."""
         match = _TEXT.fullmatch(text)
         assert match, text
-        sizes = [part for part in match[2].split(", ") if part]
-        dims = tuple(None if part == "*" else int(part) for part in sizes)
+        sizes = [size for size in match[2].split(", ") if size]
+        dims = tuple(None if size == "*" else int(size) for size in sizes)
         return cls(match[1], dims, bool(match[3]))
 
     def __str__(self) -> str:
@@ -158,10 +158,8 @@ class SpecTable:
 
     def spec(self, name: str, entry: Entry) -> Spec:
         """Return the spec of a sent tensor, with K free if it differs between architectures."""
-        found = Spec.of(name, entry, self._declared.varying(name))
-        return (
-            found.with_width(self._declared.keys.find(name), None) if self._info.native else found
-        )
+        sent = Spec.of(name, entry, self._declared.varying(name))
+        return sent.with_width(self._declared.keys.find(name), None) if self._info.native else sent
 
     def put(self, architecture: str, name: str, spec: Spec) -> None:
         """Set the spec of a key."""
@@ -190,81 +188,92 @@ class SpecTable:
 
     def _part(self, architecture: str, name: str) -> Mapping[str, Spec]:
         """Return the known specs of the part ``PART/*`` that holds a key, or of the key itself."""
-        part = _prefix(name)
-        if (architecture, part) not in self._parts:
-            own = _specs_under(self.of(architecture), part) or self._agreed(part)
-            is_own = self._is_own(part)
-            found = self._weights(architecture, part[:-1]) if is_own else own
-            self._parts[architecture, part] = found
-        return self._parts[architecture, part]
+        prefix = _prefix(name)
+        if (architecture, prefix) not in self._parts:
+            sent = _specs_under(self.of(architecture), prefix) or self._agreed(prefix)
+            is_own = self._is_own(prefix)
+            specs = self._weights(architecture, prefix[:-1]) if is_own else sent
+            self._parts[architecture, prefix] = specs
+        return self._parts[architecture, prefix]
 
     def expected(self, architecture: str) -> Mapping[str, Spec]:
         """Return the keys that uploads of this architecture are expected to have."""
         if architecture in self._tried:
             return self.of(architecture)
         if architecture not in self._expected:
-            found: dict[str, Spec] = {}
-            for part in sorted({_prefix(n) for specs in self._specs.values() for n in specs}):
-                found |= self._needed(architecture, part)
-            self._expected[architecture] = found | dict(self.of(architecture))
+            needed: dict[str, Spec] = {}
+            for prefix in sorted({_prefix(n) for specs in self._specs.values() for n in specs}):
+                needed |= self._needed(architecture, prefix)
+            self._expected[architecture] = needed | dict(self.of(architecture))
         return self._expected[architecture]
 
-    def _needed(self, architecture: str, part: str) -> Mapping[str, Spec]:
+    def _needed(self, architecture: str, prefix: str) -> Mapping[str, Spec]:
         """Return expected keys of a part for an architecture that the dry run has not run."""
-        if not self._is_own(part):
-            return self._agreed(part)
+        if not self._is_own(prefix):
+            return self._agreed(prefix)
         for other, specs in self._specs.items():
-            seen = _specs_under(specs, part)
-            if seen and self._parameters(other, part).keys() - seen.keys():
+            seen = _specs_under(specs, prefix)
+            if seen and self._parameters(other, prefix).keys() - seen.keys():
                 return {}  # only some layers are sent; those of another architecture are unknown
-        return self._parameters(architecture, part)
+        return self._parameters(architecture, prefix)
 
-    def _parameters(self, architecture: str, part: str) -> dict[str, Spec]:
+    def _parameters(self, architecture: str, prefix: str) -> dict[str, Spec]:
         """Return the specs of the weights of an own part, without buffers."""
-        weights = self._weights(architecture, part[:-1])
-        return {n: s for n, s in weights.items() if not n.startswith(f"{part}buffer/")}
+        weights = self._weights(architecture, prefix[:-1])
+        return {n: s for n, s in weights.items() if not n.startswith(f"{prefix}buffer/")}
 
     def built(self, architecture: str, name: str) -> Spec | None:
         """Return the spec of a weight of an architecture's model or head; None for other keys."""
-        part = name.partition("/")[0]
-        return self._weights(architecture, part).get(name) if part in OWN else None
+        prefix = name.partition("/")[0]
+        return self._weights(architecture, prefix).get(name) if prefix in OWN else None
 
-    def _agreed(self, part: str) -> Mapping[str, Spec]:
+    def _agreed(self, prefix: str) -> Mapping[str, Spec]:
         """Return the specs of a part if all architectures that have any agree."""
-        found = [own for specs in self._specs.values() if (own := _specs_under(specs, part))]
-        return found[0] if found and all(specs == found[0] for specs in found) else {}
-
-    def _is_own(self, part: str) -> bool:
-        """Return True if every sent part has the weights of its sender's architecture."""
-        if part[:-1] not in OWN or part[-1] != "/":
-            return False
-        found = {a: own for a, specs in self._specs.items() if (own := _specs_under(specs, part))}
-        return bool(found) and all(
-            specs.items() <= self._weights(a, part[:-1]).items() for a, specs in found.items()
+        selections = [
+            selected for specs in self._specs.values() if (selected := _specs_under(specs, prefix))
+        ]
+        return (
+            selections[0]
+            if selections and all(specs == selections[0] for specs in selections)
+            else {}
         )
 
-    def _weights(self, architecture: str, part: str) -> Mapping[str, Spec]:
+    def _is_own(self, prefix: str) -> bool:
+        """Return True if every sent part has the weights of its sender's architecture."""
+        if prefix[:-1] not in OWN or prefix[-1] != "/":
+            return False
+        selections = {
+            a: selected
+            for a, specs in self._specs.items()
+            if (selected := _specs_under(specs, prefix))
+        }
+        return bool(selections) and all(
+            specs.items() <= self._weights(a, prefix[:-1]).items()
+            for a, specs in selections.items()
+        )
+
+    def _weights(self, architecture: str, prefix: str) -> Mapping[str, Spec]:
         """Return the specs of an architecture's model or head, by wire names."""
-        if (architecture, part) not in self._models:
+        if (architecture, prefix) not in self._models:
             model = self._info.unset_model(self._named(architecture))
             for name, module in (("model", model), ("head", model.head)):
                 self._models[architecture, name] = {
                     key: Spec(TYPES.get(tensor.dtype, "F32"), tuple(tensor.shape))
                     for key, tensor in weight_views(module, name).items()
                 }
-        return self._models[architecture, part]
+        return self._models[architecture, prefix]
 
 
 def _prefix(name: str) -> str:
     """Return ``PART/`` of ``PART/NAME``, and other names as they are."""
-    part, slash, _ = name.partition("/")
-    return part + slash
+    prefix, slash, _ = name.partition("/")
+    return prefix + slash
 
 
-def _specs_under(specs: Mapping[str, Spec], part: str) -> dict[str, Spec]:
-    """Select the specs whose key starts with `part` (if it ends with "/") or equals it."""
-    many = part.endswith("/")
-    return {n: s for n, s in specs.items() if (n.startswith(part) if many else n == part)}
+def _specs_under(specs: Mapping[str, Spec], prefix: str) -> dict[str, Spec]:
+    """Select the specs whose key starts with `prefix` (if it ends with "/") or equals it."""
+    many = prefix.endswith("/")
+    return {n: s for n, s in specs.items() if (n.startswith(prefix) if many else n == prefix)}
 
 
 def most_common(specs: Iterable[Spec]) -> tuple[Spec, int]:

@@ -93,10 +93,10 @@ class Learner(MethodView[ConfigT]):
         parts = {"model": model, "head": model.head, "extractor": model.extractor}
         if name in parts:
             return parts[name]
-        own = self.modules
-        if name not in own:
-            raise MissingModule(name, f"the client of {self._owner}", [*parts, *own])
-        return own[name]
+        method_modules = self.modules
+        if name not in method_modules:
+            raise MissingModule(name, f"the client of {self._owner}", [*parts, *method_modules])
+        return method_modules[name]
 
     def parameters(self) -> list[nn.Parameter]:
         """Return the parameters of the client's model, in a fixed order."""
@@ -106,16 +106,16 @@ class Learner(MethodView[ConfigT]):
 class Client(Learner[ConfigT], StatefulView):
     """A client as a hook sees it, bound to one method."""
 
-    __slots__ = ("_record",)
+    __slots__ = ("_state",)
 
-    def __init__(self, record: ClientState, owner: str) -> None:
-        config, info = record.configs[owner], record.info
-        super().__init__(owner, config, info, record.device, record.model, {})
-        self._record: ClientState = record
+    def __init__(self, state: ClientState, owner: str) -> None:
+        config, info = state.configs[owner], state.info
+        super().__init__(owner, config, info, state.device, state.model, {})
+        self._state: ClientState = state
 
     def bound_to(self, owner: str) -> Client[Any]:
         """Return the same client as another method of the composition sees it."""
-        return Client(self._record, owner)
+        return Client(self._state, owner)
 
     def learner(self) -> Learner[ConfigT]:
         """Return the view of the client for ``local_loss``."""
@@ -124,17 +124,17 @@ class Client(Learner[ConfigT], StatefulView):
     @property
     def id(self) -> int:
         """The client's number, from 0."""
-        return self._record.id
+        return self._state.id
 
     @property
     def malicious(self) -> bool:
         """True if the client is malicious (``--malicious``)."""
-        return self.id in self._record.malicious
+        return self.id in self._state.malicious
 
     @property
     def lr(self) -> float:
         """The clients' learning rate (``--lr``), without its schedule."""
-        return self._record.lr
+        return self._state.lr
 
     @property
     def scores_all_classes(self) -> bool:
@@ -142,12 +142,12 @@ class Client(Learner[ConfigT], StatefulView):
 
         A method that masks the scores of classes without training samples leaves them here.
         """
-        return self._record.scores_all_classes
+        return self._state.scores_all_classes
 
     @property
     def steps(self) -> int:
         """Mini-batches of the current phase."""
-        return self._record.steps
+        return self._state.steps
 
     # --- further modules ----------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ class Client(Learner[ConfigT], StatefulView):
                 ``--clip`` bound for both (FedKTL's h). By default a module has its own bound.
         """
         module = module.to(self.device).requires_grad_(train)
-        slots = self._record.modules.setdefault(self._owner, {})
+        slots = self._state.modules.setdefault(self._owner, {})
         slots[name] = ModuleSlot(module, train, lr, temporary, with_model)
         return module
 
@@ -194,41 +194,41 @@ class Client(Learner[ConfigT], StatefulView):
         Raises:
             UsageError: The name is unknown, or the group takes other samples.
         """
-        info = self._record.info
-        if self._record.architecture.precomputed:
+        info = self._state.info
+        if self._state.architecture.precomputed:
             raise UsageError(
                 f"{self._owner} trains a second model on the samples, and keep_features replaces "
                 "these by the features of the first",
                 do="leave keep_features out",
             )
-        model = info.build(architecture, self._record.seed, feature_dim)
+        model = info.build(architecture, self._state.seed, feature_dim)
         return model.to(memory_format=info.named(architecture).layout)
 
     @property
     def modules(self) -> Mapping[str, nn.Module]:
         """The modules that this method gave the client."""
-        return {n: slot.module for n, slot in self._record.modules.get(self._owner, {}).items()}
+        return {n: slot.module for n, slot in self._state.modules.get(self._owner, {}).items()}
 
     # --- the data ---------------------------------------------------------------------------
 
     @property
     def num_samples(self) -> int:
         """Training samples |D_i|."""
-        return len(self._record.train)
+        return len(self._state.train)
 
     @property
     def class_counts(self) -> Tensor:
         """Training samples per class |D_i,c|, [C] int."""
-        return self._record.class_counts
+        return self._state.class_counts
 
     @property
     def train(self) -> Samples:
         """The private training samples."""
-        return self._record.train
+        return self._state.train
 
     def prepare(self, x: Tensor) -> Tensor:
         """Prepare other samples of the data's shape and range for the client's model."""
-        return self._record.train.prepare(x)
+        return self._state.train.prepare(x)
 
     def train_features(self, features: Features | None = None) -> tuple[Tensor, Tensor]:
         """Return the features of all training samples, N×K, and their labels [N].
@@ -237,7 +237,7 @@ class Client(Learner[ConfigT], StatefulView):
             features: Maps samples B×… to features B×K′, such as those of an auxiliary net; None for
                 the model's features.
         """
-        return self._record.train_features(features)
+        return self._state.train_features(features)
 
     def collect_prototypes(self, batch: Batch, output: Output) -> None:
         """Add a batch's features to the sums from which `class_prototypes` takes its means.
@@ -269,8 +269,8 @@ class Client(Learner[ConfigT], StatefulView):
         """
         sums = self.scratch.get("prototype_sums")
         if sums is None:
-            found, labels = self.train_features(features)
-            prototypes, counts = functional.class_means(found, labels, self.num_classes)
+            feature_rows, labels = self.train_features(features)
+            prototypes, counts = functional.class_means(feature_rows, labels, self.num_classes)
         else:
             prototypes = sums[0] / sums[1].clamp(min=1).unsqueeze(1)
             # A class whose samples were all in a dropped last batch has not been seen.
@@ -282,19 +282,19 @@ class Client(Learner[ConfigT], StatefulView):
     @property
     def received(self) -> Payload:
         """This round's download."""
-        return self._record.received
+        return self._state.received
 
     @property
     def scratch(self) -> dict[str, Any]:
         """Temporary values of this method; cleared when the client's work ends."""
-        return self._record.scratch.setdefault(self._owner, {})
+        return self._state.scratch.setdefault(self._owner, {})
 
     # --- randomness -------------------------------------------------------------------------
 
     def generator(self, purpose: str) -> torch.Generator:
         """Return the CPU generator of this method, purpose, round and client."""
-        record = self._record
-        return random_stream(record.seed, self._owner, purpose, record.round, record.id)
+        state = self._state
+        return random_stream(state.seed, self._owner, purpose, state.round, state.id)
 
     def secret_generator(self, purpose: str) -> torch.Generator:
         """Return a CPU generator like `generator`, whose draws the server cannot repeat.
@@ -302,13 +302,13 @@ class Client(Learner[ConfigT], StatefulView):
         For transforms that hide something from the server, which knows the seed. The key has the
         secret of the client's host (`Host(plan, secret=…)`); a simulation has none.
         """
-        record, secret = self._record, [self._record.secret.hex()] * bool(self._record.secret)
-        keys = (self._owner, "secret", purpose, record.round, record.id)
-        return random_stream(record.seed, *keys, *secret)
+        state, secret = self._state, [self._state.secret.hex()] * bool(self._state.secret)
+        keys = (self._owner, "secret", purpose, state.round, state.id)
+        return random_stream(state.seed, *keys, *secret)
 
     def shared_generator(self, purpose: str) -> torch.Generator:
         """Return a CPU generator like `generator` that is the same on all clients.
 
         In ``setup_client`` the round is always -1, so its draws never change (FedKTL's V).
         """
-        return random_stream(self._record.seed, self._owner, purpose, self._record.round)
+        return random_stream(self._state.seed, self._owner, purpose, self._state.round)

@@ -130,18 +130,18 @@ class StatefulView:
     """The round, the public samples, and the state of a method."""
 
     __slots__ = ()
-    _record: SideState
+    _state: SideState
     _owner: str
 
     @property
     def round(self) -> int:
         """The round's number, from 0; -1 at set-up."""
-        return self._record.round
+        return self._state.round
 
     @property
     def public(self) -> Samples | None:
         """The public samples, unlabelled; None for a run without."""
-        return self._record.public
+        return self._state.public
 
     @property
     def state(self) -> dict[str, Any]:
@@ -149,7 +149,7 @@ class StatefulView:
 
         Tensors, numbers, strings, and dicts and lists of them.
         """
-        return self._record.state.setdefault(self._owner, {})
+        return self._state.state.setdefault(self._owner, {})
 
 
 Features: TypeAlias = Callable[[Tensor], Tensor]
@@ -248,9 +248,9 @@ class ClientState(SideState):
     @torch.no_grad()
     def features_as_samples(self) -> tuple[Samples, Samples, Samples | None]:
         """Return training, test and validation samples as the model's frozen part maps them."""
-        size, part = self.architecture.eval_batch, self.architecture.precomputed
-        assert part is not None
-        frozen = part(self.model)
+        size, frozen_of = self.architecture.eval_batch, self.architecture.precomputed
+        assert frozen_of is not None
+        frozen = frozen_of(self.model)
 
         def mapped(samples: Samples) -> Samples:
             rows = [frozen(x).flatten(1) for x in samples.chunks(size)]

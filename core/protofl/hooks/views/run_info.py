@@ -158,10 +158,10 @@ class RunInfo:
 
     def feature_dim_of(self, of: int | Architecture) -> int:
         """Return the width of a client's features, or of an architecture's: K, or its own."""
-        found = self.architecture_of(of) if isinstance(of, int) else of
+        architecture = self.architecture_of(of) if isinstance(of, int) else of
         if not self.native:
             return self.feature_dim
-        return native_width(found, self.sample, self.num_classes, self.feature_dim)
+        return native_width(architecture, self.sample, self.num_classes, self.feature_dim)
 
     def sizes_of(self, architecture: Architecture) -> tuple[SampleSpec, int, int]:
         """Return the arguments of ``architecture.build`` for a client's model."""
@@ -186,8 +186,8 @@ class RunInfo:
         Raises:
             UsageError: The name is unknown, or the group does not take this run's samples.
         """
-        own = (*self.server_architectures, *self.architectures)
-        return find_architecture(architecture, own, self.others)
+        architectures = (*self.server_architectures, *self.architectures)
+        return find_architecture(architecture, architectures, self.others)
 
     def build(
         self, architecture: str | Architecture, seed: int, feature_dim: int | None = None
@@ -199,11 +199,11 @@ class RunInfo:
             seed: The trial's seed.
             feature_dim: Its own width of features; None for `feature_dim_of`.
         """
-        found = self.named(architecture)
-        width = feature_dim or self.feature_dim_of(found)
-        name = architecture if isinstance(architecture, str) else found.name
+        resolved = self.named(architecture)
+        width = feature_dim or self.feature_dim_of(resolved)
+        name = architecture if isinstance(architecture, str) else resolved.name
         with global_stream(seed, "server-model", name):
-            return found.build(self.sample, self.num_classes, width)
+            return resolved.build(self.sample, self.num_classes, width)
 
 
 class Cards(Mapping[int, ClientCard]):

@@ -27,26 +27,26 @@ if TYPE_CHECKING:
 class Server(MethodView[ConfigT], StatefulView):
     """The server as a hook sees it, bound to one method."""
 
-    __slots__ = ("_owner", "_record")
+    __slots__ = ("_owner", "_state")
 
-    def __init__(self, record: ServerState, owner: str) -> None:
-        super().__init__(record.configs[owner], record.info, record.device)
-        self._record: ServerState = record
+    def __init__(self, state: ServerState, owner: str) -> None:
+        super().__init__(state.configs[owner], state.info, state.device)
+        self._state: ServerState = state
         self._owner = owner
 
     def bound_to(self, owner: str) -> Server[Any]:
         """Return the same server as another plugin of the composition sees it."""
-        return Server(self._record, owner)
+        return Server(self._state, owner)
 
     @property
     def malicious(self) -> frozenset[int]:
         """The malicious clients (``--malicious``); for attacks, as a defence can't know them."""
-        return self._record.malicious
+        return self._state.malicious
 
     @property
     def evaluates(self) -> bool:
         """True if this round ends with an evaluation, a good time for costly figures."""
-        return self._record.evaluates
+        return self._state.evaluates
 
     @property
     def architecture(self) -> str:
@@ -56,17 +56,17 @@ class Server(MethodView[ConfigT], StatefulView):
     @property
     def dry(self) -> bool:
         """True in the dry run, whose second round has to be beyond any warm-up."""
-        return self._record.dry
+        return self._state.dry
 
     @property
     def lr(self) -> float:
         """The clients' learning rate."""
-        return self._record.lr
+        return self._state.lr
 
     @property
     def global_state(self) -> GlobalState:
         """The server's global state by wire names. Read only: hooks return changes."""
-        return self._record.global_state
+        return self._state.global_state
 
     @property
     def knowledge(self) -> GlobalState:  # former
@@ -77,12 +77,12 @@ class Server(MethodView[ConfigT], StatefulView):
     @property
     def modules(self) -> dict[str, nn.Module]:
         """This method's modules on the server; saved in checkpoints."""
-        return self._record.modules.setdefault(self._owner, {})
+        return self._state.modules.setdefault(self._owner, {})
 
     @property
     def test(self) -> Samples | None:
         """The global test samples of a run with public data, otherwise None."""
-        return self._record.test
+        return self._state.test
 
     @property
     def clients(self) -> Mapping[int, ClientCard]:
@@ -116,26 +116,26 @@ class Server(MethodView[ConfigT], StatefulView):
 
     @property
     def _images(self) -> ImageSource:
-        if self._record.images is None:
+        if self._state.images is None:
             raise UsageError(
                 "this run has no image generator",
                 do="declare needs_generator = True in the method",
             )
-        return self._record.images
+        return self._state.images
 
     @property
     def text_encoder(self) -> TextSource:
         """The text encoder, for a method with ``needs_text_encoder``."""
-        if self._record.texts is None:
+        if self._state.texts is None:
             raise UsageError(
                 "this run has no text encoder",
                 do="declare needs_text_encoder = True in the method",
             )
-        return self._record.texts
+        return self._state.texts
 
     def part(self, name: str) -> AbstractContextManager[None]:
         """Time a block as a part of its own in a profile (``--profile``)."""
-        return self._record.sums.span(name, "server")
+        return self._state.sums.span(name, "server")
 
     def epochs(self, count: int) -> Iterator[int]:
         """Count epochs of training on the server; a dry run has one."""
@@ -163,8 +163,8 @@ class Server(MethodView[ConfigT], StatefulView):
         Raises:
             UsageError: The name is unknown, or the group takes other samples.
         """
-        return self._info.build(architecture, self._record.seed, feature_dim).to(self.device)
+        return self._info.build(architecture, self._state.seed, feature_dim).to(self.device)
 
     def generator(self, purpose: str) -> torch.Generator:
         """Return the CPU generator of this method, purpose and round."""
-        return random_stream(self._record.seed, self._owner, purpose, self._record.round, "server")
+        return random_stream(self._state.seed, self._owner, purpose, self._state.round, "server")

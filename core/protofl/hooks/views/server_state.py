@@ -1,4 +1,4 @@
-"""The record of the server."""
+"""The state of the server."""
 
 from __future__ import annotations
 

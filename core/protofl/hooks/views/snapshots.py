@@ -20,51 +20,51 @@ VALIDATION = "(gate)"
 """The key of the specs of payload validation in the server's state; not a valid plugin name."""
 
 
-def pack_client(record: ClientState, *, received: bool) -> Packed:
+def pack_client(client: ClientState, *, received: bool) -> Packed:
     """Pack a client's weights, trained modules and state, and optionally its download.
 
     The tensors are not copied.
     """
-    payload = record.received if received else {}
-    return pack(_of_client(record), "received", payload, record.state, f"client {record.id}")
+    payload = client.received if received else {}
+    return pack(_of_client(client), "received", payload, client.state, f"client {client.id}")
 
 
-def unpack_client(record: ClientState, packed: Packed) -> None:
+def unpack_client(client: ClientState, packed: Packed) -> None:
     """Copy the result of `pack_client` into a client that has been set up."""
-    whose = f"client {record.id}"
-    found = unpack(packed, _of_client(record), "received", whose, record.device)
-    record.received, record.state = found
+    whose = f"client {client.id}"
+    restored = unpack(packed, _of_client(client), "received", whose, client.device)
+    client.received, client.state = restored
 
 
-def pack_server(record: ServerState) -> Packed:
+def pack_server(server: ServerState) -> Packed:
     """Pack the server's global state, modules and state, without copies."""
-    state = {**record.state, VALIDATION: record.learned}
-    return pack(_of_server(record), "global_state", record.global_state, state, "the server")
+    state = {**server.state, VALIDATION: server.learned}
+    return pack(_of_server(server), "global_state", server.global_state, state, "the server")
 
 
-def unpack_server(record: ServerState, packed: Packed) -> None:
+def unpack_server(server: ServerState, packed: Packed) -> None:
     """Copy the result of `pack_server` into a server that has been set up."""
-    modules, device = _of_server(record), record.device
+    modules, device = _of_server(server), server.device
     packed = current_tensors(packed[0]), packed[1]  # those of an older run have former names
-    global_state, record.state = unpack(packed, modules, "global_state", "the server", device)
-    record.learned = record.state.pop(
+    global_state, server.state = unpack(packed, modules, "global_state", "the server", device)
+    server.learned = server.state.pop(
         VALIDATION, {}
     )  # a run of protofl before payload validation has none
-    record.global_state = GlobalState(global_state)
+    server.global_state = GlobalState(global_state)
 
 
-def _of_server(record: ServerState) -> dict[str, nn.Module]:
+def _of_server(server: ServerState) -> dict[str, nn.Module]:
     """Return the modules of all methods by their names in the file."""
     return {
         f"module/{owner}/{name}": module
-        for owner, modules in record.modules.items()
+        for owner, modules in server.modules.items()
         for name, module in modules.items()
     }
 
 
-def _of_client(record: ClientState) -> dict[str, nn.Module]:
-    slots = {f"module/{name}": slot.module for name, slot in record.slots() if slot.train}
-    return {"model": record.model, **slots}
+def _of_client(client: ClientState) -> dict[str, nn.Module]:
+    slots = {f"module/{name}": slot.module for name, slot in client.slots() if slot.train}
+    return {"model": client.model, **slots}
 
 
 def pack(

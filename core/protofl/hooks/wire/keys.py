@@ -94,8 +94,8 @@ def declared_keys(plugin: object, attribute: str) -> dict[str, str | Key]:
     Names under a prefix are ``PREFIX/*``. ``PREFIX/…`` (version 0.1.0) and ``PREFIX/...`` mean the
     same.
     """
-    found = getattr(plugin, attribute, None) or {}
-    return {starred(name): key for name, key in dict(found).items()}
+    declared = getattr(plugin, attribute, None) or {}
+    return {starred(name): key for name, key in dict(declared).items()}
 
 
 def starred(name: str) -> str:
@@ -135,13 +135,13 @@ class Keys:
         Raises:
             UsageError: Two declarations of one key have different shapes.
         """
-        found, owners = dict(RUNTIME_KEYS), dict.fromkeys(RUNTIME_KEYS, "protofl")
+        keys, owners = dict(RUNTIME_KEYS), dict.fromkeys(RUNTIME_KEYS, "protofl")
         for owner, plugin in plugins.items():
             for attribute in ("uploads", "downloads"):
                 for name, key in declared_keys(plugin, attribute).items():
                     if not isinstance(key, Key):
                         continue
-                    first = found.setdefault(name, key)
+                    first = keys.setdefault(name, key)
                     if _squeezed(first.form) != _squeezed(key.form):
                         raise UsageError(
                             f"{owner} declares the key {name!r} as {key.form} ({attribute})",
@@ -149,7 +149,7 @@ class Keys:
                             "one name has one shape in a run: rename one of the keys",
                         )
                     owners.setdefault(name, owner)
-        return cls(found)
+        return cls(keys)
 
     def find(self, name: str) -> Key | None:
         """Return the declaration of a name, as ``head/weight`` or ``head/*``, or None.
@@ -170,14 +170,14 @@ class Keys:
             return self.declared[name]
         if name.endswith(".classes") and "/" not in name:
             return self.declared["NAME.classes"]
-        part = next((part for part in self._parts if matches(name, part)), None)
-        if part is not None and part.endswith("buffer/*"):
-            return self.declared[part]
+        pattern = next((pattern for pattern in self._parts if matches(name, pattern)), None)
+        if pattern is not None and pattern.endswith("buffer/*"):
+            return self.declared[pattern]
         if "/buffer/" in name:
             return self.declared["PREFIX/buffer/*"]
         if name.startswith("model@") and "/" in name:
             return self.declared["model@ARCHITECTURE/*"]
-        return None if part is None else self.declared[part]
+        return None if pattern is None else self.declared[pattern]
 
 
 RUNTIME = Keys()
@@ -206,9 +206,9 @@ def fault_of(name: str, declared: object) -> str:
         return ""
     if not isinstance(declared, Key):
         return f"a {type(declared).__name__}: {declared!r}"
-    for part, text in (("shape", declared.shape), ("meaning", declared.meaning)):
+    for attribute, text in (("shape", declared.shape), ("meaning", declared.meaning)):
         if not isinstance(text, str) or not text.strip():
-            return f"a key with {part}={text!r}, expected a text"
+            return f"a key with {attribute}={text!r}, expected a text"
     if not isinstance(declared.by_class, bool):
         return f"a key with by_class={declared.by_class!r}, expected True or False"
     if declared.by_class and "/" in name:

@@ -37,8 +37,8 @@ class Payload(dict[str, Tensor]):
 
     def classes_of(self, name: str) -> Tensor:
         """Return the class of each row of the tensor ``name``, [n] int."""
-        own = f"{name}.classes"
-        return self[own] if own in self.keys() else self["classes"]
+        class_key = f"{name}.classes"
+        return self[class_key] if class_key in self.keys() else self["classes"]
 
     def is_table(self, name: str) -> bool:
         """Return True if the payload has a tensor with at most one row for each class."""
@@ -69,8 +69,8 @@ class Payload(dict[str, Tensor]):
             raise WrongShape(name, rows.shape, f"rows of width {width} are wanted", self.holder)
         classes = self.classes_of(name)
         if classes.shape != rows.shape[:1]:
-            wanted = f"and the classes of its rows in shape {list(classes.shape)}"
-            raise WrongShape(name, rows.shape, wanted, self.holder)
+            mismatch = f"and the classes of its rows in shape {list(classes.shape)}"
+            raise WrongShape(name, rows.shape, mismatch, self.holder)
         return rows, classes
 
     def table(self, name: str, num_classes: int, width: int | None = None) -> tuple[Tensor, Tensor]:
@@ -90,8 +90,8 @@ class Payload(dict[str, Tensor]):
         """
         rows, classes = self.rows(name, width)
         if not self.is_table(name):
-            wanted = "a table has one row for each class; read several with rows()"
-            raise WrongShape(name, rows.shape, wanted, self.holder)
+            mismatch = "a table has one row for each class; read several with rows()"
+            raise WrongShape(name, rows.shape, mismatch, self.holder)
         dense = rows.new_zeros((num_classes, *rows.shape[1:]))
         known = torch.zeros(num_classes, dtype=torch.bool, device=rows.device)
         return dense.index_copy(0, classes, rows), known.index_fill(0, classes, True)
@@ -229,7 +229,7 @@ class GlobalState(Payload):
             for name in [n for n in self if n not in update and class_indexed(n, self[n], old)]:
                 self.setdefault(f"{name}.classes", old)
         for name in update:
-            own = f"{name}.classes"
-            if own in self.keys() and own not in update:
-                del self[own]  # its rows are those of the update's own ``classes`` now
+            class_key = f"{name}.classes"
+            if class_key in self.keys() and class_key not in update:
+                del self[class_key]  # its rows are those of the update's own ``classes`` now
         self.update(update)

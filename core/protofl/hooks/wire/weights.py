@@ -41,8 +41,8 @@ def load_weights(module: nn.Module, payload: Mapping[str, Tensor], prefix: str) 
     for key, target in weight_views(module, prefix).items():
         if key in payload.keys():
             if payload[key].shape != target.shape:
-                wanted = f"the model has {list(target.shape)}"
-                raise WrongShape(key, payload[key].shape, wanted, _holder(payload))
+                mismatch = f"the model has {list(target.shape)}"
+                raise WrongShape(key, payload[key].shape, mismatch, _holder(payload))
             target.copy_(payload[key])
         elif not key.startswith(f"{prefix}/buffer/"):
             raise MissingKey(key, _holder(payload), payload)
@@ -79,12 +79,12 @@ def average_weights(
             counts = Counter(tuple(t.shape) for t in tensors)
             odd, *_, usual = sorted(counts, key=counts.__getitem__)
             whose = next(u for u in uploads if u[name].shape == odd)
-            wanted = f"which can't be averaged with another client's {list(usual)}"
-            raise WrongShape(name, odd, wanted, whose.holder)
+            mismatch = f"which can't be averaged with another client's {list(usual)}"
+            raise WrongShape(name, odd, mismatch, whose.holder)
         if tensors[0].is_floating_point():
             total = torch.zeros_like(tensors[0])
-            for tensor, part in zip(tensors, shares, strict=True):
-                total.add_(tensor, alpha=part)
+            for tensor, weight in zip(tensors, shares, strict=True):
+                total.add_(tensor, alpha=weight)
             mean[name] = total
         else:
             mean[name] = torch.stack(tensors).amax(0)

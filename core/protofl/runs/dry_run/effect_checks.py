@@ -164,36 +164,36 @@ class EffectChecks:
 
     def call(self, hook: str, server: Server | None, do: Callable[[], Any]) -> Any:  # noqa: ANN401
         """Call a hook and note what it reads, writes and returns."""
-        record = None if server is None else server._record
-        before = self._on_server(record) if record and hook == FIRST else {}
+        server_state = None if server is None else server._state
+        before = self._on_server(server_state) if server_state and hook == FIRST else {}
         outer, self._hook = self._hook, hook
         try:
-            if record is None or hook != SECOND:
+            if server_state is None or hook != SECOND:
                 result = do()
             else:  # a hook only reads the global state, so it may see a copy
-                known, read = record.global_state, _ReadGlobalState(record.global_state)
-                record.global_state = read
+                known, read = server_state.global_state, _ReadGlobalState(server_state.global_state)
+                server_state.global_state = read
                 try:
                     result = do()
                 finally:
-                    record.global_state = known
+                    server_state.global_state = known
                 self._replaced = self._made & _names(result) - read.read
         finally:
             self._hook = outer
-        if record and hook == FIRST:
+        if server_state and hook == FIRST:
             self._made, self._replaced = _names(result), set()
-            self._written |= {*changed(before, self._on_server(record))}
+            self._written |= {*changed(before, self._on_server(server_state))}
         return result
 
-    def _on_server(self, record: ServerState) -> dict[str, Any]:
+    def _on_server(self, server_state: ServerState) -> dict[str, Any]:
         """Return a snapshot of the methods' state and modules on the server."""
         result: dict[str, Any] = {}
         for owner in self._composition.members:
-            own = record.state.get(owner, {})
-            if not isinstance(own, _ReadState):
-                record.state[owner] = own = _ReadState(own, owner, self)
-            result |= {f"{owner}/{key}": as_it_is(value) for key, value in dict.items(own)}
-            modules = record.modules.get(owner, {})
+            state = server_state.state.get(owner, {})
+            if not isinstance(state, _ReadState):
+                server_state.state[owner] = state = _ReadState(state, owner, self)
+            result |= {f"{owner}/{key}": as_it_is(value) for key, value in dict.items(state)}
+            modules = server_state.modules.get(owner, {})
             result[f"{owner}, modules"] = [*modules], weights_as_they_are(modules.values())
         return result
 
@@ -226,8 +226,8 @@ class EffectChecks:
         line += f": {FIRST} of {first} has no effect"
         options = self._only_in(first, FIRST)
         if options:
-            words = "nor have its options" if len(options) > 1 else "nor has its option"
-            line += f", {words} {', '.join(options)}"
+            phrase = "nor have its options" if len(options) > 1 else "nor has its option"
+            line += f", {phrase} {', '.join(options)}"
         return line
 
     def _unread(self, member: Member) -> list[str]:

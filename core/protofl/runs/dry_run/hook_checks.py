@@ -151,9 +151,9 @@ class HookChecks(Watch):
         if isinstance(result, Mapping):
             for name, term in result.items():
                 if isinstance(term, Tensor) and name in source.labels:
-                    words = f"{who}: the term {name!r}"
-                    self._terms[words] = term.detach()
-                    self._reached[words] = self._reached.get(words, False) or term.requires_grad
+                    label = f"{who}: the term {name!r}"
+                    self._terms[label] = term.detach()
+                    self._reached[label] = self._reached.get(label, False) or term.requires_grad
         return result
 
     def _expect_finite_terms(self) -> None:
@@ -163,12 +163,12 @@ class HookChecks(Watch):
             RunFailure: One is not.
         """
         terms, self._terms = self._terms, {}
-        for words, term in terms.items():
+        for label, term in terms.items():
             value = float(term)
-            self._counted |= {words} if value else set()
+            self._counted |= {label} if value else set()
             if not math.isfinite(value):
                 raise FoundLater(
-                    f"{words} is {value}",
+                    f"{label} is {value}",
                     "one such step makes NaN of all weights",
                     "look for log or sqrt of 0, and for a mean over nothing: leave out a term "
                     "that has no samples",
@@ -188,11 +188,11 @@ class HookChecks(Watch):
 
     def _note_misspelt(self, kind: str, name: str, plugin: type) -> None:
         hooks = spec_hooks(kind)
-        for own, _ in inspect.getmembers(plugin, inspect.isroutine):
-            near = get_close_matches(own, hooks, n=1, cutoff=0.85)
-            if near and own not in hooks and not own.startswith("_"):
-                words = f"{own} of {name} is not a hook and is never called"
-                self.notes[own] = f"{words}: did you mean {near[0]}?"
+        for method, _ in inspect.getmembers(plugin, inspect.isroutine):
+            near = get_close_matches(method, hooks, n=1, cutoff=0.85)
+            if near and method not in hooks and not method.startswith("_"):
+                problem = f"{method} of {name} is not a hook and is never called"
+                self.notes[method] = f"{problem}: did you mean {near[0]}?"
 
     def conclude(self) -> None:
         """Check the results of both rounds, and note what had no effect.
@@ -203,10 +203,10 @@ class HookChecks(Watch):
         self._expect_finite_terms()
         if self._later is not None:
             raise self._later
-        for words, reached in self._reached.items():
-            if words in self._counted and not reached:  # one that an option leaves out is 0
+        for label, reached in self._reached.items():
+            if label in self._counted and not reached:  # one that an option leaves out is 0
                 raise UsageError(
-                    f"{words} has no gradient: it changes nothing",
+                    f"{label} has no gradient: it changes nothing",
                     "it was made of numbers (.item(), float(), NumPy), of argmax, or detached",
                     "compute it of output.features or output.logits with torch, all the way",
                 )

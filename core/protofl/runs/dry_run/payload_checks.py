@@ -49,12 +49,12 @@ class PayloadChecks:
         self._expect_declared(who, sent, declared, "uploads")
         if declared.names is None and sent:
             keys = ", ".join(dict.fromkeys(map(part_of, sent)))
-            words = f"{who.partition('.')[0]} sends {keys} and declares no uploads"
-            self.notes["declared"] = f"{words}: write uploads = {{'NAME': 'what it reveals'}}"
+            problem = f"{who.partition('.')[0]} sends {keys} and declares no uploads"
+            self.notes["declared"] = f"{problem}: write uploads = {{'NAME': 'what it reveals'}}"
         for name, tensor in sent.items():
             if tensor.dtype == torch.float64:
-                words = f"{who} sends {name!r} as float64, twice the bytes of float32"
-                self.notes["float64"] = f"{words}: .float() makes it one"
+                problem = f"{who} sends {name!r} as float64, twice the bytes of float32"
+                self.notes["float64"] = f"{problem}: .float() makes it one"
         self._check(who, self._contents, sent, {}, client)
         if not self.wrapped:  # an attack may send what it likes, within the rules
             self._check_first(who, sent, client)
@@ -128,21 +128,21 @@ class PayloadChecks:
                 contents.check_finite(Payload(made))
         except Fault as fault:
             tensor = made.get(fault.key)
-            words = f" ({description(tensor)})" if tensor is not None else ""
+            suffix = f" ({description(tensor)})" if tensor is not None else ""
             near, do = _remedy(fault, {**have, **made}, client)
             verb = "sends" if client is not None else "returned"
-            raise RunFailure(f"{who} {verb} {fault.words}{words}", near, do) from None
+            raise RunFailure(f"{who} {verb} {fault.problem}{suffix}", near, do) from None
 
     def _check_first(self, who: str, sent: Mapping[str, Tensor], client: Client) -> None:
         """Find classes that are counted from 1: each one too high for the client."""
         for name, tensor in sent.items():
             if name != "classes" and not (name.endswith(".classes") and "/" not in name):
                 continue
-            own = client.class_counts.nonzero().squeeze(1).tolist()
+            classes = client.class_counts.nonzero().squeeze(1).tolist()
             sends = tensor.tolist()
-            if len(own) > 1 and sends == [label + 1 for label in own]:
+            if len(classes) > 1 and sends == [label + 1 for label in classes]:
                 raise RunFailure(
-                    f"{who} sends {name!r} {sends}, where the client has samples of {own}",
+                    f"{who} sends {name!r} {sends}, where the client has samples of {classes}",
                     RULES["classes"],
                     f"classes count from 0: write {name} - 1",
                 )
@@ -160,9 +160,9 @@ def _remedy(fault: Fault, tensors: Mapping[str, Tensor], client: Client | None) 
     if fault.rule == "classes":
         do = _of_classes(key, tensor, "download" if client is None else "upload")
     elif fault.rule == "rows":
-        own = tensors.get(f"{key}.classes", tensors.get("classes"))
+        classes = tensors.get(f"{key}.classes", tensors.get("classes"))
         do = f"send the rows of its classes alone: pf.class_rows(known, {key}=table)"
-        if own is not None and tensor.dim() == 2 and tensor.shape[1] == len(own):
+        if classes is not None and tensor.dim() == 2 and tensor.shape[1] == len(classes):
             do = f"it is transposed: write {key}.T"
     elif fault.rule == "finite" and client is not None:
         expect_finite_weights(client)

@@ -46,33 +46,33 @@ def hint(error: BaseException, hook: str, round: int, plugins: Collection[type])
         round: The round; -1 before the first.
         plugins: The classes whose hooks run.
     """
-    words, server = str(error), hook.startswith("server_")
+    message, server = str(error), hook.startswith("server_")
     if isinstance(error, AttributeError) and error.name is not None:
         result = _of_attribute(error.obj, error.name, server, plugins)
         if result:
             return result
-    if "'dict' object has no attribute" in words:
+    if "'dict' object has no attribute" in message:
         return "state, scratch, modules and payloads are mappings: write client.state['NAME'] = …"
-    if server and "'int' object" in words:
+    if server and "'int' object" in message:
         return "uploads is {client id: payload}: go over uploads.values(), or uploads.items()"
-    if "does not require grad" in words and hook != "local_loss":
+    if "does not require grad" in message and hook != "local_loss":
         return (
             "gradients are computed in local_loss alone; to train something elsewhere, write "
             "with torch.enable_grad(): around it"
         )
-    if "does not require grad" in words:
+    if "does not require grad" in message:
         return (
             "no term has a gradient: compute them of output.features or output.logits with torch, "
             "all the way; .item(), float(), NumPy, argmax and .detach() end it"
         )
-    if hook == "local_loss" and "backward" in words and "second time" in words:
+    if hook == "local_loss" and "backward" in message and "second time" in message:
         return "the engine takes the gradient: return the terms, and leave .backward() out"
     if isinstance(error, KeyError) and round == 0 and not server:
         return (
             "in round 0 nothing has been received yet: return {} from before_training, and leave "
             "out the term (if constants: …)"
         )
-    if "Expected all tensors to be on the same device" in words:
+    if "Expected all tensors to be on the same device" in message:
         return "make tensors on client.device or server.device"
     return ""
 
@@ -114,8 +114,10 @@ def without_term(term: Term, missed: Mapping[str, str], plan: Plan) -> UsageErro
     what = f"{whose} was not returned in two rounds"
     drop = f"drop it: --drop local_loss.{term.label}"
     # What its own method looked for, or a phase that needs it.
-    own = [key for key, reader in missed.items() if reader.partition(".")[0] in ("", term.method)]
-    keys = sorted(own or missed)
+    method_keys = [
+        key for key, reader in missed.items() if reader.partition(".")[0] in ("", term.method)
+    ]
+    keys = sorted(method_keys or missed)
     if not keys:
         near = "its method looked for nothing in the download that is not there"
         advice = f"return it, or leave it out of the terms of {term.method}; for a run"
@@ -163,8 +165,8 @@ def explained(error: ProtoflError, plan: Plan, down: bytes, up: bytes, reader: s
         raw = error.__cause__
         if raw is not None and not isinstance(raw, ProtoflError):
             plugins = [member.plugin for member in composition.members.values()]
-            found = hint(raw, hook, _round_of(error.place), plugins)
-            return UsageError(what, near, "\n".join(filter(None, (found, error.do))))
+            advice = hint(raw, hook, _round_of(error.place), plugins)
+            return UsageError(what, near, "\n".join(filter(None, (advice, error.do))))
         return UsageError(what, near, error.do)
     if cause.lacks == "key" and cause.what.endswith(f"{Payload.holder} has no {cause.key!r}"):
         return UsageError(
@@ -203,10 +205,10 @@ def _round_of(place: str) -> int:
 
 def _shapes(sent: Form) -> str:
     """Describe the keys of a payload, with shapes except for the tensors of models."""
-    words: Iterable[str] = (
+    descriptions: Iterable[str] = (
         part_of(key) if "/" in key else f"{key} {list(entry.shape)}" for key, entry in sent.items()
     )
-    return ", ".join(dict.fromkeys(words)) or "nothing"
+    return ", ".join(dict.fromkeys(descriptions)) or "nothing"
 
 
 def _senders(key: str, hook: str, plan: Plan, reader: str) -> str:
@@ -222,19 +224,19 @@ def _senders(key: str, hook: str, plan: Plan, reader: str) -> str:
         names = _declared(plugin.name, hook, plan.registry)
         if plain in names and plugin.name not in makers:
             ways["--use" if sent & names else "--add"].append(plugin.name)
-    found = [f"{', '.join(names)} ({way} {hook}=METHOD)" for way, names in ways.items() if names]
-    words = f"{key!r} is sent by {hook} of: {', or of: '.join(found)}"
-    if not found:
+    senders = [f"{', '.join(names)} ({way} {hook}=METHOD)" for way, names in ways.items() if names]
+    advice = f"{key!r} is sent by {hook} of: {', or of: '.join(senders)}"
+    if not senders:
         near = get_close_matches(key, {part_of(name) for name in sent}, n=1, cutoff=0.8)
-        words = f"did you mean {near[0]!r}? " if near else ""
-        words += f"no other installed method sends {key!r} in {hook}"
+        advice = f"did you mean {near[0]!r}? " if near else ""
+        advice += f"no other installed method sends {key!r} in {hook}"
     if reader not in (composition.main, *ways["--use"]) and reader in (*makers, *ways["--add"]):
         have = hooks_of("method", composition.members[reader].plugin)
         lacking = [h for h in MERGED_HOOKS if h in have and reader not in composition.makers(h)]
         if lacking:
-            words += f"; all that {reader} needs: "
-            words += " ".join(f"--add {each}={reader}" for each in lacking)
-    return words
+            advice += f"; all that {reader} needs: "
+            advice += " ".join(f"--add {each}={reader}" for each in lacking)
+    return advice
 
 
 def _declared(method: str, hook: str, registry: Registry) -> set[str]:

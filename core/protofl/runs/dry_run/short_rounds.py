@@ -91,8 +91,8 @@ def dry_run(
         if missing:
             raise without_term(missing[0], missing_keys.training, plan)
         raise without_key(missing_keys.evaluation, plan)
-    for words in watching.notes.values():
-        note(words)
+    for text in watching.notes.values():
+        note(text)
     measured(line)
     return learned
 
@@ -160,9 +160,9 @@ class _CountingHost(Host):
         with flop_counter() as counter:
             reply = super().handle(job)
         assert isinstance(reply, TrainReply)
-        found = self.flops[job.client]
-        found.counted += counter.get_total_flops()
-        found.samples += reply.samples
+        flops = self.flops[job.client]
+        flops.counted += counter.get_total_flops()
+        flops.samples += reply.samples
         return reply
 
 
@@ -175,6 +175,6 @@ def count_flops(plan: Plan) -> list[ClientFlops]:
     eager = {**plan.choices, "engine": choose(plan.registry, "engine", "eager")}
     host = _CountingHost(for_dry_rounds(replace(plan, choices=eager), count))
     two_dry_rounds(host)
-    for client, found in host.flops.items():
-        found.forward = host.client(client).forward_flops()
+    for client, flops in host.flops.items():
+        flops.forward = host.client(client).forward_flops()
     return [host.flops[client] for client in range(count)]

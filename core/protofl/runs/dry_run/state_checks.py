@@ -100,9 +100,11 @@ class PluginState:
     def _now(self) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for member in self._members:
-            own = getattr(member.instance, "__dict__", {})
+            attributes = getattr(member.instance, "__dict__", {})
             owner = member.name
-            result |= {f"{owner}/self.{name}": as_it_is(value) for name, value in own.items()}
+            result |= {
+                f"{owner}/self.{name}": as_it_is(value) for name, value in attributes.items()
+            }
             for cls in type(member.instance).__mro__[:-1]:
                 for name, value in vars(cls).items():
                     if not (name.startswith("__") or inspect.isroutine(value)):

@@ -96,21 +96,21 @@ def atomic_replacement(path: Path) -> Iterator[Path]:
         UsageError: ``path`` is neither new nor a regular file.
     """
     check_target(path)
-    part = path.with_name(path.name + ".part")
+    temporary = path.with_name(path.name + ".part")
     with file_errors(path):
-        part.unlink(missing_ok=True)  # it may be a link to another file
+        temporary.unlink(missing_ok=True)  # it may be a link to another file
         try:
-            yield part
-            os.replace(part, path)
+            yield temporary
+            os.replace(temporary, path)
         except BaseException:
             with suppress(OSError):  # works on a full disk
-                part.unlink(missing_ok=True)
+                temporary.unlink(missing_ok=True)
             raise
 
 
 def write_file(path: Path, content: str | bytes) -> None:
     """Write a file atomically and durably; a text is written as UTF-8."""
-    with atomic_replacement(path) as part, open(part, "wb") as file:
+    with atomic_replacement(path) as temporary, open(temporary, "wb") as file:
         file.write(content.encode("utf-8") if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
@@ -179,13 +179,13 @@ def link_or_copy(source: Path, target: Path) -> None:
 
     Files are never changed, only replaced, so the two names stay independent.
     """
-    with atomic_replacement(target) as part:
+    with atomic_replacement(target) as temporary:
         try:
-            os.link(source, part)
+            os.link(source, temporary)
         except OSError:
-            shutil.copyfile(source, part)
+            shutil.copyfile(source, temporary)
     # Renaming a hard link to the name of another link to the same file does nothing.
-    part.unlink(missing_ok=True)
+    temporary.unlink(missing_ok=True)
 
 
 def unused_path(path: Path) -> Path:

@@ -82,12 +82,12 @@ class Check:
         """
         check_plain_file(path)
         try:
-            found = Check.of(path, self.size if grows else None)
+            actual = Check.of(path, self.size if grows else None)
         except OSError as error:
             raise _unreadable(path, error) from None
-        if found.size < self.size:
-            raise Damaged(f"{path} is cut: {found.size} of {self.size} bytes are left")
-        if found != self:
+        if actual.size < self.size:
+            raise Damaged(f"{path} is cut: {actual.size} of {self.size} bytes are left")
+        if actual != self:
             raise Damaged(f"{path} is damaged: its content was changed")
 
 
@@ -230,8 +230,8 @@ def truncate(path: Path, check: Check) -> None:
     if check.size:
         with open(path, "rb") as file:
             kept = file.read(check.size)
-    with atomic_replacement(path) as part:
-        part.write_bytes(kept)
+    with atomic_replacement(path) as temporary:
+        temporary.write_bytes(kept)
 
 
 class RowFile(Generic[R]):
@@ -267,13 +267,13 @@ class RowFile(Generic[R]):
         """
         try:
             count, *check = length
-            found = Check.of_values(check)
+            expected = Check.of_values(check)
         except (ValueError, TypeError):
             raise Damaged(f"the number of rows of {self._path} is unknown") from None
-        rows = read_lines(self._path, found)
+        rows = read_lines(self._path, expected)
         if len(rows) != count:
             raise Damaged(f"{self._path} has {len(rows)} rows of {count}")
-        self.rows, self._check = [self._made(values) for values in rows], found
+        self.rows, self._check = [self._made(values) for values in rows], expected
 
     def read_all(self) -> None:
         """Read all complete lines, which count from now on."""

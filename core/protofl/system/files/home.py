@@ -18,20 +18,20 @@ def expand_user(path: str | Path) -> Path:
     Raises:
         UsageError: There is no such user, or this one has no home folder.
     """
-    given = Path(path)
+    unexpanded = Path(path)
     try:
-        return given.expanduser()
+        return unexpanded.expanduser()
     except RuntimeError:  # of pathlib, for all that it does not know
-        if Path(given.parts[0]).exists():
-            return given
-    name = given.parts[0][1:]
+        if Path(unexpanded.parts[0]).exists():
+            return unexpanded
+    name = unexpanded.parts[0][1:]
     if not name:
         raise UsageError(
-            f"{given}: this user has no home folder",
+            f"{unexpanded}: this user has no home folder",
             do="set the environment variable HOME (and PROTOFL_DATA_DIR for the cache of data), or "
             "give the path in full",
         )
     raise UsageError(
-        f"{given}: there is no user {name!r} on this machine",
-        do=f"give the path in full; a folder that is called so: {Path.cwd() / given}",
+        f"{unexpanded}: there is no user {name!r} on this machine",
+        do=f"give the path in full; a folder that is called so: {Path.cwd() / unexpanded}",
     )

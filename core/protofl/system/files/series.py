@@ -101,8 +101,10 @@ class Series:
             except Damaged as problem:
                 lost.append(f"{problem.what}: round {place[1]} is lost")
         if kept != self.entries or not self._cut:
-            with atomic_replacement(self._journal) as part:
-                part.write_text("".join(_line(*item) for item in kept.items()), encoding="utf-8")
+            with atomic_replacement(self._journal) as temporary:
+                temporary.write_text(
+                    "".join(_line(*item) for item in kept.items()), encoding="utf-8"
+                )
             self._cut = True
         self.entries = kept
         if self._folder.is_dir():
@@ -141,8 +143,8 @@ class Series:
         """
         if place not in self.entries:
             trial, round = place
-            own = [r for t, r in self.entries if t == trial]
-            near = f"rounds of trial {trial}: {_listed(own) or 'none'}"
+            rounds = [r for t, r in self.entries if t == trial]
+            near = f"rounds of trial {trial}: {_listed(rounds) or 'none'}"
             raise UsageError(f"{self._folder} has no round {round} of trial {trial}", near)
         entry = self.entries[place]
         entry.check.require(self._folder / entry.file)

@@ -33,8 +33,8 @@ def to_toml(values: Mapping[str, Any]) -> str:
     lines = [f"{_key(key)} = {_toml(value)}" for key, value in plain.items()]
     for key, table in values.items():
         if isinstance(table, Mapping):
-            own = [f"{_key(inner)} = {_toml(value)}" for inner, value in table.items()]
-            lines += ["", f"[{_key(key)}]", *own]
+            entries = [f"{_key(inner)} = {_toml(value)}" for inner, value in table.items()]
+            lines += ["", f"[{_key(key)}]", *entries]
     return "\n".join(lines) + "\n"
 
 

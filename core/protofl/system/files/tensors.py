@@ -104,15 +104,15 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 def _entry(name: str, value: Any) -> tuple[Entry, tuple[int, int]]:  # noqa: ANN401 - JSON
     """Return a tensor's entry, and the start and end of its bytes."""
-    words = shown_name(name)
+    label = shown_name(name)
     if not isinstance(value, dict) or value.keys() != {"dtype", "shape", "data_offsets"}:
-        raise ValueError(f"{words} has no dtype, shape and data_offsets")
+        raise ValueError(f"{label} has no dtype, shape and data_offsets")
     entry, place = checked_entry(name, value["dtype"], value["shape"]), value["data_offsets"]
     if not (_counts(place) and len(place) == 2):
-        raise ValueError(f"{words} has invalid data_offsets")
+        raise ValueError(f"{label} has invalid data_offsets")
     start, end = place
     if end - start != entry.size:
-        raise ValueError(f"{words} has {end - start} bytes for the shape {shown(value['shape'])}")
+        raise ValueError(f"{label} has {end - start} bytes for the shape {shown(value['shape'])}")
     return entry, (start, end)
 
 
@@ -122,13 +122,13 @@ def checked_entry(name: str, dtype: Any, shape: Any) -> Entry:  # noqa: ANN401 -
     Raises:
         ValueError: The type or shape is invalid, or the tensor too large.
     """
-    words = shown_name(name)
+    label = shown_name(name)
     if not isinstance(dtype, str) or dtype not in SIZES:
-        raise ValueError(f"{words} has an unknown type: {shown(dtype)}")
+        raise ValueError(f"{label} has an unknown type: {shown(dtype)}")
     if not _counts(shape):
-        raise ValueError(f"{words} has an invalid shape")
+        raise ValueError(f"{label} has an invalid shape")
     if math.prod(max(size, 1) for size in shape) * SIZES[dtype] > LARGEST:
-        raise ValueError(f"{words} claims the shape {shown(shape)}")
+        raise ValueError(f"{label} claims the shape {shown(shape)}")
     return Entry(dtype, tuple(shape))
 
 
@@ -194,7 +194,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Any) -> Non
         }
     text = json.dumps(entries).encode()
     text += b" " * (-len(text) % 8)
-    with atomic_replacement(path) as part, open(part, "wb") as file:
+    with atomic_replacement(path) as temporary, open(temporary, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for _, tensor in ordered:
             flat = tensor.detach().to("cpu").contiguous().reshape(-1)

@@ -30,23 +30,23 @@ def check_texts(values: Any) -> None:  # noqa: ANN401 - as JSON or TOML has them
             check_texts(value)
     elif isinstance(values, (str, os.PathLike)):
         try:
-            found = b"\0" in os.fsencode(values)
+            invalid = b"\0" in os.fsencode(values)
         except UnicodeEncodeError:
-            found = True
-        if found:
+            invalid = True
+        if invalid:
             raise UsageError(f"{str(values)!r} has a character that no name can have")
 
 
-def assignments(flag: str, given: Mapping[str, Any] | Iterable[str], form: str) -> dict[str, Any]:
+def assignments(flag: str, entries: Mapping[str, Any] | Iterable[str], form: str) -> dict[str, Any]:
     """Return ``KEY=VALUE`` strings as a mapping; the last of equal keys counts.
 
     Raises:
         UsageError: A string has no ``=``, no key or no value.
     """
-    if isinstance(given, Mapping):
-        return dict(given)
+    if isinstance(entries, Mapping):
+        return dict(entries)
     result = {}
-    for item in text_list(flag, given):
+    for item in text_list(flag, entries):
         key, sign, value = item.partition("=")
         key, value = key.strip(), value.strip()
         if not (sign and key and value):
@@ -55,15 +55,15 @@ def assignments(flag: str, given: Mapping[str, Any] | Iterable[str], form: str) 
     return result
 
 
-def text_list(flag: str, given: Any) -> list[str]:  # noqa: ANN401 - it may come from a file
+def text_list(flag: str, value: Any) -> list[str]:  # noqa: ANN401 - it may come from a file
     """Return a string or a list of strings as a list.
 
     Raises:
         UsageError: The value is neither.
     """
-    items = [given] if isinstance(given, str) else given
+    items = [value] if isinstance(value, str) else value
     if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
-        raise UsageError(f"{flag}: expected a string or a list of strings, got {given!r}")
+        raise UsageError(f"{flag}: expected a string or a list of strings, got {value!r}")
     return list(items)
 
 
@@ -103,20 +103,20 @@ def merge_nested(
 
 def check_unchanged(
     recorded: Mapping[str, Mapping[str, Any]],
-    given: Mapping[str, Mapping[str, Any]],
+    repeated: Mapping[str, Mapping[str, Any]],
     free: Container[str],
 ) -> None:
     """Check that options given again on resume equal those of the run.
 
     Args:
         recorded: The plugins' options in the run.
-        given: The plugins' options that are given again.
+        repeated: The plugins' options that are given again.
         free: Plugins whose options may differ.
 
     Raises:
         UsageError: An option differs, or does not name its plugin.
     """
-    for owner, values in given.items():
+    for owner, values in repeated.items():
         for key, value in values.items() if owner not in free else ():
             if not owner:
                 do = "with --resume write --set NAME.KEY=VALUE"
@@ -142,7 +142,7 @@ def read_share(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
 def read_names(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
     """Return ``A,B`` as a list of unique names; other values unchanged."""
     parts = value.split(",") if isinstance(value, str) else value
-    texts = isinstance(parts, list) and all(isinstance(part, str) for part in parts)
+    texts = isinstance(parts, list) and all(isinstance(name, str) for name in parts)
     return [*dict.fromkeys(filter(None, map(str.strip, parts)))] if texts else parts
 
 
@@ -151,7 +151,7 @@ def read_labels(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
     parts = value.split(",") if isinstance(value, str) else value
     if not isinstance(parts, (list, tuple)):
         return value
-    return [str(part).strip() if type(part) in (str, int) else part for part in parts]
+    return [str(label).strip() if type(label) in (str, int) else label for label in parts]
 
 
 def read_joins(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
@@ -165,11 +165,11 @@ def read_joins(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
     if value is None or isinstance(value, bool):
         return value
     items = value if isinstance(value, (list, tuple)) else str(value).split(",")
-    found = [_JOIN.fullmatch(str(item).replace(" ", "")) for item in items]
-    if not found or not all(found):
+    matches = [_JOIN.fullmatch(str(item).replace(" ", "")) for item in items]
+    if not matches or not all(matches):
         raise UsageError(f"--join-round {value} names no rounds", do=JOINS)
-    rest = f"1/{len(found) + 1}"
-    pairs = sorted((int(m[1]), m[2] or rest) for m in found if m)
+    rest = f"1/{len(matches) + 1}"
+    pairs = sorted((int(m[1]), m[2] or rest) for m in matches if m)
     return ",".join(f"{round}:{share}" for round, share in pairs)
 
 
@@ -180,7 +180,7 @@ def read_rounds(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
 
 def read_addition(item: str) -> str:
     """Return ``local_loss=METHOD.TERM`` as ``METHOD.TERM``, and ``HOOK=METHOD`` without spaces."""
-    hook, sign, name = (part.strip() for part in item.partition("="))
+    hook, sign, name = (text.strip() for text in item.partition("="))
     return name if hook == "local_loss" else hook + sign + name
 
 
@@ -200,9 +200,9 @@ def parse_options(typed: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
     """
     typed = current_options(typed)
     result = {key: value for key, value in typed.items() if value is not None}
-    given = assignments("--set", result.pop("set", ()), "[NAME.]KEY=VALUE")
-    if given:
-        nested = expand_set(given, owner or str(result.get("method") or ""))
+    set_values = assignments("--set", result.pop("set", ()), "[NAME.]KEY=VALUE")
+    if set_values:
+        nested = expand_set(set_values, owner or str(result.get("method") or ""))
         result["options"] = merge_nested(result.get("options", {}), nested)
     if "with" in result:
         result["transforms"] = text_list("--with", result.pop("with"))
@@ -268,8 +268,8 @@ def _is_run(values: Mapping[str, Any]) -> bool:
 def without_removed(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return plugins' options, {owner: {option: value}}, without those of older versions."""
     return {
-        owner: {k: v for k, v in own.items() if k not in REMOVED.get(owner, ())}
-        for owner, own in options.items()
+        owner: {k: v for k, v in values.items() if k not in REMOVED.get(owner, ())}
+        for owner, values in options.items()
     }
 
 

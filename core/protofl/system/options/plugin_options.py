@@ -160,9 +160,9 @@ def without_consents(
     options: Mapping[str, Mapping[str, Any]], configs: Mapping[str, type[BaseModel]]
 ) -> dict[str, dict[str, Any]]:
     """Return options of plugins, {plugin: {key: value}}, without consents."""
-    own = {name: consents(config) for name, config in configs.items()}
+    consent_keys = {name: consents(config) for name, config in configs.items()}
     return {
-        name: {key: value for key, value in values.items() if key not in own.get(name, ())}
+        name: {key: value for key, value in values.items() if key not in consent_keys.get(name, ())}
         for name, values in options.items()
     }
 
@@ -232,4 +232,4 @@ def _choices(annotation: Any) -> list[Any]:  # noqa: ANN401 - a type
     """Return the values of the ``Literal`` types in an annotation."""
     if get_origin(annotation) is Literal:
         return list(get_args(annotation))
-    return [choice for part in get_args(annotation) for choice in _choices(part)]
+    return [choice for argument in get_args(annotation) for choice in _choices(argument)]

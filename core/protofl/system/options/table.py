@@ -97,8 +97,8 @@ def portable(options: Mapping[str, Any]) -> dict[str, Any]:
     if not is_data_folder(options.get("data_dir", "")):
         left_out |= {"data_dir"}  # a record may not say where to write
     gone = left_out & CHOOSING.keys()
-    own = {owner: v for owner, v in options["options"].items() if owner not in gone}
-    return {k: v for k, v in options.items() if k not in left_out} | {"options": own}
+    plugin_options = {owner: v for owner, v in options["options"].items() if owner not in gone}
+    return {k: v for k, v in options.items() if k not in left_out} | {"options": plugin_options}
 
 
 def check_names(values: Iterable[str], noun: str, others: Iterable[str] = ()) -> None:
@@ -171,16 +171,16 @@ def validated_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UsageError: An option is unknown or out of its range.
     """
-    found = build({"method": "-", "models": "-", **values})
-    return {name: getattr(found, name) for name in values}
+    settings = build({"method": "-", "models": "-", **values})
+    return {name: getattr(settings, name) for name in values}
 
 
 def untracked(settings: Settings) -> Settings:
     """Return the settings without trackers and their options, which only this process uses."""
-    own = {f"tracker/{name}" for name in settings.track}
+    tracker_labels = {f"tracker/{name}" for name in settings.track}
     update = {
         "track": [],
         "options": {k: v for k, v in settings.options.items() if k not in settings.track},
-        "classes": {k: v for k, v in settings.classes.items() if k not in own},
+        "classes": {k: v for k, v in settings.classes.items() if k not in tracker_labels},
     }
     return settings.model_copy(update=update)

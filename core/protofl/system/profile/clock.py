@@ -40,13 +40,13 @@ class Sums:
     @contextmanager
     def span(self, name: str, category: str) -> Iterator[None]:
         """Count the seconds of a block, without those of blocks inside it."""
-        found = self.seconds[category]
-        start, before = time.perf_counter(), sum(found.values())
+        seconds = self.seconds[category]
+        start, before = time.perf_counter(), sum(seconds.values())
         try:
             yield
         finally:
-            inside = sum(found.values()) - before
-            found[name] += time.perf_counter() - start - inside
+            inside = sum(seconds.values()) - before
+            seconds[name] += time.perf_counter() - start - inside
 
 
 class Unprofiled:
@@ -95,11 +95,11 @@ class UnprofiledHost:
     sample = False
 
     @contextmanager
-    def operators(self, part: str, elsewhere: Callable[[], float] = lambda: 0.0) -> Iterator[None]:
+    def operators(self, block: str, elsewhere: Callable[[], float] = lambda: 0.0) -> Iterator[None]:
         """Record the seconds of a block, and its operators if this job is a sample.
 
         Args:
-            part: Its name.
+            block: Its name.
             elsewhere: Returns the job's seconds so far that count in another stage; by default 0.
         """
         yield

@@ -49,8 +49,8 @@ class Operators:
         sums: dict[str, Any] = {"cpu": {}, "gpu": {}}
         for op in self._profiler.key_averages():
             side = "cpu" if op.device_type.name == "CPU" else "gpu"
-            own = op.self_cpu_time_total if side == "cpu" else op.self_device_time_total
-            sums[side][op.key] = [max(0.0, own) / 1e6, op.count]
+            self_time = op.self_cpu_time_total if side == "cpu" else op.self_device_time_total
+            sums[side][op.key] = [max(0.0, self_time) / 1e6, op.count]
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "trace.json")
             self._profiler.export_chrome_trace(str(path))
@@ -89,19 +89,19 @@ class HostProfile(UnprofiledHost):
         self.sample = False
 
     @contextmanager
-    def operators(self, part: str, elsewhere: Callable[[], float] = lambda: 0.0) -> Iterator[None]:
+    def operators(self, block: str, elsewhere: Callable[[], float] = lambda: 0.0) -> Iterator[None]:
         """Record the seconds of a block, and its operators if this job is a sample.
 
         Args:
-            part: Its name.
+            block: Its name.
             elsewhere: Returns the job's seconds so far that count in another stage; by default 0.
         """
-        recorder = self.begin(part) if self.sample else None
+        recorder = self.begin(block) if self.sample else None
         start = time.perf_counter() - elsewhere()
         yield
-        self._parts[part] += time.perf_counter() - elsewhere() - start
+        self._parts[block] += time.perf_counter() - elsewhere() - start
         if recorder:
-            self.end(recorder, part)
+            self.end(recorder, block)
 
     @contextmanager
     def steps(self, count: int) -> Iterator[Callable[[str], None]]:
@@ -112,7 +112,7 @@ class HostProfile(UnprofiledHost):
 
     def job_done(self, start: float) -> str:
         """Return the record of a job since a time of `time.perf_counter`, as JSON."""
-        found = {
+        job = {
             "process": [socket.gethostname(), os.getpid()],
             "seconds": time.perf_counter() - start,
             "phases": self._phases,
@@ -122,26 +122,26 @@ class HostProfile(UnprofiledHost):
             "profiler": self._own,
         }
         self._start_anew()
-        return json.dumps(found)
+        return json.dumps(job)
 
     # --- called by the blocks below -------------------------------------------------------------
 
-    def has(self, part: str) -> bool:
+    def has(self, block: str) -> bool:
         """Return True if this job's operators of that part were recorded already."""
-        return part in self._operators
+        return block in self._operators
 
-    def begin(self, part: str) -> Operators:
+    def begin(self, block: str) -> Operators:
         """Start recording operators of a part of the job."""
         start = time.perf_counter()
         recorder = Operators(self.device)
-        self._own[part] += time.perf_counter() - start
+        self._own[block] += time.perf_counter() - start
         return recorder
 
-    def end(self, recorder: Operators, part: str) -> None:
+    def end(self, recorder: Operators, block: str) -> None:
         """Stop recording."""
         start = time.perf_counter()
-        self._operators[part] = recorder.stop()
-        self._own[part] += time.perf_counter() - start
+        self._operators[block] = recorder.stop()
+        self._own[block] += time.perf_counter() - start
 
     def trained(self, seconds: dict[str, float], steps: int) -> None:
         """Add an engine's phases."""
@@ -161,8 +161,8 @@ class Phases:
         self._profile = profile
         self._seconds: dict[str, float] = defaultdict(float)
         self._steps = 0
-        wanted = profile.sample and not profile.has("train")
-        self._first = max(1, min(1 + WARM_UP, steps - SAMPLED + 1)) if wanted else 0
+        sampled = profile.sample and not profile.has("train")
+        self._first = max(1, min(1 + WARM_UP, steps - SAMPLED + 1)) if sampled else 0
         self._recorder: Operators | None = None
         self._cuda = profile.device.type == "cuda"
         self._marks: list[tuple[str, torch.cuda.Event]] = []

@@ -85,27 +85,27 @@ class RunProfile(Unprofiled):
 
     def take(self, client: int, recorded: str, seconds: Mapping[str, float]) -> None:
         """Add a host's record of a client's job, and the job's seconds by stage."""
-        found = json.loads(recorded)
-        worker = self._workers.setdefault(tuple(found["process"]), _Worker())
-        worker.busy += found["seconds"]
+        job = json.loads(recorded)
+        worker = self._workers.setdefault(tuple(job["process"]), _Worker())
+        worker.busy += job["seconds"]
         worker.last = time.perf_counter()
         name = self._architecture_of(client)
-        own = {OWN[part]: value for part, value in found["profiler"].items()}
-        self._own += sum(own.values())
+        profiler_seconds = {OWN[block]: value for block, value in job["profiler"].items()}
+        self._own += sum(profiler_seconds.values())
         for stage, value in seconds.items():
             # The profiler may run in work that counts in another stage (features in an upload).
-            spent = max(0.0, value - own.get(stage, 0.0))
+            spent = max(0.0, value - profiler_seconds.get(stage, 0.0))
             self._stages[stage] += spent
             self._by_stage[name, stage] += spent
-        for phase, value in found["phases"].items():
+        for phase, value in job["phases"].items():
             self._phases[phase] += value
-        self._uploads += found["parts"].get("upload", 0.0)
-        if found["steps"]:
+        self._uploads += job["parts"].get("upload", 0.0)
+        if job["steps"]:
             self._clients[name].add(client)
-            self._steps[name] += found["steps"]
-            self._trained[name] += sum(found["phases"].values())
-        for part, operators in found["operators"].items():
-            self._operators[name, part] = operators
+            self._steps[name] += job["steps"]
+            self._trained[name] += sum(job["phases"].values())
+        for block, operators in job["operators"].items():
+            self._operators[name, block] = operators
 
     def _wants(self, stage: str, client: int) -> bool:
         """Return True for the first client of each architecture, in training and evaluation."""
@@ -164,11 +164,11 @@ class RunProfile(Unprofiled):
         """Rank operators by their own time; a sample represents its architecture's total time."""
         seconds: dict[str, float] = defaultdict(float)
         calls: dict[str, int] = defaultdict(int)
-        for (name, part), sample in self._operators.items():
-            whole = sum(own for own, _ in sample[side].values())
-            stands_for = sum(self._by_stage[name, stage] for stage in PARTS[part])
-            for operator, (own, count) in sample[side].items():
-                seconds[operator] += own / (whole or 1.0) * stands_for
+        for (name, block), sample in self._operators.items():
+            whole = sum(self_seconds for self_seconds, _ in sample[side].values())
+            stands_for = sum(self._by_stage[name, stage] for stage in PARTS[block])
+            for operator, (self_seconds, count) in sample[side].items():
+                seconds[operator] += self_seconds / (whole or 1.0) * stands_for
                 calls[operator] += count
         total = sum(seconds.values()) or 1.0
         ranked = sorted(seconds.items(), key=lambda item: -item[1])

@@ -205,7 +205,7 @@ def fuzz(method, folder, count):
         assert uploads.keys() | faults.keys() == honest.keys()
         assert faults.keys() <= {victim}, f"{faults} of clients that sent what they should"
         for fault in faults.values():
-            assert fault.rule in RULES and fault.words.isprintable() and len(fault.words) < 400
+            assert fault.rule in RULES and fault.problem.isprintable() and len(fault.problem) < 400
         if faults:
             continue
         admitted += 1
