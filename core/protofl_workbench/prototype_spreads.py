@@ -45,8 +45,8 @@ def inter_class_distances(prototypes: Tensor, known: Tensor) -> Tensor:
     other = ~torch.eye(known.shape[0], dtype=torch.bool, device=known.device)
     pairs = known.unsqueeze(0) & known.unsqueeze(1) & other
     sums = euclidean_distances(rows, rows).masked_fill(~pairs, 0.0).sum(1)
-    found = torch.where(pairs.any(1), sums / pairs.sum(1).clamp_min(1), torch.nan)
-    return found.to(torch.promote_types(prototypes.dtype, torch.float32))
+    means = torch.where(pairs.any(1), sums / pairs.sum(1).clamp_min(1), torch.nan)
+    return means.to(torch.promote_types(prototypes.dtype, torch.float32))
 
 
 def distances_by_client(

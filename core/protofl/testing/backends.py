@@ -41,7 +41,7 @@ class BackendContract(Contract):
             y = np.arange(48) % 4
             x = generator.integers(0, 60, (48, 28, 28)) + 40 * y[:, None, None]
             np.savez(path, x_train=x.astype(np.uint8), y_train=y)
-        given = {
+        defaults = {
             "method": self.method,
             "models": self.models,
             "dataset": f"npz:{path}",
@@ -54,7 +54,7 @@ class BackendContract(Contract):
             "backend": "local",
             "block": self.block,
         }
-        return Plan.make({**given, **options})
+        return Plan.make({**defaults, **options})
 
     def opened(self, plan: Plan, workers: int) -> Pool:
         """The backend's pool."""
@@ -84,11 +84,11 @@ class BackendContract(Contract):
     def test_it_gives_the_same_results(self) -> None:
         """Rounds are those of one host in this process, to the last bit, with 1 and 2 workers."""
         plan = self.plan()
-        wanted = self.lines(plan, toy.WatchedPool(plan))
+        expected = self.lines(plan, toy.WatchedPool(plan))
         for workers in self.workers:
             with closing(self.opened(plan, workers)) as pool:
-                found = self.lines(plan, pool)
-            for number, (line, other) in enumerate(zip(wanted, found, strict=True)):
+                actual = self.lines(plan, pool)
+            for number, (line, other) in enumerate(zip(expected, actual, strict=True)):
                 wrong = [key for key in line if not toy.same(line[key], other[key])]
                 place = f"{workers} workers, round {number}"
                 expect(not wrong, f"{place}: {', '.join(wrong)} differs")

@@ -45,36 +45,39 @@ class ClientSamplerContract(Contract):
         numbers = np.random.default_rng(7)
         losses = numbers.uniform(0, 3, clients)
         losses[numbers.random(clients) >= known] = np.nan
-        given = {
+        arrays = {
             "clients": np.array(there),
             "sizes": numbers.integers(1, 400, clients),
             "losses": losses,
         }
-        for values in given.values():
+        for values in arrays.values():
             values.setflags(write=False)
-        found = np.asarray(
+        selected = np.asarray(
             (choice or self.choice()).call(
                 "select",
                 round=round,
                 count=count,
                 generator=np.random.default_rng((seed, round)),
-                **given,
+                **arrays,
             )
         )
-        expect(found.ndim == 1, f"select returns an array of shape {list(found.shape)}, not a list")
-        expect(not found.size or found.dtype.kind in "iu", f"select returns {found.dtype}")
-        return sorted(map(int, found))
+        expect(
+            selected.ndim == 1,
+            f"select returns an array of shape {list(selected.shape)}, not a list",
+        )
+        expect(not selected.size or selected.dtype.kind in "iu", f"select returns {selected.dtype}")
+        return sorted(map(int, selected))
 
     def taken(self) -> dict[str, tuple[int, list[int], int]]:
         """The cases that it does not refuse."""
         result, refused = {}, []
-        for words, case in self.cases.items():
+        for case_name, case in self.cases.items():
             try:
                 self.select(*case)
             except UsageError as error:
-                refused.append(f"{words}: refused ({refusal(error)})")
+                refused.append(f"{case_name}: refused ({refusal(error)})")
             else:
-                result[words] = case
+                result[case_name] = case
         if not result:
             skip("; ".join(refused))
         self.remarks += refused
@@ -82,36 +85,40 @@ class ClientSamplerContract(Contract):
 
     def test_each_client_once_of_those_who_can_be_asked(self) -> None:
         """The client sampler chooses as many available clients as requested, each once."""
-        for words, (clients, there, count) in self.taken().items():
+        for case_name, (clients, there, count) in self.taken().items():
             for round in range(5):
-                found = self.select(clients, there, count, round=round)
-                expect(len({*found}) == len(found), f"{words}: a client stands there twice")
-                strange = {*found} - {*there}
-                expect(not strange, f"{words}: clients {sorted(strange)} can't be asked")
+                selected = self.select(clients, there, count, round=round)
+                expect(
+                    len({*selected}) == len(selected), f"{case_name}: a client stands there twice"
+                )
+                strange = {*selected} - {*there}
+                expect(not strange, f"{case_name}: clients {sorted(strange)} can't be asked")
                 if not getattr(self.cls, "any_number", False):
                     expect(
-                        len(found) == count,
-                        f"{words}: {len(found)} clients in place of {count}; say any_number = True "
-                        "where that is meant",
+                        len(selected) == count,
+                        f"{case_name}: {len(selected)} clients in place of {count}; say "
+                        "any_number = True where that is meant",
                     )
 
     def test_it_follows_its_generator(self) -> None:
         """With the same generator it chooses the same clients, whatever was asked before."""
-        for words, (clients, there, count) in self.taken().items():
+        for case_name, (clients, there, count) in self.taken().items():
             one = self.select(clients, there, count, round=3)
             np.random.seed(1)
             choice = self.choice()
             self.select(clients, there, count, round=1, choice=choice)
             two = self.select(clients, there, count, round=3, choice=choice)
-            expect(one == two, f"{words}: {one[:8]} and then {two[:8]}, with the same generator")
+            expect(
+                one == two, f"{case_name}: {one[:8]} and then {two[:8]}, with the same generator"
+            )
 
     def test_losses_nobody_knows(self) -> None:
         """The client sampler also works if no losses, or only some, are known."""
-        for words, (clients, there, count) in self.taken().items():
+        for case_name, (clients, there, count) in self.taken().items():
             for known in (0.0, 0.5):
-                found = self.select(clients, there, count, known=known)
-                fits = len(found) == count or getattr(self.cls, "any_number", False)
-                expect(fits, f"{words}: {len(found)} clients in place of {count}")
+                selected = self.select(clients, there, count, known=known)
+                fits = len(selected) == count or getattr(self.cls, "any_number", False)
+                expect(fits, f"{case_name}: {len(selected)} clients in place of {count}")
 
     def test_it_keeps_nothing_on_itself(self) -> None:
         """The client sampler keeps nothing on self."""

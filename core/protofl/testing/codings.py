@@ -70,15 +70,15 @@ class CodingChecks(Contract):
         if not any(hasattr(self.cls, f"encode_{name}") for name in ("upload", "download")):
             skip("it encodes nothing")
         for direction in ("upload", "download"):
-            found = self.fed("prototypes")
-            composition: Composition = found.plan.composition
-            found.rounds(1)
-            client = {"client": Client(found.client(1), "carrier")}
-            server = {"server": Server(found.server, "carrier"), "client_id": 1}
+            federation = self.fed("prototypes")
+            composition: Composition = federation.plan.composition
+            federation.rounds(1)
+            client = {"client": Client(federation.client(1), "carrier")}
+            server = {"server": Server(federation.server, "carrier"), "client_id": 1}
             codec = composition.upload if direction == "upload" else composition.download
             if codec.codings:
                 sides = (client, server) if direction == "upload" else (server, client)
-                yield found, codec, *sides
+                yield federation, codec, *sides
 
     def fed(self, carried: str) -> toy.Toy:
         """A toy federation of a method that sends ``carried``."""
@@ -102,24 +102,24 @@ class CodingChecks(Contract):
 
     def test_the_same_is_decoded_again(self) -> None:
         """Decoding the same bytes again gives the same, and writes nothing."""
-        for found, codec, sender, receiver in self.two_sides():
+        for federation, codec, sender, receiver in self.two_sides():
             with torch.no_grad():
                 _, blob = codec.pack(odd_payloads()["rows by class"], **sender)
-            before = toy.server_state(found.server), toy.client_state(found.client(1))
+            before = toy.server_state(federation.server), toy.client_state(federation.client(1))
             first, again = (dict(decoded(codec, blob, receiver)) for _ in range(2))
             expect(toy.same(first, again), f"a second decode_{codec.direction} gives another")
-            after = toy.server_state(found.server), toy.client_state(found.client(1))
+            after = toy.server_state(federation.server), toy.client_state(federation.client(1))
             expect(toy.same(before, after), f"decode_{codec.direction} writes")
 
     def test_a_download_is_encoded_any_number_of_times(self) -> None:
         """Encoding a download writes nothing on the server."""
-        for found, codec, sender, _ in self.two_sides():
+        for federation, codec, sender, _ in self.two_sides():
             if codec.direction == "upload":
                 continue
-            before, payload = toy.server_state(found.server), odd_payloads()["rows by class"]
+            before, payload = toy.server_state(federation.server), odd_payloads()["rows by class"]
             first, again = (codec.pack(payload, **sender) for _ in range(2))
             expect(first == again, "a second encode_download is another")
-            expect(toy.same(before, toy.server_state(found.server)), "encode_download writes")
+            expect(toy.same(before, toy.server_state(federation.server)), "encode_download writes")
 
     def test_what_a_stranger_sends(self) -> None:
         """A damaged payload is refused, or decoded to its form at no more cost."""
@@ -138,16 +138,16 @@ class CodingChecks(Contract):
 
     def test_its_state_can_be_kept(self) -> None:
         """The state that the transform keeps at a client survives a file."""
-        for found, codec, sender, _ in self.two_sides():
+        for federation, codec, sender, _ in self.two_sides():
             if codec.direction == "download":
                 continue
             for payload in odd_payloads().values():
                 with torch.no_grad():
                     codec.pack(payload, **sender)
-            before, path = toy.own_state(found.client(1)), str(self.folder / "client")
+            before, path = toy.own_state(federation.client(1)), str(self.folder / "client")
             for job in (Save(1, path=path), Load(1, path=path)):
-                found.pool.host.handle(job)
-            expect(toy.same(before, toy.own_state(found.client(1))), "its state is another")
+                federation.pool.host.handle(job)
+            expect(toy.same(before, toy.own_state(federation.client(1))), "its state is another")
 
 
 def decoded(codec: Codec, blob: bytes, receiver: dict[str, object]) -> Payload:

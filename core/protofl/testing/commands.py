@@ -29,10 +29,10 @@ class CommandContract(Contract):
         """Yield the words of the command and of each of its subcommands, with Typer's object."""
         from typer.main import get_command
 
-        def below(words: list[str], command: Any) -> Iterator[tuple[list[str], Any]]:  # noqa: ANN401 - a class that Typer does not export
-            yield words, command
+        def below(path: list[str], command: Any) -> Iterator[tuple[list[str], Any]]:  # noqa: ANN401 - a class that Typer does not export
+            yield path, command
             for name, inner in getattr(command, "commands", {}).items():
-                yield from below([*words, name], inner)
+                yield from below([*path, name], inner)
 
         host: Any = get_command(self.host())
         yield from below([self.label], host.commands[self.label])
@@ -61,13 +61,13 @@ class CommandContract(Contract):
 
     def test_options(self) -> None:
         """Every option has a help text."""
-        for words, command in self.commands():
+        for path, command in self.commands():
             options = [p for p in command.params if p.param_type_name == "option"]
             for option in options:
                 flag = option.opts[0]
                 expect(
                     bool(option.help),
-                    f'{" ".join(words)}: {flag} has no help: typer.Option(help="…")',
+                    f'{" ".join(path)}: {flag} has no help: typer.Option(help="…")',
                 )
 
     def test_help(self) -> None:
@@ -75,20 +75,22 @@ class CommandContract(Contract):
         from typer.testing import CliRunner
 
         host = self.host()
-        for words, _ in self.commands():
-            found = CliRunner().invoke(host, [*words, "--help"])
-            why = repr(found.exception) if found.exception else found.output[-200:]
-            expect(found.exit_code == 0, f"{' '.join(words)} --help fails: {why}")
+        for path, _ in self.commands():
+            outcome = CliRunner().invoke(host, [*path, "--help"])
+            why = repr(outcome.exception) if outcome.exception else outcome.output[-200:]
+            expect(outcome.exit_code == 0, f"{' '.join(path)} --help fails: {why}")
 
     def test_import(self) -> None:
         """The import of the command does not import torch, so that its --help is fast."""
         module = self.registry.find(self.kind, self.label).target.partition(":")[0]
         program = f"import sys, {module}; sys.exit(7 if 'torch' in sys.modules else 0)"
-        found = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", program],
             env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
             capture_output=True,
             text=True,
         )
-        expect(found.returncode != 7, f"{module} imports torch; import it in the function instead")
-        expect(found.returncode == 0, f"{module} cannot be imported: {found.stderr[-300:]}")
+        expect(
+            process.returncode != 7, f"{module} imports torch; import it in the function instead"
+        )
+        expect(process.returncode == 0, f"{module} cannot be imported: {process.stderr[-300:]}")

@@ -173,9 +173,14 @@ class Contract:
 
     def test_words(self) -> None:
         """The plugin has a docstring, and each of its options a description."""
-        own = (self.cls.__doc__ or "").strip().splitlines()
-        expect(bool(own), "the class has no docstring; its first line is shown in list-plugins")
-        expect(len(own[0]) <= 100, f"its docstring's first line is {len(own[0])} characters long")
+        doc_lines = (self.cls.__doc__ or "").strip().splitlines()
+        expect(
+            bool(doc_lines), "the class has no docstring; its first line is shown in list-plugins"
+        )
+        expect(
+            len(doc_lines[0]) <= 100,
+            f"its docstring's first line is {len(doc_lines[0])} characters long",
+        )
         config = getattr(self.cls, "Config", Config)
         for name, field in config.model_fields.items():
             expect(bool(field.description), f"option {name} has no description: pf.Field(…)")
@@ -192,10 +197,14 @@ class Contract:
         """The plugin's options have defaults within their ranges, and can be recorded as JSON."""
         config: Any = getattr(self.cls, "Config", Config)
         named = getattr(self.cls, "argument", None)
-        given = {named: self.argument or getattr(self.cls, "check_argument", "x")} if named else {}
-        missing = [n for n, f in config.model_fields.items() if f.is_required() and n not in given]
+        arguments = (
+            {named: self.argument or getattr(self.cls, "check_argument", "x")} if named else {}
+        )
+        missing = [
+            n for n, f in config.model_fields.items() if f.is_required() and n not in arguments
+        ]
         expect(not missing, f"option {', '.join(missing)} has no default")
-        values = parse_config(config, dict(given), self.label)
+        values = parse_config(config, dict(arguments), self.label)
         again = type(values).model_validate_json(values.model_dump_json())
         expect(again == values, "its options are others after a way through JSON")
         if issubclass(config, VariantConfig):
@@ -239,7 +248,7 @@ def checks_of(contract: type[Contract]) -> dict[str, str]:
 
 
 def run_checks(
-    contract: type[Contract], report: Callable[[str], None] = lambda words: None
+    contract: type[Contract], report: Callable[[str], None] = lambda description: None
 ) -> list[Finding]:
     """Run all checks of a contract, one after the other.
 
@@ -248,33 +257,35 @@ def run_checks(
         report: Called with the description of each check before it starts.
     """
     findings, causes = [], dict[str, str]()
-    for name, words in checks_of(contract).items():
-        report(words)
-        findings.append(_run_check(contract, name, words, causes))
+    for name, description in checks_of(contract).items():
+        report(description)
+        findings.append(_run_check(contract, name, description, causes))
     return findings
 
 
-def _run_check(contract: type[Contract], name: str, words: str, causes: dict[str, str]) -> Finding:
+def _run_check(
+    contract: type[Contract], name: str, description: str, causes: dict[str, str]
+) -> Finding:
     """Run a check; ``causes`` are those of failures, with the check that failed first."""
-    start, found = time.perf_counter(), contract()
+    start, instance = time.perf_counter(), contract()
     outcome, why, trace = "passed", "", ""
-    found.setup_method()
+    instance.setup_method()
     try:
-        getattr(found, name)()
-        why = "; ".join(dict.fromkeys(found.remarks))
+        getattr(instance, name)()
+        why = "; ".join(dict.fromkeys(instance.remarks))
     except NotReached as reason:
         outcome, why = "not reached", str(reason)
     except SkipTest as reason:
         outcome, why = "skipped", str(reason)
     except Exception as error:
-        first = causes.setdefault(_cause(error), words)
+        first = causes.setdefault(_cause(error), description)
         outcome, why, trace = "failed", _reason(error), traceback.format_exc()
-        if first != words:
+        if first != description:
             outcome, why = "not reached", f"it fails as this does: {first}"
     finally:
-        found.teardown_method()
+        instance.teardown_method()
     return Finding(
-        name.removeprefix("test_"), words, outcome, why, time.perf_counter() - start, trace
+        name.removeprefix("test_"), description, outcome, why, time.perf_counter() - start, trace
     )
 
 

@@ -100,9 +100,11 @@ class DatasetContract(Contract):
         if data.split is None:
             skip("the data do not come split; a partitioner splits them")
         assert data.split is not None
-        rows = torch.cat([part.long() for pair in data.split for part in pair])
+        rows = torch.cat([indices.long() for pair in data.split for indices in pair])
         expect(int(rows.bincount().max()) == 1, "a row belongs to two clients")
-        empty = [i for i, pair in enumerate(data.split) if not all(len(part) for part in pair)]
+        empty = [
+            i for i, pair in enumerate(data.split) if not all(len(indices) for indices in pair)
+        ]
         expect(not empty, f"client {empty[:3]} has no training or no test sample")
 
     def test_it_runs(self) -> None:

@@ -44,10 +44,10 @@ class DeviceModelContract(Contract):
         self, clients: int, seconds: float, choice: Choice | None = None
     ) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the availability as a run reads it; None for all."""
-        found = (choice or self.choice()).call(
+        answer = (choice or self.choice()).call(
             "presence", num_clients=clients, seconds=seconds, seed=5
         )
-        return presence_of(found, clients, seconds)
+        return presence_of(answer, clients, seconds)
 
     def taken(self) -> list[int]:
         """The numbers of clients that it does not refuse."""
@@ -89,13 +89,13 @@ class DeviceModelContract(Contract):
         for clients in self.taken():
             once = [self.presence(clients, seconds) for seconds in MOMENTS]
             again = [self.presence(clients, seconds) for seconds in reversed(MOMENTS)][::-1]
-            for seconds, found, same in zip(MOMENTS, once, again, strict=True):
-                expect((found is None) == (once[0] is None), "it is None at some moments alone")
-                if found is None or same is None:
+            for seconds, first, same in zip(MOMENTS, once, again, strict=True):
+                expect((first is None) == (once[0] is None), "it is None at some moments alone")
+                if first is None or same is None:
                     continue
-                equal = all(np.array_equal(a, b) for a, b in zip(found, same, strict=True))
+                equal = all(np.array_equal(a, b) for a, b in zip(first, same, strict=True))
                 expect(equal, f"at {seconds:g} s others are there the second time")
-                there, until = found
+                there, until = first
                 for client in range(clients):
                     end = until[client] if math.isfinite(until[client]) else seconds + 1e6
                     within = self.presence(clients, seconds + (end - seconds) * 0.97)

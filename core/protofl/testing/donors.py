@@ -104,8 +104,8 @@ class Sound(Donated):
             NotReached: It does not; the check of the dry run says why.
         """
         if self._dry_error() is not None:
-            words = (type(self).test_the_dry_run.__doc__ or "").rstrip(".")
-            raise NotReached(f"it fails: {words}")
+            description = (type(self).test_the_dry_run.__doc__ or "").rstrip(".")
+            raise NotReached(f"it fails: {description}")
 
     def _dry_error(self) -> ProtoflError | None:
         """The result of the dry run, which runs once for a method."""
@@ -124,9 +124,9 @@ class Sound(Donated):
         self.expect_reached()
         contract: Any = type(self)
         if "_plain" not in vars(contract):
-            found = toy.Toy(self.plan())
-            found.rounds(3)
-            contract._plain = found, toy.fingerprint(found)
+            federation = toy.Toy(self.plan())
+            federation.rounds(3)
+            contract._plain = federation, toy.fingerprint(federation)
         kept: tuple[toy.Toy, Any] = contract._plain
         return kept
 

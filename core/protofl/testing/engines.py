@@ -110,18 +110,18 @@ class EngineContract(Contract):
     ) -> None:
         """Run the same rounds under `eager` and under the engine."""
         with double_precision() if double else nullcontext():
-            wanted = Run(self.plan("eager", method, *members, **options), rounds, start)
-            found = Run(self.plan("", method, *members, **options), rounds, start)
-            self.remarks += found.notes
-            assert_equal_runs(found, wanted, EXACT if double else ONE_STEP)
+            expected = Run(self.plan("eager", method, *members, **options), rounds, start)
+            actual = Run(self.plan("", method, *members, **options), rounds, start)
+            self.remarks += actual.notes
+            assert_equal_runs(actual, expected, EXACT if double else ONE_STEP)
 
     def test_it_equals_eager(self) -> None:
         """Weights, buffers and loss terms are eager's in float64, under every optimiser."""
-        for words, options in self.runs.items():
+        for run_name, options in self.runs.items():
             try:
                 self.compare(Prototypes, rounds=2, start=1, **options)
             except AssertionError as error:
-                raise AssertionError(f"{words}: {error}") from error
+                raise AssertionError(f"{run_name}: {error}") from error
 
     def test_several_rounds(self) -> None:
         """The engine reuses what it keeps from round to round."""
@@ -185,11 +185,11 @@ class EngineContract(Contract):
         contract.folder, contract.remarks = self.folder, []
         models = [toy.group(toy.CNN, RESIDUAL), toy.group(RESIDUAL)]
         # Some losses are large on random features: at the toys' own rate ProtoNorm diverges.
-        given = {"data": ragged_images(), "backend": "local", "lr": 0.005}
+        run_options = {"data": ragged_images(), "backend": "local", "lr": 0.005}
         with double_precision():
-            wanted = Run(contract.plan(models, **given), start=1)
+            expected = Run(contract.plan(models, **run_options), start=1)
             parts = {"engine": self.chosen}
-            plan = contract.plan(models, engine=self.label, parts=parts, **given)
-            found = Run(plan, start=1)
-            self.remarks += [f"{name}: {note}" for note in found.notes]
-            assert_equal_runs(found, wanted, EXACT)
+            plan = contract.plan(models, engine=self.label, parts=parts, **run_options)
+            actual = Run(plan, start=1)
+            self.remarks += [f"{name}: {note}" for note in actual.notes]
+            assert_equal_runs(actual, expected, EXACT)

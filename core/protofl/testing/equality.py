@@ -119,9 +119,9 @@ class Run:
         }
 
     def _whole(self, client: int) -> nn.ModuleDict:
-        record = self.host.client(client)
-        modules = {n.replace("/", "-"): s.module for n, s in record.slots() if not s.temporary}
-        return nn.ModuleDict({"model": record.model, **modules})
+        state = self.host.client(client)
+        modules = {n.replace("/", "-"): s.module for n, s in state.slots() if not s.temporary}
+        return nn.ModuleDict({"model": state.model, **modules})
 
 
 def worst(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
@@ -139,16 +139,16 @@ def worst(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
     return max(differences.values(), default=0.0)
 
 
-def assert_equal_runs(found: Run, wanted: Run, tolerance: float) -> None:
+def assert_equal_runs(actual: Run, expected: Run, tolerance: float) -> None:
     """Weights and loss terms agree to a relative tolerance.
 
     Raises:
         AssertionError: They don't; the message says by how much.
     """
-    apart = worst(wanted.tensors(), found.tensors())
+    apart = worst(expected.tensors(), actual.tensors())
     if not apart <= tolerance:
         raise AssertionError(f"weights differ by {apart:.1e}, {tolerance:.0e} is allowed")
-    for line, other in zip(wanted.lines, found.lines, strict=True):
+    for line, other in zip(expected.lines, actual.lines, strict=True):
         ours, theirs = line["loss_terms"], other["loss_terms"]
         if ours.keys() != theirs.keys():
             raise AssertionError(f"loss terms are {[*theirs]}, by eager {[*ours]}")

@@ -50,9 +50,12 @@ class ModelGroupContract(Contract):
     def members(self) -> list[Architecture]:
         """The clients' architectures."""
         choice = self.choice()
-        found = choice.call("architectures")
-        expect(isinstance(found, list) and bool(found), f"architectures returns {found!r}")
-        return list(found)
+        architectures = choice.call("architectures")
+        expect(
+            isinstance(architectures, list) and bool(architectures),
+            f"architectures returns {architectures!r}",
+        )
+        return list(architectures)
 
     def server_members(self) -> list[Architecture]:
         """The further architectures of a server."""
@@ -77,8 +80,8 @@ class ModelGroupContract(Contract):
     @property
     def channels(self) -> tuple[int, ...]:
         """The channels of images that its models may be given."""
-        own = getattr(self.cls, "channels", None)
-        return (1, 3) if own is None else (int(own),)
+        declared = getattr(self.cls, "channels", None)
+        return (1, 3) if declared is None else (int(declared),)
 
     def taken(self) -> list[SampleSpec]:
         """Samples that the group's models may get, the usual first; one image is not square."""
@@ -109,8 +112,11 @@ class ModelGroupContract(Contract):
         strange = [kind for kind in self.kinds if kind not in KINDS]
         expect(not strange, f"kinds holds {strange}; kinds are {', '.join(KINDS)}")
         expect(bool(self.kinds), "kinds is empty; it names what samples its models take")
-        own = getattr(self.cls, "channels", None)
-        expect(own in (None, 1, 3), f"channels is {own!r}; it is 1, 3, or None for the data's own")
+        channels = getattr(self.cls, "channels", None)
+        expect(
+            channels in (None, 1, 3),
+            f"channels is {channels!r}; it is 1, 3, or None for the data's own",
+        )
         names = [a.name for a in (*self.server_members(), *self.members())]
         for key in ("server_architecture", "auxiliary_architecture"):
             named = getattr(self.cls, key, None)

@@ -50,12 +50,12 @@ class GeneratorContract(Contract):
         assert result is not None
         return result
 
-    def latents(self, found: Generator, seed: int = 0) -> Tensor:
+    def latents(self, generator: Generator, seed: int = 0) -> Tensor:
         """Some latent vectors."""
         labels = None
-        if found.outline.num_classes:
-            labels = torch.arange(COUNT) % found.outline.num_classes
-        return found.sample_latents(COUNT, torch.Generator().manual_seed(seed), labels)
+        if generator.outline.num_classes:
+            labels = torch.arange(COUNT) % generator.outline.num_classes
+        return generator.sample_latents(COUNT, torch.Generator().manual_seed(seed), labels)
 
     def test_outline(self) -> None:
         """outline, asked before it is loaded, tells the sizes of the opened generator."""
@@ -65,37 +65,37 @@ class GeneratorContract(Contract):
         except UsageError as error:
             skip(f"it can't be opened here: {refusal(error)}")
             raise
-        found = self.opened()
-        expect(isinstance(found.outline, Outline), f"its outline is {found.outline!r}")
+        generator = self.opened()
+        expect(isinstance(generator.outline, Outline), f"its outline is {generator.outline!r}")
         if told is None:
             skip("it has no outline hook; the dry run assumes the usual sizes")
         for size in ("latent_dim", "side", "channels", "num_classes"):
-            before, after = getattr(told, size), getattr(found.outline, size)
+            before, after = getattr(told, size), getattr(generator.outline, size)
             open_question = size == "num_classes" and before is None
             expect(open_question or before == after, f"{size}: {before} told, {after} opened")
 
     def test_latents(self) -> None:
         """sample_latents gives finite vectors n×H, from the generator that it is given alone."""
-        found, before = self.opened(), torch.get_rng_state()
-        first, again, other = (self.latents(found, seed) for seed in (0, 0, 1))
-        shape = (COUNT, found.outline.latent_dim)
+        generator, before = self.opened(), torch.get_rng_state()
+        first, again, other = (self.latents(generator, seed) for seed in (0, 0, 1))
+        shape = (COUNT, generator.outline.latent_dim)
         expect(tuple(first.shape) == shape, f"latents are {tuple(first.shape)}, n×H is {shape}")
         expect(bool(first.isfinite().all()), "a latent vector holds NaN or infinity")
         expect(torch.equal(first, again), "equal generators give other latents")
         expect(not torch.equal(first, other), "every seed gives the same latents")
         expect(torch.equal(before, torch.get_rng_state()), "torch's global generator is drawn from")
-        if found.outline.num_classes:
-            chance = found.sample_latents(COUNT, torch.Generator().manual_seed(0), None)
+        if generator.outline.num_classes:
+            chance = generator.sample_latents(COUNT, torch.Generator().manual_seed(0), None)
             expect(tuple(chance.shape) == shape, "without labels the latents have another shape")
 
     def test_images(self) -> None:
         """Images have the outline's shape, lie in −1…1, and follow from the latents."""
-        found = self.opened()
-        latents = self.latents(found)
+        generator = self.opened()
+        latents = self.latents(generator)
         with torch.no_grad():
-            first, again = found.images(latents), found.images(latents)
-            other = found.images(self.latents(found, 1))
-        outline = found.outline
+            first, again = generator.images(latents), generator.images(latents)
+            other = generator.images(self.latents(generator, 1))
+        outline = generator.outline
         shape = (COUNT, outline.channels, outline.side, outline.side)
         expect(tuple(first.shape) == shape, f"images are {tuple(first.shape)}, not {shape}")
         expect(bool(first.isfinite().all()), "an image holds NaN or infinity")
@@ -106,10 +106,10 @@ class GeneratorContract(Contract):
 
     def test_it_is_frozen(self) -> None:
         """The opened generator is frozen: in eval mode, and no parameter needs a gradient."""
-        found = self.opened()
-        parts = [v for v in vars(found).values() if isinstance(v, nn.Module)]
-        if isinstance(found, nn.Module):
-            parts.append(found)
+        generator = self.opened()
+        parts = [v for v in vars(generator).values() if isinstance(v, nn.Module)]
+        if isinstance(generator, nn.Module):
+            parts.append(generator)
         for module in parts:
             name = type(module).__name__
             expect(not module.training, f"{name} is in train mode; call .eval()")

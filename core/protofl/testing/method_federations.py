@@ -48,16 +48,24 @@ class MethodFederations(Sound):
             parts: Options of other plugins, by kind.
             **options: Options of the run.
         """
-        given = {"use": self.taken, "add": self.added, **self.run, **options, "block": self.block}
+        run_options = {
+            "use": self.taken,
+            "add": self.added,
+            **self.run,
+            **options,
+            "block": self.block,
+        }
         if getattr(self.cls, "needs_public", False):
-            given.setdefault("public", self.public())
-        given["options"] = {self.label: {**self.chosen, **(set or {})}, **(parts or {})}
-        given["options"] = {name: values for name, values in given["options"].items() if values}
+            run_options.setdefault("public", self.public())
+        run_options["options"] = {self.label: {**self.chosen, **(set or {})}, **(parts or {})}
+        run_options["options"] = {
+            name: values for name, values in run_options["options"].items() if values
+        }
         refused: Refused | None = None
         for group in models or self.models:
             try:
                 return toy.make_plan(
-                    self.main, self.folder, models=group, extra=self.parts, **given
+                    self.main, self.folder, models=group, extra=self.parts, **run_options
                 )
             except Refused as error:
                 if error.lacks != "requirement":
@@ -88,5 +96,5 @@ def expect_finite(lines: Iterable[Line]) -> None:
 def difference(first: Any, other: Any) -> str:  # noqa: ANN401 - fingerprints
     """Return the parts in which two fingerprints differ."""
     parts = ("the record", "the server", "a client")
-    found = [word for word, a, b in zip(parts, first, other, strict=True) if not toy.same(a, b)]
-    return " and ".join(found)
+    differing = [word for word, a, b in zip(parts, first, other, strict=True) if not toy.same(a, b)]
+    return " and ".join(differing)

@@ -36,13 +36,13 @@ class RunChecks(MethodFederations):
     def test_declarations(self) -> None:
         """The method declares and describes its loss terms, uploads and downloads."""
         for attribute in ("terms", "uploads", "downloads"):
-            found = getattr(self.cls, attribute, {})
+            declared = getattr(self.cls, attribute, {})
             expect(
-                isinstance(found, Mapping),
+                isinstance(declared, Mapping),
                 f"{attribute} is not a mapping from names to descriptions",
             )
-            for name, words in found.items():
-                text = meaning_of(words) if isinstance(words, str | Key) else ""
+            for name, description in declared.items():
+                text = meaning_of(description) if isinstance(description, str | Key) else ""
                 expect(bool(text.strip()), f"{attribute} does not say what {name!r} is")
         if "local_loss" in vars(self.cls):
             expect(bool(getattr(self.cls, "terms", {})), "local_loss is written, terms is not")
@@ -53,12 +53,12 @@ class RunChecks(MethodFederations):
         variants = ("paper", "official") if issubclass(config, VariantConfig) else ("",)
         sent: dict[str, set[str]] = {"uploads": set(), "downloads": set()}
         for variant in variants:
-            found = self.fed(set={"variant": variant} if variant else {})
-            found.rounds(2)
+            federation = self.fed(set={"variant": variant} if variant else {})
+            federation.rounds(2)
             for number in range(2):
-                for blob in found.pool.uploads(number).values():
+                for blob in federation.pool.uploads(number).values():
                     sent["uploads"] |= {*toy.header(blob)}
-                for blob in found.pool.downloads(number).values():
+                for blob in federation.pool.downloads(number).values():
                     sent["downloads"] |= {*toy.header(blob)}
         for direction, keys in sent.items():
             declared = {*declared_keys(self.sender, direction)}
@@ -74,9 +74,9 @@ class RunChecks(MethodFederations):
     def test_it_keeps_nothing_on_itself(self) -> None:
         """The method keeps nothing on self or its class, but in state and scratch."""
         before = {n: deepcopy(v) for n, v in vars(self.cls).items() if isinstance(v, dict | list)}
-        found = self.fed()
-        found.rounds(2)
-        instance = found.plan.composition.members[self.label].instance
+        federation = self.fed()
+        federation.rounds(2)
+        instance = federation.plan.composition.members[self.label].instance
         kept = ", ".join(vars(instance))
         expect(not kept, f"self holds {kept} after two rounds; use client.state or server.state")
         changed = [n for n, value in before.items() if not toy.same(value, vars(self.cls)[n])]
@@ -86,10 +86,10 @@ class RunChecks(MethodFederations):
 
     def test_payloads_survive_the_wire(self) -> None:
         """Payloads survive the wire, hold finite values, and their bytes are counted."""
-        found = self.plain()[0]
-        for number, line in enumerate(found.lines):
+        federation = self.plain()[0]
+        for number, line in enumerate(federation.lines):
             for direction in ("upload", "download"):
-                blobs = getattr(found.pool, f"{direction}s")(number)
+                blobs = getattr(federation.pool, f"{direction}s")(number)
                 expect(len(blobs) == 4, f"{len(blobs)} of 4 clients had an {direction}")
                 size = sum(len(b) for b in blobs.values())
                 floats = sum(map(toy.count_floats, blobs.values()))
@@ -104,42 +104,47 @@ class RunChecks(MethodFederations):
 
     def test_few_and_lonely_classes(self) -> None:
         """Losses and payloads are finite if clients lack classes, and if all clients lack one."""
-        found = self.fed(data=toy.make_images(LONELY))
-        lines = found.rounds(3)
+        federation = self.fed(data=toy.make_images(LONELY))
+        lines = federation.rounds(3)
         for direction in ("upload", "download"):
-            for blob in getattr(found.pool, f"{direction}s")(2).values():
+            for blob in getattr(federation.pool, f"{direction}s")(2).values():
                 bad = Payload.from_bytes(blob).nonfinite()
                 expect(bad is None, f"{direction} {bad!r} holds NaN or infinity")
         expect_finite(lines)
         for client, counts in enumerate(LONELY):
-            own = [c for c, n in enumerate(counts) if n]
-            upload = Payload.from_bytes(found.pool.uploads(2)[client])
+            client_classes = [c for c, n in enumerate(counts) if n]
+            upload = Payload.from_bytes(federation.pool.uploads(2)[client])
             if "prototypes" in upload:
                 rows = sorted(set(upload.classes_of("prototypes").tolist()))
-                expect(rows == own, f"client {client} has classes {own}, its prototypes {rows}")
+                expect(
+                    rows == client_classes,
+                    f"client {client} has classes {client_classes}, its prototypes {rows}",
+                )
 
     def test_a_last_batch_of_one(self) -> None:
         """Losses are finite with BatchNorm, a last batch of one, and a client with one sample."""
         images = toy.make_images([[3, 3, 0], [4, 4, 3], [1, 0, 0], [2, 2, 2]])
         for drop_last in (False, True):
-            found = self.fed(data=images, models=[WITH_NORM], drop_last=drop_last)
-            expect_finite(found.rounds(2))
+            federation = self.fed(data=images, models=[WITH_NORM], drop_last=drop_last)
+            expect_finite(federation.rounds(2))
 
     def test_a_tenth_of_ten_clients(self) -> None:
         """Rounds in which one of ten clients takes part are finite; all clients are evaluated."""
         shares = [[3 + i % 3, 2, 2, i % 4] for i in range(10)]
-        found = self.fed(data=toy.make_images(shares), participation=0.1, seed=1)
-        lines = found.rounds(4)
+        federation = self.fed(data=toy.make_images(shares), participation=0.1, seed=1)
+        lines = federation.rounds(4)
         expect_finite(lines)
         for number, line in enumerate(lines):
-            expect(len(found.pool.uploads(number)) == 1, f"round {number} had other participants")
+            expect(
+                len(federation.pool.uploads(number)) == 1, f"round {number} had other participants"
+            )
             expect(len(line["clients"]) == 10, f"{len(line['clients'])} of 10 were evaluated")
 
     def test_native_widths(self) -> None:
         """A method that declares native_widths trains with a feature width per architecture."""
         if getattr(self.cls, "native_widths", False):
-            found = self.fed(models=[WIDTHS, toy.group(toy.NARROW)], feature_dim="native")
-            expect_finite(found.rounds(2))
+            federation = self.fed(models=[WIDTHS, toy.group(toy.NARROW)], feature_dim="native")
+            expect_finite(federation.rounds(2))
 
     # --- equal runs -----------------------------------------------------------------------------
 
@@ -153,9 +158,9 @@ class RunChecks(MethodFederations):
 
     def test_the_order_of_clients_does_not_matter(self) -> None:
         """Clients that train in the opposite order give the same run."""
-        found = self.fed(backwards=True)
-        found.rounds(3)
-        first, other = self.plain()[1], toy.fingerprint(found)
+        federation = self.fed(backwards=True)
+        federation.rounds(3)
+        first, other = self.plain()[1], toy.fingerprint(federation)
         expect(toy.same(first, other), f"the order of clients shows: {difference(first, other)}")
 
     def test_evaluating_less_often(self) -> None:
@@ -171,12 +176,12 @@ class RunChecks(MethodFederations):
     def test_state_survives_a_file(self) -> None:
         """The state that the method keeps of a client survives a file, as after an interruption."""
         runs = [self.fed(rounds=4, participation=0.5, client_store=s) for s in ("memory", "disk")]
-        for found in runs:
-            found.rounds(4)
-        first, other = (toy.fingerprint(found)[:2] for found in runs)
+        for federation in runs:
+            federation.rounds(4)
+        first, other = (toy.fingerprint(federation)[:2] for federation in runs)
         expect(toy.same(first, other), "the record or the server differs")
         for client in sorted({job.client for job, _ in runs[0].pool.trained}):
-            live, stored = (toy.own_state(found.client(client)) for found in runs)
+            live, stored = (toy.own_state(federation.client(client)) for federation in runs)
             wrong = [
                 word
                 for word, a, b in zip(("weights", "modules", "state"), live, stored, strict=True)
@@ -188,52 +193,54 @@ class RunChecks(MethodFederations):
 
     def test_evaluation_changes_nothing(self) -> None:
         """Evaluation changes nothing of a client, and draws from no global generator."""
-        found = self.fed(participation=0.5, rounds=10, eval_every=10)
-        found.rounds(2)  # none of them evaluated: the first evaluation is the one below
-        server, everything = Server(found.server, self.main), torch.get_rng_state()
+        federation = self.fed(participation=0.5, rounds=10, eval_every=10)
+        federation.rounds(2)  # none of them evaluated: the first evaluation is the one below
+        server, everything = Server(federation.server, self.main), torch.get_rng_state()
         for client in range(4):  # two of which have just trained
-            record = found.client(client)
-            payload = found.call("download_payload", server=server, client_id=client)
+            state = federation.client(client)
+            payload = federation.call("download_payload", server=server, client_id=client)
             job = Evaluate(client, 7, blob=payload.to_bytes())
-            before = toy.client_state(record)
-            first, again = (found.pool.host.handle(job).header() for _ in range(2))
-            expect(toy.same(before, toy.client_state(record)), "evaluation has changed a client")
+            before = toy.client_state(state)
+            first, again = (federation.pool.host.handle(job).header() for _ in range(2))
+            expect(toy.same(before, toy.client_state(state)), "evaluation has changed a client")
             expect(first["correct"] == again["correct"], "two evaluations differ")
         expect(torch.equal(everything, torch.get_rng_state()), "torch's generator was drawn from")
 
     def test_download_and_inference_write_nothing(self) -> None:
         """download_payload and inference write nothing, and give scores B×C without NaN."""
-        found = self.fed()
+        federation = self.fed()
         for rounds in (0, 2):
-            found.rounds(rounds)
-            server = Server(found.server, self.main)
-            before = toy.server_state(found.server)
+            federation.rounds(rounds)
+            server = Server(federation.server, self.main)
+            before = toy.server_state(federation.server)
             downloads = [
-                dict(found.call("download_payload", server=server, client_id=client))
+                dict(federation.call("download_payload", server=server, client_id=client))
                 for client in (0, 1, 2, 3, 1)
             ]
             expect(toy.same(downloads[1], downloads[4]), "a second download_payload is another")
-            expect(toy.same(before, toy.server_state(found.server)), "download_payload writes")
+            expect(toy.same(before, toy.server_state(federation.server)), "download_payload writes")
             for client in range(4):
-                self._score_twice(found, client, downloads[client])
+                self._score_twice(federation, client, downloads[client])
 
-    def _score_twice(self, found: toy.Toy, client: int, received: Mapping[str, Tensor]) -> None:
-        record = found.client(client)
-        record.received = Payload(received)
-        view = Client(record, self.main)
-        found.lifecycle("receive", client=view)
-        record.model.eval()
-        before, x = toy.client_state(record), record.test.inputs()
+    def _score_twice(
+        self, federation: toy.Toy, client: int, received: Mapping[str, Tensor]
+    ) -> None:
+        state = federation.client(client)
+        state.received = Payload(received)
+        view = Client(state, self.main)
+        federation.lifecycle("receive", client=view)
+        state.model.eval()
+        before, x = toy.client_state(state), state.test.inputs()
         with torch.no_grad():
-            first, again = (found.call("inference", client=view, x=x) for _ in range(2))
-        shape = (len(x), found.plan.info.num_classes)
+            first, again = (federation.call("inference", client=view, x=x) for _ in range(2))
+        shape = (len(x), federation.plan.info.num_classes)
         expect(first.shape == shape, f"inference gives {tuple(first.shape)}, B×C is {shape}")
         expect(not bool(first.isnan().any()), "inference gives NaN")
         expect(torch.equal(first, again), "a second inference gives other scores")
-        expect(toy.same(before, toy.client_state(record)), "inference writes")
+        expect(toy.same(before, toy.client_state(state)), "inference writes")
 
 
 def as_declared(keys: Iterable[str], declared: Iterable[str]) -> set[str]:
     """Return the keys, with ``PREFIX/*`` or ``PREFIX/*/NAME`` for keys that these cover."""
-    parts = sorted((name for name in declared if "/*" in name), key=len, reverse=True)
-    return {next((part for part in parts if matches(key, part)), key) for key in keys}
+    patterns = sorted((name for name in declared if "/*" in name), key=len, reverse=True)
+    return {next((pattern for pattern in patterns if matches(key, pattern)), key) for key in keys}

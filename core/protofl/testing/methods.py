@@ -42,37 +42,39 @@ class MethodContract(RunChecks):
             expect(
                 term.shape == (), f"term {name} has shape {tuple(term.shape)}, expected a scalar"
             )
-        found = self.fed()
-        found.rounds(1)
-        composition = found.plan.composition
-        terms, parameters = self._terms(found, 1)
+        federation = self.fed()
+        federation.rounds(1)
+        composition = federation.plan.composition
+        terms, parameters = self._terms(federation, 1)
         declared = [*composition.members[self.main].terms, *self.added]
         stray = sorted({*terms} - {*declared})
         expect(not stray, f"local_loss returns {', '.join(stray)}, which terms does not declare")
-        if [phase.name for phase in composition.phases(found.plan.info)] == ["private"]:
+        if [phase.name for phase in composition.phases(federation.plan.info)] == ["private"]:
             missing = sorted({*declared} - {*terms})
             expect(not missing, f"local_loss does not return {', '.join(missing)} in round 1")
         for name, term in terms.items():
             expect_gradient(name, term, parameters)
 
-    def _terms(self, found: toy.Toy, round: int) -> tuple[Mapping[str, Tensor], list[Tensor]]:
+    def _terms(self, federation: toy.Toy, round: int) -> tuple[Mapping[str, Tensor], list[Tensor]]:
         """The loss terms of client 0's first samples, and the parameters that it trains."""
-        server = Server(found.server, self.main)
-        received = found.call("download_payload", server=server, client_id=0)
-        record = found.client(0)
-        record.round, record.steps = round, 1
-        record = found.prepare(0, received, double=False)
+        server = Server(federation.server, self.main)
+        received = federation.call("download_payload", server=server, client_id=0)
+        state = federation.client(0)
+        state.round, state.steps = round, 1
+        state = federation.prepare(0, received, double=False)
         nudge = torch.Generator().manual_seed(1)
         with torch.no_grad():  # a step away, so that a term at its minimum has a slope too
-            for parameter in record.model.parameters():
+            for parameter in state.model.parameters():
                 parameter.add_(0.1 * torch.randn(parameter.shape, generator=nudge))
-        x, y = record.train.inputs(slice(5)), record.train.y[:5]
-        record.model.train()
-        features = record.model.features(x)
+        x, y = state.train.inputs(slice(5)), state.train.y[:5]
+        state.model.train()
+        features = state.model.features(x)
         batch = Batch(x, y, torch.arange(len(y)))
-        output = Output(features, record.model.head(features))
-        loss = found.plan.composition.loss(Client(record, self.main), found.given[0], Phase())
-        trained = [record.model, *(slot.module for _, slot in record.slots() if slot.train)]
+        output = Output(features, state.model.head(features))
+        loss = federation.plan.composition.loss(
+            Client(state, self.main), federation.given[0], Phase()
+        )
+        trained = [state.model, *(slot.module for _, slot in state.slots() if slot.train)]
         return loss(batch, output, 0), [p for module in trained for p in module.parameters()]
 
     def test_the_loss_is_the_sum_of_its_terms(self) -> None:
@@ -96,8 +98,8 @@ class MethodContract(RunChecks):
     def test_it_learns(self) -> None:
         """After eight rounds on easy data, the accuracy is at least twice that of guessing."""
         images = toy.make_images([[12, 12, 12, 12]] * 4, [[6, 6, 6, 6]] * 4)
-        found = self.fed(data=images, rounds=8, eval_every=8, lr=0.1)
-        accuracy = found.rounds(8)[-1]["test_accuracy"]
+        federation = self.fed(data=images, rounds=8, eval_every=8, lr=0.1)
+        accuracy = federation.rounds(8)[-1]["test_accuracy"]
         alone = (
             '; if the class only adds loss terms to other methods, write donates = ("local_loss",)'
             if {*hooks_of("method", self.cls)} == {"local_loss"}
@@ -121,15 +123,15 @@ class MethodContract(RunChecks):
         images = ragged_images()
         failures = []
         with double_precision():
-            wanted = Run(self.plan(members, data=images, backend="local"), start=1)
+            expected = Run(self.plan(members, data=images, backend="local"), start=1)
             for name in usable:
                 options = getattr(self.registry.load("engine", name), "check_options", {})
                 parts = {"engine": options}
                 plan = self.plan(members, data=images, backend="local", engine=name, parts=parts)
-                found = Run(plan, start=1)
-                self.remarks += [f"{name}: {note}" for note in found.notes]
+                actual = Run(plan, start=1)
+                self.remarks += [f"{name}: {note}" for note in actual.notes]
                 try:
-                    assert_equal_runs(found, wanted, EXACT)
+                    assert_equal_runs(actual, expected, EXACT)
                 except AssertionError as error:
                     failures.append(f"{name}: {error}")
         expect(not failures, "; ".join(failures))
@@ -153,8 +155,8 @@ def expect_gradient(name: str, term: Tensor, parameters: Sequence[Tensor]) -> No
     """A loss term is a finite scalar, and its gradient is finite and not zero."""
     expect(bool(term.isfinite()), f"term {name} is {term.item()}")
     expect(term.requires_grad, f"term {name} has no gradient: it was detached or is a constant")
-    found = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
-    reached = [g for g in found if g is not None]
+    gradients = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
+    reached = [g for g in gradients if g is not None]
     expect(bool(reached), f"term {name} reaches no parameter that the client trains")
     expect(all(bool(g.isfinite().all()) for g in reached), f"term {name}: NaN in a gradient")
     expect(any(float(g.abs().max()) > 0 for g in reached), f"term {name}: its gradient is zero")

@@ -85,11 +85,11 @@ class MetricContract(Contract):
             "large distances": (1e4 * scores, labels),
             "float64": samples(12, dtype=torch.float64),
         }
-        for words, case in cases.items():
+        for case_name, case in cases.items():
             try:
                 self.figure(self.counts(*case))
             except (RunFailure, AssertionError) as error:
-                expect(False, f"{words}: {' '.join(str(error).split())}")
+                expect(False, f"{case_name}: {' '.join(str(error).split())}")
 
     def test_it_writes_nothing(self) -> None:
         """The metric changes no argument, draws nothing, and keeps nothing on self."""
@@ -104,7 +104,7 @@ class MetricContract(Contract):
     def test_it_is_recorded(self) -> None:
         """A run records it, over clients and of each, and is otherwise what it was."""
         options = {self.label: dict(self.chosen)} if self.chosen else {}
-        plain, found = (
+        plain, with_metric = (
             toy.Toy(
                 toy.make_plan(
                     "fedproto",
@@ -117,16 +117,16 @@ class MetricContract(Contract):
             )
             for measured in (False, True)
         )
-        dry_run(found.plan)
-        for lines in zip(plain.rounds(2), found.rounds(2), strict=True):
+        dry_run(with_metric.plan)
+        for lines in zip(plain.rounds(2), with_metric.rounds(2), strict=True):
             figures = lines[1].pop("metrics")
             expect(self.label in figures, "the record lacks it")
             expect(toy.same(*lines), "another figure of the record changed with it")
-        same = toy.same(toy.fingerprint(plain)[1:], toy.fingerprint(found)[1:])
+        same = toy.same(toy.fingerprint(plain)[1:], toy.fingerprint(with_metric)[1:])
         expect(same, "the run changed with it")
 
 
 def _rounded(figure: Any) -> Any:  # noqa: ANN401 - a number, None, or a list
     if isinstance(figure, list):
-        return [_rounded(part) for part in figure]
+        return [_rounded(entry) for entry in figure]
     return None if figure is None else round(figure, 9)

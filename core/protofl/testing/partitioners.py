@@ -58,7 +58,7 @@ class PartitionerContract(Contract):
         """The partitioner's answer to classes of these sizes; training and test rows joined."""
         labels = labels_of(sizes)
         labels.setflags(write=writable)
-        found = (choice or self.choice()).call(
+        answer = (choice or self.choice()).call(
             "partition",
             labels=labels,
             num_classes=len(sizes),
@@ -69,64 +69,70 @@ class PartitionerContract(Contract):
             num_train=len(labels),
             columns={"client": np.arange(len(labels)) % clients},
         )
-        expect(isinstance(found, list), f"partition returns a {type(found).__name__}, not a list")
-        return [np.concatenate(part) if isinstance(part, tuple) else part for part in found]
+        expect(isinstance(answer, list), f"partition returns a {type(answer).__name__}, not a list")
+        return [
+            np.concatenate(client_rows) if isinstance(client_rows, tuple) else client_rows
+            for client_rows in answer
+        ]
 
     def taken(self) -> dict[str, tuple[list[int], int]]:
         """The cases that it does not refuse."""
         result, refused = {}, []
-        for words, (sizes, clients) in self.sizes.items():
+        for case_name, (sizes, clients) in self.sizes.items():
             try:
                 self.split(sizes, clients)
             except UsageError as error:
-                refused.append(f"{words}: refused ({refusal(error)})")
+                refused.append(f"{case_name}: refused ({refusal(error)})")
             else:
-                result[words] = (sizes, clients)
+                result[case_name] = (sizes, clients)
         expect(bool(result), f"it refuses every case: {'; '.join(refused)}")
         self.remarks += refused
         return result
 
     def test_every_sample_at_most_once(self) -> None:
         """Every client gets row numbers, int64 and within range, and no row goes to two."""
-        for words, (sizes, clients) in self.taken().items():
+        for case_name, (sizes, clients) in self.taken().items():
             parts, count = self.split(sizes, clients), sum(sizes)
-            expect(len(parts) == clients, f"{words}: {len(parts)} parts for {clients} clients")
-            for part in parts:
-                expect(isinstance(part, np.ndarray), f"{words}: a part is not an array")
+            expect(len(parts) == clients, f"{case_name}: {len(parts)} parts for {clients} clients")
+            for client_rows in parts:
+                expect(isinstance(client_rows, np.ndarray), f"{case_name}: a part is not an array")
                 expect(
-                    part.dtype == np.int64 and part.ndim == 1,
-                    f"{words}: a part is {part.dtype} of {part.ndim} dimensions, not int64 of one",
+                    client_rows.dtype == np.int64 and client_rows.ndim == 1,
+                    f"{case_name}: a part is {client_rows.dtype} of {client_rows.ndim} dimensions, "
+                    "not int64 of one",
                 )
             rows = np.concatenate(parts)
             expect(
                 not len(rows) or 0 <= rows.min() <= rows.max() < count,
-                f"{words}: a row number leaves 0…{count - 1}",
+                f"{case_name}: a row number leaves 0…{count - 1}",
             )
             twice = len(rows) - len(np.unique(rows))
-            expect(not twice, f"{words}: {twice} rows are given twice")
+            expect(not twice, f"{case_name}: {twice} rows are given twice")
 
     def test_no_sample_is_lost(self) -> None:
         """No sample is lost, unless leaves_out says which and why."""
         figure_title = str(getattr(self.cls, "leaves_out", ""))
         lost = {}
-        for words, (sizes, clients) in self.taken().items():
-            missing = sum(sizes) - sum(len(part) for part in self.split(sizes, clients))
+        for case_name, (sizes, clients) in self.taken().items():
+            missing = sum(sizes) - sum(
+                len(client_rows) for client_rows in self.split(sizes, clients)
+            )
             if missing:
-                lost[words] = missing
+                lost[case_name] = missing
         if figure_title:
             self.remarks.append(f"it leaves out {figure_title}")
-        told = "; ".join(f"{words}: {missing} samples" for words, missing in lost.items())
+        told = "; ".join(f"{case_name}: {missing} samples" for case_name, missing in lost.items())
         expect(not lost or bool(figure_title), f"nobody gets {told}; say so: leaves_out = '…'")
 
     def test_every_client_gets_enough(self) -> None:
         """Every client gets at least the samples asked for, or a note says who does not."""
-        for words, (sizes, clients) in self.taken().items():
+        for case_name, (sizes, clients) in self.taken().items():
             notes: list[str] = []
             parts = self.split(sizes, clients, notes=notes)
-            fewest = min(len(part) for part in parts)
+            fewest = min(len(client_rows) for client_rows in parts)
             expect(
                 fewest >= LEAST or bool(notes),
-                f"{words}: a client gets {fewest} samples, {LEAST} were asked for; add a note",
+                f"{case_name}: a client gets {fewest} samples, {LEAST} were asked for; add a note",
             )
 
     def test_seeds(self) -> None:
@@ -134,9 +140,9 @@ class PartitionerContract(Contract):
         cases = self.taken()
         before = np.random.get_state()[1]  # type: ignore[index]
         unlike = False
-        for words, (sizes, clients) in cases.items():
+        for case_name, (sizes, clients) in cases.items():
             first, again, other = (self.split(sizes, clients, seed) for seed in (3, 3, 4))
-            expect(same_split(first, again), f"{words}: equal generators give other splits")
+            expect(same_split(first, again), f"{case_name}: equal generators give other splits")
             unlike |= not same_split(first, other)
         after = np.random.get_state()[1]  # type: ignore[index]
         expect(np.array_equal(before, after), "it draws from NumPy's global generator")
@@ -148,11 +154,11 @@ class PartitionerContract(Contract):
 
     def test_labels_are_only_read(self) -> None:
         """The partitioner does not change the labels, and takes them read-only."""
-        for words, (sizes, clients) in self.taken().items():
+        for case_name, (sizes, clients) in self.taken().items():
             try:
                 self.split(sizes, clients, writable=False)
             except ValueError as error:
-                raise AssertionError(f"{words}: {error}") from error
+                raise AssertionError(f"{case_name}: {error}") from error
 
     def test_refusals(self) -> None:
         """Too few samples are refused with a pf.UsageError that says what to do."""
@@ -161,7 +167,7 @@ class PartitionerContract(Contract):
         except UsageError as error:
             expect(bool(error.do or error.near), f"the refusal says no way out: {error.what}")
         else:
-            few = min(len(part) for part in parts)
+            few = min(len(client_rows) for client_rows in parts)
             skip(f"4 samples for 4 clients are not refused; the smallest part has {few}")
 
     def test_it_runs(self) -> None:

@@ -89,11 +89,11 @@ class PayloadTransformContract(CodingChecks):
     def test_what_it_sends(self) -> None:
         """Runs go on with what it makes of prototypes and of weights; all values are finite."""
         for carried in ("prototypes", "weights"):
-            found = self.plain(carried)
-            expect_finite(found.lines)
-            for number, line in enumerate(found.lines):
+            federation = self.plain(carried)
+            expect_finite(federation.lines)
+            for number, line in enumerate(federation.lines):
                 for direction in ("upload", "download"):
-                    blobs = getattr(found.pool, f"{direction}s")(number)
+                    blobs = getattr(federation.pool, f"{direction}s")(number)
                     size = sum(len(b) for b in blobs.values())
                     expect(line[f"{direction}_bytes"] == size, f"{direction} bytes miscounted")
                     for blob in blobs.values():
@@ -102,8 +102,8 @@ class PayloadTransformContract(CodingChecks):
 
     def test_an_empty_payload(self) -> None:
         """The transform passes an empty payload on."""
-        found = self.fed("nothing")
-        lines = found.rounds(2)
+        federation = self.fed("nothing")
+        lines = federation.rounds(2)
         expect_finite(lines)
         sent = sum(line["upload_bytes"] + line["download_bytes"] for line in lines)
         if sent:
@@ -133,26 +133,27 @@ class PayloadTransformContract(CodingChecks):
     def test_the_sender_keeps_what_it_has(self) -> None:
         """The transform does not change the sender's tensors, also if called several times."""
         for carried in ("prototypes", "weights"):
-            found = self.fed(carried)
-            found.rounds(2)
-            server = Server(found.server, "carrier")
-            before = toy.server_state(found.server)
+            federation = self.fed(carried)
+            federation.rounds(2)
+            server = Server(federation.server, "carrier")
+            before = toy.server_state(federation.server)
             first, again = (
-                dict(found.call("download_payload", server=server, client_id=1)) for _ in range(2)
+                dict(federation.call("download_payload", server=server, client_id=1))
+                for _ in range(2)
             )
             expect(toy.same(first, again), f"{carried}: a second download is another")
-            expect(toy.same(before, toy.server_state(found.server)), "a download writes")
-            record = found.client(0)
-            held = toy.client_state(record)[0]
+            expect(toy.same(before, toy.server_state(federation.server)), "a download writes")
+            state = federation.client(0)
+            held = toy.client_state(state)[0]
             with torch.no_grad():
-                found.call("upload_payload", client=Client(record, "carrier"))
-            expect(toy.same(held, toy.client_state(record)[0]), "an upload changes the model")
+                federation.call("upload_payload", client=Client(state, "carrier"))
+            expect(toy.same(held, toy.client_state(state)[0]), "an upload changes the model")
 
     def test_it_keeps_nothing_on_itself(self) -> None:
         """The transform keeps nothing on self."""
-        found = self.fed("prototypes")
-        found.rounds(2)
-        held = vars(found.plan.composition.members[self.label].instance)
+        federation = self.fed("prototypes")
+        federation.rounds(2)
+        held = vars(federation.plan.composition.members[self.label].instance)
         expect(not held, f"self holds {', '.join(held)} after two rounds")
 
     def test_the_dry_run(self) -> None:

@@ -36,19 +36,21 @@ class RecipeContract(Contract):
     def plan(self) -> Plan:
         """A toy run of it, on toy models and data in place of its own."""
         self._expect_all()
-        given = {k: v for k, v in self.values.items() if k not in REPLACED}
-        own = {k: v for k, v in given.pop("options", {}).items() if k not in CHOOSING}
-        method = given.pop("method")
+        run_options = {k: v for k, v in self.values.items() if k not in REPLACED}
+        plugin_options = {
+            k: v for k, v in run_options.pop("options", {}).items() if k not in CHOOSING
+        }
+        method = run_options.pop("method")
         for name in {name for kind, name in named_in(self.values) if kind == "method"}:
             quick = getattr(self.registry.load("method", name), "check_options", {})
-            own[name] = {**quick, **own.get(name, {})}
-        given["options"] = {name: values for name, values in own.items() if values}
+            plugin_options[name] = {**quick, **plugin_options.get(name, {})}
+        run_options["options"] = {name: values for name, values in plugin_options.items() if values}
         if getattr(self.registry.load("method", method), "needs_public", False):
-            given["public"] = self._public()
+            run_options["public"] = self._public()
         refused: Refused | None = None
         for models in (MIXED, WITH_NORM):
             try:
-                return toy.make_plan(method, self.folder, models=models, **given)
+                return toy.make_plan(method, self.folder, models=models, **run_options)
             except Refused as error:
                 refused = error
         assert refused is not None
@@ -74,12 +76,12 @@ class RecipeContract(Contract):
     def test_its_distribution_requires_theirs(self) -> None:
         """The recipe's distribution requires those of its plugins, or its needs name them."""
         self._expect_all()
-        own = self.registry.find("recipe", self.label).distribution
+        distribution = self.registry.find("recipe", self.label).distribution
         try:
-            required = {_bare(text) for text in importlib.metadata.requires(own) or []}
+            required = {_bare(text) for text in importlib.metadata.requires(distribution) or []}
         except importlib.metadata.PackageNotFoundError:
             required = set()
-        known = required | {_bare(text) for text in self.cls.needs.values()} | {_bare(own)}
+        known = required | {_bare(text) for text in self.cls.needs.values()} | {_bare(distribution)}
         for kind, name in sorted(named_in(self.values)):
             theirs = self.registry.find(kind, name).distribution
             expect(

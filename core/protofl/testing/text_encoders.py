@@ -54,23 +54,23 @@ class TextEncoderContract(Contract):
         result: TextEncoder = self.called("open_encoder")
         return result
 
-    def texts(self, found: TextEncoder) -> list[str]:
+    def texts(self, encoder: TextEncoder) -> list[str]:
         """Texts that the encoder takes, one for each class."""
-        return [*self.classes] if found.outline.names_only else SENTENCES[: len(self.classes)]
+        return [*self.classes] if encoder.outline.names_only else SENTENCES[: len(self.classes)]
 
     def test_outline(self) -> None:
         """Outline gives the sizes of the opened encoder."""
         told = self.called("outline")
         expect(isinstance(told, TextOutline), f"outline returns {told!r}")
-        found = self.opened().outline
-        expect(told == found, f"outline returns {told}, and the opened encoder has {found}")
+        outline = self.opened().outline
+        expect(told == outline, f"outline returns {told}, and the opened encoder has {outline}")
 
     def test_embed(self) -> None:
         """Embed gives a finite row per text, which depends on this text only."""
-        found, before = self.opened(), torch.get_rng_state()
-        texts = self.texts(found)
-        first, again, backwards = (found.embed(t) for t in (texts, texts, texts[::-1]))
-        shape = (len(texts), found.outline.dim)
+        encoder, before = self.opened(), torch.get_rng_state()
+        texts = self.texts(encoder)
+        first, again, backwards = (encoder.embed(t) for t in (texts, texts, texts[::-1]))
+        shape = (len(texts), encoder.outline.dim)
         expect(tuple(first.shape) == shape, f"embeddings are {tuple(first.shape)}, not {shape}")
         expect(bool(first.isfinite().all()), "an embedding holds NaN or infinity")
         expect(torch.equal(first, again), "the same texts give other embeddings")
@@ -80,14 +80,14 @@ class TextEncoderContract(Contract):
 
     def test_prompts(self) -> None:
         """Prompts change the embeddings, and get a gradient; the encoder gets none."""
-        found = self.opened()
-        if not found.outline.token_dim:
+        encoder = self.opened()
+        if not encoder.outline.token_dim:
             skip("token_dim is 0: its tokens can't be replaced")
-        texts = self.texts(found)
-        shape = (len(texts), M, found.outline.token_dim)
+        texts = self.texts(encoder)
+        shape = (len(texts), M, encoder.outline.token_dim)
         drawn = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-        plain, prompts = found.embed(texts), drawn.requires_grad_()
-        made = found.embed_prompts(texts, prompts)
+        plain, prompts = encoder.embed(texts), drawn.requires_grad_()
+        made = encoder.embed_prompts(texts, prompts)
         expect(made.shape == plain.shape, f"embeddings are {tuple(made.shape)} with prompts")
         expect(not _close(made, plain), "prompts change nothing")
         made.square().sum().backward()  # type: ignore[no-untyped-call]
@@ -95,12 +95,12 @@ class TextEncoderContract(Contract):
         expect(gradient is not None, "prompts get no gradient")
         assert gradient is not None
         expect(bool(gradient.flatten(1).any(1).all()), "the prompts of a text get no gradient")
-        expect(_close(found.embed(texts), plain), "embed differs after embed_prompts")
+        expect(_close(encoder.embed(texts), plain), "embed differs after embed_prompts")
 
     def test_it_is_frozen(self) -> None:
         """The opened encoder is frozen: in eval mode, and no parameter needs a gradient."""
-        found = self.opened()
-        for module in [v for v in (found, *vars(found).values()) if isinstance(v, nn.Module)]:
+        encoder = self.opened()
+        for module in [v for v in (encoder, *vars(encoder).values()) if isinstance(v, nn.Module)]:
             name = type(module).__name__
             expect(not module.training, f"{name} is in train mode; call .eval()")
             wants = [n for n, p in module.named_parameters() if p.requires_grad]

@@ -63,7 +63,7 @@ def make_plan(
         **options: Options of the run.
     """
     data = data if data is not None else make_images(MIXED)
-    given: dict[str, Any] = {
+    run_options: dict[str, Any] = {
         "method": method,
         "models": models if isinstance(models, str) else "toy",
         "dataset": "toy",
@@ -76,13 +76,13 @@ def make_plan(
         **options,
     }
     if data.split is None:
-        given.setdefault("clients", 4)
+        run_options.setdefault("clients", 4)
     parts = {
         ("dataset", "toy"): dataset(data),
         ("model-group", "toy"): models if isinstance(models, type) else group(CNN, NORM),
         **(extra or {}),
     }
-    return pf.backends.Plan.make(given, parts, report=lambda line: None)
+    return pf.backends.Plan.make(run_options, parts, report=lambda line: None)
 
 
 class WatchedPool:
@@ -109,7 +109,7 @@ class WatchedPool:
         """Nothing to end."""
 
     def client(self, number: int) -> ClientState:
-        """A client's record, kept as if it had trained, so that what a test sets on it stays."""
+        """A client's state, kept as if it had trained, so that what a test sets on it stays."""
         return self.host.client(number, keep=True)
 
     def uploads(self, round: int) -> dict[int, bytes]:
@@ -158,11 +158,11 @@ class Toy:
 
     @property
     def server(self) -> ServerState:
-        """The server's record."""
+        """The server's state."""
         return self.federation.server
 
     def client(self, number: int) -> ClientState:
-        """A client's record; what is set on it stays."""
+        """A client's state; what is set on it stays."""
         return self.pool.client(number)
 
     def views(self, number: int = 0) -> tuple[pf.Client, pf.Server]:
@@ -172,8 +172,8 @@ class Toy:
 
     def call(self, hook: str, **arguments: Any) -> Any:  # noqa: ANN401 - as the hook says
         """Call one of the six hooks of a round, through pluggy; a dict of tensors is a payload."""
-        found = self.plan.composition.call(hook, **arguments)
-        return pf.Payload(found) if hook.endswith("_payload") and type(found) is dict else found
+        answer = self.plan.composition.call(hook, **arguments)
+        return pf.Payload(answer) if hook.endswith("_payload") and type(answer) is dict else answer
 
     def lifecycle(self, hook: str, **arguments: Any) -> Any:  # noqa: ANN401 - as the hook says
         """Call a lifecycle hook."""
@@ -183,23 +183,23 @@ class Toy:
         self, number: int = 0, received: Mapping[str, Tensor] | None = None, *, double: bool = True
     ) -> ClientState:
         """A client at the start of a phase of training with what it received."""
-        record = self.client(number)
+        state = self.client(number)
         if double:
-            record.model.double()
-        record.scratch = {}
-        record.received = pf.Payload(received or {})
-        view = Client(record, self.plan.composition.main)
+            state.model.double()
+        state.scratch = {}
+        state.received = pf.Payload(received or {})
+        view = Client(state, self.plan.composition.main)
         self.lifecycle("receive", client=view)
         with torch.no_grad():
             self.given[number] = self.lifecycle("before_training", client=view)
-        return record
+        return state
 
-    def terms(self, record: ClientState, features: Tensor, labels: Tensor) -> Mapping[str, Tensor]:
+    def terms(self, state: ClientState, features: Tensor, labels: Tensor) -> Mapping[str, Tensor]:
         """The loss terms of a batch with these features; scores are the head's."""
         batch = pf.Batch(torch.empty(len(labels), 0), labels, torch.arange(len(labels)))
-        output = pf.Output(features, record.model.head(features))
-        client = Client(record, self.plan.composition.main)
-        loss = self.plan.composition.loss(client, self.given.get(record.id, {}), pf.Phase())
+        output = pf.Output(features, state.model.head(features))
+        client = Client(state, self.plan.composition.main)
+        loss = self.plan.composition.loss(client, self.given.get(state.id, {}), pf.Phase())
         return loss(batch, output, 0)
 
 
@@ -209,29 +209,29 @@ def fingerprint(toy: Toy) -> Any:  # noqa: ANN401 - a nested value
     return toy.lines, server_state(toy.server), clients
 
 
-def client_state(record: ClientState) -> Any:  # noqa: ANN401 - a nested value
+def client_state(state: ClientState) -> Any:  # noqa: ANN401 - a nested value
     """All that a client keeps, as one nested value that later changes don't reach."""
-    modules = {name: slot.module.state_dict() for name, slot in record.slots()}
-    kept = (record.model.state_dict(), modules, record.state, dict(record.received), record.round)
-    scratch = {owner: values for owner, values in record.scratch.items() if values}
+    modules = {name: slot.module.state_dict() for name, slot in state.slots()}
+    kept = (state.model.state_dict(), modules, state.state, dict(state.received), state.round)
+    scratch = {owner: values for owner, values in state.scratch.items() if values}
     return copy.deepcopy((*kept, scratch))
 
 
-def own_state(record: ClientState) -> Any:  # noqa: ANN401 - a nested value
+def own_state(state: ClientState) -> Any:  # noqa: ANN401 - a nested value
     """Return a client's state between jobs: all but its download and its frozen modules."""
-    modules = {name: slot.module.state_dict() for name, slot in record.slots() if slot.train}
-    return copy.deepcopy((record.model.state_dict(), modules, record.state))
+    modules = {name: slot.module.state_dict() for name, slot in state.slots() if slot.train}
+    return copy.deepcopy((state.model.state_dict(), modules, state.state))
 
 
-def server_state(record: ServerState) -> Any:  # noqa: ANN401 - a nested value
+def server_state(state: ServerState) -> Any:  # noqa: ANN401 - a nested value
     """All that the server keeps."""
     modules = {
         f"{owner}/{name}": module.state_dict()
-        for owner, found in record.modules.items()
-        for name, module in found.items()
+        for owner, owner_modules in state.modules.items()
+        for name, module in owner_modules.items()
     }
-    state = {owner: values for owner, values in record.state.items() if values}
-    return copy.deepcopy((dict(record.global_state), modules, state, record.round))
+    kept = {owner: values for owner, values in state.state.items() if values}
+    return copy.deepcopy((dict(state.global_state), modules, kept, state.round))
 
 
 def same(a: Any, b: Any) -> bool:  # noqa: ANN401 - nested values

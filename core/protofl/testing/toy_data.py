@@ -63,11 +63,11 @@ def make_data(
     for pair in zip(train, test, strict=True):
         rows = []
         for counts in pair:
-            own = [c for c, n in enumerate(counts) for _ in range(n)]
-            order = torch.randperm(len(own), generator=generator).tolist()
-            labels += [own[i] for i in order]
-            rows.append(torch.arange(start, start + len(own)))
-            start += len(own)
+            client_labels = [c for c, n in enumerate(counts) for _ in range(n)]
+            order = torch.randperm(len(client_labels), generator=generator).tolist()
+            labels += [client_labels[i] for i in order]
+            rows.append(torch.arange(start, start + len(client_labels)))
+            start += len(client_labels)
         split.append((rows[0], rows[1]))
     y = torch.tensor(labels)
     return pf.datasets.Dataset(

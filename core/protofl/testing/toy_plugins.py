@@ -149,10 +149,10 @@ def _build(
 
 
 def architecture(
-    name: str, extractor: Extractor, head: Head = _linear, words: str = "linear"
+    name: str, extractor: Extractor, head: Head = _linear, head_widths: str = "linear"
 ) -> pf.models.Architecture:
     """An architecture; its evaluation batch is small, so that several are needed."""
-    return pf.models.Architecture(name, partial(_build, extractor, head), False, 7, words)
+    return pf.models.Architecture(name, partial(_build, extractor, head), False, 7, head_widths)
 
 
 def group(

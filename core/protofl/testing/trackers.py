@@ -68,12 +68,12 @@ class TrackerContract(Contract):
     ) -> None:
         """Tell the tracker of a run from its opening to its end."""
         choice = self.choice()
-        opened = choice.call("open_run", run=run)
+        handle = choice.call("open_run", run=run)
         for number, row in enumerate(rows, len(run.rows)):
-            choice.call("log_round", opened=opened, run=run, row=row, number=number)
+            choice.call("log_round", opened=handle, run=run, row=row, number=number)
         summary: Mapping[str, Any] = SUMMARY if status == "finished" else {}
         ending = {"status": status, "summary": summary, "error": error}
-        choice.call("end_run", opened=opened, run=run, **ending)
+        choice.call("end_run", opened=handle, run=run, **ending)
 
     def test_its_hooks(self) -> None:
         """The tracker has open_run and log_round, and its library is installed."""
@@ -111,5 +111,5 @@ class TrackerContract(Contract):
         before = copy.deepcopy((rows, run.config))
         self.told(run, rows)
         expect(toy.same((rows, run.config), before), "it writes into what it is told")
-        found = vars(self.choice().instance)
-        expect(not found, f"self holds {', '.join(found)}")
+        attributes = vars(self.choice().instance)
+        expect(not attributes, f"self holds {', '.join(attributes)}")

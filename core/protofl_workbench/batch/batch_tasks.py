@@ -35,8 +35,8 @@ def shared_cores(
     if at_once == 0:
         return 1, 0
     cores, count = len(usable_cores()), max(1, len(requests))
-    own = max((int(r.options.get("workers") or 0) for r in requests), default=0)
-    most = at_once or (1 if on_gpu else max(1, cores // max(own, 1)))
+    workers = max((int(r.options.get("workers") or 0) for r in requests), default=0)
+    most = at_once or (1 if on_gpu else max(1, cores // max(workers, 1)))
     most = min(most, count)
     return most, max(1, cores // most)
 
@@ -46,12 +46,12 @@ def with_hosts(request: Request, hosts: int) -> Request:
 
     Results do not depend on the number of hosts.
     """
-    given = request.options
-    said = given.get("workers") or given.get("backend", "auto") != "auto"
-    if not hosts or said or "backend" in given.get("options", {}):
+    options = request.options
+    said = options.get("workers") or options.get("backend", "auto") != "auto"
+    if not hosts or said or "backend" in options.get("options", {}):
         return request
     place = {"backend": "local"} if hosts == 1 else {"workers": hosts}
-    return replace(request, options={**given, **place})
+    return replace(request, options={**options, **place})
 
 
 class Source(Protocol):
@@ -99,12 +99,12 @@ class RunChecks:
         return CheckJob(batch_run.request, runs, measure=self._measure)
 
     def end(
-        self, batch_run: BatchRun, found: CheckedRun | ProtoflError, follow: events.Follow
+        self, batch_run: BatchRun, outcome: CheckedRun | ProtoflError, follow: events.Follow
     ) -> None:
         """Store the result of a check."""
-        if isinstance(found, ProtoflError):
-            found = CheckedRun(batch_run, error=found)
-        self.found[batch_run] = checked = replace(found, batch_run=batch_run)
+        if isinstance(outcome, ProtoflError):
+            outcome = CheckedRun(batch_run, error=outcome)
+        self.found[batch_run] = checked = replace(outcome, batch_run=batch_run)
         follow(events.RunChecked(checked, len(self.found), self._count))
 
 
@@ -154,18 +154,18 @@ class RunExecution:
         return continues or self._before[batch_run] > 0 or event.row.round + 1 == known.rounds
 
     def end(
-        self, batch_run: BatchRun, found: Outcome | ProtoflError, follow: events.Follow
+        self, batch_run: BatchRun, outcome: Outcome | ProtoflError, follow: events.Follow
     ) -> None:
         """Pass the outcome on."""
         known = self._known.pop(batch_run)
         self._before.pop(batch_run, None)
-        if isinstance(found, ProtoflError):
-            outcome = replace(known, error=found)
+        if isinstance(outcome, ProtoflError):
+            final = replace(known, error=outcome)
         else:
-            outcome = replace(known if found.state == "stopped" else found, state=found.state)
-            outcome = replace(outcome, batch_run=batch_run)
-        self._source.run_ended(outcome)
-        follow(events.RunEnded(outcome))
+            final = replace(known if outcome.state == "stopped" else outcome, state=outcome.state)
+            final = replace(final, batch_run=batch_run)
+        self._source.run_ended(final)
+        follow(events.RunEnded(final))
 
 
 Trial = tuple[str, int]

@@ -44,8 +44,8 @@ def workload(plan: Plan) -> dict[str, float]:
         load["server"] += s.rounds
         for client in range(info.num_clients):
             name = info.architecture_of(client).name
-            own, test = sizes[2 * client], sizes[2 * client + 1]
-            batches = len(batch_bounds(own, s.batch_size, s.drop_last))
+            train_size, test = sizes[2 * client], sizes[2 * client + 1]
+            batches = len(batch_bounds(train_size, s.batch_size, s.drop_last))
             load[f"train {name}"] += asked * clients.training(client)
             load[f"{ONCE} train {name}"] += asked * len(phases)
             load[f"prototypes {name}"] += asked * batches
@@ -86,15 +86,15 @@ def pace(plan: Plan) -> dict[str, float]:
     and with `BATCHES`. The difference is the time of a batch; the rest does not depend on batches.
     """
     one, few = _measured(plan, 1), _measured(plan, BATCHES)
-    found = dict(one.spent)
+    seconds = dict(one.spent)
     for key, first in one.spent.items():
         stage = key.partition(" ")[0]
         if stage != "payload" and few.batches > one.batches:
             each = max(0.0, few.spent[key] - first) / (few.batches - one.batches)
-            found[key] = min(each, first / one.batches)
-            once = min(first, few.spent[key]) - found[key] * one.batches
-            found[f"{ONCE} {key}"] = max(0.0, once)
-    return found | {"server": one.spent["server"]}
+            seconds[key] = min(each, first / one.batches)
+            once = min(first, few.spent[key]) - seconds[key] * one.batches
+            seconds[f"{ONCE} {key}"] = max(0.0, once)
+    return seconds | {"server": one.spent["server"]}
 
 
 class _Measured(NamedTuple):
@@ -123,8 +123,8 @@ def _measured(plan: Plan, batches: int) -> _Measured:
         if key.startswith("train "):
             spent[key] /= max(1, len(phases))
     spent["server"] = row.seconds["server"] * info.participants / uploads
-    own = int(dry.split(0).offsets[1])
-    return _Measured(spent, max(1, len(batch_bounds(own, s.batch_size, s.drop_last))))
+    train_size = int(dry.split(0).offsets[1])
+    return _Measured(spent, max(1, len(batch_bounds(train_size, s.batch_size, s.drop_last))))
 
 
 def seconds_of(load: dict[str, float], paces: dict[str, float]) -> float:

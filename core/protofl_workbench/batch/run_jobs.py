@@ -102,27 +102,29 @@ class JobRunner:
         requested = RequestedRun.of(request, of_rounds.ignore)  # notes are shown when it runs
         plan, s = requested.plan, requested.plan.settings
         recorded = requested.candidates(job.runs)
-        parts = [(run.lacks_end, part) for run in recorded if (part := requested.part_of(run))]
+        parts = [
+            (run.lacks_end, reusable) for run in recorded if (reusable := requested.part_of(run))
+        ]
         # A run that was killed before its end is done again, which only writes the end.
-        lacks_end, part = min(parts, key=lambda each: each[0], default=(False, None))
+        lacks_end, reusable = min(parts, key=lambda each: each[0], default=(False, None))
         load, asked = workload(plan), s.rounds * s.trials
-        done, seconds = asked - lacks_end if part else 0, None
-        if part is None and (part := next(filter(requested.can_extend, recorded), None)):
+        rounds_done, seconds = asked - lacks_end if reusable else 0, None
+        if reusable is None and (reusable := next(filter(requested.can_extend, recorded), None)):
             # All rounds may be done without the evaluation of a last round.
-            done = min(part.rounds_done, asked - 1)
-        if done < asked:
+            rounds_done = min(reusable.rounds_done, asked - 1)
+        if rounds_done < asked:
             alike = _without(request.options, EXTENT)
             if s.dry_run and alike not in self._dry:
                 dry_run(plan)
                 self._dry.add(alike)
             if job.measure:
                 paces = self._paces_of(plan, request.options)
-                seconds = seconds_of(load, paces) * (1 - done / asked)
+                seconds = seconds_of(load, paces) * (1 - rounds_done / asked)
         return CheckedRun(
             BatchRun("", request),
             identity=requested.identity,
-            folder=part.folder if part else None,
-            done=done,
+            folder=reusable.folder if reusable else None,
+            done=rounds_done,
             seed=s.seed,
             rounds=s.rounds,
             trials=s.trials,
@@ -130,7 +132,9 @@ class JobRunner:
             steps=steps_in(load),
             scores_server=_scores_server(plan),
             seconds=seconds,
-            failed_before=requested.failed_before(part) if part and done < asked else None,
+            failed_before=requested.failed_before(reusable)
+            if reusable and rounds_done < asked
+            else None,
         )
 
     def _paces_of(self, plan: Plan, options: Mapping[str, Any]) -> dict[str, float]:

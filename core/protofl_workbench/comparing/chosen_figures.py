@@ -31,8 +31,12 @@ AnyFigure: TypeAlias = "TrialFigure | WorseOff | CostToTarget"
 
 def trials_alone(setting: Setting) -> dict[PairKey, Trial]:
     """Return the trials of ``local``; nothing if several groups are."""
-    found = [group for group in setting.groups if group.runs[0].name == "local"]
-    return {pair_key(trial): trial for trial in found[0].trials} if len(found) == 1 else {}
+    local_groups = [group for group in setting.groups if group.runs[0].name == "local"]
+    return (
+        {pair_key(trial): trial for trial in local_groups[0].trials}
+        if len(local_groups) == 1
+        else {}
+    )
 
 
 def figure(name: str, alone: Mapping[PairKey, Trial]) -> TrialFigure | WorseOff:

@@ -103,7 +103,9 @@ def compare(
     names = [figures] if isinstance(figures, str) else list(figures)
     alone = {key: trial for setting in settings for key, trial in trials_alone(setting).items()}
     chosen = [figure(name, alone) for name in names] or default_figures(trials, alone)
-    shown = tuple(names or [own.name for own in chosen if own.name in ROUNDS])
+    shown = tuple(
+        names or [chosen_figure.name for chosen_figure in chosen if chosen_figure.name in ROUNDS]
+    )
     compared = _Compared(unpaired, confidence)
     columns: list[AnyFigure] = [*chosen, *costs_to_target(trials, target)]
     tables = tuple(
@@ -233,20 +235,20 @@ class _Compared:
             return Difference(
                 len(one), mean, math.nan, *ends, p, p, 0, 0, _interval_name(ends, sizes)
             )
-        found = _known(ours[id(a)] - theirs[id(b)] for a, b in paired_trials(group, against))
-        p = statistics.wilcoxon(found)
-        gained = -found if lower else found
-        ends = statistics.interval(found, (), self.confidence)
+        differences = _known(ours[id(a)] - theirs[id(b)] for a, b in paired_trials(group, against))
+        p = statistics.wilcoxon(differences)
+        gained = -differences if lower else differences
+        ends = statistics.interval(differences, (), self.confidence)
         return Difference(
-            len(found),
-            float(found.mean()) if len(found) else math.nan,
-            float(found.std()) if len(found) else math.nan,
+            len(differences),
+            float(differences.mean()) if len(differences) else math.nan,
+            float(differences.std()) if len(differences) else math.nan,
             *ends,
             p,
             p,
             better=int((gained > 0).sum()),
             worse=int((gained < 0).sum()),
-            interval=_interval_name(ends, [len(found)]),
+            interval=_interval_name(ends, [len(differences)]),
         )
 
 
@@ -265,7 +267,7 @@ def _round_notes(trials: Sequence[Trial], figures: Sequence[TrialFigure | WorseO
     """Return notes about rounds without evaluation, and about trials that diverged."""
     every = sorted({str(trial.run.config.get("eval_every", 1)) for trial in trials})
     notes = []
-    if len(every) > 1 and any(getattr(own, "when", "final") != "final" for own in figures):
+    if len(every) > 1 and any(getattr(figure, "when", "final") != "final" for figure in figures):
         notes.append(
             f"evaluated every {' or '.join(every)} rounds; the best round is not comparable with "
             "runs that evaluate more often"
@@ -277,10 +279,10 @@ def _round_notes(trials: Sequence[Trial], figures: Sequence[TrialFigure | WorseO
 def _samples_note(trials: Sequence[Trial]) -> list[str]:
     """Return how many samples of each class global accuracy is measured on, if it is recorded."""
     each = [row.measures.get("global_samples_per_class") for t in trials for row in t.rows]
-    found = sorted({int(number) for number in each if number})
-    if not found:
+    counts = sorted({int(number) for number in each if number})
+    if not counts:
         return []
-    span = f"{found[0]}" if len(found) == 1 else f"{found[0]} to {found[-1]}"
+    span = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return [f"global accuracy: on {span} test samples of each class"]
 
 

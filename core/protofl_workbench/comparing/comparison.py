@@ -125,12 +125,12 @@ def sheets(comparison: Comparison) -> list[Sheet]:
     result = []
     settings = dict.fromkeys(table.setting for table in comparison.tables)
     for setting in settings:
-        own = [table for table in comparison.tables if table.setting == setting]
-        result += [_figures(setting, part) for part in _parts(own)]
+        setting_tables = [table for table in comparison.tables if table.setting == setting]
+        result += [_figures(setting, tables) for tables in _parts(setting_tables)]
         where = f"{setting}: " if len(settings) > 1 else ""
         result += [
             _differences(table, comparison.paired, where)
-            for table in own
+            for table in setting_tables
             if table.baseline and table.name in comparison.shown
         ]
     return result
@@ -142,9 +142,9 @@ def _parts(tables: Sequence[FigureTable]) -> list[list[FigureTable]]:
     for table in tables:
         kinds.setdefault(_kind(table), []).append(table)
     result = []
-    for own in kinds.values():
-        wide = -(-len(own) // -(-len(own) // COLUMNS))
-        result += [own[n : n + wide] for n in range(0, len(own), wide)]
+    for same_kind in kinds.values():
+        wide = -(-len(same_kind) // -(-len(same_kind) // COLUMNS))
+        result += [same_kind[n : n + wide] for n in range(0, len(same_kind), wide)]
     return result
 
 

@@ -55,13 +55,13 @@ def settings_of(
         UsageError: No setting has two groups, no group has a finished trial, or trials of one seed
             have different splits.
     """
-    found: dict[str, dict[str, list[Run]]] = {}
-    for label, own in runs_by_label(runs, notes).items():
-        for run in own:
-            found.setdefault(data_key(run), {}).setdefault(label, []).append(run)
-    firsts = [next(iter(labelled.values()))[0] for labelled in found.values()]
+    runs_by_data: dict[str, dict[str, list[Run]]] = {}
+    for label, label_runs in runs_by_label(runs, notes).items():
+        for run in label_runs:
+            runs_by_data.setdefault(data_key(run), {}).setdefault(label, []).append(run)
+    firsts = [next(iter(labelled.values()))[0] for labelled in runs_by_data.values()]
     settings, errors = [], []
-    for title, labelled in zip(titles_of(firsts), found.values(), strict=True):
+    for title, labelled in zip(titles_of(firsts), runs_by_data.values(), strict=True):
         groups = grouped(labelled.get("", labelled), by, settings=False)
         try:
             finished = finished_trials(groups, rounds, notes)
@@ -74,7 +74,7 @@ def settings_of(
         settings.append(Setting(title, together))
     if not settings:
         raise errors[0]
-    if len(found) > 1 and not any(len(setting.groups) > 1 for setting in settings):
+    if len(runs_by_data) > 1 and not any(len(setting.groups) > 1 for setting in settings):
         raise _different_data(*firsts[:2])
     if len(settings) > 1:
         notes += [
@@ -92,15 +92,15 @@ def paired_trials(ours: Group, theirs: Group) -> list[tuple[Trial, Trial]]:
         UsageError: There is no pair.
     """
     other = {pair_key(trial): trial for trial in theirs.trials}
-    found = [(t, other[key]) for t in ours.trials if (key := pair_key(t)) in other]
-    if not found:
+    pairs = [(t, other[key]) for t in ours.trials if (key := pair_key(t)) in other]
+    if not pairs:
         seeds = [
             f"{g.label} has {', '.join(map(str, sorted(t.seed for t in g.trials)))}"
             for g in (ours, theirs)
         ]
         what = f"{ours.label} and {theirs.label} have no seed in common"
         raise UsageError(what, "; ".join(seeds), UNPAIRED)
-    return sorted(found, key=lambda pair: pair[0].seed)
+    return sorted(pairs, key=lambda pair: pair[0].seed)
 
 
 def finished_trials(groups: Iterable[Group], rounds: int | None, notes: list[str]) -> list[Group]:

@@ -95,22 +95,22 @@ def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Pair]:
 
 def _options(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a run by the names of the command line."""
-    own = {
+    run_options = {
         flag_of(name): value
         for name, value in config.items()
         if name in OPTIONS and name not in (*UNUSED, "options") and OPTIONS[name].panel
     }
     method = {"METHOD": config["method"]} | ({"recipe": r} if (r := config.get("recipe")) else {})
-    return method | own | flat(config.get("options", {}))
+    return method | run_options | flat(config.get("options", {}))
 
 
 def _data(run: Run) -> dict[str, Any]:
     about = run.config.get("data", {})
-    found = {"data": str(about.get("digest", ""))[:12]}
+    digests = {"data": str(about.get("digest", ""))[:12]}
     if run.has_split:
-        found["split"] = run.split(0).hash[:12]
+        digests["split"] = run.split(0).hash[:12]
     files = run.config.get("files", {})
-    return found | {f"file of {name}": digest[:12] for name, digest in files.items()}
+    return digests | {f"file of {name}": digest[:12] for name, digest in files.items()}
 
 
 def _software(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,8 +127,12 @@ def _scored(run: Run, choose: Callable[[list[float]], float]) -> float | None:
     each = [
         [row.test_accuracy for row in run.rows_of(trial, evaluated=True)] for trial in run.trials
     ]
-    found = [choose([value for value in own if value is not None]) for own in each if own]
-    return statistics.fmean(found) if found else None
+    chosen = [
+        choose([value for value in accuracies if value is not None])
+        for accuracies in each
+        if accuracies
+    ]
+    return statistics.fmean(chosen) if chosen else None
 
 
 def _mean(run: Run, read: Callable[[Row], float | None]) -> float | None:

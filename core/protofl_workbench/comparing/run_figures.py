@@ -40,8 +40,8 @@ def over_clients(of: Callable[[Iterator[float]], float]) -> Callable[[Row], floa
     """
 
     def read(row: Row) -> float | None:
-        found = row.client_accuracies
-        return float(of(map(_number, found.values()))) if found else None
+        accuracies = row.client_accuracies
+        return float(of(map(_number, accuracies.values()))) if accuracies else None
 
     return read
 

@@ -68,8 +68,8 @@ class Group:
     @property
     def state(self) -> str:
         """``2 of 8 rounds`` if no trial is finished; else empty."""
-        done, asked = self.extent
-        return f"{done} of {count(asked, 'round')}" if done < asked else ""
+        rounds_done, asked = self.extent
+        return f"{rounds_done} of {count(asked, 'round')}" if rounds_done < asked else ""
 
 
 def asked_rounds(trial: Trial) -> int:
@@ -91,28 +91,32 @@ def runs_by_label(runs: Runs, notes: list[str] | None = None) -> dict[str, list[
     """
     labelled = runs if isinstance(runs, Mapping) else {"": runs}
     result: dict[str, list[Run]] = {}
-    for label, own in labelled.items():
-        each = [own] if isinstance(own, (Run, Result, str, Path)) else own
+    for label, labelled_runs in labelled.items():
+        each = (
+            [labelled_runs]
+            if isinstance(labelled_runs, (Run, Result, str, Path))
+            else labelled_runs
+        )
         every = sound_runs((run for one in each for run in runs_in(one)), notes)
         # Parts of one folder with fewer trials or rounds are different runs.
         once = {(r.folder.absolute(), *(r.config.get(key) for key in EXTENT)): r for r in every}
         result[str(label)] = list(once.values())
-    empty = [label for label, own in result.items() if not own]
+    empty = [label for label, labelled_runs in result.items() if not labelled_runs]
     if empty or not result:
         of = f" of {empty[0]}" if empty and empty[0] else ""
         raise UsageError(f"no runs{of} were given", do="give the folder of at least one run")
     return result
 
 
-def runs_in(given: RunLike) -> list[Run]:
+def runs_in(run: RunLike) -> list[Run]:
     """Open a run, or all runs below a folder, or the runs of a sweep.
 
     Raises:
         UsageError: There is no run.
     """
-    if isinstance(given, Run):
-        return [given]
-    folder = given.folder if isinstance(given, Result) else given
+    if isinstance(run, Run):
+        return [run]
+    folder = run.folder if isinstance(run, Result) else run
     path = expand_user(folder)
     below = list(runs_below(path)) or _runs_of_sweep(path)
     return [Run.of(path) for path in below] or [load_run(folder)]
@@ -142,16 +146,16 @@ def sound_runs(runs: Iterable[Run], notes: list[str] | None = None) -> list[Run]
     return result
 
 
-def run_in(given: RunLike) -> Run:
+def run_in(run: RunLike) -> Run:
     """Open one run.
 
     Raises:
         UsageError: There is no run, or there are several.
     """
-    runs = runs_in(given)
+    runs = runs_in(run)
     if len(runs) > 1:
         raise UsageError(
-            f"{given} holds {len(runs)} runs; expected one", do="give the folder of one run"
+            f"{run} holds {len(runs)} runs; expected one", do="give the folder of one run"
         )
     return runs[0]
 
@@ -162,8 +166,8 @@ def _runs_of_sweep(folder: Path) -> list[Path]:
     if not ((folder / "sweep.toml").is_file() and file.is_file()):
         return []
     points = table_of(file, "SweepResults")["points"]
-    found = [run.get("folder") for point in points for run in point.get("runs", ())]
-    return [folder / place for place in dict.fromkeys(found) if place]
+    folders = [run.get("folder") for point in points for run in point.get("runs", ())]
+    return [folder / place for place in dict.fromkeys(folders) if place]
 
 
 def grouped(
@@ -191,8 +195,8 @@ def grouped(
     labelled = runs_by_label(runs, notes)
     if "" not in labelled:
         return [
-            Group(label, tuple(trial for run in own for trial in trials_of(run)))
-            for label, own in labelled.items()
+            Group(label, tuple(trial for run in group_runs for trial in trials_of(run)))
+            for label, group_runs in labelled.items()
         ]
     by = (by,) if isinstance(by, str) else tuple(by)
     keys = {id(run): _group_key(run, by) for run in labelled[""]}
@@ -205,19 +209,19 @@ def grouped(
     for run in labelled[""]:
         key = json.dumps(keys[id(run)], sort_keys=True, default=str)
         together.setdefault(key + data_key(run) * settings, []).append(run)
-    firsts = [own[0] for own in together.values()]
+    firsts = [group_runs[0] for group_runs in together.values()]
     names = labels_of(firsts, [keys[id(run)] for run in firsts], by, settings=settings)
     return [
-        Group(name, tuple(trial for run in own for trial in trials_of(run)))
-        for name, own in zip(names, together.values(), strict=True)
+        Group(name, tuple(trial for run in group_runs for trial in trials_of(run)))
+        for name, group_runs in zip(names, together.values(), strict=True)
     ]
 
 
-def new_labels(given: Labels, names: Iterable[str]) -> dict[str, str]:
+def new_labels(labels: Labels, names: Iterable[str]) -> dict[str, str]:
     """Return {name of a group: its new label} for the groups that the user labels.
 
     Args:
-        given: {group: label}, or texts ``GROUP=LABEL``. A group is given by its whole name, or by
+        labels: {group: label}, or texts ``GROUP=LABEL``. A group is given by its whole name, or by
             the beginning of names up to a comma: ``fedtgp`` stands for the first word of
             ``fedtgp, tau=1`` and of ``fedtgp, tau=10``. Names and labels may contain "=".
         names: The names of all groups.
@@ -227,14 +231,14 @@ def new_labels(given: Labels, names: Iterable[str]) -> dict[str, str]:
             the same label.
     """
     names = list(dict.fromkeys(names))
-    labels = given if isinstance(given, Mapping) else _parsed(given, names)
+    label_of = labels if isinstance(labels, Mapping) else _parsed(labels, names)
     result: dict[str, str] = {}
-    for group in labels:
+    for group in label_of:
         if not any(_begins(group, name) for name in names):
             raise unknown("group", group, names, "write --label 'GROUP=TEXT'")
     for name in names:
-        if own := max((each for each in labels if _begins(each, name)), key=len, default=""):
-            result[name] = labels[own] + name[len(own) :]
+        if prefix := max((each for each in label_of if _begins(each, name)), key=len, default=""):
+            result[name] = label_of[prefix] + name[len(prefix) :]
     shown = [result.get(name, name) for name in names]
     if twice := next((label for label in shown if shown.count(label) > 1), None):
         raise UsageError(

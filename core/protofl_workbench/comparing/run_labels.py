@@ -29,8 +29,8 @@ def recorded_options(run: Run) -> dict[str, Any]:
     Older versions do not record options that they did not know, so defaults do not count.
     """
     usual = default_values()
-    given = {k: v for k, v in run.config.items() if k in OPTIONS and v != usual.get(k)}
-    return flat(given)
+    options = {k: v for k, v in run.config.items() if k in OPTIONS and v != usual.get(k)}
+    return flat(options)
 
 
 def method_options(run: Run) -> dict[str, Any]:
@@ -43,10 +43,10 @@ def data_options(run: Run) -> dict[str, Any]:
 
     A data set has its name and the digest of its data, wherever its file is.
     """
-    found = {k: v for k, v in recorded_options(run).items() if _affects(k, run) == "data"}
-    found["dataset"] = str(run.config.get("dataset", "")).partition(":")[0]
+    options = {k: v for k, v in recorded_options(run).items() if _affects(k, run) == "data"}
+    options["dataset"] = str(run.config.get("dataset", "")).partition(":")[0]
     config = flat(run.config)
-    return found | {key: config[key] for key in ("data.digest", "data.public") if key in config}
+    return options | {key: config[key] for key in ("data.digest", "data.public") if key in config}
 
 
 def data_key(run: Run) -> str:
@@ -98,14 +98,16 @@ def titles_of(runs: Sequence[Run]) -> list[str]:
     Args:
         runs: A run of each setting (`data_options`).
     """
-    words = []
+    title_parts = []
     for run in runs:
         beta = data_options(run).get("options.partition.beta")
         partition = option_text(run, "partition") + (f" β={beta:g}" if type(beta) is float else "")
-        words.append([f"{data_name(run.config)}, {partition}, {run.config['clients']} clients"])
-    alike = _classes(range(len(runs)), lambda n: words[n][0])
-    _distinguish(words, runs, [data_options(run) for run in runs], alike)
-    return [", ".join(own) for own in words]
+        title_parts.append(
+            [f"{data_name(run.config)}, {partition}, {run.config['clients']} clients"]
+        )
+    alike = _classes(range(len(runs)), lambda n: title_parts[n][0])
+    _distinguish(title_parts, runs, [data_options(run) for run in runs], alike)
+    return [", ".join(parts) for parts in title_parts]
 
 
 def labels_of(runs: Sequence[Run], keys: Keys, by: Sequence[str], *, settings: bool) -> list[str]:
@@ -121,26 +123,28 @@ def labels_of(runs: Sequence[Run], keys: Keys, by: Sequence[str], *, settings: b
     """
     if list(by) == ["run"]:
         same = len({run.folder.name for run in runs}) < len(runs)
-        words = [[str(run.folder) if same else run.folder.name] for run in runs]
+        label_parts = [[str(run.folder) if same else run.folder.name] for run in runs]
     else:
-        words = [[run.name] if not by or "method" in by else [] for run in runs]
+        label_parts = [[run.name] if not by or "method" in by else [] for run in runs]
     if settings:
         data = [data_options(run) for run in runs]
-        named = [{k: v for k, v in own.items() if not k.startswith("data.")} for own in data]
-        _extend(words, _differing(runs, named))
+        named = [
+            {k: v for k, v in options.items() if not k.startswith("data.")} for options in data
+        ]
+        _extend(label_parts, _differing(runs, named))
         # A digest is shown if nothing else tells the data apart.
         alike = _classes(range(len(runs)), lambda n: repr(named[n]))
-        _distinguish(words, runs, data, alike)
+        _distinguish(label_parts, runs, data, alike)
     if list(by) != ["run"]:
-        _extend(words, _differing(runs, keys))
-    labels = [", ".join(own) or run.name for own, run in zip(words, runs, strict=True)]
+        _extend(label_parts, _differing(runs, keys))
+    labels = [", ".join(parts) or run.name for parts, run in zip(label_parts, runs, strict=True)]
     if len({*labels}) == len(labels):
         return labels
-    return [f"{own} ({run.folder})" for own, run in zip(labels, runs, strict=True)]
+    return [f"{label} ({run.folder})" for label, run in zip(labels, runs, strict=True)]
 
 
 def _differing(runs: Sequence[Run], keys: Keys) -> list[list[str]]:
-    """Return the words of all options that differ between groups.
+    """Return the label parts for all options that differ between groups.
 
     The options of a plugin are compared between the groups that use the plugin. In other groups,
     the name of the method or of another plugin differs already.
@@ -149,7 +153,9 @@ def _differing(runs: Sequence[Run], keys: Keys) -> list[list[str]]:
     recorded = [flat(run.config) for run in runs]
     result: list[list[str]] = [[] for _ in runs]
     shown = []
-    for key in sorted({key for own in keys for key in own}, key=lambda k: (first.get(k, 99), k)):
+    for key in sorted(
+        {key for options in keys for key in options}, key=lambda k: (first.get(k, 99), k)
+    ):
         there = [n for n, every in enumerate(recorded) if key in every or key in OPTIONS]
         texts = {n: option_text(runs[n], key) for n in there}
         differs = len({*texts.values()}) > 1
@@ -167,31 +173,33 @@ def _differing(runs: Sequence[Run], keys: Keys) -> list[list[str]]:
     return result
 
 
-def _extend(words: list[list[str]], more: list[list[str]]) -> None:
-    for own, others in zip(words, more, strict=True):
-        own += [word for word in others if word not in own]
+def _extend(label_parts: list[list[str]], more: list[list[str]]) -> None:
+    for parts, others in zip(label_parts, more, strict=True):
+        parts += [word for word in others if word not in parts]
 
 
 def _distinguish(
-    words: list[list[str]], runs: Sequence[Run], keys: Keys, alike: list[list[int]]
+    label_parts: list[list[str]], runs: Sequence[Run], keys: Keys, alike: list[list[int]]
 ) -> None:
-    """Add options to the words of runs that are alike so far, until all of them differ."""
+    """Add options to the label parts of runs that are alike so far, until all of them differ."""
     first = {key: n for n, key in enumerate(FIRST)}
-    for key in sorted({key for own in keys for key in own}, key=lambda k: (first.get(k, 99), k)):
+    for key in sorted(
+        {key for options in keys for key in options}, key=lambda k: (first.get(k, 99), k)
+    ):
         for same in [same for same in alike if len(same) > 1]:
-            parts = _classes(same, lambda n: repr(keys[n].get(key)))  # noqa: B023 - used at once
-            if len(parts) > 1:
-                alike = [*(other for other in alike if other is not same), *parts]
+            classes = _classes(same, lambda n: repr(keys[n].get(key)))  # noqa: B023 - used at once
+            if len(classes) > 1:
+                alike = [*(other for other in alike if other is not same), *classes]
                 names = {data_name(runs[number].config) for number in same}
                 # The name of a file says more than its digest.
                 word = "dataset" if key == "data.digest" and len(names) > 1 else key
                 for number in same:
-                    words[number].append(option_text(runs[number], word))
+                    label_parts[number].append(option_text(runs[number], word))
 
 
 def _classes(numbers: Iterable[int], of: Callable[[int], str]) -> list[list[int]]:
     """Return the numbers in classes with the same text."""
-    found: dict[str, list[int]] = {}
+    classes: dict[str, list[int]] = {}
     for number in numbers:
-        found.setdefault(of(number), []).append(number)
-    return list(found.values())
+        classes.setdefault(of(number), []).append(number)
+    return list(classes.values())

@@ -34,11 +34,11 @@ def wilcoxon(differences: Sequence[float] | Floats) -> float:
     Returns:
         p, at least 2^(1−n) for n differences that are not 0; 1 if all are 0; NaN if there are none.
     """
-    own = np.asarray(differences, dtype=np.float64).round(12)
-    if not len(own):
+    values = np.asarray(differences, dtype=np.float64).round(12)
+    if not len(values):
         return math.nan
-    own = own[own != 0]
-    _, place, count = np.unique(np.abs(own), return_inverse=True, return_counts=True)
+    values = values[values != 0]
+    _, place, count = np.unique(np.abs(values), return_inverse=True, return_counts=True)
     twice = (2 * np.cumsum(count) - (count - 1))[place]  # twice the ranks, which may be halves
     chance = np.ones(1)
     for rank in twice:
@@ -46,7 +46,7 @@ def wilcoxon(differences: Sequence[float] | Floats) -> float:
         longer[: len(chance)] += chance / 2
         longer[rank:] += chance / 2
         chance = longer
-    positive = int(twice[own > 0].sum())
+    positive = int(twice[values > 0].sum())
     smaller = min(positive, int(twice.sum()) - positive)
     return min(1.0, 2 * float(chance[: smaller + 1].sum()))
 
@@ -105,19 +105,20 @@ def uses_bootstrap(*sizes: int) -> bool:
 
 
 def _samples(*arguments: Sequence[float] | Floats) -> list[Floats]:
-    return [np.asarray(own, dtype=np.float64) for own in arguments if len(own)]
+    return [np.asarray(values, dtype=np.float64) for values in arguments if len(values)]
 
 
 def _student(samples: Sequence[Floats], confidence: float) -> tuple[float, float]:
     """Return the t interval of the mean of a sample, or of the difference of two means."""
     from scipy.special import stdtrit  # the quantiles of Student's t; imported faster than stats
 
-    mean = float(_difference([own.mean(keepdims=True) for own in samples])[0])
-    shares = [float(own.var(ddof=1)) / len(own) for own in samples]  # variances of the means
+    mean = float(_difference([sample.mean(keepdims=True) for sample in samples])[0])
+    # Variances of the means.
+    shares = [float(sample.var(ddof=1)) / len(sample) for sample in samples]
     if not sum(shares):
         return mean, mean
     freedom = sum(shares) ** 2 / sum(
-        v**2 / (len(own) - 1) for v, own in zip(shares, samples, strict=True)
+        v**2 / (len(sample) - 1) for v, sample in zip(shares, samples, strict=True)
     )
     half = float(stdtrit(freedom, (1 + confidence) / 2)) * math.sqrt(sum(shares))
     return mean - half, mean + half
@@ -140,10 +141,13 @@ def bootstrap_interval(
     """
     samples = _samples(ours, theirs)
     draws = np.random.default_rng(0)
-    means = [own[draws.integers(len(own), size=(RESAMPLES, len(own)))].mean(1) for own in samples]
+    means = [
+        sample[draws.integers(len(sample), size=(RESAMPLES, len(sample)))].mean(1)
+        for sample in samples
+    ]
     resampled = _difference(means)
-    found = float(_difference([own.mean(keepdims=True) for own in samples])[0])
-    shares = _corrected(samples, resampled, found, (1 - confidence) / 2)
+    observed = float(_difference([sample.mean(keepdims=True) for sample in samples])[0])
+    shares = _corrected(samples, resampled, observed, (1 - confidence) / 2)
     low, high = np.quantile(resampled, shares)
     return float(low), float(high)
 
@@ -153,18 +157,20 @@ def _difference(means: Sequence[Floats]) -> Floats:
 
 
 def _corrected(
-    samples: Sequence[Floats], resampled: Floats, found: float, tail: float
+    samples: Sequence[Floats], resampled: Floats, observed: float, tail: float
 ) -> tuple[float, float]:
     """Return the shares of resamples at the ends: BCa, or plain percentiles if BCa has none."""
     normal, plain = NormalDist(), (tail, 1 - tail)
     # Few values give many resamples with exactly this mean: half of these count as less.
-    spread = 1e-12 * max(1.0, abs(found))
-    below = float((resampled < found - spread).mean() + (resampled <= found + spread).mean()) / 2
+    spread = 1e-12 * max(1.0, abs(observed))
+    below = (
+        float((resampled < observed - spread).mean() + (resampled <= observed + spread).mean()) / 2
+    )
     if not 0 < below < 1:
         return plain
     bias = normal.inv_cdf(below)
     # Influence of each value on the mean (Davison and Hinkley 1997, 5.3.2).
-    influence = [(own - own.mean()) / len(own) for own in samples]
+    influence = [(sample - sample.mean()) / len(sample) for sample in samples]
     if len(influence) > 1:
         influence[1] = -influence[1]
     moved = np.concatenate(influence)

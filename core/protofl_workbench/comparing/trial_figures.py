@@ -62,14 +62,14 @@ class TrialFigure:
         places, values = trial.series(self.figure)
         if self.when == "final":
             return float(values[-1])
-        found = values[places == place]
-        if not len(found):
+        chosen = values[places == place]
+        if not len(chosen):
             raise UsageError(
                 f"{trial.name} has no {self.figure} in round {rows[place].round}, the "
                 f"{ROUNDS[self.when]}",
                 do="read it in the last round",
             )
-        return float(found[0])
+        return float(chosen[0])
 
 
 CHANCE = "worse-off-chance"
@@ -210,10 +210,10 @@ def accuracies_by_client(trial: Trial) -> dict[str, float]:
     Raises:
         UsageError: The accuracies are not recorded.
     """
-    found = [row.client_accuracies for row in trial.rows if row.client_accuracies]
-    if not found:
+    evaluations = [row.client_accuracies for row in trial.rows if row.client_accuracies]
+    if not evaluations:
         raise _no_clients(trial)
-    return {client: float(accuracy) for client, accuracy in found[-1].items()}
+    return {client: float(accuracy) for client, accuracy in evaluations[-1].items()}
 
 
 def client_accuracies(trial: Trial, when: str = "final") -> Floats:

@@ -85,10 +85,10 @@ class Trial:
             UsageError: No line has the figure.
         """
         each = self.each(figure_named(name).read)
-        found = [(n, float(value)) for n, value in enumerate(each) if value is not None]
-        if not found:
+        points = [(n, float(value)) for n, value in enumerate(each) if value is not None]
+        if not points:
             raise _no_figure(self, name)
-        places, values = zip(*found, strict=True)
+        places, values = zip(*points, strict=True)
         return np.array(places, dtype=np.int64), np.array(values, dtype=np.float64)
 
     def each(self, read: Callable[[Row], Any]) -> list[Any]:
@@ -147,7 +147,7 @@ def _no_figure(trial: Trial, name: str) -> UsageError:
         return UsageError(
             f"{name} of {trial.name} was never finite", "the run diverged", "lower --lr"
         )
-    known = dict.fromkeys([own for own in FIGURES if trial.has(own)])
+    known = dict.fromkeys([figure for figure in FIGURES if trial.has(figure)])
     last = [pair for row in trial.rows[-3:] for pair in flat(row).items()]
     known |= dict.fromkeys(name for name, value in last if type(value) in (int, float))
     similar = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
@@ -172,7 +172,7 @@ def accuracies_by_architecture(run: Run) -> dict[str, list[float]]:
     names, result = architectures_in(run.config), dict[str, list[float]]()
     for accuracies in run.accuracies.values() if len({*names}) > 1 else ():
         for name in dict.fromkeys(names):
-            own = [a for c, a in accuracies.items() if names[c % len(names)] == name]
-            if own:
-                result.setdefault(name, []).append(sum(own) / len(own))
+            of_architecture = [a for c, a in accuracies.items() if names[c % len(names)] == name]
+            if of_architecture:
+                result.setdefault(name, []).append(sum(of_architecture) / len(of_architecture))
     return result

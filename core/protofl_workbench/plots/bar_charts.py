@@ -51,12 +51,12 @@ def bars(
         UsageError: A run does not have the figure.
     """
     chosen = trial_figure(figure)
-    found, unfinished = {}, []
+    moments, unfinished = {}, []
     for group in groups_in(runs, by):
         values = np.array([chosen.of(trial) for trial in group.complete]) * chosen.about.scale
-        found[group.label] = (float(values.mean()), float(values.std()))
+        moments[group.label] = (float(values.mean()), float(values.std()))
         unfinished += [group.label] if group.state else []
-    return bar_chart({"": found}, chosen.title, unfinished=unfinished, **style)
+    return bar_chart({"": moments}, chosen.title, unfinished=unfinished, **style)
 
 
 def bar_chart(
@@ -79,19 +79,19 @@ def bar_chart(
         Horizontal bars with their numbers, so that long names can be read.
     """
     look = Style(**style)
-    categories = list(dict.fromkeys(name for own in series.values() for name in own))
+    categories = list(dict.fromkeys(name for moments in series.values() for name in moments))
     several = len(series) > 1
     thick = 0.8 / len(series)
     names, inches = look.bar_names(categories)
     inches = max(inches, 0.16 * len(categories) * len(series) + 0.1)
     made, axes = look.canvas(inches + 0.45, list(series) if several else [])
     handles, numbers = [], []
-    for number, own in enumerate(series.values()):
+    for number, moments in enumerate(series.values()):
         aside = (number - (len(series) - 1) / 2) * thick
         known = [
-            (name, n + aside, *own[name])
+            (name, n + aside, *moments[name])
             for n, name in enumerate(categories)
-            if name in own and not math.isnan(own[name][0])
+            if name in moments and not math.isnan(moments[name][0])
         ]
         y, means = [place for _, place, _, _ in known], [mean for _, _, mean, _ in known]
         errors = [0.0 if math.isnan(std) else std for _, _, _, std in known]
@@ -138,16 +138,16 @@ def traffic(
         by: Options to group by; default: all options that differ.
         **style: ``width`` and ``font``, see `bars`.
     """
-    found = {
+    bytes_by_group = {
         group.label: {
             "sent by clients": _mean(group, lambda row: row.upload_bytes),
             "received by clients": _mean(group, lambda row: row.download_bytes),
         }
         for group in groups_in(runs, by)
     }
-    largest = max(sum(own.values()) for own in found.values())
+    largest = max(sum(parts.values()) for parts in bytes_by_group.values())
     factor, unit = next(((f, u) for f, u in UNITS if largest >= f), UNITS[-1])
-    scaled = {g: {k: v / factor for k, v in own.items()} for g, own in found.items()}
+    scaled = {g: {k: v / factor for k, v in parts.items()} for g, parts in bytes_by_group.items()}
     return _stacked(scaled, f"{unit} a round", (), Style(**style))
 
 
@@ -168,18 +168,29 @@ def stages(
         **style: ``width`` and ``font``, see `bars`.
     """
     groups = groups_in(runs, by)
-    each = [own for g in groups for t in g.trials for own in t.each(lambda row: [*row.seconds])]
-    names = [name for name in dict.fromkeys(n for own in each for n in own) if name != "total"]
-    found = {
+    each = [
+        stage_names
+        for g in groups
+        for t in g.trials
+        for stage_names in t.each(lambda row: [*row.seconds])
+    ]
+    names = [
+        name
+        for name in dict.fromkeys(n for stage_names in each for n in stage_names)
+        if name != "total"
+    ]
+    seconds_by_group = {
         group.label: {n: _mean(group, lambda r, n=n: r.seconds.get(n, 0)) for n in names}  # type: ignore[misc]
         for group in groups
     }
-    longest = max(sum(own.values()) for own in found.values())
-    visible = [n for n in names if max(own[n] for own in found.values()) > longest / 60]
+    longest = max(sum(seconds.values()) for seconds in seconds_by_group.values())
+    visible = [
+        n for n in names if max(seconds[n] for seconds in seconds_by_group.values()) > longest / 60
+    ]
     shown = {
-        group: {name: own[name] for name in visible}
-        | {"other": sum(value for name, value in own.items() if name not in visible)}
-        for group, own in found.items()
+        group: {name: seconds[name] for name in visible}
+        | {"other": sum(value for name, value in seconds.items() if name not in visible)}
+        for group, seconds in seconds_by_group.items()
     }
     totals = [_mean(group, lambda row: row.seconds["total"]) for group in groups]
     return _stacked(shown, "seconds a round, summed over hosts", totals, Style(**style))
@@ -201,8 +212,8 @@ def _stacked(
     names, inches = look.bar_names(list(bars))
     made, axes = look.canvas(inches + 0.45, entries)
     ends = np.zeros(len(bars))
-    for number, part in enumerate(parts):
-        lengths = np.array([own[part] for own in bars.values()])
+    for number, part_name in enumerate(parts):
+        lengths = np.array([bar[part_name] for bar in bars.values()])
         style = bar_style(number)
         handles.append(axes.barh(range(len(bars)), lengths, left=ends, height=0.66, **style))
         ends = ends + lengths

@@ -79,14 +79,16 @@ def clients(
     made, axes = look.canvas(look.height, labels)
     axes.set_ylabel("test accuracy (%)")
     if kind == "sorted":
-        _draw_sorted(axes, [accuracies_by_rank(own, when) * 100 for own in trials.values()])
+        _draw_sorted(
+            axes, [accuracies_by_rank(group_trials, when) * 100 for group_trials in trials.values()]
+        )
         axes.set_xlabel("clients by accuracy (%)")
         if labels:
             look.legend(made, axes.get_lines(), labels)
         return made
     pooled = [
-        np.concatenate([client_accuracies(trial, when) * 100 for trial in own])
-        for own in trials.values()
+        np.concatenate([client_accuracies(trial, when) * 100 for trial in group_trials])
+        for group_trials in trials.values()
     ]
     (_draw_boxes if kind == "box" else _draw_strips)(axes, pooled)
     axes.set_xlim(-0.6, len(pooled) - 0.4)
@@ -126,15 +128,17 @@ def _draw_boxes(axes: Axes, groups: Sequence[Floats]) -> None:
 
 
 def _draw_strips(axes: Axes, groups: Sequence[Floats]) -> None:
-    for number, own in enumerate(groups):
+    for number, accuracies in enumerate(groups):
         # A sequence that fills evenly spreads the points: the same picture each time.
-        aside = (np.arange(len(own)) * 0.6180339887) % 1 - 0.5
+        aside = (np.arange(len(accuracies)) * 0.6180339887) % 1 - 0.5
         style = line_style(number)
         axes.plot(
-            number + aside * 0.5, own, linestyle="none", marker=style["marker"], markersize=2.8,
-            color=style["color"], alpha=0.75, markeredgewidth=0,
+            number + aside * 0.5, accuracies, linestyle="none", marker=style["marker"],
+            markersize=2.8, color=style["color"], alpha=0.75, markeredgewidth=0,
         )  # fmt: skip
-        axes.plot([number - 0.3, number + 0.3], [np.median(own)] * 2, color=INK, linewidth=1.2)
+        axes.plot(
+            [number - 0.3, number + 0.3], [np.median(accuracies)] * 2, color=INK, linewidth=1.2
+        )
 
 
 CELLS = 14.0

@@ -87,9 +87,9 @@ def curve(
     figure = figure_named(y)
     groups = groups_in(runs, by)
     finite = [g for g in groups if not all(trial.never_finite(y) for trial in g.trials)]
-    found = {group.label: _curve_of(group, y, x) for group in finite or groups}
+    curves = {group.label: _curve_of(group, y, x) for group in finite or groups}
     return curve_chart(
-        found,
+        curves,
         figure.label,
         COSTS[x].title,
         scale=figure.scale,
@@ -142,7 +142,7 @@ def curve_chart(
     look = Style(**style)
     labels = list(curves) if len(curves) > 1 else []
     made, axes = look.canvas(look.height, labels)
-    handles = [_draw(axes, n, own, scale, band) for n, own in enumerate(curves.values())]
+    handles = [_draw(axes, n, points, scale, band) for n, points in enumerate(curves.values())]
     if target is not None:
         axes.axhline(target * scale, color=INK, linewidth=0.6, linestyle=":")
     if y_range is not None:
@@ -169,42 +169,42 @@ def groups_in(runs: Runs | Sequence[Group], by: str | Sequence[str] = ()) -> lis
         UsageError: No group has a round.
     """
     if isinstance(runs, Sequence) and runs and all(isinstance(each, Group) for each in runs):
-        found = runs = [each for each in runs if isinstance(each, Group)]
+        groups = runs = [each for each in runs if isinstance(each, Group)]
     else:
-        found = without_copies(grouped(runs, by), [])  # type: ignore[arg-type] # no groups
-    there = [group for group in found if any(trial.rows for trial in group.trials)]
+        groups = without_copies(grouped(runs, by), [])  # type: ignore[arg-type] # no groups
+    there = [group for group in groups if any(trial.rows for trial in group.trials)]
     if not there:
-        known = {} if found is runs else runs_by_label(runs)  # type: ignore[arg-type]
-        raise no_rounds_error(run for own in known.values() for run in own)
+        known = {} if groups is runs else runs_by_label(runs)  # type: ignore[arg-type]
+        raise no_rounds_error(run for label_runs in known.values() for run in label_runs)
     return [replace(g, label=f"{g.label} ({g.state})") if g.state else g for g in there]
 
 
-def _draw(axes: Axes, number: int, own: Curve, scale: float, band: str) -> Line2D:
+def _draw(axes: Axes, number: int, curve: Curve, scale: float, band: str) -> Line2D:
     """Draw the n-th curve with its band; return its line, for a legend."""
     style = line_style(number)
     thin = {"color": style["color"], "linewidth": 0.6, "alpha": 0.7}
-    every = max(1, len(own.x) // 8)
-    each = own.each * scale
+    every = max(1, len(curve.x) // 8)
+    each = curve.each * scale
     mean, std = each.mean(0), each.std(0)
     if band == "trials" and len(each) > 1:
         for values in each:
-            axes.plot(own.x, values, **thin)
+            axes.plot(curve.x, values, **thin)
     elif band != "none" and len(each) > 1:
         ends = (mean - std, mean + std) if band == "std" else (each.min(0), each.max(0))
-        axes.fill_between(own.x, *ends, color=style["color"], alpha=0.16, linewidth=0)
-    for x, values in own.others:
+        axes.fill_between(curve.x, *ends, color=style["color"], alpha=0.16, linewidth=0)
+    for x, values in curve.others:
         axes.plot(x, values * scale, **thin)
     # Markers of different curves are at different rounds, if there are enough rounds.
-    (line,) = axes.plot(own.x, mean, markevery=(number % every, every), **style)
+    (line,) = axes.plot(curve.x, mean, markevery=(number % every, every), **style)
     return line
 
 
 def _curve_of(group: Group, y: str, x: str) -> Curve:
     """Return the curve of a group over the trials that are as long as the longest."""
-    own = [trial for trial in group.trials if not trial.never_finite(y)]
-    each = [_points(trial, y, x) for trial in own or group.trials]
+    finite_trials = [trial for trial in group.trials if not trial.never_finite(y)]
+    each = [_points(trial, y, x) for trial in finite_trials or group.trials]
     most = max(int(rounds[-1]) for rounds, _, _ in each)
-    full = [own for own in each if own[0][-1] == most]
+    full = [points for points in each if points[0][-1] == most]
     shared = set.intersection(*({*rounds.tolist()} for rounds, _, _ in full))
     kept = [np.isin(rounds, list(shared)) for rounds, _, _ in full]
     costs = np.stack([cost[k] for (_, cost, _), k in zip(full, kept, strict=True)])

@@ -50,8 +50,8 @@ def margins(observed: Observed, trial: int = 0, round: int | None = None) -> ByC
         trial: The trial.
         round: One round, or -1 for the last observed round; None for all.
     """
-    own, largest = functional.class_margins, largest_margins
-    return _by_class(_each(observed, trial, round), own, largest)
+    server_margins, largest = functional.class_margins, largest_margins
+    return _by_class(_each(observed, trial, round), server_margins, largest)
 
 
 def inter_class(observed: Observed, trial: int = 0) -> ByClass:
@@ -63,7 +63,7 @@ def inter_class(observed: Observed, trial: int = 0) -> ByClass:
     """
 
     def of_clients(P: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
-        each = [inter_class_distances(*own) for own in zip(P, known, strict=True)]
+        each = [inter_class_distances(*table) for table in zip(P, known, strict=True)]
         return torch.stack(each).nanmean(0)
 
     return _by_class(_each(observed, trial), inter_class_distances, of_clients)
@@ -79,12 +79,12 @@ def intra_class(observed: Observed, trial: int = 0) -> tuple[list[int], np.ndarr
     Returns:
         The rounds, [R], and the distances, [R, C]; NaN for a class that no client sent.
     """
-    rounds, found = [], []
+    rounds, distances = [], []
     for seen in _each(observed, trial):
         rounds.append(seen.round)
         rows, classes = torch.from_numpy(seen.rows), torch.from_numpy(seen.classes)
-        found.append(intra_class_distances(rows, classes, seen.num_classes).numpy())
-    return rounds, np.stack(found)
+        distances.append(intra_class_distances(rows, classes, seen.num_classes).numpy())
+    return rounds, np.stack(distances)
 
 
 def drift(
@@ -125,17 +125,17 @@ def alignment(observed: Observed, trial: int = 0) -> tuple[list[int], dict[str, 
     """
     rounds: list[int] = []
     names: list[str] = []
-    found: list[dict[str, float]] = []
+    distances: list[dict[str, float]] = []
     for seen in _each(observed, trial):
         rounds.append(seen.round)
         names = list(dict.fromkeys(seen.architectures))
         each = distances_to_server(seen)
-        own: dict[str, list[float]] = {}
+        by_architecture: dict[str, list[float]] = {}
         for client, distance in zip(seen.who, each, strict=True):
             if np.isfinite(distance):
-                own.setdefault(seen.architecture_of(client), []).append(float(distance))
-        found.append({name: float(np.mean(values)) for name, values in own.items()})
-    return rounds, {name: np.array([f.get(name, np.nan) for f in found]) for name in names}
+                by_architecture.setdefault(seen.architecture_of(client), []).append(float(distance))
+        distances.append({name: float(np.mean(values)) for name, values in by_architecture.items()})
+    return rounds, {name: np.array([f.get(name, np.nan) for f in distances]) for name in names}
 
 
 def distances_to_server(seen: Prototypes) -> np.ndarray:
@@ -158,11 +158,11 @@ def similarity(seen: Prototypes, kind: Similarity = "pearson") -> tuple[list[int
         The clients, sorted by architecture, and the matrix, [M, M].
     """
     P, known = map(torch.from_numpy, seen.table())
-    found = client_similarity(P, known, kind).numpy()
+    matrix = client_similarity(P, known, kind).numpy()
     names = [*dict.fromkeys(seen.architectures)]
     group = [names.index(seen.architecture_of(client)) for client in seen.who]
     order = sorted(range(len(P)), key=lambda place: (group[place], seen.who[place]))
-    return [seen.who[place] for place in order], found[np.ix_(order, order)]
+    return [seen.who[place] for place in order], matrix[np.ix_(order, order)]
 
 
 def in_the_plane(rows: np.ndarray, seed: int = 0, perplexity: float = 30.0) -> np.ndarray:
@@ -198,12 +198,12 @@ def in_the_plane(rows: np.ndarray, seed: int = 0, perplexity: float = 30.0) -> n
 
 def _each(observed: Observed, trial: int, round: int | None = None) -> Iterator[Prototypes]:
     """Yield the prototypes of one round, or of each round that has any; fail if none has any."""
-    found = False
+    any_observed = False
     for number in observed.rounds(trial) if round is None else ():
         if "prototypes" in observed.kinds(number, trial):
-            found = True
+            any_observed = True
             yield observed.prototypes(number, trial)
-    if not found:
+    if not any_observed:
         yield observed.prototypes(-1 if round is None else round, trial)
 
 

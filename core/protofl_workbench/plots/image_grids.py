@@ -43,16 +43,16 @@ def images(
     Raises:
         UsageError: No images were observed in one of the rounds.
     """
-    own = run_in(run)
+    loaded_run = run_in(run)
     if rounds is None:
-        known = rounds_with_images(own, trial)
+        known = rounds_with_images(loaded_run, trial)
         steps = np.linspace(0, len(known) - 1, min(5, len(known))).round().astype(int)
         rounds = [known[step] for step in steps] or [-1]
     rows = {}
     for number in rounds:
-        shown, pictures = _pictures(own.observed, number, trial)
+        shown, pictures = _pictures(loaded_run.observed, number, trial)
         rows[f"round {shown + 1}"] = pictures
-    return _grid(rows, own.split(trial).classes, classes, style)
+    return _grid(rows, loaded_run.split(trial).classes, classes, style)
 
 
 def images_of_runs(
@@ -82,13 +82,13 @@ def images_of_runs(
     """
     if not runs:
         raise UsageError("no run is given")
-    opened = {label: run_in(run) for label, run in runs.items()}
-    first = next(iter(opened.values()))
+    loaded_runs = {label: run_in(run) for label, run in runs.items()}
+    first = next(iter(loaded_runs.values()))
     rows: dict[str, Pictures] = {}
     if client is not None:
-        own = own_images(first, client, trial)  # fails if there is no such client
-        rows[first.split(trial).name_of(client)] = own
-    rows |= {label: _pictures(run.observed, round, trial)[1] for label, run in opened.items()}
+        client_images = own_images(first, client, trial)  # fails if there is no such client
+        rows[first.split(trial).name_of(client)] = client_images
+    rows |= {label: _pictures(run.observed, round, trial)[1] for label, run in loaded_runs.items()}
     return _grid(rows, first.split(trial).classes, classes, style)
 
 

@@ -54,10 +54,10 @@ def differences(
         UsageError: The runs cannot be compared, or there is only one group.
     """
     look = Style(**style)
-    found = (
+    comparison = (
         runs if isinstance(runs, Comparison) else compare(runs, figure, baseline=baseline, by=by)
     )
-    tables = [table for table in found.tables if table.name == figure]
+    tables = [table for table in comparison.tables if table.name == figure]
     rows = [(table, row) for table in tables for row in table.rows if row.difference is not None]
     if not rows:
         raise UsageError(
@@ -76,7 +76,7 @@ def differences(
     title += "\np corrected by Holm's method" * corrected
     made, axes = look.canvas(inches + 0.55 + ROW * title.count("\n"))
     for place, (table, row) in enumerate(rows):
-        pairs = _pairs(table, row) if found.paired else []
+        pairs = _pairs(table, row) if comparison.paired else []
         _draw(axes, place, row, pairs, table.share, look)
     axes.axvline(0, color=INK, linewidth=0.7)
     name_bars(axes, names)
@@ -88,17 +88,19 @@ def _draw(
     axes: Axes, place: int, row: GroupFigure, pairs: Sequence[float], share: bool, look: Style
 ) -> None:
     """Draw the pairs, the interval, the mean and p of a group."""
-    own, scale = row.difference, 100.0 if share else 1.0
-    assert own is not None
+    difference, scale = row.difference, 100.0 if share else 1.0
+    assert difference is not None
     axes.plot(
         [scale * d for d in pairs], [place] * len(pairs), linestyle="none", marker="o",
         markersize=3.4, markeredgewidth=0.5, markeredgecolor=GROUND, color=COLOURS[5], zorder=4,
     )  # fmt: skip
-    if not math.isnan(own.low):
-        ends = [own.low * scale, own.high * scale]
+    if not math.isnan(difference.low):
+        ends = [difference.low * scale, difference.high * scale]
         axes.plot(ends, [place] * 2, color=COLOURS[0], linewidth=1.6, solid_capstyle="butt")
-    axes.plot([own.mean * scale], [place], marker="D", markersize=4.5, color=COLOURS[0], zorder=5)
-    p = own.holm
+    axes.plot(
+        [difference.mean * scale], [place], marker="D", markersize=4.5, color=COLOURS[0], zorder=5
+    )
+    p = difference.holm
     text = "" if math.isnan(p) else f"p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"
     axes.annotate(
         text, (1, place), (3, 0), xycoords=("axes fraction", "data"),
@@ -111,5 +113,5 @@ def _pairs(table: FigureTable, row: GroupFigure) -> list[float]:
     (base,) = [other for other in table.rows if other.label == table.baseline]
     theirs = dict(zip(base.seeds, base.values, strict=True))
     ours = zip(row.seeds, row.values, strict=True)
-    found = [value - theirs[seed] for seed, value in ours if seed in theirs]
-    return [value for value in found if not math.isnan(value)]
+    pair_differences = [value - theirs[seed] for seed, value in ours if seed in theirs]
+    return [value for value in pair_differences if not math.isnan(value)]

@@ -46,15 +46,17 @@ def confusion(run: RunLike, trial: int = 0, **style: Unpack[StyleOptions]) -> Fi
     Raises:
         UsageError: The run has not recorded a confusion matrix.
     """
-    own = run_in(run)
-    rows = [row for row in own.rows_of(trial) if METRIC in row.metrics]
+    loaded_run = run_in(run)
+    rows = [row for row in loaded_run.rows_of(trial) if METRIC in row.metrics]
     if not rows:
         raise UsageError(
-            f"{own.folder} has no confusion matrix of trial {trial}",
+            f"{loaded_run.folder} has no confusion matrix of trial {trial}",
             do="record it with --metrics confusion",
         )
     counts = np.array(rows[-1].metrics[METRIC]["all"], dtype=np.float64)
-    return matrix(counts, list(own.split(trial).classes), "predicted class", "class", **style)
+    return matrix(
+        counts, list(loaded_run.split(trial).classes), "predicted class", "class", **style
+    )
 
 
 def matrix(
@@ -81,8 +83,8 @@ def matrix(
     cell = 72 * look.inches * 0.72 / count
     for row, column in np.argwhere(shares >= 0.5) if cell >= 11 else ():
         share = shares[row, column]
-        words = look.text(min(SMALL, cell * 0.42)) | {"color": GROUND if share > 55 else INK}
-        axes.text(column, row, f"{share:.0f}", ha="center", va="center_baseline", **words)
+        text_style = look.text(min(SMALL, cell * 0.42)) | {"color": GROUND if share > 55 else INK}
+        axes.text(column, row, f"{share:.0f}", ha="center", va="center_baseline", **text_style)
     every = max(1, int(np.ceil(SMALL * 1.25 / cell)))
     places = range(0, count, every)
     shown = [shortened(names[place], 14) for place in places]
@@ -110,11 +112,13 @@ def split(run: RunLike, trial: int = 0) -> Figure:
     """
     from protofl_workbench.plots.client_charts import split_figure
 
-    own = run_in(run)
-    held = own.split(trial)
+    loaded_run = run_in(run)
+    held = loaded_run.split(trial)
     counts = held.train_counts + held.test_counts
-    about = [str(own.config.get(key)).partition(":")[0] for key in ("dataset", "partition")]
-    title = " · ".join([*about, f"{len(counts)} clients", f"seed {own.config['seed'] + trial}"])
+    about = [str(loaded_run.config.get(key)).partition(":")[0] for key in ("dataset", "partition")]
+    title = " · ".join(
+        [*about, f"{len(counts)} clients", f"seed {loaded_run.config['seed'] + trial}"]
+    )
     return split_figure(counts, list(held.classes), title, held.client_names)
 
 
@@ -143,27 +147,27 @@ def similarity(
 
     if kind not in SIMILARITIES:
         raise unknown("measure of similarity", kind, SIMILARITIES)
-    own = run_in(run)
-    seen = own.observed.prototypes(round, trial)
+    loaded_run = run_in(run)
+    seen = loaded_run.observed.prototypes(round, trial)
     if not seen.who:
         raise TooLittle(f"no client sent prototypes in round {seen.round}")
-    who, found = feature_space.similarity(seen, kind)  # type: ignore[arg-type] # a key, as checked
+    who, similarities = feature_space.similarity(seen, kind)  # type: ignore[arg-type] # a key, as checked
     look = Style(**style)
     made, axes = look.canvas(0.86 * look.inches)
     axes.grid(visible=False)
     low = 0.0 if kind == "cka" else -1.0  # grey: unknown, because too few classes are shared
     colours = shades(*((COLOURS[1],) if low < 0 else ()), GROUND, COLOURS[0])
-    picture = axes.imshow(found, cmap=colours, vmin=low, vmax=1, interpolation="nearest")
+    picture = axes.imshow(similarities, cmap=colours, vmin=low, vmax=1, interpolation="nearest")
     groups = [seen.architecture_of(client) for client in who]
     for place in range(1, len(who)):
         if groups[place] != groups[place - 1] and len(set(groups)) < len(who):
             axes.axhline(place - 0.5, color=INK, linewidth=0.5)
             axes.axvline(place - 0.5, color=INK, linewidth=0.5)
     places = range(0, len(who), max(1, len(who) // 20))
-    given = own.split(trial).client_names if own.has_split else ()
-    names = [shortened(given[who[p]], 14) if given else str(who[p]) for p in places]
+    client_names = loaded_run.split(trial).client_names if loaded_run.has_split else ()
+    names = [shortened(client_names[who[p]], 14) if client_names else str(who[p]) for p in places]
     turned: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
-    axes.set_xticks(places, names, parse_math=False, **(turned if given else {}))
+    axes.set_xticks(places, names, parse_math=False, **(turned if client_names else {}))
     axes.set_yticks(places, names, parse_math=False)
     axes.tick_params(length=0)
     axes.set_xlabel("client", fontsize=TEXT)

@@ -38,14 +38,14 @@ def margins(run: RunLike, round: int = -1, trial: int = 0, **style: Unpack[Style
     """
     from protofl_workbench.plots import feature_space
 
-    own = run_in(run)
-    found = feature_space.margins(own.observed, trial, round)
-    both = np.concatenate([found.clients, found.server])
+    loaded_run = run_in(run)
+    by_class = feature_space.margins(loaded_run.observed, trial, round)
+    both = np.concatenate([by_class.clients, by_class.server])
     known = np.isfinite(both).all(0)
     if not known.any():
         raise TooLittle("no class has a margin on clients and on the server", do="more classes")
     shares = both / both[:, known].max()
-    names, colours = own.split(trial).classes, class_colours(both.shape[1])
+    names, colours = loaded_run.split(trial).classes, class_colours(both.shape[1])
     edge = max(0.02, 0.08 * (1 - shares[:, known].min()))
     low, high = max(0.0, shares[:, known].min() - edge), 1 + edge
     look = Style(**style)
@@ -79,9 +79,9 @@ def margin_curves(run: RunLike, trial: int = 0, **style: Unpack[StyleOptions]) -
     """
     from protofl_workbench.plots import feature_space
 
-    found = feature_space.margins(run_in(run).observed, trial)
-    tables = {"clients (largest)": found.clients, "server": found.server}
-    return _over_rounds(found.rounds, tables, "margin", style)
+    by_class = feature_space.margins(run_in(run).observed, trial)
+    tables = {"clients (largest)": by_class.clients, "server": by_class.server}
+    return _over_rounds(by_class.rounds, tables, "margin", style)
 
 
 def distances(run: RunLike, trial: int = 0, **style: Unpack[StyleOptions]) -> Figure:
@@ -124,8 +124,8 @@ def alignment(run: RunLike, trial: int = 0, **style: Unpack[StyleOptions]) -> Fi
     """
     from protofl_workbench.plots import feature_space
 
-    rounds, found = feature_space.alignment(run_in(run).observed, trial)
-    tables = {name: values[:, None] for name, values in found.items()}
+    rounds, distances = feature_space.alignment(run_in(run).observed, trial)
+    tables = {name: values[:, None] for name, values in distances.items()}
     return _over_rounds(rounds, tables, "distance to the server's prototypes", style)
 
 

@@ -152,8 +152,8 @@ class Style:
 
     def bar_names(self, names: Sequence[str]) -> tuple[list[str], float]:
         """Return names of bars in lines that leave room for the bars, and their inches."""
-        found = [wrapped(name, 0.42 * self.inches) for name in names]
-        return found, sum(max(0.21, 0.13 * lines_of([name]) + 0.05) for name in found)
+        lines = [wrapped(name, 0.42 * self.inches) for name in names]
+        return lines, sum(max(0.21, 0.13 * lines_of([name]) + 0.05) for name in lines)
 
 
 def line_style(number: int) -> dict[str, Any]:

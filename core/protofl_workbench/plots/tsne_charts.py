@@ -57,15 +57,15 @@ def prototypes(
     Raises:
         UsageError: No prototypes were observed, or too few.
     """
-    own = run_in(run)
-    seen = own.observed.prototypes(round, trial)
+    loaded_run = run_in(run)
+    seen = loaded_run.observed.prototypes(round, trial)
     none = seen.rows[:0], seen.classes[:0]
     centres, kinds = seen.server.get("prototypes", none)
     if centres.shape[1:] != seen.rows.shape[1:]:
         centres, kinds = none
     rows, classes = np.concatenate([seen.rows, centres]), np.concatenate([seen.classes, kinds])
     markers = ["o"] * len(seen.rows) + ["^"] * len(centres)
-    names = own.split(trial).classes
+    names = loaded_run.split(trial).classes
     return _plane(rows, classes, markers, names, seen.num_classes, seed, perplexity, style)
 
 
@@ -91,13 +91,13 @@ def features(
     Raises:
         UsageError: No features were observed, or too few.
     """
-    own = run_in(run)
-    seen = own.observed.features(round, trial)
+    loaded_run = run_in(run)
+    seen = loaded_run.observed.features(round, trial)
     rows, labels = seen.rows, seen.labels
     if len(rows) > MOST:
         chosen = np.random.default_rng(seed).choice(len(rows), MOST, replace=False)
         rows, labels = rows[np.sort(chosen)], labels[np.sort(chosen)]
-    markers, names = ["."] * len(rows), own.split(trial).classes
+    markers, names = ["."] * len(rows), loaded_run.split(trial).classes
     return _plane(rows, labels, markers, names, seen.num_classes, seed, perplexity, style)
 
 
@@ -128,11 +128,11 @@ def _plane(
         ("o", 14, {"linewidths": 0, "alpha": 0.75, "label": "client prototypes"}),
         ("^", 42, {"edgecolors": INK, "linewidths": 0.8, "label": "server's prototypes"}),
     ):
-        own = np.array(markers) == marker
-        if own.any():
-            x, y = plane[own].T
+        has_marker = np.array(markers) == marker
+        if has_marker.any():
+            x, y = plane[has_marker].T
             shape = "o" if marker == "." else marker
-            axes.scatter(x, y, s=size, c=list(colours[classes[own]]), marker=shape, **about)
+            axes.scatter(x, y, s=size, c=list(colours[classes[has_marker]]), marker=shape, **about)
     named = np.array(markers) == "^"
     if named.any():
         for c, point in zip(classes[named].tolist(), plane[named], strict=True):
@@ -141,9 +141,9 @@ def _plane(
         return made
     shown = sorted({*classes.tolist()})
     for c in shown if len(shown) <= NAMED else ():
-        own = plane[classes == c]
-        distances = np.linalg.norm(own[:, None] - own[None], axis=2).sum(1)
-        _write(axes, names[c], own[distances.argmin()], look)
+        class_points = plane[classes == c]
+        distances = np.linalg.norm(class_points[:, None] - class_points[None], axis=2).sum(1)
+        _write(axes, names[c], class_points[distances.argmin()], look)
     return made
 
 

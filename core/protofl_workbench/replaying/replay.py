@@ -48,11 +48,11 @@ class RecordedUploads:
 
     def __init__(self, run: Path, trial: int) -> None:
         self._series, self._trial = Series(run / UPLOADS), trial
-        have = {round for own, round in self._series.entries if own == trial}
+        have = {round for entry_trial, round in self._series.entries if entry_trial == trial}
         self.rounds = list(range(next(n for n in range(len(have) + 1) if n not in have)))
         if self.rounds:
             return
-        trials = sorted({own for own, _ in self._series.entries})
+        trials = sorted({entry_trial for entry_trial, _ in self._series.entries})
         near = f"it has uploads of trials {', '.join(map(str, trials))}" if trials else ""
         if have:
             near = f"it has uploads from round {min(have)} on, and the server needs all of them"
@@ -151,7 +151,7 @@ def replay(
     trial: int = 0,
     rounds: int | None = None,
     keep_global_state: bool = False,
-    progress: Callable[[int, int], None] = lambda done, of: None,
+    progress: Callable[[int, int], None] = lambda rounds_done, of: None,
     keep_knowledge: bool | None = None,
 ) -> Replay:
     """Repeat the server's part of a run on its recorded uploads (``--record-uploads``).
@@ -181,7 +181,7 @@ def replay(
     uploads = RecordedUploads(reading.folder, trial)
     plan = own_plan(reading.config)
     check_same_data(reading.config, plan)
-    own = ReplayedServer(plan, trial)
+    unchanged = ReplayedServer(plan, trial)
     changes = changes_of(reading.config, set or {}, grid or {}, use or {})
     changed = [(Replayed(c.label), ReplayedServer(c.plan, trial)) for c in changes if c.label]
     result = Replay(reading.folder, trial, Replayed(OWN), [each for each, _ in changed])
@@ -191,30 +191,37 @@ def replay(
     for number in (chosen := uploads.rounds[:rounds]):
         sent = uploads.of(number, plan.device)
         if number == 0:
-            first = own.downloads(0, sent)
+            first = unchanged.downloads(0, sent)
             for each, server in changed:
                 each.first_sent = server.downloads(0, sent) == first
         features = _features(observed, number, trial)
-        own.round(number, sent)
+        unchanged.round(number, sent)
         extra = extras.get(number, {})
-        result.differs = result.differs or _difference(own, extra, kept.get(number))
+        result.differs = result.differs or _difference(unchanged, extra, kept.get(number))
         figures, weights = result.compared
         result.compared = figures + bool(extra), weights + (number in kept)
-        for each, server in ((result.own, own), *changed):
-            if server is not own:
+        for each, server in ((result.own, unchanged), *changed):
+            if server is not unchanged:
                 server.round(number, uploads.of(number, plan.device))
-            drawn = server.figures(sent, own.global_state, features)
-            each.rounds.append(_replayed_round(number, server, own, drawn, copy=keep_global_state))
+            drawn = server.figures(sent, unchanged.global_state, features)
+            each.rounds.append(
+                _replayed_round(number, server, unchanged, drawn, copy=keep_global_state)
+            )
         progress(number + 1, len(chosen))
     return result
 
 
 def _replayed_round(
-    number: int, server: ReplayedServer, own: ReplayedServer, figures: dict[str, Any], *, copy: bool
+    number: int,
+    server: ReplayedServer,
+    unchanged: ReplayedServer,
+    figures: dict[str, Any],
+    *,
+    copy: bool,
 ) -> ReplayedRound:
     knows = server.global_state
     kept = Payload({name: value.clone() for name, value in knows.items()}) if copy else None
-    return ReplayedRound(number, is_same(knows, own.global_state), figures, kept)
+    return ReplayedRound(number, is_same(knows, unchanged.global_state), figures, kept)
 
 
 def _kept_global_state(run: Path, trial: int) -> dict[int, dict[str, Tensor]]:
@@ -234,15 +241,16 @@ def _kept_global_state(run: Path, trial: int) -> dict[int, dict[str, Tensor]]:
 
 
 def _difference(
-    own: ReplayedServer, extra: Mapping[str, Any], kept: Mapping[str, Tensor] | None
+    unchanged: ReplayedServer, extra: Mapping[str, Any], kept: Mapping[str, Tensor] | None
 ) -> str:
     """Describe how a round differs from the record; empty if it does not."""
     for key, was in extra.items():
-        now = own.extra.get(key)
+        now = unchanged.extra.get(key)
         if was != now:
-            return f"{key} of round {own.number} is {now}, but was {was} in the run"
-    if kept is not None and not is_same(kept, own.global_state):
-        return f"the server's global state after round {own.number} differs from the kept weights"
+            return f"{key} of round {unchanged.number} is {now}, but was {was} in the run"
+    if kept is not None and not is_same(kept, unchanged.global_state):
+        number = unchanged.number
+        return f"the server's global state after round {number} differs from the kept weights"
     return ""
 
 

@@ -103,17 +103,17 @@ class ReplayedServer:
 
     @torch.no_grad()
     def figures(
-        self, uploads: Mapping[int, Payload], own: Payload, features: Features | None
+        self, uploads: Mapping[int, Payload], unchanged_state: Payload, features: Features | None
     ) -> dict[str, Any]:
         """Return figures of the global state.
 
         Args:
             uploads: {client: upload} of the round.
-            own: Global state of the unchanged replay.
+            unchanged_state: Global state of the unchanged replay.
             features: Observed test features of the round, if any.
         """
         result = dict(self.extra)
-        result["moved"] = finite(_moved(self.global_state, own))
+        result["moved"] = finite(_moved(self.global_state, unchanged_state))
         if not self.global_state.is_table("prototypes"):
             return result
         classes = self.plan.info.num_classes
@@ -137,19 +137,19 @@ def is_same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) 
     )
 
 
-def _moved(global_state: Payload, own: Payload) -> float:
+def _moved(global_state: Payload, unchanged_state: Payload) -> float:
     """Return the relative distance ‖a − b‖ / ‖b‖ of two servers after the same round.
 
     Args:
         global_state: a, the server's global state with the new options.
-        own: b, the server's global state with the run's own options.
+        unchanged_state: b, the server's global state with the run's own options.
 
     Returns:
         The norms are over all floating-point tensors with the same key and shape. 0 for equal
         ones, and if b is 0.
     """
     apart = norm = 0.0
-    for key, value in own.items():
+    for key, value in unchanged_state.items():
         if value.is_floating_point() and key in global_state.keys():
             other = global_state[key]
             if other.shape == value.shape:
@@ -165,8 +165,8 @@ def _nearest(features: Features, prototypes: torch.Tensor, known: torch.Tensor) 
         return None
     rows, labels = torch.from_numpy(features.rows), torch.from_numpy(features.labels)
     distances = functional.prototype_distance(rows, prototypes.to(rows.dtype))
-    found = distances.masked_fill(~known, torch.inf).argmin(1)
-    return float((found == labels).double().mean())
+    nearest = distances.masked_fill(~known, torch.inf).argmin(1)
+    return float((nearest == labels).double().mean())
 
 
 MOST = 200
@@ -235,15 +235,19 @@ def changes_of(
         typed = parse_options({"set": chosen, "use": dict(use)}, owner=str(recorded["method"]))
         options = _without_displaced(merge_options(_own_options(recorded), typed), recorded)
         plan = Plan.make(options, report=lambda line: None, recorded=True)
-        words = [f"{key}={value}" for key, value in (*chosen.items(), *use.items())]
-        yield Change(", ".join(words), plan)
+        texts = [f"{key}={value}" for key, value in (*chosen.items(), *use.items())]
+        yield Change(", ".join(texts), plan)
 
 
 def _without_displaced(options: dict[str, Any], recorded: Mapping[str, Any]) -> dict[str, Any]:
     """Remove options of methods whose hooks are replaced."""
     added = {text.rpartition("=")[2].partition(".")[0] for text in options.get("add", ())}
     gone = {*recorded.get("use", {}).values()} - {*options.get("use", {}).values()} - added
-    kept = {name: own for name, own in options["options"].items() if name not in gone}
+    kept = {
+        name: method_options
+        for name, method_options in options["options"].items()
+        if name not in gone
+    }
     return options | {"options": kept}
 
 

@@ -70,21 +70,21 @@ def comparison_page(
     notes = [*damaged]
     records = _records(runs, notes)
     settings = _by_setting(records)
-    names = [own.group.label for each in (*settings.values(), records) for own in each]
+    names = [record.group.label for each in (*settings.values(), records) for record in each]
     renamed = new_labels(labels, names)
     records = _with_labels(records, renamed)
-    settings = {name: _with_labels(own, renamed) for name, own in settings.items()}
+    settings = {name: _with_labels(of_setting, renamed) for name, of_setting in settings.items()}
     baseline = renamed.get(baseline, baseline)
     for line in label_notes(renamed):
         note(line)
     notes += label_notes(renamed)
     if baseline and records:
-        baseline_of([own.group for each in settings.values() for own in each], baseline)
+        baseline_of([record.group for each in settings.values() for record in each], baseline)
     sections = [
         results_section(
-            f"Results on {name}" if len(settings) > 1 else "Results", own, drawings, baseline
+            f"Results on {name}" if len(settings) > 1 else "Results", of_setting, drawings, baseline
         )
-        for name, own in settings.items()
+        for name, of_setting in settings.items()
     ]
     if notes:
         more = [f"And {len(notes) - 6} notes more"] if len(notes) > 6 else []
@@ -95,7 +95,7 @@ def comparison_page(
         sections.append(Section("Traffic and time", [*costs]))
     sections += [
         differences_section(runs),
-        deviations_section([own.config for own in records]),
+        deviations_section([record.config for record in records]),
         _runs_section(runs, records, drawings),
     ]
     return Page(
@@ -121,15 +121,17 @@ def _with_labels(records: Sequence[GroupRecord], labels: Mapping[str, str]) -> l
 
 def _by_setting(records: Sequence[GroupRecord]) -> dict[str, list[GroupRecord]]:
     """Return groups by their data; labels do not repeat what all groups of a setting share."""
-    found: dict[str, list[GroupRecord]] = {}
-    for own in records:
-        found.setdefault(data_key(own.run), []).append(own)
-    names = titles_of([own[0].run for own in found.values()])
-    if len(found) == 1:
-        return dict(zip(names, found.values(), strict=True))
+    settings: dict[str, list[GroupRecord]] = {}
+    for record in records:
+        settings.setdefault(data_key(record.run), []).append(record)
+    names = titles_of([of_setting[0].run for of_setting in settings.values()])
+    if len(settings) == 1:
+        return dict(zip(names, settings.values(), strict=True))
     return {
-        name: _records([run for one in own for run in one.group.runs], [], settings=False)
-        for name, own in zip(names, found.values(), strict=True)
+        name: _records(
+            [run for record in of_setting for run in record.group.runs], [], settings=False
+        )
+        for name, of_setting in zip(names, settings.values(), strict=True)
     }
 
 
@@ -141,8 +143,8 @@ def _facts(
     if len(settings) == 1 and records and (guess := records[0].end("majority_accuracy")):
         note = "always the most frequent class of each client"
         result.append(Fact("Majority guess", spread(guess.mean, guess.std), note))
-    trials = sum(len(own.group.trials) for own in records)
-    rounds = sum(len(own.rows) for own in records)
+    trials = sum(len(record.group.trials) for record in records)
+    rounds = sum(len(record.rows) for record in records)
     result.append(Fact("Trials", integer(trials), f"{count(rounds, 'round')} in all"))
     seconds = sum(row.seconds["total"] for run in runs for row in run.rows)
     result.append(Fact("Time", duration(seconds), "of all runs together"))
@@ -175,10 +177,10 @@ def _headline(records: Sequence[GroupRecord], settings: dict[str, list[GroupReco
 
 def _only_group(records: Sequence[GroupRecord]) -> Iterator[Fact]:
     """Return the final accuracy of the only group."""
-    for own in records:
-        if (final := own.end("final_test_accuracy")) is not None:
-            note = f"mean of {count(len(own.ends), 'trial')}"
-            note += f", {own.group.state}" if own.group.state else ""
+    for record in records:
+        if (final := record.end("final_test_accuracy")) is not None:
+            note = f"mean of {count(len(record.ends), 'trial')}"
+            note += f", {record.group.state}" if record.group.state else ""
             yield Fact("Final test accuracy", spread(final.mean, final.std), note, lead=True)
 
 
@@ -203,7 +205,7 @@ def _lead(
     if len(clients) == 1:
         models = list(dict.fromkeys(str(run.config["models"]) for run in runs))
         text += f". {count(clients.pop(), 'client')} with models of {listed(models, 3)}"
-    stamps = [str(own.rows[-1].time) for own in records]
+    stamps = [str(record.rows[-1].time) for record in records]
     when = day(max(stamps, default=""))
     return f"{text}.{f' {when}.' if when else ''}"
 
@@ -220,7 +222,7 @@ def _runs_section(
     runs: Sequence[Run], records: Sequence[GroupRecord], drawings: Drawings
 ) -> Section:
     """Return each run by itself, and the command that writes the page again."""
-    labels = {id(run): own.group.label for own in records for run in own.group.runs}
+    labels = {id(run): record.group.label for record in records for run in record.group.runs}
     command = " \\\n    ".join(["protofl report", *(shell_path(run.folder) for run in runs)])
     section = Section("Runs", [Command("Write this page again", command, folded=len(runs) > 4)])
     for run in runs:
@@ -229,10 +231,10 @@ def _runs_section(
         if not run.rounds_done:
             parts: list[Part] = ["There is no finished round yet.", *commands(run)]
         else:
-            own = GroupRecord(Group(run.name, tuple(trials_of(run))))
-            pictures = Pictures([own], drawings)
-            parts = [summary_sentence(own), *key_facts(own), *remarks(own)]
-            parts += [p for p in (pictures.split(own), pictures.terms(own)) if p]
+            record = GroupRecord(Group(run.name, tuple(trials_of(run))))
+            pictures = Pictures([record], drawings)
+            parts = [summary_sentence(record), *key_facts(record), *remarks(record)]
+            parts += [p for p in (pictures.split(record), pictures.terms(record)) if p]
             parts += [*options_section(run.config).parts, *commands(run)]
         if state := run_state(run):
             title += f" ({state})"

@@ -157,9 +157,9 @@ def deviations_section(configs: Sequence[Mapping[str, Any]]) -> Section:
                 lines.append(f"{method} is not installed here; its deviations are unknown.")
                 continue
             deviations = declared.deviations if issubclass(declared, VariantConfig) else {}
-            given = config["options"].get(method, {})
+            method_options = config["options"].get(method, {})
             names = {name: key for key, name in option_names(declared).items()}
-            here = {n: given.get(names.get(n, n), d.paper) for n, d in deviations.items()}
+            here = {n: method_options.get(names.get(n, n), d.paper) for n, d in deviations.items()}
             rows += [
                 (method, d.where, f"{names.get(n, n)} = {option_value(here[n])}",
                  option_value(d.paper), d.note)
@@ -200,12 +200,12 @@ def _combined(config: Mapping[str, Any]) -> Iterator[str]:
 def commands(run: Run) -> list[Command]:
     """Return the commands that repeat or resume a run."""
     folder, config = shell_path(run.folder), shell_path(run.folder / "config.json")
-    found = [Command("Repeat the run from its folder", f"protofl run --config {config}")]
+    result = [Command("Repeat the run from its folder", f"protofl run --config {config}")]
     if not run.finished:
         text = f"protofl run --resume --out {folder}"
-        found.append(Command("Resume the run, if no process is using it", text))
+        result.append(Command("Resume the run, if no process is using it", text))
     text = command_line(run.config)
-    return [*found, Command("Repeat the run without its folder: all options", text, folded=True)]
+    return [*result, Command("Repeat the run without its folder: all options", text, folded=True)]
 
 
 def command_line(config: Mapping[str, Any]) -> str:

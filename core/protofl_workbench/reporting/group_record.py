@@ -71,14 +71,16 @@ class GroupRecord:
     def ends(self) -> list[Mapping[str, Any]]:
         """Summaries of the complete trials; for unfinished trials those of the rounds so far."""
         summaries = {id(run): _summary(run) for run in self.group.runs}
-        found = [summaries[id(trial.run)].get(trial.number) for trial in self.complete]
-        return [end for end in found if end is not None]
+        trial_ends = [summaries[id(trial.run)].get(trial.number) for trial in self.complete]
+        return [end for end in trial_ends if end is not None]
 
     def end(self, key: str) -> Moments | None:
         """Return a figure of the summaries; None if a trial lacks it or it is NaN."""
         values = [end.get(key) for end in self.ends]
-        found = None if None in values else Moments.of([float(v) for v in values if v is not None])
-        return found if found is not None and found.mean == found.mean else None
+        moments = (
+            None if None in values else Moments.of([float(v) for v in values if v is not None])
+        )
+        return moments if moments is not None and moments.mean == moments.mean else None
 
     def figure(self, name: str) -> Moments | None:
         """Return a figure as `protofl.compare` has it: within each trial, then over trials.
@@ -97,12 +99,16 @@ class GroupRecord:
         Args:
             read: Reads the figure of a line; None for none.
         """
-        found: dict[int, list[float]] = {}
+        values_by_round: dict[int, list[float]] = {}
         for row in (row for trial in self.complete for row in trial.rows):
             value = read(row)
             if value is not None:
-                found.setdefault(row.round, []).append(value)
-        return {round: m for round in sorted(found) if (m := Moments.of(found[round]))}
+                values_by_round.setdefault(row.round, []).append(value)
+        return {
+            round: m
+            for round in sorted(values_by_round)
+            if (m := Moments.of(values_by_round[round]))
+        }
 
     def total(self, read: Callable[[Row], float]) -> Moments:
         """Return the sum of a figure over the rounds of each trial, over trials."""
@@ -126,11 +132,11 @@ class GroupRecord:
         """{client: final accuracy over trials}; empty if splits differ or it is not recorded."""
         if len({_split_hash(trial) for trial in self.complete}) > 1:
             return {}
-        found: dict[int, list[float]] = {}
+        accuracies: dict[int, list[float]] = {}
         for trial in self.complete:
             for client, accuracy in trial.run.accuracies.get(trial.number, {}).items():
-                found.setdefault(client, []).append(accuracy)
-        return {client: m for client in sorted(found) if (m := Moments.of(found[client]))}
+                accuracies.setdefault(client, []).append(accuracy)
+        return {client: m for client in sorted(accuracies) if (m := Moments.of(accuracies[client]))}
 
     @cached_property
     def absent(self) -> Counter[str]:
@@ -142,8 +148,8 @@ class GroupRecord:
         """{stage: seconds per round}, the longest first, without those that took none."""
         names = dict.fromkeys(s for row in self.rows for s in row.seconds if s != "total")
         means = {s: statistics.fmean(r.seconds.get(s, 0.0) for r in self.rows) for s in names}
-        found = {stage: mean for stage, mean in means.items() if mean >= 5e-4}
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+        long_stages = {stage: mean for stage, mean in means.items() if mean >= 5e-4}
+        return dict(sorted(long_stages.items(), key=lambda item: -item[1]))
 
     @property
     def terms(self) -> list[str]:
@@ -166,8 +172,8 @@ def _summary(run: Run) -> dict[int, Mapping[str, Any]]:
     rows = [row for row in run.rows if row.trial in scored]
     if not rows:
         return {}
-    found = summarise(rows, lambda trial, *_: _majority(run, trial), {})
-    return {trial["trial"]: trial for trial in found["trials"]}
+    summary = summarise(rows, lambda trial, *_: _majority(run, trial), {})
+    return {trial["trial"]: trial for trial in summary["trials"]}
 
 
 def _majority(run: Run, trial: int) -> float:

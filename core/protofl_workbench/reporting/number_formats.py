@@ -83,10 +83,10 @@ def listed(names: Sequence[str], most: int = 6) -> str:
 def day(stamp: str) -> str:
     """Return the day of a recorded time: ``22 November 2026``; empty if it is not a time."""
     try:
-        found = datetime.fromisoformat(stamp)
+        date = datetime.fromisoformat(stamp)
     except ValueError:
         return ""
-    return f"{found.day} {found:%B %Y}"
+    return f"{date.day} {date:%B %Y}"
 
 
 def sentence(text: str) -> str:

@@ -84,7 +84,7 @@ def observed_section(record: GroupRecord, drawings: Drawings) -> Section:
     trial = observed.trials[0]
     kinds = observed.kinds(-1, trial)
     for title, make, caption in (
-        own for kind in PICTURES if kind in kinds for own in PICTURES[kind]
+        picture for kind in PICTURES if kind in kinds for picture in PICTURES[kind]
     ):
         style = {"width": "column"} if make is plots.images else {}
         try:
@@ -109,6 +109,6 @@ def _series(figure: Figure) -> dict[str, dict[int, Moments]]:
     lines = figure.axes[0].get_lines()[: max(1, len(labels))]
     points = [line.get_xydata().tolist() for line in lines]  # type: ignore[union-attr] # 2-D
     return {
-        label: {round(x) - 1: Moments(y, None) for x, y in own}
-        for label, own in zip(labels or ["mean"], points, strict=True)
+        label: {round(x) - 1: Moments(y, None) for x, y in curve_points}
+        for label, curve_points in zip(labels or ["mean"], points, strict=True)
     }

@@ -97,18 +97,18 @@ def _page(
     if not isinstance(about, (Run, Result, str, Path, Iterable)):
         return reproduction_page(about, drawings, foot, baseline, labels, note)
     each = [about] if isinstance(about, (Run, Result, str, Path)) else about
-    found = {run.folder.resolve(): run for one in each for run in runs_in(one)}
-    if not found:
+    runs_by_folder = {run.folder.resolve(): run for one in each for run in runs_in(one)}
+    if not runs_by_folder:
         raise UsageError("no run is given", do="give the folder of a run, or a folder of runs")
-    if len(found) == 1:
+    if len(runs_by_folder) == 1:
         if labels:
             raise UsageError(
                 "--label names the groups of several runs, and one run was given",
                 do="leave it out; --title changes the heading",
             )
-        return run_page(next(iter(found.values())), drawings, foot)
+        return run_page(next(iter(runs_by_folder.values())), drawings, foot)
     notes: list[str] = []
-    sound = sound_runs(found.values(), notes)
+    sound = sound_runs(runs_by_folder.values(), notes)
     return comparison_page(sound, drawings, foot, baseline, notes, labels, note)
 
 
@@ -185,14 +185,14 @@ def reproduction_page(
     if runs:
         page = comparison_page(runs, drawings, foot, baseline, (), labels, note)
     cells = [entry for entry in result.entries.values() if entry.state != "empty"]
-    done = [entry for entry in cells if entry.state in ("done", "not reached")]
+    finished = [entry for entry in cells if entry.state in ("done", "not reached")]
     page.title = result.reproduction.heading
     page.kicker = f"protofl · {result.reproduction.name}"
     texts = ("; ".join(result.facts), result.conditions)
     page.lead = " ".join(f"{sentence(text)}." for text in texts if text)
-    page.state = "" if len(done) == len(cells) else f"{len(done)} of {len(cells)} cells"
+    page.state = "" if len(finished) == len(cells) else f"{len(finished)} of {len(cells)} cells"
     page.facts = [
-        *_facts(result, len(done), len(cells)),
+        *_facts(result, len(finished), len(cells)),
         *(fact for fact in page.facts if fact.label in ("Trials", "Time")),
     ]
     title = f"Comparison with the {result.origin} figures" if result.has_published else "Table"
@@ -231,30 +231,30 @@ def _cell(entry: Entry) -> str:
     return "\n".join(filter(None, [ours or "·", *others]))
 
 
-def _facts(result: ReproductionResult, done: int, cells: int) -> list[Fact]:
+def _facts(result: ReproductionResult, finished: int, cells: int) -> list[Fact]:
     """Return the difference of our figures to the published ones, with its sign."""
     apart = [e.difference for e in result.compared if e.difference is not None]
-    found = [Fact("Done", integer(done), f"of {count(cells, 'cell')}", lead=not apart)]
+    facts = [Fact("Done", integer(finished), f"of {count(cells, 'cell')}", lead=not apart)]
     if distance := result.distance:
         low, high = (f"{value:+.2f}".replace("-", "−") for value in (min(apart), max(apart)))
         note = f"on average over {count(len(apart), 'cell')}"
         note += f", from {low} to {high}" if len(apart) > 1 else ""
-        found.insert(0, Fact(f"Difference to the {result.origin}", distance, note, lead=True))
-    return found
+        facts.insert(0, Fact(f"Difference to the {result.origin}", distance, note, lead=True))
+    return facts
 
 
 def _pictures(result: ReproductionResult, drawings: Drawings) -> list[Part]:
     if result.reproduction.kind not in ("curves", "bars", "pictures"):
         return []
-    found: list[Part] = []
+    pictures: list[Part] = []
     try:
         for name, figure in figures_of(result):
             column = result.reproduction.columns.get(name)
             title = (
                 column.label if column else name.replace("-", ", ")
             ) or result.reproduction.place
-            words = f"{result.reproduction.heading}: {title}. The table has its numbers."
-            found.append(Picture(title or "Our figures", drawings.inline(figure), words))
+            description = f"{result.reproduction.heading}: {title}. The table has its numbers."
+            pictures.append(Picture(title or "Our figures", drawings.inline(figure), description))
     except UsageError:  # observations are missing
         return []
-    return found
+    return pictures

@@ -208,8 +208,8 @@ class Drawings:
             element.tag = _name(element.tag)
             if element.tag not in ("text", "tspan"):
                 element.text = element.tail = None  # line breaks
-            given, element.attrib = element.attrib, {}
-            for key, value in given.items():
+            attributes, element.attrib = element.attrib, {}
+            for key, value in attributes.items():
                 key = _name(key)
                 if key == "id":
                     if value in used:
@@ -260,5 +260,5 @@ def in_the_dark(colour: str) -> str:
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     hue, light, saturation = colorsys.rgb_to_hls(*parts)
     light = 0.95 - 0.85 * light if saturation < 0.1 else max(light, 0.65)
-    found = colorsys.hls_to_rgb(hue, light, saturation)
-    return "#" + "".join(f"{round(255 * part):02x}" for part in found)
+    rgb = colorsys.hls_to_rgb(hue, light, saturation)
+    return "#" + "".join(f"{round(255 * channel):02x}" for channel in rgb)

@@ -43,19 +43,19 @@ def curves_text(
         shown: Formats a figure.
         more_is_better: True if the best value is the largest.
     """
-    curves = {name: own for name, own in series.items() if own}
+    curves = {name: curve for name, curve in series.items() if curve}
     if not curves:
         return f"{sentence(title)}: nothing was recorded."
     lines = []
-    for name, own in [*curves.items()][:MOST]:
-        rounds = list(own)
-        best = (max if more_is_better else min)(rounds, key=lambda r: own[r].mean)
+    for name, curve in [*curves.items()][:MOST]:
+        rounds = list(curve)
+        best = (max if more_is_better else min)(rounds, key=lambda r: curve[r].mean)
         first, last, top = (
-            f"{shown(own[r].mean)} in round {r + 1}" for r in (rounds[0], rounds[-1], best)
+            f"{shown(curve[r].mean)} in round {r + 1}" for r in (rounds[0], rounds[-1], best)
         )
-        words = f"from {first} to {last}" if len(rounds) > 1 else first
-        words += f", best {top}" if best not in (rounds[0], rounds[-1]) else ""
-        lines.append(f"{name}: {words}." if len(curves) > 1 else f"{sentence(words)}.")
+        description = f"from {first} to {last}" if len(rounds) > 1 else first
+        description += f", best {top}" if best not in (rounds[0], rounds[-1]) else ""
+        lines.append(f"{name}: {description}." if len(curves) > 1 else f"{sentence(description)}.")
     lines += [f"And {len(curves) - MOST} curves more."] if len(curves) > MOST else []
     return f"{sentence(title)} over rounds. {' '.join(lines)}"
 
@@ -63,9 +63,9 @@ def curves_text(
 def clients_text(groups: Sequence[GroupRecord]) -> str:
     """Describe the accuracies of clients by group: worst, median and best."""
     lines = []
-    for own in groups[:MOST]:
-        ranks = [moments.mean for moments in own.ranks]
-        of = f"{own.group.label}: " if len(groups) > 1 else ""
+    for record in groups[:MOST]:
+        ranks = [moments.mean for moments in record.ranks]
+        of = f"{record.group.label}: " if len(groups) > 1 else ""
         lines.append(
             f"{of}{count(len(ranks), 'client')}, from {percent(ranks[0])} to "
             f"{percent(ranks[-1])}, half of them above {percent(statistics.median(ranks))}."
@@ -118,7 +118,7 @@ def rounds_table(title: str, series: Mapping[str, Series], *, share: bool = Fals
     """Return curves as a table of rounds; None if there are too many curves."""
     if len(series) > COLUMNS:
         return None
-    rounds = sorted({round for own in series.values() for round in own})
+    rounds = sorted({round for curve in series.values() for round in curve})
     step = -(-len(rounds) // ROWS)
     shown = [r for n, r in enumerate(rounds) if n % step == 0 or n == len(rounds) - 1]
 
@@ -127,21 +127,21 @@ def rounds_table(title: str, series: Mapping[str, Series], *, share: bool = Fals
             return NONE
         return spread(moments.mean, moments.std) if share else number(moments.mean)
 
-    rows = [(str(r + 1), *(cell(own.get(r)) for own in series.values())) for r in shown]
+    rows = [(str(r + 1), *(cell(curve.get(r)) for curve in series.values())) for r in shown]
     return numbers_table(title, ("round", *series), rows)
 
 
-def clients_table(own: GroupRecord) -> Table:
+def clients_table(record: GroupRecord) -> Table:
     """Return the accuracy and data of each client, the worst first.
 
     If trials have different splits, client 3 of one trial is not client 3 of another: then the rows
     are the ranks of clients within their trials.
     """
-    if not own.clients:
-        ranks = [(f"rank {n}", spread(m.mean, m.std)) for n, m in enumerate(own.ranks, 1)]
+    if not record.clients:
+        ranks = [(f"rank {n}", spread(m.mean, m.std)) for n, m in enumerate(record.ranks, 1)]
         return numbers_table("Clients", ("rank in each trial", "accuracy"), ranks, sortable=True)
-    split, rows = own.split, []
-    for client, moments in sorted(own.clients.items(), key=lambda item: item[1].mean):
+    split, rows = record.split, []
+    for client, moments in sorted(record.clients.items(), key=lambda item: item[1].mean):
         name = f"client {client}" if split is None else split.name_of(client)
         row = [name, spread(moments.mean, moments.std)]
         if split is not None and client < len(split.train_counts):

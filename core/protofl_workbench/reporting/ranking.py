@@ -33,14 +33,14 @@ class Ranking:
     @property
     def best(self) -> list[str]:
         """The names of the best groups: one, or several with the same accuracy."""
-        top = [final_accuracy(own) for own in self.order[:1]]
-        return [own.group.label for own in self.order if final_accuracy(own) in top]
+        top = [final_accuracy(record) for record in self.order[:1]]
+        return [record.group.label for record in self.order if final_accuracy(record) in top]
 
 
-def final_accuracy(own: GroupRecord) -> float:
+def final_accuracy(record: GroupRecord) -> float:
     """Return the final accuracy of a group; −1 for none."""
-    found = own.end("final_test_accuracy")
-    return found.mean if found is not None else -1.0
+    accuracy = record.end("final_test_accuracy")
+    return accuracy.mean if accuracy is not None else -1.0
 
 
 def ranking(records: Sequence[GroupRecord]) -> Ranking:
@@ -51,23 +51,23 @@ def ranking(records: Sequence[GroupRecord]) -> Ranking:
     Args:
         records: Groups on the same data.
     """
-    unfinished = {own.group.label: _unfinished(own) for own in records}
+    unfinished = {record.group.label: _unfinished(record) for record in records}
     left_out = tuple((label, why) for label, why in unfinished.items() if why)
-    finished = [own for own in records if not unfinished[own.group.label]]
+    finished = [record for record in records if not unfinished[record.group.label]]
     apart: list[str] = []
     details: list[str] = []
     values: dict[str, Callable[[GroupRecord], str]] = {
-        "models": lambda own: _values(own, "models"),
-        "rounds": lambda own: _values(own, "rounds"),
+        "models": lambda record: _values(record, "models"),
+        "rounds": lambda record: _values(record, "rounds"),
     }
     for name, of in values.items():
-        if len({of(own) for own in finished}) > 1:
+        if len({of(record) for record in finished}) > 1:
             apart.append(name)
             details.append(_by_group(name, finished, of))
-    keys = [{_key(t) for t in own.group.trials} for own in finished]
+    keys = [{_key(t) for t in record.group.trials} for record in finished]
     common = set.intersection(*keys) if keys else set()
     if finished and not common:
-        seeds = [{seed for seed, _ in own} for own in keys]
+        seeds = [{seed for seed, _ in trial_keys} for trial_keys in keys]
         same = bool(set.intersection(*seeds))
         apart.append("splits" if same else "seeds")
         if not same:
@@ -75,10 +75,10 @@ def ranking(records: Sequence[GroupRecord]) -> Ranking:
     if apart or len(finished) < 2:
         return Ranking((), tuple(apart), tuple(details), left_out)
     ranked = []
-    for own in finished:
-        trials = tuple(t for t in own.group.trials if _key(t) in common)
-        ranked.append(GroupRecord(Group(own.group.label, trials)))
-    every = all(own == common for own in keys)
+    for record in finished:
+        trials = tuple(t for t in record.group.trials if _key(t) in common)
+        ranked.append(GroupRecord(Group(record.group.label, trials)))
+    every = all(trial_keys == common for trial_keys in keys)
     return Ranking(
         tuple(sorted(ranked, key=final_accuracy, reverse=True)),
         left_out=left_out,
@@ -94,26 +94,26 @@ def _key(trial: Trial) -> PairKey:
         return trial.seed, ""
 
 
-def _unfinished(own: GroupRecord) -> str:
+def _unfinished(record: GroupRecord) -> str:
     """Return how far an unfinished group is; empty if all its runs are finished."""
-    states = [*filter(None, map(progress, own.group.runs))]
-    return "; ".join(states) or ("" if own.ends else "not evaluated")
+    states = [*filter(None, map(progress, record.group.runs))]
+    return "; ".join(states) or ("" if record.ends else "not evaluated")
 
 
-def _values(own: GroupRecord, option: str) -> str:
+def _values(record: GroupRecord, option: str) -> str:
     """Return the values of an option in the runs of a group."""
-    return " and ".join(dict.fromkeys(str(run.config[option]) for run in own.group.runs))
+    return " and ".join(dict.fromkeys(str(run.config[option]) for run in record.group.runs))
 
 
-def _seeds(own: GroupRecord) -> str:
-    return ", ".join(str(seed) for seed in sorted(trial.seed for trial in own.group.trials))
+def _seeds(record: GroupRecord) -> str:
+    return ", ".join(str(seed) for seed in sorted(trial.seed for trial in record.group.trials))
 
 
 def _by_group(name: str, records: Sequence[GroupRecord], of: Callable[[GroupRecord], str]) -> str:
     """Return ``models: cnn4 (fedproto, local), htfe8 (fedtgp)``."""
     groups: dict[str, list[str]] = {}
-    for own in records:
-        groups.setdefault(of(own), []).append(own.group.label)
+    for record in records:
+        groups.setdefault(of(record), []).append(record.group.label)
     each = [f"{value} ({', '.join(labels[:3])}{', …' * (len(labels) > 3)})"
             for value, labels in groups.items()]  # fmt: skip
     return f"{name}: {', '.join(each[:4])}{', …' * (len(each) > 4)}"

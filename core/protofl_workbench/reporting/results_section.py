@@ -50,17 +50,20 @@ def results_section(
     ]
     if len(records) > CURVES:
         parts.append(f"Curves show the {CURVES} groups with the best final accuracy.")
-    lost = {own.group.label: [*filter(None, map(divergence, own.group.runs))] for own in records}
-    parts += [f"{label} {'; '.join(found)}." for label, found in lost.items() if found]
-    several = any(len(own.group.trials) > 1 for own in records)
+    lost = {
+        record.group.label: [*filter(None, map(divergence, record.group.runs))]
+        for record in records
+    }
+    parts += [f"{label} {'; '.join(lines)}." for label, lines in lost.items() if lines]
+    several = any(len(record.group.trials) > 1 for record in records)
     bands = "; bands are one standard deviation" if len(records) <= BANDS else ""
     caption = f"Mean over trials{bands}." if several else ""
-    guesses = {None if (m := own.end("majority_accuracy")) is None else round(m.mean, 6)
-               for own in records}  # fmt: skip
+    guesses = {None if (m := record.end("majority_accuracy")) is None else round(m.mean, 6)
+               for record in records}  # fmt: skip
     guess = guesses.pop() if len(guesses) == 1 else None
     caption += f" Dotted: the majority guess, {percent(guess)}." if guess else ""
     curves, bars = (Pictures(best_groups(records, most), drawings) for most in (CURVES, BARS))
-    found = [
+    candidates = [
         curves.over_rounds(
             "accuracy", "Test accuracy", caption=caption.strip(), wide=True, target=guess
         ),
@@ -73,14 +76,14 @@ def results_section(
         curves.over_rounds("validation-accuracy", "Validation accuracy"),
         curves.over_rounds("macro-f1", "Macro F1"),
     ]  # fmt: skip
-    pictures: list[Part] = [picture for picture in found if picture]
+    pictures: list[Part] = [picture for picture in candidates if picture]
     return Section(title, [*parts, *pictures, *_differences(records, drawings, baseline)])
 
 
 def best_groups(records: Sequence[GroupRecord], most: int) -> list[GroupRecord]:
     """Return the groups with the best final accuracy, in the given order."""
     first = sorted(records, key=final_accuracy, reverse=True)[:most]
-    return [own for own in records if own in first]
+    return [record for record in records if record in first]
 
 
 def _differences(records: Sequence[GroupRecord], drawings: Drawings, baseline: str) -> list[Part]:
@@ -88,8 +91,8 @@ def _differences(records: Sequence[GroupRecord], drawings: Drawings, baseline: s
     if len(records) < 2:
         return []
     try:
-        labelled = {own.group.label: own.group.runs for own in records}
-        found = compare(labelled, "final", baseline=baseline)
+        labelled = {record.group.label: record.group.runs for record in records}
+        comparison = compare(labelled, "final", baseline=baseline)
     except UsageError as error:
         return [f"No differences: {error.what}."]
     tables: list[Part] = [
@@ -100,24 +103,24 @@ def _differences(records: Sequence[GroupRecord], drawings: Drawings, baseline: s
             frozenset(range(1, len(sheet.columns))),
             folded=len(sheet.rows) > CURVES,
         )
-        for sheet in sheets(found)
+        for sheet in sheets(comparison)
         if "difference" in sheet.columns
     ]
     if not tables:
         return []
-    rows = [(row.label, d) for t in found.tables for row in t.rows if (d := row.difference)]
-    notes = " ".join(f"{note}." for note in found.notes)
+    rows = [(row.label, d) for t in comparison.tables for row in t.rows if (d := row.difference)]
+    notes = " ".join(f"{note}." for note in comparison.notes)
     if len(rows) > BARS:
         return [*tables, notes]
-    words = {
+    texts = {
         label: f"{points(d.mean)} points in {count(d.count, 'pair')}"
         + f", interval {points(d.low)} to {points(d.high)}" * math.isfinite(d.low)
         for label, d in rows
     }
     picture = Picture(
         "Is the difference real?",
-        drawings.inline(plots.differences(found, "final", font="sans")),
-        bars_text(f"final test accuracy, difference to {found.tables[0].baseline}", words),
+        drawings.inline(plots.differences(comparison, "final", font="sans")),
+        bars_text(f"final test accuracy, difference to {comparison.tables[0].baseline}", texts),
         "Points are pairs with the same seed and split; with the mean and its interval.",
     )
     return [*tables, picture, notes]
@@ -136,21 +139,21 @@ def _table(records: Sequence[GroupRecord], best: Sequence[str]) -> Table:
         "validated": "validation_selected_test_accuracy",
     }
     figures = {"worst client": "worst", "lowest tenth": "decile"}
-    cells = {heading: [own.end(key) for own in records] for heading, key in accuracies.items()} | {
-        heading: [own.figure(name) for own in records] for heading, name in figures.items()
-    }
-    cells["guess"] = [own.end("majority_accuracy") for own in records]
+    cells = {
+        heading: [record.end(key) for record in records] for heading, key in accuracies.items()
+    } | {heading: [record.figure(name) for record in records] for heading, name in figures.items()}
+    cells["guess"] = [record.end("majority_accuracy") for record in records]
     kept = {h: each for h, each in cells.items() if any(each) or h in ("final", "best*", "guess")}
     rows = [
         (
-            own.group.label,
-            str(len(own.group.trials)),
-            _rounds(own),
+            record.group.label,
+            str(len(record.group.trials)),
+            _rounds(record),
             *(_cell(each[n]) for each in kept.values()),
-            amount(own.total(lambda row: row.traffic).mean),
-            duration(own.total(lambda row: row.seconds["total"]).mean),
+            amount(record.total(lambda row: row.traffic).mean),
+            duration(record.total(lambda row: row.seconds["total"]).mean),
         )
-        for n, own in enumerate(records)
+        for n, record in enumerate(records)
     ]
     columns = ("group", "trials", "rounds", *kept, "traffic", "time")
     return Table(
@@ -158,16 +161,16 @@ def _table(records: Sequence[GroupRecord], best: Sequence[str]) -> Table:
         columns,
         rows,
         frozenset(range(1, len(columns))),
-        frozenset(n for n, own in enumerate(records) if own.group.label in best),
+        frozenset(n for n, record in enumerate(records) if record.group.label in best),
         sortable=True,
     )
 
 
-def _rounds(own: GroupRecord) -> str:
+def _rounds(record: GroupRecord) -> str:
     """Return the rounds of the longest trials: ``8``, or ``2 of 8`` if they are not finished."""
-    done, asked = own.group.extent
-    return integer(done) + (f" of {integer(asked)}" if done < asked else "")
+    rounds_done, asked = record.group.extent
+    return integer(rounds_done) + (f" of {integer(asked)}" if rounds_done < asked else "")
 
 
-def _cell(found: Moments | None) -> str:
-    return spread(found.mean, found.std) if found is not None else NONE
+def _cell(moments: Moments | None) -> str:
+    return spread(moments.mean, moments.std) if moments is not None else NONE

@@ -90,16 +90,16 @@ def key_facts(record: GroupRecord) -> Iterator[Fact]:
         ("validation_selected_test_accuracy", "validation_selected_round",
          "Test accuracy, validated", "chosen on validation samples"),
     ):  # fmt: skip
-        if (found := record.end(key)) is not None:
+        if (moments := record.end(key)) is not None:
             rounds = sorted({int(end[round]) + 1 for end in record.ends})
             note = f"round {listed([str(r) for r in rounds], 5)}, {chosen}"
-            yield Fact(label, spread(found.mean, found.std), note)
+            yield Fact(label, spread(moments.mean, moments.std), note)
     if guess is not None:
         note = "always the most frequent class of each client"
         yield Fact("Majority guess", spread(guess.mean, guess.std), note)
     for key, label, note in OTHER_ACCURACIES:
-        if (found := record.end(key)) is not None:
-            yield Fact(label, spread(found.mean, found.std), note)
+        if (moments := record.end(key)) is not None:
+            yield Fact(label, spread(moments.mean, moments.std), note)
     if (worst := record.figure("worst")) is not None:
         client = min(record.clients, key=lambda c: record.clients[c].mean, default=None)
         note = "in each trial, at the end" if several else f"{_name(record, client)}, at the end"

@@ -96,7 +96,7 @@ def _learning(record: GroupRecord, pictures: Pictures) -> Section:
     guess = record.end("majority_accuracy")
     caption = "Mean over trials; the band is one standard deviation." * (len(record.ends) > 1)
     caption += f" Dotted: the majority guess, {percent(guess.mean)}." if guess else ""
-    found: list[Part | None] = [
+    candidates: list[Part | None] = [
         pictures.over_rounds(
             "accuracy", "Test accuracy", caption=caption.strip(), wide=True,
             target=guess.mean if guess else None,
@@ -108,27 +108,27 @@ def _learning(record: GroupRecord, pictures: Pictures) -> Section:
             for name, title in OVER_ROUNDS.items()
         ),
     ]  # fmt: skip
-    return Section("Learning", [*(part for part in found if part), *remarks(record)])
+    return Section("Learning", [*(picture for picture in candidates if picture), *remarks(record)])
 
 
 def _about(name: str, record: GroupRecord) -> str:
     """Describe the samples of global accuracy; empty for other figures."""
     if name != "global-accuracy":
         return ""
-    found = sorted(
+    counts = sorted(
         {int(n) for row in record.rows if (n := row.measures.get("global_samples_per_class"))}
     )
-    if not found:  # a run of version 0.1.0
+    if not counts:  # a run of version 0.1.0
         return ""
-    span = f"{found[0]}" if len(found) == 1 else f"{found[0]} to {found[-1]}"
+    span = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return f"Each client's model on {span} test samples of each class, from all clients."
 
 
 def _clients_and_classes(record: GroupRecord, pictures: Pictures) -> list[Part]:
-    found = [pictures.clients(), pictures.split(record), pictures.confusion(record)]
+    candidates = [pictures.clients(), pictures.split(record), pictures.confusion(record)]
     recall = _last(record, lambda row: row.metrics.get("recall-by-class", {}).get("all"))
     if recall:
-        found.append(
+        candidates.append(
             pictures.by_class(
                 record, "Recall of each class", {"recall": recall}, "recall (%)", percent, 100.0,
                 "Test samples of all clients at the last evaluation, mean over trials.",
@@ -142,7 +142,7 @@ def _clients_and_classes(record: GroupRecord, pictures: Pictures) -> list[Part]:
         if (values := _last(record, lambda row, k=key: row.measures.get("margins", {}).get(k)))  # type: ignore[misc]
     }  # fmt: skip
     if margins:
-        found.append(
+        candidates.append(
             pictures.by_class(
                 record, "Margin of each class", margins, "distance to the nearest other class",
                 number, caption="Distance of a prototype to the nearest prototype of another "
@@ -154,8 +154,8 @@ def _clients_and_classes(record: GroupRecord, pictures: Pictures) -> list[Part]:
         rows = [[name, percent(statistics.mean(values))] for name, values in each.items()]
         columns = ["architecture", "mean accuracy of its clients"]
         table = Table("Accuracy by architecture", columns, rows, numbers=frozenset({1}))
-        return [*(picture for picture in found if picture), table]
-    return [picture for picture in found if picture]
+        return [*(picture for picture in candidates if picture), table]
+    return [picture for picture in candidates if picture]
 
 
 def cost_pictures(pictures: Pictures, *, over: bool = True) -> list[Picture]:
@@ -166,7 +166,7 @@ def cost_pictures(pictures: Pictures, *, over: bool = True) -> list[Picture]:
         over: True to show accuracy by cost too.
     """
     result = [pictures.traffic(), pictures.stages()]
-    result += [p for own in OVER_COSTS if (p := pictures.over_cost(*own))] if over else []
+    result += [p for cost in OVER_COSTS if (p := pictures.over_cost(*cost))] if over else []
     return result
 
 
@@ -196,9 +196,9 @@ def _last(
     record: GroupRecord, read: Callable[[Row], Sequence[float | None] | None]
 ) -> list[float | None]:
     """Return a list of figures in the last line of each trial that has it, as means over trials."""
-    found = []
+    last_values = []
     for trial in record.complete:
         each = [values for row in trial.rows if isinstance(values := read(row), list)]
-        found += each[-1:]
-    columns = [[v for v in entries if v is not None] for entries in zip(*found, strict=False)]
+        last_values += each[-1:]
+    columns = [[v for v in entries if v is not None] for entries in zip(*last_values, strict=False)]
     return [statistics.fmean(entries) if entries else None for entries in columns]

@@ -39,9 +39,9 @@ class Pictures:
     """
 
     def __init__(self, records: Sequence[GroupRecord], drawings: Drawings) -> None:
-        self.records = [own for own in records if own.rows]
+        self.records = [record for record in records if record.rows]
         self.drawings = drawings
-        self._groups = [own.group for own in self.records]
+        self._groups = [record.group for record in self.records]
 
     def _inline(self, make: Callable[..., Figure], *args: Any, **options: Any) -> str:  # noqa: ANN401
         scrolls = options.get("width") != "page"  # narrow screens do not show a wide figure
@@ -49,8 +49,8 @@ class Pictures:
 
     def groups_with(self, has: Callable[[Trial], bool]) -> list[Group]:
         """Return the groups with those of their trials that have something recorded."""
-        found = [Group(g.label, tuple(t for t in g.trials if has(t))) for g in self._groups]
-        return [group for group in found if group.trials]
+        groups = [Group(g.label, tuple(t for t in g.trials if has(t))) for g in self._groups]
+        return [group for group in groups if group.trials]
 
     # --- over rounds ------------------------------------------------------------------------------
 
@@ -113,7 +113,7 @@ class Pictures:
             caption: Text below the picture.
         """
         per_round = COSTS[cost].of
-        if any(per_round(row) is None for own in self.records for row in own.rows):
+        if any(per_round(row) is None for record in self.records for row in record.rows):
             return None
         groups = self.groups_with(lambda trial: trial.has("accuracy"))
         totals = {g.label: GroupRecord(g).total(lambda r: per_round(r) or 0.0).mean for g in groups}
@@ -134,13 +134,13 @@ class Pictures:
             caption + (" The axis is logarithmic." if log else ""),
         )
 
-    def terms(self, own: GroupRecord) -> Picture | None:
+    def terms(self, record: GroupRecord) -> Picture | None:
         """Return the terms of the loss over rounds; None for a single term."""
-        if len(own.terms) < 2:
+        if len(record.terms) < 2:
             return None
         series = {
-            name: own.by_round(lambda row, n=name: row.loss_terms.get(n))  # type: ignore[misc]
-            for name in own.terms
+            name: record.by_round(lambda row, n=name: row.loss_terms.get(n))  # type: ignore[misc]
+            for name in record.terms
         }
         curves = {
             name: plots.Curve(
@@ -174,44 +174,44 @@ class Pictures:
             picture_texts.clients_table(records[0]) if len(records) == 1 else None,
         )
 
-    def split(self, own: GroupRecord) -> Picture | None:
+    def split(self, record: GroupRecord) -> Picture | None:
         """Return the samples of classes at clients; None if the split is not recorded yet."""
-        held = own.split
+        held = record.split
         if held is None or not len(held.train_counts):
             return None
         counts = held.train_counts + held.test_counts
         return Picture(
             "Samples of classes at clients",
-            self.drawings.inline(plots.split(own.run, own.group.trials[0].number)),
+            self.drawings.inline(plots.split(record.run, record.group.trials[0].number)),
             picture_texts.split_text(counts.tolist(), held.classes),
             "Training and test samples; a bubble's area is their number."
-            + " The first trial." * (len(own.group.trials) > 1),
+            + " The first trial." * (len(record.group.trials) > 1),
         )
 
-    def confusion(self, own: GroupRecord) -> Picture | None:
+    def confusion(self, record: GroupRecord) -> Picture | None:
         """Return the confusion matrix of the first trial; None if it is not recorded."""
-        trial = own.group.trials[0]
+        trial = record.group.trials[0]
         recorded = [row for row in trial.rows if METRIC in row.metrics]
-        if not recorded or own.split is None:
+        if not recorded or record.split is None:
             return None
         counts = np.array(recorded[-1].metrics[METRIC]["all"], dtype=np.float64)
         shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
         return Picture(
             "Confusion matrix",
-            self._inline(plots.confusion, own.run, trial.number),
-            picture_texts.confusion_text(shares.tolist(), own.split.classes),
+            self._inline(plots.confusion, record.run, trial.number),
+            picture_texts.confusion_text(shares.tolist(), record.split.classes),
             "Test samples of all clients at the last evaluation, in % of each true class.",
             on_paper=True,
         )
 
     def by_class(
-        self, own: GroupRecord, title: str, series: Mapping[str, Sequence[float | None]],
+        self, record: GroupRecord, title: str, series: Mapping[str, Sequence[float | None]],
         axis: str, shown: Callable[[float], str], scale: float = 1.0, caption: str = "",
     ) -> Picture:  # fmt: skip
         """Return figures of classes as bars.
 
         Args:
-            own: The group.
+            record: The group.
             title: Heading.
             series: {name: a figure for each class, None for none}.
             axis: Title of the axis.
@@ -220,7 +220,7 @@ class Pictures:
             caption: Text below the picture.
         """
         some = max(map(len, series.values()))
-        classes = own.split.classes if own.split else [str(c) for c in range(some)]
+        classes = record.split.classes if record.split else [str(c) for c in range(some)]
         known = [
             (name, classes[c], value)
             for name, values in series.items()
@@ -228,10 +228,10 @@ class Pictures:
             if value is not None
         ]
         bars: dict[str, dict[str, tuple[float, float]]] = {name: {} for name in series}
-        words = {}
+        texts = {}
         for name, label, value in known:
             bars[name][label] = (value * scale, float("nan"))
-            words[f"{name} of {label}" if len(series) > 1 else label] = shown(value)
+            texts[f"{name} of {label}" if len(series) > 1 else label] = shown(value)
         rows = [
             (classes[c], *(NONE if v is None else shown(v) for v in values))
             for c, values in enumerate(zip(*series.values(), strict=True))
@@ -239,7 +239,7 @@ class Pictures:
         return Picture(
             title,
             self._inline(plots.bar_chart, bars, axis),
-            picture_texts.bars_text(title, words),
+            picture_texts.bars_text(title, texts),
             caption,
             picture_texts.numbers_table(title, ("class", *series), rows),
         )
@@ -258,28 +258,28 @@ class Pictures:
 
     def traffic(self) -> Picture:
         """Return the bytes that are sent and received in a round."""
-        words = {
-            own.group.label: f"{amount(own.mean(lambda r: r.upload_bytes))} sent and "
-            f"{amount(own.mean(lambda r: r.download_bytes))} received"
-            for own in self.records
+        texts = {
+            record.group.label: f"{amount(record.mean(lambda r: r.upload_bytes))} sent and "
+            f"{amount(record.mean(lambda r: r.download_bytes))} received"
+            for record in self.records
         }
         return Picture(
             "Traffic of a round",
             self._inline(plots.traffic, self._groups),
-            picture_texts.bars_text("bytes of all clients in a round, mean over rounds", words),
+            picture_texts.bars_text("bytes of all clients in a round, mean over rounds", texts),
             "All clients together, mean over rounds.",
         )
 
     def stages(self) -> Picture:
         """Return the seconds of a round by stage."""
-        words = {}
-        for own in self.records:
-            parts = ", ".join(f"{stage} {duration(s)}" for stage, s in own.stages.items())
-            total = duration(own.mean(lambda row: row.seconds["total"]))
-            words[own.group.label] = f"{total} a round ({parts})"
+        texts = {}
+        for record in self.records:
+            parts = ", ".join(f"{stage} {duration(s)}" for stage, s in record.stages.items())
+            total = duration(record.mean(lambda row: row.seconds["total"]))
+            texts[record.group.label] = f"{total} a round ({parts})"
         return Picture(
             "Time of a round, by stage",
             self._inline(plots.stages, self._groups),
-            picture_texts.bars_text("seconds of a round, mean over rounds", words),
+            picture_texts.bars_text("seconds of a round, mean over rounds", texts),
             "Seconds of parallel hosts are added, so a bar may be longer than the round.",
         )

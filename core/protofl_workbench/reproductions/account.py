@@ -61,7 +61,11 @@ def outline_of(choice: Choice, data_dir: Path) -> Values | None:
 def noise_data(outline: Values) -> Dataset:
     """Return noise images with the labels of an `outline_of`, in the order of classes."""
     shape, train = tuple(outline["shape"]), tuple(outline["train"])
-    parts = [torch.tensor(part) for part in (train, outline.get("test", ())) if len(part)]
+    parts = [
+        torch.tensor(class_counts)
+        for class_counts in (train, outline.get("test", ()))
+        if len(class_counts)
+    ]
     y = torch.cat([torch.repeat_interleave(torch.arange(len(p)), p) for p in parts])
     # Overlapping windows on one strip: images that differ, in little memory. With equal images
     # BatchNorm would divide by a variance of zero.
@@ -157,13 +161,13 @@ def flops(request: Request) -> list[Row]:
     plan = plan_of(request)
     host = Host(plan)
     forward = [host.client(i).forward_flops() for i in plan.info.examples]
-    own = [forward[plan.info.place_of(client)] for client in range(plan.info.participants)]
+    client_flops = [forward[plan.info.place_of(client)] for client in range(plan.info.participants)]
     names = [architecture.name for architecture in plan.info.architectures]
-    found = {
-        "flops": {"forward": sum(own), "training": training_flops(own)},
+    measures = {
+        "flops": {"forward": sum(client_flops), "training": training_flops(client_flops)},
         "architectures": dict(zip(names, forward, strict=True)),
     }
-    return [Row({"trial": 0, "round": 0, "measures": found})]
+    return [Row({"trial": 0, "round": 0, "measures": measures})]
 
 
 def one_of_each(split: Split, labels: torch.Tensor) -> Split:

@@ -35,7 +35,7 @@ def files_in(value: Any) -> list[str]:  # noqa: ANN401 - options are of many typ
 def with_files(value: Any, files: Mapping[str, str]) -> Any:  # noqa: ANN401 - options are of many types
     """Replace ``{NAME}`` in options by the path of the file; keep it if no path is given."""
     if isinstance(value, str):
-        return FILE.sub(lambda found: files.get(found[1], found[0]), value)
+        return FILE.sub(lambda match: files.get(match[1], match[0]), value)
     if isinstance(value, Mapping):
         return {key: with_files(inner, files) for key, inner in value.items()}
     return (
@@ -67,9 +67,9 @@ def options_by_run(said: Values, requests: Sequence[Request]) -> list[dict[str, 
                 h and name in _generator_options(r) for h, r in zip(have, requests, strict=True)
             ]
             have = declared if any(declared) else have
-        for own, applies in zip(result, have, strict=True):
+        for run_options, applies in zip(result, have, strict=True):
             if applies or not any(have):
-                own[key] = value
+                run_options[key] = value
     return result
 
 

@@ -93,7 +93,7 @@ class Cell:
     @property
     def name(self) -> str:
         """``ROW, COLUMN``."""
-        return ", ".join(part for part in (self.row, self.column) if part)
+        return ", ".join(text for text in (self.row, self.column) if text)
 
     def request(self) -> Request:
         """Return the request of the run.
@@ -160,10 +160,12 @@ def _with_user_options(cells: list[Cell], said: dict[str, Any]) -> list[Cell]:
     """Add the plugin options that the user gave to the cells that have these plugins."""
     if not said:
         return cells
-    found = iter(options_by_run(said, [cell.request() for cell in cells if cell.options]))
+    options_of_cells = iter(
+        options_by_run(said, [cell.request() for cell in cells if cell.options])
+    )
     return [
-        replace(cell, options=merged(cell.options, {"set": own}), said=own)
-        if cell.options and (own := next(found))
+        replace(cell, options=merged(cell.options, {"set": cell_options}), said=cell_options)
+        if cell.options and (cell_options := next(options_of_cells))
         else cell
         for cell in cells
     ]
@@ -244,8 +246,8 @@ def replaced(options: Values, scale: Scale) -> dict[str, Any]:
             continue
         was, result[key] = _plugin(result.get(key)), _replacement(result.get(key), value)
         if key in OWNERS and was != _plugin(result[key]) and "set" in result:
-            own = f"{key}."
-            result["set"] = {k: v for k, v in result["set"].items() if not k.startswith(own)}
+            prefix = f"{key}."
+            result["set"] = {k: v for k, v in result["set"].items() if not k.startswith(prefix)}
     if "set" in scale.options:
         result["set"] = _replaced_set(result, flat(scale.options["set"], replacements=True))
     return result
@@ -264,17 +266,17 @@ def _replacement(here: Any, value: Any) -> Any:  # noqa: ANN401 - options are of
 
 def _replaced_set(options: Values, over: Values) -> dict[str, Any]:
     """Replace options of the plugins that the cell has; other plugins' options do not apply."""
-    found = flat(options.get("set", {}))
+    result = flat(options.get("set", {}))
     here = {*OWNERS, str(options.get("method")), *map(str, options.get("with", ()))}
     here |= {*map(str, options.get("use", {}).values()), *map(str, options.get("metrics", ()))}
     here |= {str(item).partition("=")[2].partition(".")[0] for item in options.get("add", ())}
     for key, value in over.items():
         owner = key.rpartition(".")[0]
         bare = key.rpartition(".")[2] if owner == options.get("method") else ""
-        known = bare if bare in found else key
-        if known in found or (owner and owner in here):
-            found[known] = _replacement(found.get(known), value)
-    return {key: value for key, value in found.items() if value is not None}
+        known = bare if bare in result else key
+        if known in result or (owner and owner in here):
+            result[known] = _replacement(result.get(known), value)
+    return {key: value for key, value in result.items() if value is not None}
 
 
 def flat(values: Any, *, replacements: bool = False) -> dict[str, Any]:  # noqa: ANN401 - of a file

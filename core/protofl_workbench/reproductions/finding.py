@@ -84,8 +84,12 @@ def load_collection(plugin: Plugin) -> type[Collection]:
     files = [f for f in importlib.resources.files(package).iterdir() if f.name.endswith(".toml")]
     texts = {file.name.removesuffix(".toml"): file.read_text(encoding="utf-8") for file in files}
     values = {name: _values(text) for name, text in texts.items()}
-    reproductions = sorted((name for name, own in values.items() if "title" in own), key=_by_number)
-    papers = [own["paper"] for own in values.values() if isinstance(own.get("paper"), str)]
+    reproductions = sorted(
+        (name for name, content in values.items() if "title" in content), key=_by_number
+    )
+    papers = [
+        content["paper"] for content in values.values() if isinstance(content.get("paper"), str)
+    ]
     about = f"{len(reproductions)} {'reproduction' if len(reproductions) == 1 else 'reproductions'}"
     about += f" of {papers[0]}" if papers else ""
     origin = f"{plugin.distribution} {plugin.version}"
@@ -105,8 +109,14 @@ def collection_of_file(path: Path) -> type[Collection]:
 def _collection(
     name: str, files: Sequence[str], texts: Mapping[str, str], **about: str
 ) -> type[Collection]:
-    own = {"__doc__": Collection.__doc__, "name": name, "files": files, "texts": texts, **about}
-    return type("Collection", (Collection,), own)
+    attributes = {
+        "__doc__": Collection.__doc__,
+        "name": name,
+        "files": files,
+        "texts": texts,
+        **about,
+    }
+    return type("Collection", (Collection,), attributes)
 
 
 def collections() -> dict[str, type[Collection]]:
@@ -131,13 +141,17 @@ def find_reproduction(name: str) -> Reproduction:
     """
     if name.endswith(".toml"):
         return reproduction_of_file(expand_user(name))
-    collection, _, own = name.partition("/")
+    collection, _, local_name = name.partition("/")
     registry = Registry()
-    if own and collection in {plugin.name for plugin in registry.plugins("reproduction")}:
+    if local_name and collection in {plugin.name for plugin in registry.plugins("reproduction")}:
         loaded = registry.load("reproduction", collection)
-        if issubclass(loaded, Collection) and f"{collection}/{own}" in loaded.names():
-            return loaded.reproduction(own)
-    known = [reproduction for found in collections().values() for reproduction in found.names()]
+        if issubclass(loaded, Collection) and f"{collection}/{local_name}" in loaded.names():
+            return loaded.reproduction(local_name)
+    known = [
+        reproduction
+        for known_collection in collections().values()
+        for reproduction in known_collection.names()
+    ]
     raise unknown("reproduction", name, known, "see: protofl reproduce --list; or give a FILE.toml")
 
 
@@ -172,12 +186,12 @@ def installed(name: str, neighbours: Iterable[str]) -> ExtendedFile:
     Raises:
         UsageError: There is no such file.
     """
-    found = collections()
-    collection, _, own = name.partition("/")
-    if collection in found and own in found[collection].texts:
-        loaded = found[collection]
-        return ExtendedFile(f"{name}.toml", loaded.texts[own], loaded.load)
-    known = {f"{c}/{n}" for c, loaded in found.items() for n in loaded.texts}
+    by_name = collections()
+    collection, _, local_name = name.partition("/")
+    if collection in by_name and local_name in by_name[collection].texts:
+        loaded = by_name[collection]
+        return ExtendedFile(f"{name}.toml", loaded.texts[local_name], loaded.load)
+    known = {f"{c}/{n}" for c, loaded in by_name.items() for n in loaded.texts}
     raise unknown("reproduction to extend", name, {*known, *neighbours})
 
 
@@ -203,4 +217,4 @@ def _values(text: str) -> Mapping[str, object]:
 def _by_number(name: str) -> list[tuple[int, str]]:
     """Sort ``table-2`` before ``table-10``, and figures after tables."""
     parts = name.replace("fig-", "zfig-").replace("figure-", "zfig-").split("-")
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
+    return [(int(word), "") if word.isdigit() else (-1, word) for word in parts]

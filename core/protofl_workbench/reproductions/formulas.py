@@ -100,8 +100,8 @@ def _number(node: ast.expr, values: Mapping[str, float], depth: int = 1) -> floa
     if depth > DEEPEST:
         raise ValueError(f"more than {DEEPEST} operations inside each other")
 
-    def inner(part: ast.expr) -> float:
-        return _number(part, values, depth + 1)
+    def inner(term: ast.expr) -> float:
+        return _number(term, values, depth + 1)
 
     match node:
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):

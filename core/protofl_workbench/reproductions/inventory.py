@@ -68,11 +68,11 @@ class ReproductionProgress:
         return self._distinct(trains=False)
 
     def _distinct(self, *, trains: bool) -> list[Cell]:
-        found: dict[str, Cell] = {}
+        cells_by_key: dict[str, Cell] = {}
         for cell in self.cells:
             if cell.options and needs_run(self.reproduction, cell) == trains:
-                found.setdefault(cell.key, cell)
-        return [cell for key, cell in found.items() if key not in self.missing]
+                cells_by_key.setdefault(cell.key, cell)
+        return [cell for key, cell in cells_by_key.items() if key not in self.missing]
 
 
 def needs_run(reproduction: Reproduction, cell: Cell) -> bool:
@@ -169,8 +169,10 @@ def _generator_error(request: Request) -> UsageError | None:
     options = request.options
     text = str(options.get("generator", "tiny-style"))
     try:
-        own = options.get("options", {}).get("generator")
-        choose(request.registry, "generator", text, own).call("outline", data_dir=_folder(request))
+        generator_options = options.get("options", {}).get("generator")
+        choose(request.registry, "generator", text, generator_options).call(
+            "outline", data_dir=_folder(request)
+        )
     except ProtoflError as error:
         do = f"{error.do}; or {SKIP}" if error.do else SKIP
         return UsageError(f"generator {text}: {error.what}", error.near, do)
@@ -205,15 +207,17 @@ def _needs_files(cell: Cell, *, account: bool) -> bool:
     """Return True if a cell lacks a file; an account does not need the generator's files."""
     if not (account and cell.lacks):
         return bool(cell.lacks)
-    own = {k: v for k, v in cell.options.get("set", {}).items() if not k.startswith("generator.")}
+    plugin_options = {
+        k: v for k, v in cell.options.get("set", {}).items() if not k.startswith("generator.")
+    }
     others = {k: v for k, v in cell.options.items() if k not in ("generator", "set")}
-    return not cell.lacks.keys().isdisjoint(files_in([own, others]))
+    return not cell.lacks.keys().isdisjoint(files_in([plugin_options, others]))
 
 
 def _files_error(cells: Sequence[Cell]) -> UsageError:
     """Return the error about files that are not given, with the options to add."""
     files = {name: about for cell in cells for name, about in cell.lacks.items()}
-    words = [f"--file {name}=PATH" for name in files]
+    arguments = [f"--file {name}=PATH" for name in files]
     for request in (cell.request() for cell in cells):
         if not needs_generator(request):
             continue
@@ -222,10 +226,10 @@ def _files_error(cells: Sequence[Cell]) -> UsageError:
             if key not in request.said.get("generator", {}):
                 default = declared.model_fields[name].default
                 text = json.dumps(not default) if isinstance(default, bool) else "PATH"
-                words.append(f"--set generator.{key}={text}")
+                arguments.append(f"--set generator.{key}={text}")
     return UsageError(
         f"{'a file is' if len(files) == 1 else f'{len(files)} files are'} needed and not given: "
         f"{', '.join(files)}",
         "; ".join(f"{name} is {about}" for name, about in files.items()),
-        f"add {' '.join(dict.fromkeys(words))}; or {SKIP}",
+        f"add {' '.join(dict.fromkeys(arguments))}; or {SKIP}",
     )

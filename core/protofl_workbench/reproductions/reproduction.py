@@ -223,14 +223,16 @@ class Reproduction:
     @property
     def heading(self) -> str:
         """Paper, place and title."""
-        where = ", ".join(part for part in (self.paper, self.place) if part)
+        where = ", ".join(text for text in (self.paper, self.place) if text)
         return f"{where}: {self.title}" if where else self.title
 
     def figure_of(self, row: str, column: str) -> Figure:
         """Return the figure of a cell; ``{column}`` in it is replaced by the column's name."""
-        own = self.rows[row]
-        found = own.figures.get(column) or own.figure or self.columns[column].figure or self.figure
-        return found.model_copy(update={"of": found.of.replace("{column}", column)})
+        line = self.rows[row]
+        figure = (
+            line.figures.get(column) or line.figure or self.columns[column].figure or self.figure
+        )
+        return figure.model_copy(update={"of": figure.of.replace("{column}", column)})
 
     def is_empty(self, row: str, column: str) -> bool:
         """Return True if the paper leaves a cell empty."""

@@ -131,9 +131,9 @@ def _entry(progress: ReproductionProgress, cell: Cell) -> Entry:
         return replace(entry, state="done", values=(float((entry.split[0] > 0).sum(1).mean()),))
     if not rows:
         return entry
-    found = figure_of(rows, cell.figure, cell.rounds if needs_run(reproduction, cell) else None)
-    values = tuple(value for value in found if value is not None)
-    if len(values) == len(found):
+    figures = figure_of(rows, cell.figure, cell.rounds if needs_run(reproduction, cell) else None)
+    values = tuple(value for value in figures if value is not None)
+    if len(values) == len(figures):
         return replace(entry, state="done", values=values, curve=curve)
     if not values and not reader.needs_target:
         entry = replace(entry, why=f"the run's record has no {cell.figure.of or reader.of}")
@@ -153,24 +153,24 @@ def _finished(
     how = "diverged" if isinstance(progress.failed[cell.key], Diverged) else "failed"
     last = f"{count[len(whole)]} of {rounds} rounds"
     if whole:
-        words = f"{len(whole)} of {trials} trials, the next {how} after {last}"
+        description = f"{len(whole)} of {trials} trials, the next {how} after {last}"
     else:
-        words = f"{last}{f' of the first of {trials} trials' if trials > 1 else ''}, {how}"
+        description = f"{last}{f' of the first of {trials} trials' if trials > 1 else ''}, {how}"
     counted = [row for row in rows if row.trial in (whole or count)]
-    found = figure_of(counted, cell.figure, rounds)
-    values = tuple(value for value in found if value is not None)
-    if len(values) < len(found):  # the target was not reached, or no round has the figure
-        return (words, ()) if READERS[cell.figure.read].needs_target else ("", ())
-    return words, values
+    figures = figure_of(counted, cell.figure, rounds)
+    values = tuple(value for value in figures if value is not None)
+    if len(values) < len(figures):  # the target was not reached, or no round has the figure
+        return (description, ()) if READERS[cell.figure.read].needs_target else ("", ())
+    return description, values
 
 
 def _curves(rows: Sequence[Row], cell: Cell) -> dict[int, list[tuple[int, float]]]:
     one, result = UNITS[unit_of(cell.figure)], dict[int, list[tuple[int, float]]]()
     for trial in sorted({row.trial for row in rows}):
         until = cell.rounds or math.inf
-        own = [row for row in rows if row.trial == trial and row.round < until]
-        own.sort(key=lambda row: row.round)
-        result[trial] = [(n, v / one) for n, v in series(own, cell.figure)]
+        trial_rows = [row for row in rows if row.trial == trial and row.round < until]
+        trial_rows.sort(key=lambda row: row.round)
+        result[trial] = [(n, v / one) for n, v in series(trial_rows, cell.figure)]
     return result
 
 

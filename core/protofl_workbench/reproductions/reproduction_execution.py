@@ -56,7 +56,7 @@ def place_of(reproduction: Reproduction, cell: Cell, what: str) -> str:
     """
     if reproduction.source is None:
         return ""
-    names = {part for quoted in _QUOTED.findall(what) for part in (quoted, *quoted.split("."))}
+    names = {name for quoted in _QUOTED.findall(what) for name in (quoted, *quoted.split("."))}
     if names & _words(cell.said):
         return ""
     layers: list[tuple[tuple[str, ...], Mapping[str, Any]]] = [
@@ -125,12 +125,12 @@ def run_reproduction(
     """
     progress = ReproductionProgress.of(reproduction, change or Change())
     start = start and reproduction.kind != "account"
-    found = missing_inputs(progress.to_run(), note, fetch=start)
+    missing = missing_inputs(progress.to_run(), note, fetch=start)
     accounts = missing_inputs(progress.to_account(), note, fetch=start, account=True)
-    found |= accounts
-    if (accounts or (start and found)) and not skip_missing:
-        raise missing_error(progress, found)
-    progress.missing |= found
+    missing |= accounts
+    if (accounts or (start and missing)) and not skip_missing:
+        raise missing_error(progress, missing)
+    progress.missing |= missing
     if start:
         _run(progress, Path(runs), at_once, follow, again=again)
     else:
@@ -154,10 +154,10 @@ def _split_of(cell: Cell) -> tuple[np.ndarray, tuple[str, ...]]:
     return (train + test).numpy(), tuple(plan.data.classes)
 
 
-def missing_error(progress: ReproductionProgress, found: Mapping[str, UsageError]) -> UsageError:
+def missing_error(progress: ReproductionProgress, missing: Mapping[str, UsageError]) -> UsageError:
     """Return the error about missing data or weights, with the names of the cells."""
-    first = next(iter(found.values()))
-    names = [cell.name for cell in progress.cells if cell.options and cell.key in found]
+    first = next(iter(missing.values()))
+    names = [cell.name for cell in progress.cells if cell.options and cell.key in missing]
     more = f" and {len(names) - 3} more cells" if len(names) > 3 else ""
     near = f"needed by {'; '.join(names[:3])}{more}"
     return UsageError(first.what, "; ".join(p for p in (first.near, near) if p), first.do)
@@ -229,14 +229,16 @@ def _find_runs(progress: ReproductionProgress, runs: Path, note: Note) -> None:
         note(f"looking for {cell.name}")
         if _find_finished(progress, cell, runs):
             continue
-        if (part := unfinished_run(cell.request(), runs)) is None:
+        if (unfinished := unfinished_run(cell.request(), runs)) is None:
             progress.parts[cell.key] = reuse_notes(cell.request(), runs)
             continue
-        rounds, trials = part.config["rounds"], int(cell.options.get("trials", 1))
+        rounds, trials = unfinished.config["rounds"], int(cell.options.get("trials", 1))
         rounds = cell.rounds or rounds
-        progress.folders[cell.key] = part.folder
-        if failure := read_failure(part.folder):
+        progress.folders[cell.key] = unfinished.folder
+        if failure := read_failure(unfinished.folder):
             progress.failed[cell.key] = failure.error
-            progress.rows[cell.key] = part.part(range(trials), rounds).rows
+            progress.rows[cell.key] = unfinished.part(range(trials), rounds).rows
         else:
-            progress.parts[cell.key] = f"{part.rounds_done} of {rounds * trials} rounds are done"
+            progress.parts[cell.key] = (
+                f"{unfinished.rounds_done} of {rounds * trials} rounds are done"
+            )

@@ -53,8 +53,8 @@ def series(rows: Rows, figure: Figure) -> list[tuple[int, float]]:
     """Return (round, figure) of the rounds that have the figure."""
     of = figure.of or READERS[figure.read].of
     of = f"measures.architectures.{of}" if figure.read == "forward-flops" else of
-    found = [(int(row.round), number_at(row, of)) for row in rows]
-    return [(n, 1 - value if figure.error else value) for n, value in found if value is not None]
+    values = [(int(row.round), number_at(row, of)) for row in rows]
+    return [(n, 1 - value if figure.error else value) for n, value in values if value is not None]
 
 
 def figure_of(rows: Iterable[Row], figure: Figure, rounds: int | None = None) -> list[float | None]:
@@ -73,8 +73,8 @@ def figure_of(rows: Iterable[Row], figure: Figure, rounds: int | None = None) ->
         if rounds is None or row.round < rounds:
             trials.setdefault(row.trial, []).append(row)
     reader, one = READERS[figure.read], UNITS[unit_of(figure)]
-    found = [reader.read(lines, figure) for lines in trials.values()]
-    return [None if value is None else value / one for value in found]
+    figures = [reader.read(lines, figure) for lines in trials.values()]
+    return [None if value is None else value / one for value in figures]
 
 
 def unit_of(figure: Figure) -> str:
@@ -84,11 +84,11 @@ def unit_of(figure: Figure) -> str:
 
 def figure_title(figure: Figure) -> str:
     """Return the title of a figure."""
-    words = figure.words or READERS[figure.read].words
+    title = figure.words or READERS[figure.read].words
     if figure.target is not None:
         of = (figure.of or READERS[figure.read].of).rpartition(".")[2].replace("_", " ")
-        words = f"{words} {of} ≥ {figure.target:g}"
-    return words
+        title = f"{title} {of} ≥ {figure.target:g}"
+    return title
 
 
 # --- readers --------------------------------------------------------------------------------------

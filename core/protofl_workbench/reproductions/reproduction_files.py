@@ -44,7 +44,7 @@ def line_of(text: str, path: Sequence[str]) -> int:
 
 
 def _parts(text: str) -> tuple[str, ...]:
-    return tuple(part.strip("\"'") for part in _PART.findall(text))
+    return tuple(key.strip("\"'") for key in _PART.findall(text))
 
 
 def _common(one: Sequence[str], two: Sequence[str]) -> int:

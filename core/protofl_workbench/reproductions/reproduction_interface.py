@@ -53,17 +53,19 @@ def compare_reproduction(
     base = _row_named(reproduction, arguments.pop("baseline", ""))
     labels = new_labels(arguments.pop("labels", ()), reproduction.rows)
     for column in columns:
-        rows = {row: run for (row, own), run in found_runs.items() if own == column}
+        rows = {row: run for (row, run_column), run in found_runs.items() if run_column == column}
         if len(rows) < 2:
             notes.append(f"{column or reproduction.name}: nothing to compare {min(rows)} with")
             continue
         # A column without the named baseline is compared with the default one.
-        own = {row: text for row, text in labels.items() if row in rows}
-        found = compare(rows, baseline=base if base in rows else "", labels=own, **arguments)
+        column_labels = {row: text for row, text in labels.items() if row in rows}
+        comparison = compare(
+            rows, baseline=base if base in rows else "", labels=column_labels, **arguments
+        )
         title = ", ".join(filter(None, (reproduction.name, column)))
-        tables += [replace(table, setting=title) for table in found.tables]
-        notes += [line for line in found.notes if line not in notes]
-        paired, shown = found.paired, found.shown
+        tables += [replace(table, setting=title) for table in comparison.tables]
+        notes += [line for line in comparison.notes if line not in notes]
+        paired, shown = comparison.paired, comparison.shown
     if not tables:
         raise UsageError(
             f"{reproduction.name}: no column has runs of two rows in {runs}",
@@ -83,13 +85,13 @@ def reproduction_runs(
     progress = ReproductionProgress.of(reproduction, change)
     selected = {cell.key: cell for cell in progress.to_run()}
     absent = missing_inputs([*selected.values()], note, fetch=False)
-    found: dict[str, Run | None] = {}
+    runs_by_key: dict[str, Run | None] = {}
     for key, cell in selected.items():
         note(f"looking for {cell.name}")
-        found[key] = None if key in absent else finished_run(cell, runs)
+        runs_by_key[key] = None if key in absent else finished_run(cell, runs)
     cells = [cell for cell in progress.cells if cell.options and cell.key in selected]
-    there = {(c.row, c.column): run for c in cells if (run := found[c.key]) is not None}
-    return there, [cell.name for cell in cells if found[cell.key] is None]
+    there = {(c.row, c.column): run for c in cells if (run := runs_by_key[c.key]) is not None}
+    return there, [cell.name for cell in cells if runs_by_key[cell.key] is None]
 
 
 def _row_named(reproduction: Reproduction, name: str) -> str:
@@ -182,6 +184,6 @@ def reproduce(
         files={name: str(path) for name, path in (files or {}).items()},
         options=options,
     )
-    found = find_reproduction(reproduction) if isinstance(reproduction, str) else reproduction
+    loaded = find_reproduction(reproduction) if isinstance(reproduction, str) else reproduction
     how: dict[str, Any] = {"start": start, "skip_missing": skip_missing, "again": again}
-    return run_reproduction(found, change, runs, at_once=at_once, follow=follow, **how)
+    return run_reproduction(loaded, change, runs, at_once=at_once, follow=follow, **how)

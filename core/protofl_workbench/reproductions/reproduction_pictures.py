@@ -41,15 +41,15 @@ def draw(result: ReproductionResult, out: Path) -> list[Path]:
     Raises:
         UsageError: There is nothing to draw, or a file cannot be written.
     """
-    found = dict(figures_of(result))
-    if not found:
+    figures = dict(figures_of(result))
+    if not figures:
         raise UsageError(
             f"--out {out}: there is nothing to draw", do="do the runs first: leave --no-run out"
         )
     written = []
-    for name, figure in found.items():
+    for name, figure in figures.items():
         path = expand_user(out)
-        if len(found) > 1:
+        if len(figures) > 1:
             path = path.with_stem(f"{path.stem}-{name}")
         save(figure, path)
         written.append(path)
@@ -90,7 +90,7 @@ def _figures_of(result: ReproductionResult) -> Iterator[tuple[str, Figure]]:
             yield "", _images_together(result)
     else:
         for entry in result.entries.values():
-            name = "-".join(part for part in (entry.row, entry.column) if part)
+            name = "-".join(label for label in (entry.row, entry.column) if label)
             if entry.split is not None:
                 yield name, _split(result, entry)
             elif entry.state == "done" and entry.folder is not None:
@@ -101,8 +101,8 @@ def _observed(result: ReproductionResult, folder: Path) -> Figure:
     """Draw the observations of a run."""
     how = result.reproduction.of_images
     if result.reproduction.draw != "images" or how == OfImages():
-        found: Figure = getattr(plots, result.reproduction.draw.replace("-", "_"))(folder)
-        return found
+        figure: Figure = getattr(plots, result.reproduction.draw.replace("-", "_"))(folder)
+        return figure
     there = rounds_with_images(folder)
     rounds = [number for number in how.rounds if number in there]
     classes = _classes(result, folder)
@@ -117,7 +117,7 @@ def _images_together(result: ReproductionResult) -> Figure:
     for entry in result.entries.values():
         if entry.state == "done" and entry.folder is not None:
             labels = (reproduction.rows[entry.row].label, reproduction.columns[entry.column].label)
-            shown = [text for text, own in zip(labels, several, strict=True) if own]
+            shown = [text for text, is_shown in zip(labels, several, strict=True) if is_shown]
             runs[", ".join(shown) or labels[0]] = entry.folder
     first = next(iter(runs.values()))
     client, classes = reproduction.of_images.client, _classes(result, first)
@@ -173,12 +173,12 @@ def _label(result: ReproductionResult, row: str, entry: Entry) -> str:
 def _axis(result: ReproductionResult, column: str) -> str:
     figure = result.reproduction.figure_of(result.rows[0], column)
     label = result.reproduction.columns[column].label
-    return _with_unit(", ".join(part for part in (figure_title(figure), label) if part), figure)
+    return _with_unit(", ".join(text for text in (figure_title(figure), label) if text), figure)
 
 
-def _with_unit(words: str, figure: Read) -> str:
+def _with_unit(title: str, figure: Read) -> str:
     unit = unit_of(figure)
-    return f"{words} ({unit})" if unit else words
+    return f"{title} ({unit})" if unit else title
 
 
 def _bars(result: ReproductionResult) -> Figure:
@@ -189,8 +189,8 @@ def _bars(result: ReproductionResult) -> Figure:
             line = result.reproduction.columns[column]
             entry, name = result[row, column], ", ".join(filter(None, [line.group, line.label]))
             if entry.mean is not None:
-                own = _label(result, row, entry)
-                series.setdefault(own, {})[name] = (entry.mean, entry.std or 0.0)
+                ours = _label(result, row, entry)
+                series.setdefault(ours, {})[name] = (entry.mean, entry.std or 0.0)
             if (published := entry.published) is not None:
                 theirs = series.setdefault(f"{label}, {result.origin}", {})
                 theirs[name] = (published.mean, published.std or 0.0)

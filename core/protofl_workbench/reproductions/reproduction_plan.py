@@ -90,7 +90,7 @@ def plan_reproduction(
     reproduction: Reproduction,
     change: Change,
     runs: str | Path = "runs",
-    progress: Progress = lambda words, share: None,
+    progress: Progress = lambda cell_name, share: None,
     *,
     measure: bool = True,
 ) -> ReproductionPlan:
@@ -113,7 +113,7 @@ def plan_reproduction(
     made = Counter(cell.key for cell in state.cells if cell.options)
     missing = missing_inputs(cells, lambda line: None, fetch=False)
     paces: dict[str, dict[str, float]] = {}
-    found, device = [], "cpu"
+    planned, device = [], "cpu"
     for number, cell in enumerate(cells):
         progress(cell.name, number / len(cells))
         try:
@@ -124,10 +124,12 @@ def plan_reproduction(
             if cell.key not in missing:
                 raise
             why = missing[cell.key].what  # the sizes of its data are unknown
-            found.append(PlannedRun(cell.name, made[cell.key], missing=why))
+            planned.append(PlannedRun(cell.name, made[cell.key], missing=why))
             continue
         device = str(plan.device)
-        found.append(_planned(cell, made[cell.key], plan, missing, folder, paces, measure=measure))
+        planned.append(
+            _planned(cell, made[cell.key], plan, missing, folder, paces, measure=measure)
+        )
     variant = reproduction.variant if change.variant is None else change.variant
     options = [
         cell.options for cell in state.cells if cell.options and needs_run(reproduction, cell)
@@ -135,11 +137,13 @@ def plan_reproduction(
     facts = facts_of(reproduction, change.scale, variant, options, options)
     files = {name: about for cell in cells for name, about in cell.lacks.items()}
     classes = [cell.request().options.get("classes", {}) for cell in cells]
-    places = dict.fromkeys(place for own in classes for place in own.values() if place)
+    places = dict.fromkeys(
+        place for cell_classes in classes for place in cell_classes.values() if place
+    )
     code = tuple(f"{place} ({digest_of(place)})" for place in places)
     accounts = len(state.to_account())
     return ReproductionPlan(
-        reproduction, tuple(found), accounts, folder, device, facts, files, code
+        reproduction, tuple(planned), accounts, folder, device, facts, files, code
     )
 
 

@@ -49,8 +49,8 @@ def read_reproduction(
     Raises:
         UsageError: The file is not a reproduction; the error names file and line.
     """
-    found = open_file(text, file, load)
-    return replace(_reproduction(found, name), origin=origin, text=text, source=found)
+    source_file = open_file(text, file, load)
+    return replace(_reproduction(source_file, name), origin=origin, text=text, source=source_file)
 
 
 def _reproduction(file: File, name: str) -> Reproduction:
@@ -97,30 +97,32 @@ def _reproduction(file: File, name: str) -> Reproduction:
 
 def _rows(file: File, kind: str) -> dict[str, Line]:
     """Return the rows of [published] and [rows], described in any of the files."""
-    own = _own(file)
+    row_file = _file_with_rows(file)
     described = file.merged("rows")
-    names = [*dict.fromkeys([*own.values.get("published", {}), *own.values.get("rows", {})])]
+    names = [
+        *dict.fromkeys([*row_file.values.get("published", {}), *row_file.values.get("rows", {})])
+    ]
     if not names and kind == "pictures":
         return {"": Line("", "")}
     if not names:
         file.fail((), "no rows", do="name them in [published] or in [rows]")
-    published = own.values.get("published")
+    published = row_file.values.get("published")
     for name in names:
         row = described.get(name, {})
         there = published is None or name in published
         if not there and not (isinstance(row, dict) and row.get("published") is False):
             file.unknown(("rows", name), "row of [published]", name, published)
-        if name not in described and name not in own.values.get("rows", {}):
+        if name not in described and name not in row_file.values.get("rows", {}):
             _check_is_method(file, name, described)
     return {name: _line(file, "rows", name, described.get(name, {})) for name in names}
 
 
-def _own(file: File) -> File:
+def _file_with_rows(file: File) -> File:
     """Return the first reproduction that lists rows; files without a title only describe them."""
-    found: File | None = file
-    while found and ("title" not in found.values or not found.values.keys() & _ROWS):
-        found = found.below
-    return found or file
+    current: File | None = file
+    while current and ("title" not in current.values or not current.values.keys() & _ROWS):
+        current = current.below
+    return current or file
 
 
 _ROWS = {"rows", "published"}
@@ -140,10 +142,10 @@ def _methods() -> frozenset[str]:
 
 
 def _columns(file: File) -> dict[str, Line]:
-    given = file.first("columns")
-    if not given:
+    columns = file.first("columns")
+    if not columns:
         return {"": Line("", "")}
-    return {name: _line(file, "columns", name, values) for name, values in given.items()}
+    return {name: _line(file, "columns", name, values) for name, values in columns.items()}
 
 
 def _line(file: File, table: str, name: str, values: Any) -> Line:  # noqa: ANN401 - from a file
@@ -167,16 +169,16 @@ def _line(file: File, table: str, name: str, values: Any) -> Line:  # noqa: ANN4
     )
 
 
-def _figures(file: File, path: tuple[str, ...], given: Any) -> dict[str, Figure]:  # noqa: ANN401
+def _figures(file: File, path: tuple[str, ...], table: Any) -> dict[str, Figure]:  # noqa: ANN401
     path = (*path, "figures")
     columns = file.first("columns") or {}
-    if not isinstance(given, dict) or (given and path[0] != "rows"):
+    if not isinstance(table, dict) or (table and path[0] != "rows"):
         file.fail(path, "figures: expected a table {column: figure} of a row")
-    for column in given:
+    for column in table:
         if column not in columns:
             file.unknown((*path, column), "column", column, columns)
-    found = {column: _figure(file, (*path, column), value) for column, value in given.items()}
-    return {column: figure for column, figure in found.items() if figure is not None}
+    figures = {column: _figure(file, (*path, column), value) for column, value in table.items()}
+    return {column: figure for column, figure in figures.items() if figure is not None}
 
 
 def _check_options(
@@ -207,7 +209,7 @@ def _published(
     file: File, rows: Mapping[str, Line], columns: Mapping[str, Line]
 ) -> dict[tuple[str, str], str]:
     result: dict[tuple[str, str], str] = {}
-    for row, text in _own(file).values.get("published", {}).items():
+    for row, text in _file_with_rows(file).values.get("published", {}).items():
         path = ("published", row)
         cells = file.expect(path, text, str).replace(" ±", "±").replace("± ", "±").split()
         if len(cells) != len(columns):
@@ -224,10 +226,10 @@ def _published(
 # --- figures, scales and pictures -----------------------------------------------------------------
 
 
-def _figure(file: File, path: tuple[str, ...], given: Any) -> Figure | None:  # noqa: ANN401
-    if given is None:
+def _figure(file: File, path: tuple[str, ...], description: Any) -> Figure | None:  # noqa: ANN401
+    if description is None:
         return None
-    values = {"read": given} if isinstance(given, str) else given
+    values = {"read": description} if isinstance(description, str) else description
     figure: Figure = file.expect(path, values, Figure)
     if figure.read not in READERS:
         file.unknown(path, "figure", figure.read, READERS)
@@ -254,10 +256,10 @@ def _scales(file: File, table: str) -> dict[str, Scale]:
 
 def _drawing(file: File, kind: str) -> tuple[str, OfImages]:
     """Read ``draw``: the picture, and how it is drawn if it shows images."""
-    given = file.first("draw")
-    if given is None and kind != "pictures":
+    drawing = file.first("draw")
+    if drawing is None and kind != "pictures":
         return "", OfImages()
-    values = {**given} if isinstance(given, dict) else {"picture": given}
+    values = {**drawing} if isinstance(drawing, dict) else {"picture": drawing}
     picture = str(values.pop("picture", None) or "nothing")
     if picture not in DRAWINGS:
         file.unknown(("draw",), "picture", picture, DRAWINGS)

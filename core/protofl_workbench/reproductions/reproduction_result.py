@@ -174,8 +174,8 @@ class ReproductionResult:
     @property
     def compared(self) -> list[Entry]:
         """The finished cells with a published figure."""
-        done = [e for e in self.entries.values() if e.state in ("done", "not reached")]
-        return [entry for entry in done if entry.difference is not None]
+        finished = [e for e in self.entries.values() if e.state in ("done", "not reached")]
+        return [entry for entry in finished if entry.difference is not None]
 
     @property
     def difference_words(self) -> str:
@@ -202,9 +202,9 @@ class ReproductionResult:
         """Notes below the table: choices, deviations, and reasons for empty cells."""
         reproduction = self.reproduction
         lines = [*reproduction.chosen]
-        own = [reproduction.rows[name] for name in self.rows]
-        own += [reproduction.columns[name] for name in self.columns]
-        for line in own:
+        rows_and_columns = [reproduction.rows[name] for name in self.rows]
+        rows_and_columns += [reproduction.columns[name] for name in self.columns]
+        for line in rows_and_columns:
             lines += [f"{line.label}: {line.note}"] if line.note else []
         why: dict[str, list[str]] = {}
         for entry in self.entries.values():
@@ -220,7 +220,7 @@ class ReproductionResult:
         """Return the labels of row and column."""
         row, column = self.reproduction.rows[entry.row], self.reproduction.columns[entry.column]
         parts = (row.label, column.group, column.label)
-        return ", ".join(part for part in parts if part)
+        return ", ".join(label for label in parts if label)
 
     def records(self) -> list[dict[str, Any]]:
         """Return a mapping for each cell."""
@@ -296,8 +296,8 @@ def facts_of(
     figures = [
         reproduction.figure_of(*place) for place in places if not reproduction.is_empty(*place)
     ]
-    words = dict.fromkeys(figure_title(f) for f in figures if f.read not in ("best", "formula"))
-    facts += [", ".join(words)] if words else []
+    titles = dict.fromkeys(figure_title(f) for f in figures if f.read not in ("best", "formula"))
+    facts += [", ".join(titles)] if titles else []
     if options and any(READERS[figure.read].chosen_on_test for figure in figures):
         facts.append("best round on test samples")
     return tuple(facts)
@@ -341,21 +341,21 @@ def _short(dataset: str) -> str:
 
 def _numbers(options: Sequence[Mapping[str, Any]], key: str) -> str:
     """Return the range of an option over runs: ``60``, or ``200 to 1000``."""
-    found = sorted({int(given[key]) for given in options if key in given})
-    if not found:
+    numbers = sorted({int(run_options[key]) for run_options in options if key in run_options})
+    if not numbers:
         return ""
-    return f"{found[0]}" if len(found) == 1 else f"{found[0]} to {found[-1]}"
+    return f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
 
 
 def _splits(options: Sequence[Mapping[str, Any]]) -> str:
     """Describe the splits."""
-    names = [str(given.get("partition", "dirichlet")) for given in options]
+    names = [str(run_options.get("partition", "dirichlet")) for run_options in options]
     published = [name.startswith("published:") for name in names]
     if all(published):
         return "the published splits"
-    seeds = sorted({int(given.get("seed", 0)) for given in options})
-    held = all(given.get("hold_split") for given in options)
-    trials = max(int(given.get("trials", 1)) for given in options)
+    seeds = sorted({int(run_options.get("seed", 0)) for run_options in options})
+    held = all(run_options.get("hold_split") for run_options in options)
+    trials = max(int(run_options.get("trials", 1)) for run_options in options)
     kept = "" if trials == 1 else ", one for all trials" if held else ", another one each trial"
     which = f"protofl's splits of seed {', '.join(map(str, seeds))}{kept}"
     return f"{which}, and published ones" if any(published) else which

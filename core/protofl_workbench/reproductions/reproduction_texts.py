@@ -22,16 +22,16 @@ PAGE = "html"
 """The format of `protofl.report`, which is always written to a file."""
 
 
-def format_of(path: Path | None, given: str | None) -> str:
+def format_of(path: Path | None, requested: str | None) -> str:
     """Return the format that the user or the ending of a file asks for; empty for the screen.
 
     Raises:
         UsageError: The format is unknown.
     """
-    found = given or (path.suffix.removeprefix(".").lower() if path else "")
-    if found in ("", "table", *FORMATS, *PICTURES) or (found == PAGE and path):
-        return "" if found == "table" else found
-    flag = f"--format {given}" if given else f"--out {path}"
+    name = requested or (path.suffix.removeprefix(".").lower() if path else "")
+    if name in ("", "table", *FORMATS, *PICTURES) or (name == PAGE and path):
+        return "" if name == "table" else name
+    flag = f"--format {requested}" if requested else f"--out {path}"
     raise UsageError(
         f"{flag}: unknown format",
         f"formats: table, {', '.join((*FORMATS, *PICTURES))}; html with --out",
@@ -46,7 +46,7 @@ def as_text(result: ReproductionResult, form: str) -> str:
 def headings(result: ReproductionResult) -> list[str]:
     """Return the headings of the columns."""
     columns = [result.reproduction.columns[name] for name in result.columns]
-    return [" ".join(part for part in (c.group, c.label) if part) or "ours" for c in columns]
+    return [" ".join(text for text in (c.group, c.label) if text) or "ours" for c in columns]
 
 
 def lines_of(entry: Entry) -> list[str]:
@@ -102,13 +102,13 @@ def comma_separated(result: ReproductionResult) -> str:
 
 def as_json(result: ReproductionResult) -> str:
     """Return the title, notes and cells."""
-    found = {
+    content = {
         "title": result.title,
         "conditions": result.conditions,
         "notes": result.notes,
         "cells": result.records(),
     }
-    return json_text(found)
+    return json_text(content)
 
 
 # --- LaTeX ----------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ class Axis:
         return f"{self.low}..{self.high}{':log' * self.log}"
 
 
-def read_axes(given: Iterable[str]) -> list[Axis]:
+def read_axes(texts: Iterable[str]) -> list[Axis]:
     """Return the axes of ``--grid``.
 
     Raises:
@@ -86,8 +86,8 @@ def read_axes(given: Iterable[str]) -> list[Axis]:
             empty.
     """
     axes: list[Axis] = []
-    for text in given:
-        key, sign, values = (part.strip() for part in text.partition("="))
+    for text in texts:
+        key, sign, values = (piece.strip() for piece in text.partition("="))
         if not (sign and key):
             raise UsageError(f"--grid {text}: not of the form {FORM}", do=f"write --grid {FORM}")
         key = current_key(key, quiet=False)
@@ -143,13 +143,13 @@ def resolved_axes(axes: Iterable[Axis], base: Request) -> list[Axis]:
     Raises:
         UsageError: An option is unknown or ambiguous, or it does not take a value.
     """
-    found = [_located(axis, base) for axis in axes]
-    places = [(axis.owner, axis.option) for axis in found]
-    for axis, place in zip(found, places, strict=True):
-        first = found[places.index(place)]
+    located = [_located(axis, base) for axis in axes]
+    places = [(axis.owner, axis.option) for axis in located]
+    for axis, place in zip(located, places, strict=True):
+        first = located[places.index(place)]
         if first is not axis:
             raise UsageError(f"--grid {axis.key} is the same option as --grid {first.key}")
-    return [_checked(axis) for axis in found]
+    return [_checked(axis) for axis in located]
 
 
 def _located(axis: Axis, base: Request) -> Axis:
@@ -170,9 +170,9 @@ def _located(axis: Axis, base: Request) -> Axis:
     plain = option.replace("-", "_")
     method = str(base.options.get("method") or "")
     plugin = base.registry.load("method", method) if method else None
-    own = option_names(getattr(plugin, "Config", Config)) if method else {}
+    method_options = option_names(getattr(plugin, "Config", Config)) if method else {}
     is_run = plain in OPTIONS or plain in FLAGS
-    if is_run and option in own:
+    if is_run and option in method_options:
         raise UsageError(
             f"--grid {axis.key}: the run and {method} both have this option",
             do=f"write --grid run.{option}=… or --grid {method}.{option}=…",
@@ -184,8 +184,8 @@ def _located(axis: Axis, base: Request) -> Axis:
             f"--grid {axis.key}: the plugin of this option is unknown",
             do="write --grid NAME.KEY=…",
         )
-    if option not in own and option not in own.values():
-        known = {*own, *_axes()}
+    if option not in method_options and option not in method_options.values():
+        known = {*method_options, *_axes()}
         do = f"see: protofl show {method}, and protofl run --help"
         raise unknown(f"option of {method} or of a run in --grid:", option, known, do)
     return replace(axis, owner=method, option=option)

@@ -95,12 +95,12 @@ class Sweep:
 
     def values(self) -> dict[str, Any]:
         """Return the content of ``sweep.toml``: options as in ``--config``, and two tables."""
-        own: dict[str, Any] = {"trials": self.trials, "figure": self.figure}
+        sweep_table: dict[str, Any] = {"trials": self.trials, "figure": self.figure}
         if self.search:
-            own |= {"search": self.search, "budget": self.budget, "prune": self.prune}
-        own |= {"runs": str(self.runs), "where": str(self.where)}
+            sweep_table |= {"search": self.search, "budget": self.budget, "prune": self.prune}
+        sweep_table |= {"runs": str(self.runs), "where": str(self.where)}
         grid = {axis.key: axis.text for axis in self.axes}
-        return {**_as_config(self.base.options), "sweep": own, "grid": grid}
+        return {**_as_config(self.base.options), "sweep": sweep_table, "grid": grid}
 
 
 def check_sweep(sweep: Sweep, most: int = MOST) -> list[str]:
@@ -216,8 +216,8 @@ def load_sweep(folder: Path) -> Sweep:
 
 
 def _read(values: dict[str, Any], file: str) -> Sweep:
-    own, grid = values.pop("sweep"), values.pop("grid")
-    if not isinstance(own, dict) or not isinstance(grid, dict):
+    sweep_table, grid = values.pop("sweep"), values.pop("grid")
+    if not isinstance(sweep_table, dict) or not isinstance(grid, dict):
         raise TypeError("sweep and grid: expected tables")
     base = read_request({}, config=values, file=file)
     axes = read_axes(f"{key}={value}" for key, value in grid.items())
@@ -227,13 +227,13 @@ def _read(values: dict[str, Any], file: str) -> Sweep:
     sweep = Sweep(
         base,
         resolved_axes(axes, base),
-        trials=int(own["trials"]),
-        figure=str(own["figure"]),
-        search=str(own.get("search", "")),
-        budget=int(own.get("budget", 0)),
-        prune=str(own.get("prune", "median")),
-        runs=Path(str(own["runs"])),
-        where=Path(str(own["where"])),
+        trials=int(sweep_table["trials"]),
+        figure=str(sweep_table["figure"]),
+        search=str(sweep_table.get("search", "")),
+        budget=int(sweep_table.get("budget", 0)),
+        prune=str(sweep_table.get("prune", "median")),
+        runs=Path(str(sweep_table["runs"])),
+        where=Path(str(sweep_table["where"])),
     )
     check_sweep(sweep, most=sweep.points * sweep.trials)
     return sweep
@@ -241,14 +241,18 @@ def _read(values: dict[str, Any], file: str) -> Sweep:
 
 def _as_config(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options as in a ``--config`` file; options of plugins as for ``--set``."""
-    found = {k: v for k, v in options.items() if v is not None and v not in ([], {})}
-    nested = found.pop("options", {})
+    config = {k: v for k, v in options.items() if v is not None and v not in ([], {})}
+    nested = config.pop("options", {})
     if nested:
-        found["set"] = {f"{name}.{k}": v for name, own in nested.items() for k, v in own.items()}
-    if "transforms" in found:
-        found["with"] = found.pop("transforms")
-    found = as_typed(found)
-    return {key: str(value) if isinstance(value, Path) else value for key, value in found.items()}
+        config["set"] = {
+            f"{name}.{k}": v
+            for name, plugin_options in nested.items()
+            for k, v in plugin_options.items()
+        }
+    if "transforms" in config:
+        config["with"] = config.pop("transforms")
+    config = as_typed(config)
+    return {key: str(value) if isinstance(value, Path) else value for key, value in config.items()}
 
 
 def check_same_place(sweep: Sweep) -> None:

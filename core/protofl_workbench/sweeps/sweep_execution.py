@@ -38,9 +38,9 @@ from protofl_workbench.sweeps.sweep_results import (
 def new_folder(sweep: Sweep) -> Path:
     """Return a new folder ``runs/sweeps/METHOD-MODELS-DATA-TIME``."""
     options = sweep.base.options
-    words = [options.get("recipe", {}).get("name") or options.get("method")]
-    words += [options.get("models"), str(options.get("dataset") or "").partition(":")[0]]
-    return fresh_folder(*(str(word) for word in words if word), below=Path("runs/sweeps"))
+    names = [options.get("recipe", {}).get("name") or options.get("method")]
+    names += [options.get("models"), str(options.get("dataset") or "").partition(":")[0]]
+    return fresh_folder(*(str(word) for word in names if word), below=Path("runs/sweeps"))
 
 
 def plan_sweep(

@@ -70,24 +70,29 @@ def sweep(
         UsageError: A run cannot be done, or the folder is in use; nothing has been started.
 
     Examples:
-        >>> found = pf.sweep("fedtgp", models="htfe8", grid={"tau": [10, 100]})  # doctest: +SKIP
-        >>> found.best.point  # doctest: +SKIP
+        >>> result = pf.sweep("fedtgp", models="htfe8", grid={"tau": [10, 100]})  # doctest: +SKIP
+        >>> result.best.point  # doctest: +SKIP
         {'tau': '100'}
     """
-    own: dict[str, Any] = {"figure": figure, "search": search, "most": most, "config": config}
-    own["prune"] = prune
+    sweep_options: dict[str, Any] = {
+        "figure": figure,
+        "search": search,
+        "most": most,
+        "config": config,
+    }
+    sweep_options["prune"] = prune
     typed = {"method": method, "trials": trials, **options}
     if resume is not None:
-        check_resume_options({**typed, **own, "grid": grid, "out": out, "runs": runs})
+        check_resume_options({**typed, **sweep_options, "grid": grid, "out": out, "runs": runs})
         return _resumed(resume, set or {}, budget, at_once, follow)
     named = name_classes({**typed, "set": set})
-    own |= {"runs": runs, "budget": budget, "extra": named.extra}
-    found, _ = requested_sweep(named.typed, _texts(grid or {}), **own)
+    sweep_options |= {"runs": runs, "budget": budget, "extra": named.extra}
+    requested, _ = requested_sweep(named.typed, _texts(grid or {}), **sweep_options)
     if named.extra and at_once is None:
         at_once = 0
     with named.opened():
-        folder = expand_user(out) if out is not None else sweep_execution.new_folder(found)
-        return sweep_execution.start_sweep(found, folder, at_once=at_once, follow=follow)
+        folder = expand_user(out) if out is not None else sweep_execution.new_folder(requested)
+        return sweep_execution.start_sweep(requested, folder, at_once=at_once, follow=follow)
 
 
 def _resumed(
@@ -135,10 +140,15 @@ def requested_sweep(
     """
     axes = read_axes(grid)
     request = read_request(typed, config=config, extra=extra)
-    own: dict[str, Any] = {"figure": figure, "search": search, "budget": budget, "prune": prune}
+    sweep_options: dict[str, Any] = {
+        "figure": figure,
+        "search": search,
+        "budget": budget,
+        "prune": prune,
+    }
     options = dict(request.options)
     if "trials" in options:
-        own["trials"] = validated("trials", options.pop("trials"))
+        sweep_options["trials"] = validated("trials", options.pop("trials"))
         request = request.with_options(options)
     if search and budget is None:
         raise UsageError("--search needs --budget", do="write --budget N, the number of points")
@@ -153,7 +163,7 @@ def requested_sweep(
         request,
         resolved_axes(axes, request),
         runs=expand_user(runs or "runs").absolute(),
-        **{key: value for key, value in own.items() if value is not None},
+        **{key: value for key, value in sweep_options.items() if value is not None},
     )
     notes = check_sweep(sweep, MOST if most is None else most)
     return sweep, [*request.notes, *notes]
@@ -165,9 +175,9 @@ def check_resume_options(others: Mapping[str, Any], *, plan: bool = False) -> No
     Raises:
         UsageError: Such an option is given.
     """
-    given = [key for key, value in others.items() if value is not None]
-    if given or plan:
-        word = "METHOD" if given[:1] == ["method"] else f"--{(given or ['plan'])[0]}"
+    conflicting = [key for key, value in others.items() if value is not None]
+    if conflicting or plan:
+        word = "METHOD" if conflicting[:1] == ["method"] else f"--{(conflicting or ['plan'])[0]}"
         raise UsageError(
             f"--resume uses the options of the sweep; leave {word.replace('_', '-')} out"
         )
@@ -180,8 +190,8 @@ def _texts(grid: Mapping[str, Any]) -> list[str]:
         UsageError: A value contains a comma.
     """
     result = []
-    for key, given in grid.items():
-        values = [*given] if isinstance(given, (list, tuple, range)) else [given]
+    for key, axis_values in grid.items():
+        values = [*axis_values] if isinstance(axis_values, (list, tuple, range)) else [axis_values]
         texts = [str(v).lower() if isinstance(v, bool) else str(v) for v in values]
         if len(texts) > 1 and (odd := [text for text in texts if "," in text]):
             raise UsageError(f"grid {key}: {odd[0]!r} contains a comma, which separates values")

@@ -47,8 +47,8 @@ def figure_of(rows: Sequence[Row], figure: str) -> dict[str, Any] | None:
         figure.
     """
     read = _server if figure.endswith("-server") else _clients
-    found = [(read(row), row) for row in rows]
-    scored = [(shares, row.round) for shares, row in found if shares is not None]
+    readings = [(read(row), row) for row in rows]
+    scored = [(shares, row.round) for shares, row in readings if shares is not None]
     if not scored:
         return None
     (chosen, test, on), round = (
@@ -118,8 +118,8 @@ class PointResult:
         states = [run.state for run in self.runs]
         if "stopped" in states:
             run = self.runs[states.index("stopped")]
-            words = f"stopped after {count(run.rounds, 'round')}"
-            return words + f" of seed {run.seed}" * (len(states) > 1)
+            text = f"stopped after {count(run.rounds, 'round')}"
+            return text + f" of seed {run.seed}" * (len(states) > 1)
         numbers = {state: states.count(state) for state in ("failed", "missing", "finished")}
         if len(states) == 1:
             return next(state for state, number in numbers.items() if number)
@@ -148,13 +148,13 @@ class PointResult:
 
     def mean(self, key: str) -> float | None:
         """Return the mean of a figure over trials; None if there is none."""
-        found = self.values(key)
-        return statistics.fmean(found) if found else None
+        values = self.values(key)
+        return statistics.fmean(values) if values else None
 
     def std(self, key: str) -> float | None:
         """Return the population standard deviation of a figure over trials."""
-        found = self.values(key)
-        return statistics.pstdev(found) if found else None
+        values = self.values(key)
+        return statistics.pstdev(values) if values else None
 
 
 @dataclass
@@ -214,8 +214,10 @@ class SweepResult:
     @property
     def chosen_on(self) -> str:
         """``validation`` or ``test``: the samples on which points were compared."""
-        found = {run.figure["chosen_on"] for line in self.lines for run in line.runs if run.figure}
-        return "validation" if found == {"validation"} else "test"
+        samples = {
+            run.figure["chosen_on"] for line in self.lines for run in line.runs if run.figure
+        }
+        return "validation" if samples == {"validation"} else "test"
 
     @property
     def words(self) -> str:
