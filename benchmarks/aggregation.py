@@ -74,7 +74,7 @@ class OneHost:
 
 def measure(method: str, classes: int, count: int, repeats: int, data: Path) -> str:
     """Return one row of the table."""
-    given = {
+    options = {
         "method": method,
         "models": "cnn4",
         "dataset": "noise",
@@ -87,7 +87,7 @@ def measure(method: str, classes: int, count: int, repeats: int, data: Path) -> 
         "data_dir": data,
         "dry_run": False,
     }
-    plan = pf.backends.Plan.make(given, {("dataset", "noise"): noise(classes)})
+    plan = pf.backends.Plan.make(options, {("dataset", "noise"): noise(classes)})
     pool = OneHost(plan)
     federation = Federation(plan, pool)
     federation.start_trial(0)
@@ -110,7 +110,7 @@ def measure(method: str, classes: int, count: int, repeats: int, data: Path) -> 
         aggregated.append(time.perf_counter() - middle)
         del uploads
     upload, download = max(map(len, pool.uploads)), max(map(len, pool.downloads))
-    milliseconds = [1e3 * statistics.median(found) / count for found in (read, aggregated)]
+    milliseconds = [1e3 * statistics.median(seconds) / count for seconds in (read, aggregated)]
     return (
         f"| {method} | {classes} | {plan.info.feature_dim} | {upload:,} | {download:,} | {count:,} "
         f"| {milliseconds[0]:.3f} | {milliseconds[1]:.3f} |"

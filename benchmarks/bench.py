@@ -55,9 +55,9 @@ class Side:
     def _do(self, function: Any, *values: Any) -> Any:  # noqa: ANN401 - a function of bench_loops
         return self._process.submit(function, *values).result()
 
-    def work(self, part: str, number: int) -> dict[str, float]:
-        """Run a part of a round; see `bench_loops.work`."""
-        result: dict[str, float] = self._do(bench_loops.work, part, number)
+    def work(self, call: str, number: int) -> dict[str, float]:
+        """Call a function of the loop; see `bench_loops.work`."""
+        result: dict[str, float] = self._do(bench_loops.work, call, number)
         return result
 
     def save(self, path: Path) -> Path:
@@ -104,7 +104,7 @@ def measure(
         file = folder / f"{case.data}.npz"
         images = load(case.data, data, expand_user(default_data_dir()))
         write_subset(images, case.clients, case.samples, file)
-        own = {
+        case_options = {
             "method": case.method,
             "models": case.models,
             "dataset": f"npz:{file}",
@@ -114,7 +114,7 @@ def measure(
             "rounds": max(1 + repeats * rounds, 2),
             "seed": 0,
         }
-        merged = merge_options(merge_options(own, case.options), options or {})
+        merged = merge_options(merge_options(case_options, case.options), options or {})
         files = {"protofl": None} | ({against.name: against} if against else {})
         row: Row = {"case": case.name, "measures": {n: [] for n in files}, "memory": {}}
         with opened(files, merged, folder, double=False) as sides:
@@ -123,8 +123,8 @@ def measure(
             for repeat in range(repeats):
                 for name in list(sides)[:: -1 if repeat % 2 else 1]:
                     numbers = range(1 + repeat * rounds, 1 + (repeat + 1) * rounds)
-                    found = [sides[name].work(FIRST[case.part][-1], n) for n in numbers]
-                    row["measures"][name].append(means(found))
+                    timings = [sides[name].work(FIRST[case.part][-1], n) for n in numbers]
+                    row["measures"][name].append(means(timings))
             row["memory"] = {name: side.stop() for name, side in sides.items()}
         row["difference"], row["where"] = None, ""
         if len(files) == 2 and merged.get("precision", "fp32") == "fp32":
@@ -147,8 +147,8 @@ def opened(
     sides: dict[str, Side] = {}
     try:
         for name, file in files.items():
-            own = Path(tempfile.mkdtemp(dir=folder))
-            sides[name] = Side(options, file, own, double=double)
+            side_folder = Path(tempfile.mkdtemp(dir=folder))
+            sides[name] = Side(options, file, side_folder, double=double)
         yield sides
     finally:
         for side in sides.values():
@@ -158,24 +158,24 @@ def opened(
 def first(sides: dict[str, Side], case: Case) -> None:
     """Run round 0."""
     for side in sides.values():
-        for part in FIRST[case.part]:
-            side.work(part, 0)
+        for call in FIRST[case.part]:
+            side.work(call, 0)
 
 
-def means(found: list[dict[str, float]]) -> dict[str, float]:
+def means(timings: list[dict[str, float]]) -> dict[str, float]:
     """Return the mean seconds of each stage over rounds."""
-    stages = [s for s in STAGES if any(s in seconds for seconds in found)]
-    return {s: statistics.fmean(seconds.get(s, 0.0) for seconds in found) for s in stages}
+    stages = [s for s in STAGES if any(s in seconds for seconds in timings)]
+    return {s: statistics.fmean(seconds.get(s, 0.0) for seconds in timings) for s in stages}
 
 
 def table(row: Row) -> Iterable[str]:
     """Render a case: one line per loop, then the ratio of times and whether results are equal."""
-    totals = {name: [m["total"] for m in found] for name, found in row["measures"].items()}
+    totals = {name: [m["total"] for m in timings] for name, timings in row["measures"].items()}
     for name, values in totals.items():
-        found = row["measures"][name]
+        timings = row["measures"][name]
         stages = (
-            f"{stage} {statistics.median(m[stage] for m in found):.3g}"
-            for stage in found[0]
+            f"{stage} {statistics.median(m[stage] for m in timings):.3g}"
+            for stage in timings[0]
             if stage != "total"
         )
         yield (
@@ -218,22 +218,22 @@ def main(arguments: list[str] | None = None) -> list[Row]:
         help="an option of the runs, or of a plugin: engine=vmapped, fedproto.lambda=1",
     )  # fmt: skip
     parser.add_argument("--json", type=Path, help="a file for all measures")
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     rows = []
     try:
-        values = assignments("--set", given.set, "[NAME.]KEY=VALUE")
+        values = assignments("--set", args.set, "[NAME.]KEY=VALUE")
         plain = {key: value for key, value in values.items() if "." not in key}
         options = parse_options({**plain, "set": {k: v for k, v in values.items() if "." in k}})
         before = machine()
-        for case in choose(given.cases):
+        for case in choose(args.cases):
             row = measure(
-                case, given.data, against=given.against, repeats=given.repeats,
-                rounds=given.rounds, options=options,
+                case, args.data, against=args.against, repeats=args.repeats,
+                rounds=args.rounds, options=options,
             )  # fmt: skip
             rows.append(row)
             print(*table(row), sep="\n", flush=True)
-            if given.json:
-                given.json.write_text(json.dumps({**before, "cases": rows}, indent=1) + "\n")
+            if args.json:
+                args.json.write_text(json.dumps({**before, "cases": rows}, indent=1) + "\n")
     except ProtoflError as error:
         sys.exit(str(error))
     return rows

@@ -145,13 +145,13 @@ def choose(names: Iterable[str]) -> list[Case]:
     Raises:
         UsageError: A name or pattern matches no case.
     """
-    found: set[str] = set()
+    chosen: set[str] = set()
     for name in list(names) or QUICK:
         matches = {case.name for case in CASES if fnmatchcase(case.name, name)}
         if not matches:
             raise unknown("case", name, [case.name for case in CASES], "see: bench.py --help")
-        found |= matches
-    return [case for case in CASES if case.name in found]
+        chosen |= matches
+    return [case for case in CASES if case.name in chosen]
 
 
 def load(kind: str, folder: Path | None, cache: Path) -> pf.datasets.Dataset:

@@ -190,9 +190,9 @@ def start(options: dict[str, Any], folder: Path, file: str | None, double: bool)
     _opened.callback(_loop.close)
 
 
-def work(part: str, number: int) -> dict[str, float]:
-    """Run a part of a round; return seconds by stage and the wall-clock time as ``total``."""
-    run: Callable[[int], dict[str, float]] = getattr(_loop, part)
+def work(call: str, number: int) -> dict[str, float]:
+    """Call a function of the loop; return seconds by stage, and wall-clock time as ``total``."""
+    run: Callable[[int], dict[str, float]] = getattr(_loop, call)
     _synchronise()
     begin = time.perf_counter()
     seconds = dict(run(number))
@@ -265,5 +265,5 @@ def difference(a: Tensor | None, b: Tensor | None) -> float:
     if torch.equal(a, b):
         return 0.0
     a, b = a.double(), b.double()
-    found = float((a - b).abs().max()) / max(float(b.abs().max()), LEAST)
-    return found if found < float("inf") else float("inf")  # NaN too
+    ratio = float((a - b).abs().max()) / max(float(b.abs().max()), LEAST)
+    return ratio if ratio < float("inf") else float("inf")  # NaN too

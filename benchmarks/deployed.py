@@ -54,10 +54,10 @@ class Memory(threading.Thread):
         """Sample until `end` is called."""
         while not self._ended.wait(0.25):
             for mark, name in PROGRAMS.items():
-                found = [*map(resident, processes(mark, self._folder))]
-                self.largest[name] = max([self.largest[name], *found])
-                if mark == LINK and found:
-                    self.over_time.append(max(found))
+                sizes = [*map(resident, processes(mark, self._folder))]
+                self.largest[name] = max([self.largest[name], *sizes])
+                if mark == LINK and sizes:
+                    self.over_time.append(max(sizes))
             now = time.monotonic()
             for number in processes(CLIENTAPP, self._folder):
                 self.lives[number] = self.lives.get(number, (now,))[0], now
@@ -87,17 +87,17 @@ def seconds_of(folder: Path) -> tuple[float, dict[str, float]]:
     return parts.pop("total"), parts
 
 
-def measure(folder: Path, nodes: int, rounds: int, method: str, words: str) -> None:
+def measure(folder: Path, nodes: int, rounds: int, method: str, flags: str) -> None:
     """Run the same federation in simulation and on nodes, and print the measurements."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    given = [*words.split(), "--rounds", rounds, "--data-dir", folder / "data"]
+    options = [*flags.split(), "--rounds", rounds, "--data-dir", folder / "data"]
     for backend in ("local", "process"):
         more = ["--workers", nodes] if backend == "process" else []
         watch = Memory(folder)
         watch.start()
         out = ["--backend", backend, "--out", folder / backend]
-        run = Program(folder, f"run-{backend}", "run", method, *given, *more, *out)
+        run = Program(folder, f"run-{backend}", "run", method, *options, *more, *out)
         print(backend, "exit code", ended(run), flush=True)
         watch.end()
         print("  ", seconds_of(folder / backend), dict(watch.largest), flush=True)
@@ -107,7 +107,7 @@ def measure(folder: Path, nodes: int, rounds: int, method: str, words: str) -> N
         watch = Memory(folder)
         watch.start()
         out = ["--federation", lab.lab, "--out", folder / "deployed"]
-        run = Program(folder, "run", "deploy", "run", method, *given, *out)
+        run = Program(folder, "run", "deploy", "run", method, *options, *out)
         print("deployed: exit code", ended(run, 3600))
         watch.end()
         print("  ", seconds_of(folder / "deployed"), dict(watch.largest), flush=True)
@@ -115,7 +115,7 @@ def measure(folder: Path, nodes: int, rounds: int, method: str, words: str) -> N
         lives = [end - begin for begin, end in watch.lives.values()]
         print(f"   seconds of a ClientApp: {median(lives):.1f}, of {len(lives)}")
         looks = watch.over_time
-        tenths = [looks[len(looks) * part // 10] for part in range(10)] + looks[-1:]
+        tenths = [looks[len(looks) * tenth // 10] for tenth in range(10)] + looks[-1:]
         print("   the link over time, MB:", [round(each) for each in tenths], flush=True)
     finally:
         lab.close()
@@ -134,9 +134,9 @@ def main() -> None:
     print(f"import of flwr in a new process: {time.perf_counter() - begin:.1f} s")
     for nodes in arguments.nodes:
         print(f"{nodes} nodes")
-        method, words = ("fedavg", LARGE) if arguments.large else ("fedproto", SMALL)
+        method, flags = ("fedavg", LARGE) if arguments.large else ("fedproto", SMALL)
         folder = arguments.folder.absolute() / f"{nodes}-nodes"
-        measure(folder, nodes, arguments.rounds, method, words)
+        measure(folder, nodes, arguments.rounds, method, flags)
 
 
 if __name__ == "__main__":

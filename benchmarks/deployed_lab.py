@@ -25,12 +25,12 @@ ONE = {"OMP_NUM_THREADS": "1"}
 class Program:
     """A protofl command that writes its output to a file."""
 
-    def __init__(self, folder: Path, name: str, *words: object) -> None:
+    def __init__(self, folder: Path, name: str, *arguments: object) -> None:
         self.log = folder / f"{name}.txt"
         self._start = self.log.stat().st_size if self.log.exists() else 0
         with open(self.log, "ab") as file:
             self.process = subprocess.Popen(
-                [*PROTOFL, *map(str, words)],
+                [*PROTOFL, *map(str, arguments)],
                 stdout=file,
                 stderr=file,
                 env=os.environ | ONE,
@@ -42,12 +42,12 @@ class Program:
         """The program's output so far."""
         return self.log.read_bytes()[self._start :].decode(errors="replace")
 
-    def wait_for(self, words: str, seconds: float = 240) -> None:
-        """Wait until the output contains `words`."""
+    def wait_for(self, text: str, seconds: float = 240) -> None:
+        """Wait until the output contains `text`."""
         end = time.monotonic() + seconds
-        while words not in self.said:
+        while text not in self.said:
             if self.process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError(f"{self.log.name} never said {words!r}: {self.said[-500:]}")
+                raise RuntimeError(f"{self.log.name} never said {text!r}: {self.said[-500:]}")
             time.sleep(0.2)
 
     def end(self, how: signal.Signals = signal.SIGTERM) -> None:
@@ -72,11 +72,11 @@ def processes(mark: str, home: Path) -> list[int]:
 
 def kill(mark: str, home: Path, how: signal.Signals = signal.SIGKILL) -> int:
     """Send a signal to the processes of a folder; return the number of processes."""
-    found = processes(mark, home)
-    for number in found:
+    pids = processes(mark, home)
+    for number in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(number, how)
-    return len(found)
+    return len(pids)
 
 
 class Lab:
@@ -114,8 +114,15 @@ class Lab:
     def new_run(self, name: str, *more: object) -> Program:
         """Start a new run."""
         shutil.rmtree(self.folder / name, ignore_errors=True)
-        words = ["fedproto", *RUN.split(), "--rounds", ROUNDS, "--data-dir", self.folder / "data"]
-        return self.run(name, *words, *more)
+        arguments = [
+            "fedproto",
+            *RUN.split(),
+            "--rounds",
+            ROUNDS,
+            "--data-dir",
+            self.folder / "data",
+        ]
+        return self.run(name, *arguments, *more)
 
     def in_training(self, run: Program) -> None:
         """Wait until the first node trains in the second round."""

@@ -33,12 +33,12 @@ class PrototypeClient(Client):
         """Return cross-entropy plus the distance of the batch's prototypes to the global ones."""
         loss = cross_entropy(scores, y)
         if self.globals:
-            own = mean_of(by_class(features, y))
+            prototypes = mean_of(by_class(features, y))
             guide = torch.zeros((), device=y.device)
-            for label, prototype in own.items():
+            for label, prototype in prototypes.items():
                 if label in self.globals:
                     guide = guide + distance(prototype, self.globals[label])
-            loss = loss + self.place.config.lambda_ * guide / len(own)
+            loss = loss + self.place.config.lambda_ * guide / len(prototypes)
         return loss
 
     def after_training(self, model: Any) -> None:  # noqa: ANN401 - a SplitModel
@@ -134,14 +134,14 @@ class FedTGPServer(PrototypeServer):
         place.save(model, "server", "trainable")
 
     def _send(self, model: TrainablePrototypes) -> None:
-        found = model(list(range(self.place.num_classes))).detach()
-        self.send({label: row for label, row in enumerate(found)})
+        prototypes = model(list(range(self.place.num_classes))).detach()
+        self.send({label: row for label, row in enumerate(prototypes)})
 
     def step(self) -> None:
         """Compute the margin (Eq. 9), then train S epochs on the clients' prototypes (Eq. 10)."""
         place, settings = self.place, self.place.plan.settings
         received = self.received()
-        pairs = [(P, c) for own, _ in received for c, P in sorted(own.items())]
+        pairs = [(P, c) for prototypes, _ in received for c, P in sorted(prototypes.items())]
         margin = min(self._margin(received), place.config.tau)
         model = place.load("server", "trainable")
         optimizer = torch.optim.SGD(model.parameters(), lr=settings.lr)
@@ -212,10 +212,10 @@ class FedSAClient(PrototypeClient):
         config, classes = self.place.config, self.place.num_classes
         assert self.globals is not None
         anchors = torch.stack([self.globals[label] for label in range(classes)])
-        own = mean_of(by_class(features, y))
+        prototypes = mean_of(by_class(features, y))
         guide = torch.zeros((), device=y.device)
         contrast = torch.zeros((), device=y.device)
-        for label, prototype in own.items():
+        for label, prototype in prototypes.items():
             guide = guide + distance(prototype, anchors[label])
             apart = torch.stack([distance(prototype, anchor) for anchor in anchors])
             apart = apart + one_hot(torch.tensor(label), classes).to(y.device) * self.margin
@@ -226,7 +226,7 @@ class FedSAClient(PrototypeClient):
         return (
             cross_entropy(scores, y)
             + config.lambda_1 * guide
-            + config.lambda_2 * contrast / len(own)
+            + config.lambda_2 * contrast / len(prototypes)
             + config.lambda_3 * calibration
         )
 
@@ -247,9 +247,9 @@ class FedSAServer(PrototypeServer):
         A = torch.randn(C, K, generator=stream)
         for _ in range(2):
             layers += [nn.Linear(K, K), nn.BatchNorm1d(K), nn.ReLU()]
-        found = nn.Sequential(*layers)(A).detach().to(self.place.device)
+        anchors = nn.Sequential(*layers)(A).detach().to(self.place.device)
         self.last: Prototypes = {}
-        self.send({label: row for label, row in enumerate(found)})
+        self.send({label: row for label, row in enumerate(anchors)})
 
     def step(self) -> None:
         """Apply Eq. 3 and Eq. 10."""

@@ -63,10 +63,10 @@ def main() -> None:
             for name in list(pythons)[:: -1 if repeat % 2 else 1]:
                 print(f"start {repeat + 1} of {arguments.repeats}: {name}", file=sys.stderr)
                 if name == "protofl":
-                    found = run_protofl(arguments)
+                    measured = run_protofl(arguments)
                 else:
-                    found = run_other(name, pythons[name], task, arguments, Path(folder))
-                runs[name].append(found)
+                    measured = run_other(name, pythons[name], task, arguments, Path(folder))
+                runs[name].append(measured)
     result = {**machine(), "rounds": arguments.rounds, "runs": runs}
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=1) + "\n")
@@ -78,20 +78,20 @@ def installed(folder: Path, package: str) -> Path | None:
     python = folder / "bin" / "python"
     if not python.exists():
         venv.create(folder, with_pip=True)
-        found = subprocess.run(
+        output = subprocess.run(
             [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
             capture_output=True, text=True, check=True,
         )  # fmt: skip
         # Packages of protofl's environment (torch, numpy) are importable too, with lower priority.
         shared = sysconfig.get_path("purelib")
         line = f"import site; site.addsitedir({shared!r})\n"
-        Path(found.stdout.strip(), "shared.pth").write_text(line)
-    done = subprocess.run(
+        Path(output.stdout.strip(), "shared.pth").write_text(line)
+    installation = subprocess.run(
         [python, "-m", "pip", "install", "-q", package], capture_output=True, text=True
     )
-    if done.returncode == 0:
+    if installation.returncode == 0:
         return python
-    reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+    reason = (installation.stderr.strip().splitlines() or ["no reason given"])[-1]
     print(f"{package} can't be installed here and is left out: {reason}", file=sys.stderr)
     return None
 
@@ -112,8 +112,8 @@ def write_task(arguments: argparse.Namespace, folder: Path) -> Path:
     path = folder / "task.npz"
     np.savez(
         path,
-        x=np.stack([part.inputs().numpy() for part in parts]),
-        y=np.stack([part.y.numpy() for part in parts]),
+        x=np.stack([client_samples.inputs().numpy() for client_samples in parts]),
+        y=np.stack([client_samples.y.numpy() for client_samples in parts]),
         x_test=np.concatenate([test.inputs().numpy() for test in tests]),
         y_test=np.concatenate([test.y.numpy() for test in tests]),
         batch_size=plan.settings.batch_size,
@@ -128,7 +128,7 @@ def run_protofl(arguments: argparse.Namespace) -> dict[str, object]:
     case = replace(case, clients=arguments.clients, samples=arguments.samples)
     options = {"backend": "process", "workers": arguments.workers}
     row = measure(case, arguments.data, repeats=arguments.rounds, options=options)
-    seconds = [found["total"] for found in row["measures"]["protofl"]]
+    seconds = [timing["total"] for timing in row["measures"]["protofl"]]
     return {"seconds": seconds, "start": row["start"]["protofl"]}
 
 
@@ -144,7 +144,7 @@ def run_other(
         command += ["-m", "torch.distributed.run", "--standalone"]
         command += ["--nproc-per-node", str(arguments.workers)]
     begin = time.time()
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, file, str(task), str(rounds), str(out)],
         env={
             **os.environ,
@@ -158,18 +158,18 @@ def run_other(
         text=True,
     )  # fmt: skip
     if not out.exists():
-        raise SystemExit(f"{name} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
-    found = json.loads(out.read_text())
+        raise SystemExit(f"{name} failed:\n{process.stdout[-2000:]}\n{process.stderr[-4000:]}")
+    measured = json.loads(out.read_text())
     out.unlink()
-    if found["accuracy"] < 2 / 10:  # exceptions in a simulator's clients may be hidden
-        raise SystemExit(f"{name} has learned nothing:\n{done.stderr[-4000:]}")
-    times = found["times"]
+    if measured["accuracy"] < 2 / 10:  # exceptions in a simulator's clients may be hidden
+        raise SystemExit(f"{name} has learned nothing:\n{process.stderr[-4000:]}")
+    times = measured["times"]
     seconds = [b - a for a, b in pairwise(times)]
     return {
         "seconds": seconds[1:],
         "first": seconds[0],
         "start": times[0] - begin,
-        "accuracy": found["accuracy"],
+        "accuracy": measured["accuracy"],
     }
 
 

@@ -39,16 +39,16 @@ def main() -> None:
     parser.add_argument("--dataset", default="digits")
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=4)
-    given = vars(parser.parse_args())
+    arguments = vars(parser.parse_args())
     with tempfile.TemporaryDirectory() as folder:
-        reference = run(given, Path(folder) / "local", {"backend": "local"})
+        reference = run(arguments, Path(folder) / "local", {"backend": "local"})
         print(f"local: {reference[1]:.1f} s")
         for name, case in {"undisturbed": calm, "an actor is killed": actor_killed}.items():
             with case() as (options, blow):
-                report(name, run(given, Path(folder) / name, options, blow), reference)
+                report(name, run(arguments, Path(folder) / name, options, blow), reference)
         for name, cpus in {"a node is removed": 2, "… and no other has room": 1}.items():
             with node_removed(cpus) as (options, blow):
-                report(name, run(given, Path(folder) / name, options, blow), reference)
+                report(name, run(arguments, Path(folder) / name, options, blow), reference)
 
 
 # --- faults -----------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def actors() -> Iterator[int]:
 
 
 def run(
-    given: dict[str, Any], out: Path, options: dict[str, Any], blow: Blow | None = None
+    arguments: dict[str, Any], out: Path, options: dict[str, Any], blow: Blow | None = None
 ) -> tuple[dict[str, Any], float, list[str]]:
     """Run once; return the results, the seconds, and messages about the fault."""
     state: dict[str, Any] = {"round": -1, "said": []}
@@ -124,11 +124,11 @@ def run(
         del options["workers"]
     start = time.perf_counter()
     result = pf.run(
-        given["method"],
-        models=given["models"],
-        dataset=given["dataset"],
-        clients=given["clients"],
-        rounds=given["rounds"],
+        arguments["method"],
+        models=arguments["models"],
+        dataset=arguments["dataset"],
+        clients=arguments["clients"],
+        rounds=arguments["rounds"],
         out=out,
         progress=progress,
         **options,
@@ -147,13 +147,13 @@ def run(
 
 def report(
     name: str,
-    found: tuple[dict[str, Any], float, list[str]],
+    outcome: tuple[dict[str, Any], float, list[str]],
     reference: tuple[dict[str, Any], float, list[str]],
 ) -> None:
     """Compare a case with the reference and print the result."""
-    same = {what: found[0][what] == reference[0][what] for what in reference[0]}
-    print(f"{name}: {found[1]:.1f} s, equal to local: {json.dumps(same)}")
-    for line in found[2]:
+    same = {what: outcome[0][what] == reference[0][what] for what in reference[0]}
+    print(f"{name}: {outcome[1]:.1f} s, equal to local: {json.dumps(same)}")
+    for line in outcome[2]:
         print(f"    {line}")
 
 

@@ -91,10 +91,12 @@ def sides(
             nn.utils.clip_grad_norm_(model.parameters(), options["clip"])
         optimizer.step()
 
-    own = architecture.build(sample, CLASSES, 512).train().to(memory_format=architecture.layout)
+    engine_model = (
+        architecture.build(sample, CLASSES, 512).train().to(memory_format=architecture.layout)
+    )
     images = x.contiguous(memory_format=architecture.layout)
     batches = [(images, y, torch.arange(batch))] * STEPS
-    job = job_of(own, architecture, batches, batch=batch, **options)
+    job = job_of(engine_model, architecture, batches, batch=batch, **options)
     return {"plain": plain, "engine": lambda: Eager().train(job)}
 
 
@@ -124,7 +126,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--clip", type=float, default=0.0)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--engine-only", action="store_true")
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     torch.set_num_threads(1)
     flops_a_second, bytes_a_second = machine()
     print(
@@ -134,22 +136,22 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"{'':14}{'plain':>9}{'engine':>9}{'ratio':>7}{'limit':>8}{'share':>7}   ms a step")
     for group, shape in GROUPS.values():
         for architecture in group().architectures(getattr(group, "Config", pf.Config)()):
-            if given.names and architecture.name not in given.names:
+            if args.names and architecture.name not in args.names:
                 continue
             count, flops = profile(architecture, pf.datasets.SampleSpec(shape), CLASSES, 512)
-            options = {"momentum": given.momentum, "clip": given.clip}
-            both = sides(architecture, shape, given.batch, **options)
-            if given.engine_only:
+            options = {"momentum": args.momentum, "clip": args.clip}
+            both = sides(architecture, shape, args.batch, **options)
+            if args.engine_only:
                 both.pop("plain")
             times: dict[str, list[float]] = {name: [] for name in both}
-            for round_ in range(given.repeats + 1):
+            for round_ in range(args.repeats + 1):
                 for name, step in both.items():
                     spent = seconds(step) / (STEPS if name == "engine" else 1)
                     if round_:
                         times[name].append(spent)
             best = {name: 1e3 * min(each) for name, each in times.items()}
             limit = 1e3 * max(
-                3 * given.batch * flops / flops_a_second, 4 * count * 4 / bytes_a_second
+                3 * args.batch * flops / flops_a_second, 4 * count * 4 / bytes_a_second
             )
             plain = best.get("plain", float("nan"))
             print(

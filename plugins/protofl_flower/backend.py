@@ -79,15 +79,19 @@ def asked_of_sites(options: Mapping[str, Any]) -> dict[str, Any]:
     deployment, of_data = DEPLOYMENT.get(), options.get("options", {}).get("dataset", {})
     if options.get("dataset") != "sites" or options.get("resume") or deployment is None:
         return {**options}
-    given = options.get("set", ())
-    typed = given.items() if isinstance(given, Mapping) else (i.split("=", 1) for i in given)
+    assignments = options.get("set", ())
+    typed = (
+        assignments.items()
+        if isinstance(assignments, Mapping)
+        else (i.split("=", 1) for i in assignments)
+    )
     seconds = {str(key).removeprefix("backend."): value for key, value in typed}
     pace = ("patience", "poll", "start_deadline")
     config = Flower.Config(**{key: seconds[key] for key in pace if key in seconds})
     skip = options.get("on_lost_client") == "skip"
     told = ask_data_sizes(deployment, of_data, config, skip=skip)
-    own = {**options["options"], "dataset": {**of_data, "told": told}}
-    return {**options, "options": own}
+    plugin_options = {**options["options"], "dataset": {**of_data, "told": told}}
+    return {**options, "options": plugin_options}
 
 
 def serve(transport: Transport, request: str) -> None:

@@ -44,9 +44,9 @@ def changes_of(folder: Path, facts: dict[str, str]) -> list[str]:
             "the data of this node have changed since the run started",
             do="restore the node's data, or start a new run",
         )
-    part = folder / (FILE + ".part")
-    part.write_text(json.dumps(facts) + "\n", encoding="utf-8")
-    part.replace(file)
+    temporary = folder / (FILE + ".part")
+    temporary.write_text(json.dumps(facts) + "\n", encoding="utf-8")
+    temporary.replace(file)
     return [
         f"its {name} was {before[name]} and is {value}"
         for name, value in facts.items()

@@ -130,9 +130,9 @@ def remote_data(
     """
     parts = [(client.get("train"), client.get("test")) for client in told]
     known = all(isinstance(client["train"], list) for client in told if client)
-    sizes = [_size(part) for pair in parts for part in pair]
+    sizes = [_size(counts) for pair in parts for counts in pair]
     rows = torch.split(torch.arange(sum(sizes)), sizes) if sizes else ()
-    labels = [_labels(part) for pair in parts for part in pair] if known else []
+    labels = [_labels(counts) for pair in parts for counts in pair] if known else []
     y = torch.cat(labels) if labels else torch.empty(sum(sizes), dtype=torch.int64, device="meta")
     unknown = [str(number) for number, (train, _) in enumerate(parts) if train is None]
     dtype = _STORED.get(sample.kind, torch.float32)
@@ -153,14 +153,14 @@ def remote_data(
     )
 
 
-def _size(part: list[int] | int | None) -> int:
-    return sum(part) if isinstance(part, list) else part or 0
+def _size(counts: list[int] | int | None) -> int:
+    return sum(counts) if isinstance(counts, list) else counts or 0
 
 
 def _pair(guess: Sequence[int] | None) -> tuple[int, int]:
     return (guess[0], guess[1]) if guess else (0, 0)
 
 
-def _labels(part: list[int] | None) -> Tensor:
-    counts = torch.tensor(part or [], dtype=torch.int64)
+def _labels(class_counts: list[int] | None) -> Tensor:
+    counts = torch.tensor(class_counts or [], dtype=torch.int64)
     return torch.repeat_interleave(torch.arange(len(counts)), counts)

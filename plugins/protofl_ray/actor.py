@@ -73,9 +73,9 @@ class HostActor:
         return json.dumps(answer).encode(), data
 
 
-def _same(expected: dict[str, str], found: dict[str, str]) -> None:
+def _same(expected: dict[str, str], actual: dict[str, str]) -> None:
     for what, value in expected.items():
-        if found[what] != value:
+        if actual[what] != value:
             here = socket.gethostname()
             if what == "data":
                 raise pf.UsageError(
@@ -83,7 +83,7 @@ def _same(expected: dict[str, str], found: dict[str, str]) -> None:
                     do="put the same files on all machines, or the data on a shared disk",
                 )
             raise pf.UsageError(
-                f"{here} has {what} {found[what]}, the run has {value}",
+                f"{here} has {what} {actual[what]}, the run has {value}",
                 do=f"install {what} {value} on all machines",
             )
 

@@ -37,11 +37,11 @@ class _Downloads:
             return blob
         with self._lock:
             # The bytes are kept beside the reference, so that their identity stays unique.
-            found = self._kept.pop(id(blob), None) or (blob, self._ray.put(blob))
-            self._kept[id(blob)] = found
+            pair = self._kept.pop(id(blob), None) or (blob, self._ray.put(blob))
+            self._kept[id(blob)] = pair
             if len(self._kept) > self._most:
                 self._kept.popitem(last=False)
-            return found[1]
+            return pair[1]
 
 
 class Actor:
@@ -68,8 +68,8 @@ class Actor:
 
     def _wait_for_place(self) -> None:
         ray, seconds = self._pool.ray, self._pool.config.patience
-        found, _ = ray.wait([self._place], timeout=seconds)
-        if not found:
+        ready, _ = ray.wait([self._place], timeout=seconds)
+        if not ready:
             self.close()
             raise pf.backends.HostFailure(
                 f"actor {self.number} found no place within {seconds:g} s",

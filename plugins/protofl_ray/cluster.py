@@ -60,8 +60,8 @@ class Config(pf.Config):
 
     def share(self) -> dict[str, Any]:
         """The resources of an actor."""
-        given = {} if self.runtime_env is None else {"runtime_env": self.runtime_env}
-        return {"num_cpus": self.num_cpus, "num_gpus": self.num_gpus, **given}
+        environment = {} if self.runtime_env is None else {"runtime_env": self.runtime_env}
+        return {"num_cpus": self.num_cpus, "num_gpus": self.num_gpus, **environment}
 
 
 def check(plan: pf.backends.Plan, config: Config) -> None:
@@ -107,10 +107,10 @@ def connect(config: Config, workers: int) -> tuple[Any, Leave]:
         return ray, lambda: None
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if config.address is None:
-        wanted = math.ceil(workers * config.num_cpus)
+        needed_cpus = math.ceil(workers * config.num_cpus)
         options |= {"address": "local", "include_dashboard": False}
         options["num_cpus"] = max(
-            len(pf.backends.Dispatcher.cores()), wanted, math.ceil(config.num_cpus)
+            len(pf.backends.Dispatcher.cores()), needed_cpus, math.ceil(config.num_cpus)
         )
     else:
         options["address"] = config.address

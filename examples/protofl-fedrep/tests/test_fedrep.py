@@ -21,30 +21,30 @@ def federation(folder, **options):
 def test_each_phase_moves_its_part(tmp_path):
     """A plain loop trains the head on fixed features, then the extractor, to the same weights."""
     one = {"tau": 1, "body_epochs": 1}
-    found = federation(tmp_path, batch_size=1000, options={"own": one}, lr=0.1)
-    plan = found.plan
+    simulation = federation(tmp_path, batch_size=1000, options={"own": one}, lr=0.1)
+    plan = simulation.plan
     model = plan.initial_model(0, 0)
     model.extractor.load_state_dict(plan.info.build("norm", 0).extractor.state_dict())
-    found.rounds(1)
+    simulation.rounds(1)
     model.train()
     rows = plan.split(0).train(0)
     samples = plan.samples(rows, False)
     x, y = torch.cat([*samples.chunks(1000)]), samples.y
-    for part in (model.head, model.extractor):
+    for module in (model.head, model.extractor):
         loss = torch.nn.functional.cross_entropy(model(x), y)
-        gradients = torch.autograd.grad(loss, [*part.parameters()])
+        gradients = torch.autograd.grad(loss, [*module.parameters()])
         with torch.no_grad():
-            for parameter, gradient in zip(part.parameters(), gradients, strict=True):
+            for parameter, gradient in zip(module.parameters(), gradients, strict=True):
                 parameter -= 0.1 * gradient
-    trained = found.client(0).model.state_dict()
-    for name, wanted in model.state_dict().items():
-        torch.testing.assert_close(trained[name], wanted, rtol=1e-4, atol=1e-5)
+    trained = simulation.client(0).model.state_dict()
+    for name, expected in model.state_dict().items():
+        torch.testing.assert_close(trained[name], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_clients_share_the_body_and_keep_their_heads(tmp_path):
-    found = federation(tmp_path)
-    found.rounds(2)
-    heads = [found.client(c).model.head.weight for c in range(4)]
+    simulation = federation(tmp_path)
+    simulation.rounds(2)
+    heads = [simulation.client(c).model.head.weight for c in range(4)]
     assert not any(torch.equal(heads[0], other) for other in heads[1:])
-    names = {key.partition("/")[0] for key in found.server.global_state}
+    names = {key.partition("/")[0] for key in simulation.server.global_state}
     assert names == {"body"}

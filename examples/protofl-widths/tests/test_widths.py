@@ -45,4 +45,6 @@ def test_every_row_is_given_once_and_everybody_has_the_least(beta):
 
 
 def test_a_small_beta_skews_the_quantities():
-    assert np.std([len(part) for part in split(0.1)]) > 5 * np.std([len(p) for p in split(100.0)])
+    skewed = [len(rows) for rows in split(0.1)]
+    even = [len(rows) for rows in split(100.0)]
+    assert np.std(skewed) > 5 * np.std(even)

@@ -21,9 +21,9 @@ from protofl_cli.run_options import with_options
 PANEL = "Deployment"
 
 
-def _typed(method: str | None, given: dict[str, Any]) -> dict[str, Any]:
+def _typed(method: str | None, arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the typed options of a run."""
-    values = {name.removesuffix("_"): value for name, value in given.items()}
+    values = {name.removesuffix("_"): value for name, value in arguments.items()}
     return {k: v for k, v in {"method": method, **values}.items() if v is not None and v != []}
 
 
@@ -140,10 +140,10 @@ def add_site(
     from protofl_flower.deployment.federation_file import FILE, Site, check_sites, read_federation
     from protofl_flower.deployment.keys import read_public_key
 
-    found = read_federation(folder)
-    sites = [*found.sites, Site(name, read_public_key(key), tuple(client), architecture)]
-    check_sites(found.folder / FILE, sites)
-    replace(found, sites=sites).write()
+    federation = read_federation(folder)
+    sites = [*federation.sites, Site(name, read_public_key(key), tuple(client), architecture)]
+    check_sites(federation.folder / FILE, sites)
+    replace(federation, sites=sites).write()
     render.line(f"{name} has client {', '.join(map(str, client))}: {len(sites)} sites")
 
 
@@ -152,10 +152,10 @@ def link(folder: Folder, debug: Debug = False) -> None:
     from protofl_flower.deployment.federation_file import read_federation
     from protofl_flower.deployment.link import running_link
 
-    found = read_federation(folder)
+    federation = read_federation(folder)
     try:
-        with running_link(found) as check:
-            render.line(f"link at {found.address} with {len(found.sites)} sites")
+        with running_link(federation) as check:
+            render.line(f"link at {federation.address} with {len(federation.sites)} sites")
             while True:
                 check()
                 time.sleep(2)
@@ -176,11 +176,11 @@ def keys(
     from protofl_flower.deployment.keys import renew_certificates
     from protofl_flower.deployment.link import hosts_of
 
-    found = read_federation(folder)
-    end, authority = renew_certificates(found.folder, hosts_of(found.public))
+    federation = read_federation(folder)
+    end, authority = renew_certificates(federation.folder, hosts_of(federation.public))
     rows = [("valid until", f"{end:%Y-%m-%d}"), ("next", f"protofl deploy link {folder}")]
     if authority:
-        rows.insert(1, ("for all nodes", str(found.folder / "ca.crt")))
+        rows.insert(1, ("for all nodes", str(federation.folder / "ca.crt")))
     render.pairs(rows)
 
 
@@ -236,17 +236,17 @@ def status(folder: Folder, debug: Debug = False) -> None:
     from protofl_flower.deployment.federation_file import read_federation
     from protofl_flower.deployment.link import node_states, runs_of
 
-    found = read_federation(folder)
-    states = node_states(found)
+    federation = read_federation(folder)
+    states = node_states(federation)
     rows = [
         (
             site.name,
             f"{states.get(site.name, 'not registered')}, client "
             f"{', '.join(map(str, site.clients))}",
         )
-        for site in found.sites
+        for site in federation.sites
     ]
-    rows += [(f"run {number}", state) for number, state in runs_of(found).items()]
+    rows += [(f"run {number}", state) for number, state in runs_of(federation).items()]
     render.pairs(rows)
 
 
@@ -255,10 +255,10 @@ def stop(folder: Folder, debug: Debug = False) -> None:
     from protofl_flower.deployment.federation_file import read_federation
     from protofl_flower.deployment.link import flwr, runs_of
 
-    found = read_federation(folder)
-    going = [number for number, state in runs_of(found).items() if "finished" not in state]
+    federation = read_federation(folder)
+    going = [number for number, state in runs_of(federation).items() if "finished" not in state]
     for number in going:
-        flwr(found, "stop", number, "lab")
+        flwr(federation, "stop", number, "lab")
     render.line(f"stopped: {', '.join(going)}" if going else "no run is going on")
 
 

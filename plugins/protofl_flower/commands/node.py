@@ -76,8 +76,8 @@ def check(folder: Folder, debug: Debug = False) -> None:
     from protofl_flower.deployment.node_check import checks
 
     rows = checks(expand_user(folder).absolute())
-    for name, found, good in rows:
-        render.line(f"{name}: {found}", "" if good else "red")
+    for name, finding, good in rows:
+        render.line(f"{name}: {finding}", "" if good else "red")
     wrong = [name for name, _, good in rows if not good]
     if wrong:
         raise pf.UsageError(f"the node can't start: {', '.join(wrong)}")

@@ -39,8 +39,13 @@ def start(
     if not federation.sites:
         raise pf.UsageError("the federation has no site", do="add one: protofl deploy add-site")
     run = _name(federation, place, resume=resume)
-    own = {} if resume else options_of(federation, options)
-    submit(federation, run, {**own, **real_options(options, resume=resume), "out": str(place)}, say)
+    federation_options = {} if resume else options_of(federation, options)
+    submit(
+        federation,
+        run,
+        {**federation_options, **real_options(options, resume=resume), "out": str(place)},
+        say,
+    )
 
 
 def options_of(federation: Federation, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,24 +80,24 @@ def real_options(options: dict[str, Any], *, resume: bool) -> dict[str, Any]:
     Raises:
         UsageError: An option simulates what is real here.
     """
-    found = dict(options)
+    run_options = dict(options)
     for name in ("devices", "over_select"):
-        if found.get(name):
+        if run_options.get(name):
             flag = f"--{name.replace('_', '-')}"
-            what = f"{flag} {found[name]} simulates devices, and these are real"
+            what = f"{flag} {run_options[name]} simulates devices, and these are real"
             raise pf.UsageError(what, do="leave it out")
-    if "backend" in found:
+    if "backend" in run_options:
         raise pf.UsageError(
-            f"--backend {found['backend']}: a deployed run has its own", do="leave out"
+            f"--backend {run_options['backend']}: a deployed run has its own", do="leave out"
         )
     for name in ("deadline", "on_stale"):
-        value = found.pop(name, None)
+        value = run_options.pop(name, None)
         if value is not None:
-            found["set"] = [*found.get("set", []), f"backend.{name}={value}"]
+            run_options["set"] = [*run_options.get("set", []), f"backend.{name}={value}"]
     if resume:
-        return {**found, "resume": True}
+        return {**run_options, "resume": True}
     # No node ends the run of the others.
-    return {"on_lost_client": "skip", "on_bad_upload": "skip", **found}
+    return {"on_lost_client": "skip", "on_bad_upload": "skip", **run_options}
 
 
 def _name(federation: Federation, out: Path, *, resume: bool) -> str:

@@ -138,8 +138,12 @@ def check_sites(where: Path, sites: Iterable[Site]) -> None:
         if not NAME.match(site.name):
             do = "use up to 40 letters, digits, '.', '_' and '-'"
             raise pf.UsageError(f"{where}: {site.name!r} is not a name of a site", do=do)
-        own = [("name", site.name), ("key", site.key), *(("client", c) for c in site.clients)]
-        for what, value in own:
+        identifiers = [
+            ("name", site.name),
+            ("key", site.key),
+            *(("client", c) for c in site.clients),
+        ]
+        for what, value in identifiers:
             if (what, value) in seen:
                 raise pf.UsageError(
                     f"{where}: {site.name} and {seen[what, value]} have the same {what}"

@@ -126,12 +126,12 @@ def renew_certificates(folder: Path, hosts: Sequence[str]) -> tuple[datetime, bo
     if ends:
         made["ca.crt"] = _authority(authority)
     for name, data in made.items():
-        part = folder / f"{name}.part"
-        part.unlink(missing_ok=True)
-        write_secret(part, data)
+        temporary = folder / f"{name}.part"
+        temporary.unlink(missing_ok=True)
+        write_secret(temporary, data)
         if name.endswith(".crt"):
-            part.chmod(0o644)
-        part.replace(folder / name)
+            temporary.chmod(0o644)
+        temporary.replace(folder / name)
     return end_of(made["server.crt"]), ends
 
 

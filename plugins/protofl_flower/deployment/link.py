@@ -249,9 +249,9 @@ def follow(
                     do = f"finished rounds are saved: continue with --resume; see {log}"
                     raise pf.RunFailure(what, programs.last_line(log), do)
             time.sleep(0.3)
-    found = json.loads(end.read_text(encoding="utf-8"))
-    if "failure" in found:
-        raise pf.ProtoflError.from_values(found["failure"])
+    outcome = json.loads(end.read_text(encoding="utf-8"))
+    if "failure" in outcome:
+        raise pf.ProtoflError.from_values(outcome["failure"])
 
 
 def status_of(federation: Federation, number: str) -> str:

@@ -40,8 +40,8 @@ def checks(folder: Path) -> list[tuple[str, str, bool]]:
         try:
             result.append((name, check(), True))
         except (pf.ProtoflError, OSError, ValueError) as error:
-            words = error.what if isinstance(error, pf.ProtoflError) else str(error)
-            result.append((name, words, False))
+            problem = error.what if isinstance(error, pf.ProtoflError) else str(error)
+            result.append((name, problem, False))
     return result
 
 
@@ -60,8 +60,8 @@ def _data(folder: Path) -> str:
     from protofl_flower.node.local_data import LocalData
 
     values = settings_of(folder)
-    own, clients, _ = read_settings(folder, values)
-    data = LocalData.read(values.get("data"), sorted(clients), Path(own["data_dir"]))
+    machine_options, clients, _ = read_settings(folder, values)
+    data = LocalData.read(values.get("data"), sorted(clients), Path(machine_options["data_dir"]))
     return "those of the run" if data is None else str(data.described())
 
 
@@ -93,8 +93,8 @@ def _link(folder: Path) -> str:
         check_clock(ahead)
         return f"{address} answers, {version}"
     except ssl.SSLCertVerificationError as error:
-        words = f"the certificate of {address} is refused: {error.verify_message}"
-        words += expiry(address, folder / "ca.crt")
-        raise pf.UsageError(words) from None
+        problem = f"the certificate of {address} is refused: {error.verify_message}"
+        problem += expiry(address, folder / "ca.crt")
+        raise pf.UsageError(problem) from None
     except OSError as error:
         raise pf.UsageError(f"{address} does not answer: {error}") from None

@@ -25,7 +25,7 @@ def export_client(folder: Path, run: str, client: int, out: Path) -> list[tuple[
         UsageError: There is no such run or client, or the file cannot be written.
     """
     settings = settings_of(folder)
-    own, clients, _ = read_settings(folder, settings)
+    machine_options, clients, _ = read_settings(folder, settings)
     if client not in clients:
         listed = ", ".join(map(str, sorted(clients)))
         raise pf.UsageError(f"client {client} is not on this node", f"its clients: {listed}")
@@ -36,16 +36,16 @@ def export_client(folder: Path, run: str, client: int, out: Path) -> list[tuple[
         raise pf.UsageError(
             f"the node has no run {run}".rstrip(), f"its runs, oldest first: {listed}"
         )
-    found = last_evaluation(chosen[0], client)
-    data = LocalData.read(settings.get("data"), sorted(clients), Path(own["data_dir"]))
+    evaluation = last_evaluation(chosen[0], client)
+    data = LocalData.read(settings.get("data"), sorted(clients), Path(machine_options["data_dir"]))
     plan = pf.backends.Plan.from_json(
-        found.plan, None if data is None else data.of_plan(found.plan)
+        evaluation.plan, None if data is None else data.of_plan(evaluation.plan)
     )
-    kept = found.file, found.round, found.blob
-    scorer = scorer_with(plan, found.trial, client, *kept, plan.data.preparation)
+    kept = evaluation.file, evaluation.round, evaluation.blob
+    scorer = scorer_with(plan, evaluation.trial, client, *kept, plan.data.preparation)
     export(scorer, plan, out)
     return [
-        ("client", f"{client} of run {chosen[0].name}, round {found.round + 1}"),
+        ("client", f"{client} of run {chosen[0].name}, round {evaluation.round + 1}"),
         ("samples", f"{plan.data.sample}, {str(plan.data.x.dtype).removeprefix('torch.')}"),
         ("preparation", str(plan.data.preparation or "not known: give samples as stored")),
         ("classes", ", ".join(plan.data.classes)),

@@ -127,7 +127,7 @@ CAUSES = {
 
 def cause_in(said: str) -> tuple[str, bool]:
     """Return the cause that Flower's log names, empty for none, and whether time may heal it."""
-    if cause := next((words for mark, words in CAUSES.items() if mark in said), ""):
+    if cause := next((explanation for mark, explanation in CAUSES.items() if mark in said), ""):
         return cause, False
     if "2004]" not in said:
         return "", True
@@ -145,13 +145,13 @@ def expiry(address: str, authority: Path) -> str:
         authority: The certificate of the federation on this node.
     """
     host, _, port = address.rpartition(":")
-    found = []
+    certificates = []
     with suppress(OSError, ValueError):
-        found.append((str(authority), authority.read_bytes()))
+        certificates.append((str(authority), authority.read_bytes()))
     with suppress(OSError, ValueError):
         sent = ssl.get_server_certificate((host, int(port)), timeout=10)
-        found.append((f"the certificate of {address}", sent.encode()))
-    for name, data in found:
+        certificates.append((f"the certificate of {address}", sent.encode()))
+    for name, data in certificates:
         with suppress(ValueError):
             if (end := end_of(data)) < datetime.now(timezone.utc):
                 return f"; {name} expired on {end:%Y-%m-%d}: protofl deploy keys renew"
@@ -229,13 +229,13 @@ def keep_running(folder: Path, say: Callable[[str], None]) -> None:
                 raise pf.RunFailure(cause, do=problem.do) from None
             if not said:  # the host, which nothing on the link can heal
                 raise
-            words = cause or problem.what
+            reason = cause or problem.what
             with suppress(OSError):
                 try:
                     check_clock(look_at(address, folder / "ca.crt")[1])
                 except pf.UsageError as wrong:
-                    words = wrong.what
-            say(f"{words}; the next try is in 15 s")
+                    reason = wrong.what
+            say(f"{reason}; the next try is in 15 s")
             time.sleep(15)
 
 

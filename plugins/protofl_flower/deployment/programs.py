@@ -143,14 +143,14 @@ def call(arguments: Sequence[str], home: Path) -> dict[str, Any]:
         RunFailure: The call failed.
     """
     command = [program("flwr"), *arguments, "--format", "json"]
-    found = subprocess.run(
+    process = subprocess.run(
         command, env=environment(home), stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
     try:
-        values = json.loads(found.stdout[found.stdout.index("{") :])
+        values = json.loads(process.stdout[process.stdout.index("{") :])
     except ValueError:
         values = {}
-    if found.returncode or not values.get("success", True) or not values:
-        said = str(values.get("error-message") or found.stderr or found.stdout)
+    if process.returncode or not values.get("success", True) or not values:
+        said = str(values.get("error-message") or process.stderr or process.stdout)
         raise pf.RunFailure(f"flwr {arguments[0]} failed: {' '.join(said.split())[-300:]}")
     return dict(values)

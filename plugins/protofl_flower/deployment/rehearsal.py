@@ -76,13 +76,13 @@ def make_sites(
     """Write a folder for each node; clients are dealt to nodes in turn."""
     made, nodes = [], []
     for number in range(sites):
-        own = tuple(range(number, clients, sites))
+        site_clients = tuple(range(number, clients, sites))
         node = folder / f"node-{number}"
-        settings = f"clients = {[*own]}\ndata_dir = {json.dumps(str(data_dir))}\n"
+        settings = f"clients = {[*site_clients]}\ndata_dir = {json.dumps(str(data_dir))}\n"
         settings += "\n[policy]\npaths = true\nclass_counts = true\nclasses = true\n"
         key = make_node(node, settings)
         (node / "ca.crt").write_bytes((federation.folder / "ca.crt").read_bytes())
-        made.append(Site(f"site-{number}", key, own))
+        made.append(Site(f"site-{number}", key, site_clients))
         nodes.append(node)
     federation = replace(federation, sites=made)
     federation.write()
@@ -103,18 +103,18 @@ def compare(here: Path, there: Path, accuracy: float) -> list[tuple[str, str]]:
     Raises:
         RunFailure: They differ.
     """
-    wanted, found = _lines(here), _lines(there)
-    for line, other in zip(wanted, found, strict=False):
+    simulated, deployed = _lines(here), _lines(there)
+    for line, other in zip(simulated, deployed, strict=False):
         keys = sorted({*line, *other})
         if wrong := [key for key in keys if line.get(key) != other.get(key)]:
             raise pf.RunFailure(
                 f"the deployed run differs from local in round {line['round']}: {', '.join(wrong)}"
             )
-    if len(wanted) != len(found):
-        raise pf.RunFailure(f"the deployed run has {len(found)} rounds, local {len(wanted)}")
+    if len(simulated) != len(deployed):
+        raise pf.RunFailure(f"the deployed run has {len(deployed)} rounds, local {len(simulated)}")
     servers, clients = compare_states(here, there)
     return [
-        ("rounds", f"{len(found)}, best test accuracy {100 * accuracy:.2f} %"),
+        ("rounds", f"{len(deployed)}, best test accuracy {100 * accuracy:.2f} %"),
         ("record", "equal to local"),
         ("server", f"equal to local: {servers} files"),
         ("clients", f"equal to local: {clients} files, which stayed on the nodes"),

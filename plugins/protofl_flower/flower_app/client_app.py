@@ -17,8 +17,8 @@ def work(message: Message, context: Context) -> Message:
     """Pass a message to the host, and its response back."""
     record, arrays = message.content["protofl"], message.content["blobs"]
     blobs = [arrays.pop(str(number)).data for number in range(len(arrays))]
-    text, found = _ask(str(context.node_config["socket"]), str(record["text"]), blobs)
-    content = RecordDict({"protofl": ConfigRecord({"text": text}), "blobs": _arrays(found)})
+    text, reply_blobs = _ask(str(context.node_config["socket"]), str(record["text"]), blobs)
+    content = RecordDict({"protofl": ConfigRecord({"text": text}), "blobs": _arrays(reply_blobs)})
     return Message(content, reply_to=message)
 
 

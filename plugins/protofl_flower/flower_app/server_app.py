@@ -49,7 +49,7 @@ class GridTransport:
 
     def receive(self, tickets: Sequence[str]) -> list[Delivery]:
         """Return what has come for some of these tickets."""
-        return [found for ticket in tickets for found in self._pulled(ticket)]
+        return [delivery for ticket in tickets for delivery in self._pulled(ticket)]
 
     def _pulled(self, ticket: str) -> list[Delivery]:
         """Return what has come for a ticket; a message that can't be read is `MALFORMED`.
@@ -60,8 +60,8 @@ class GridTransport:
         try:
             return [_delivery(ticket, message) for message in self._grid.pull_messages([ticket])]
         except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
-            words = f"a message that can't be read: {type(error).__name__}: {error}"
-            return [Delivery(ticket, code=MALFORMED, reason=words)]
+            problem = f"a message that can't be read: {type(error).__name__}: {error}"
+            return [Delivery(ticket, code=MALFORMED, reason=problem)]
 
 
 def _delivery(ticket: str, message: Message) -> Delivery:

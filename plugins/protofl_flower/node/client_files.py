@@ -66,9 +66,9 @@ class NodeFiles:
 
     def evaluated(self, client: int, about: Mapping[str, Any], blob: bytes) -> None:
         """Write with what a client was evaluated last: a line of facts, and its download."""
-        part = self._folder / f"evaluation-{client:05d}.part"
-        part.write_bytes(json.dumps(dict(about)).encode() + b"\n" + blob)
-        part.replace(part.with_suffix(""))
+        temporary = self._folder / f"evaluation-{client:05d}.part"
+        temporary.write_bytes(json.dumps(dict(about)).encode() + b"\n" + blob)
+        temporary.replace(temporary.with_suffix(""))
 
     def count_evaluation(self, client: int, trial: int, number: int) -> int:
         """Count an evaluation of a client; a restart of the node keeps the numbers.
@@ -93,9 +93,9 @@ class NodeFiles:
         counts[key] = counts.get(key, 0) + 1
         for old in rounds[: len(rounds) + 1 - KEPT]:
             counts.pop(f"{old[0]}-{old[1]}", None)
-        part = file.with_suffix(".part")
-        part.write_text(json.dumps(counts), encoding="utf-8")
-        part.replace(file)
+        temporary = file.with_suffix(".part")
+        temporary.write_text(json.dumps(counts), encoding="utf-8")
+        temporary.replace(file)
         return counts.get(key, TOO_OLD)
 
     def begin(self) -> None:
@@ -109,13 +109,15 @@ class NodeFiles:
             names: {file that the checkpoint names: its version}; empty for one named before.
             versions: Other versions that count.
         """
-        found = {name: version or self._names.get(name, "") for name, version in names.items()}
-        if found != self._names:
-            part = self._folder / (NAMES + ".part")
-            part.write_text(json.dumps(found) + "\n", encoding="utf-8")
-            part.replace(self._folder / NAMES)
-            self._names = found
-        counted = {*versions, *found.values()}
+        file_versions = {
+            name: version or self._names.get(name, "") for name, version in names.items()
+        }
+        if file_versions != self._names:
+            temporary = self._folder / (NAMES + ".part")
+            temporary.write_text(json.dumps(file_versions) + "\n", encoding="utf-8")
+            temporary.replace(self._folder / NAMES)
+            self._names = file_versions
+        counted = {*versions, *file_versions.values()}
         for path in self._folder.glob("client-*"):
             if path.suffix == ".part" or path.stem.split("-", 2)[-1] not in counted:
                 with suppress(OSError):
@@ -142,12 +144,12 @@ class NodeFiles:
 
     def write(self, client: int) -> str:
         """Write the present state of a client; return its version."""
-        part = self._folder / f"client-{client:05d}.part"
-        self._do("Save", client, path=str(part))
-        version = version_in(part)
-        with open(part, "rb") as file:
+        temporary = self._folder / f"client-{client:05d}.part"
+        self._do("Save", client, path=str(temporary))
+        version = version_in(temporary)
+        with open(temporary, "rb") as file:
             os.fsync(file.fileno())
-        part.replace(self._path(client, version))
+        temporary.replace(self._path(client, version))
         self._here[client] = version
         return version
 

@@ -56,8 +56,8 @@ class Node:
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self._runs = folder / "runs"
-        self._own, self._clients, self._policy = read_settings(folder, settings)
-        place = Path(self._own["data_dir"])
+        self._machine_options, self._clients, self._policy = read_settings(folder, settings)
+        place = Path(self._machine_options["data_dir"])
         self._data = LocalData.read(settings.get("data"), sorted(self._clients), place)
         self._digest, self._run, self._trial, self._plan = "", "", -1, ""
         self._host: pf.backends.Host | None = None
@@ -116,7 +116,7 @@ class Node:
     def _take(self, text: str) -> None:
         """Build the host of a plan."""
         self._host, self._files, self._digest = None, None, ""
-        here = plan_here(text, self._own, self._policy, self._data)
+        here = plan_here(text, self._machine_options, self._policy, self._data)
         with private_errors():
             data = None if self._data is None else self._data.of_plan(here)
         # A file that the plan names may be any file of the node, and errors may name its content.
@@ -162,10 +162,10 @@ class Node:
             elif not header["epochs"]:
                 about = {"version": asked.get("base"), "trial": self._trial}
                 self._files.evaluated(client, {**about, "round": header["round"]}, job.blob)
-            found = public_header(reply.header())
-            if not self._policy.losses and "sums" in found:
-                found["sums"] = {}
-            return Answer(found, reply.blob, version)
+            reply_header = public_header(reply.header())
+            if not self._policy.losses and "sums" in reply_header:
+                reply_header["sums"] = {}
+            return Answer(reply_header, reply.blob, version)
         except Stale as error:
             return Answer({"kind": "Absent", "reason": "stale", "notes": [str(error)]})
         except Exception as error:
@@ -267,12 +267,12 @@ def read_settings(
     clients = settings.get("clients")
     if not isinstance(clients, list) or not clients or any(type(c) is not int for c in clients):
         raise pf.UsageError(f"node.toml: clients is {clients!r}", do="write clients = [NUMBER, …]")
-    own = {
+    machine_options = {
         "data_dir": str(settings.get("data_dir", folder / "data")),
         "device": str(settings.get("device", "cpu")),
         "client_store": str(settings.get("client_store", "memory")),
     }
-    return own, frozenset(clients), Policy.read(settings.get("policy", {}))
+    return machine_options, frozenset(clients), Policy.read(settings.get("policy", {}))
 
 
 @contextmanager
@@ -312,8 +312,8 @@ def without_paths(text: str) -> str:
 
 def public_header(header: dict[str, Any]) -> dict[str, Any]:
     """Return the header of a reply without what a profiled host recorded, and without paths."""
-    found = {**header, "profile": "", "notes": [*map(without_paths, header["notes"])]}
-    return {**found, "error": without_paths(found["error"])} if "error" in found else found
+    public = {**header, "profile": "", "notes": [*map(without_paths, header["notes"])]}
+    return {**public, "error": without_paths(public["error"])} if "error" in public else public
 
 
 def serve(node: Node, path: Path) -> None:

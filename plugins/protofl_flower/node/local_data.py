@@ -78,18 +78,20 @@ class LocalData:
                     f"node.toml: unknown setting [data] {key}", f"known: {', '.join(kinds)}"
                 )
             if not isinstance(value, kinds[key]) or isinstance(value, bool):
-                words = " or a ".join({"int": "number", "str": "text", "dict": "table"}.get(
+                expected = " or a ".join({"int": "number", "str": "text", "dict": "table"}.get(
                     kind.__name__, kind.__name__) for kind in kinds[key])  # fmt: skip
-                raise pf.UsageError(f"node.toml: [data] {key} is {value!r}", do=f"write a {words}")
+                raise pf.UsageError(
+                    f"node.toml: [data] {key} is {value!r}", do=f"write a {expected}"
+                )
         if "dataset" not in table:
             raise pf.UsageError(
                 "node.toml: [data] has no dataset", do='name it: dataset = "npz:FILE"'
             )
-        part = table.get("part", [])
-        parts = [part] if isinstance(part, int) else part
+        setting = table.get("part", [])
+        parts = [setting] if isinstance(setting, int) else setting
         if any(type(p) is not int or p < 0 for p in parts) or len(parts) not in (0, len(clients)):
             raise pf.UsageError(
-                f"node.toml: [data] part is {part!r}",
+                f"node.toml: [data] part is {setting!r}",
                 f"expected a number for each of the clients {', '.join(map(str, clients))}",
             )
         if table.get("tell", "counts") not in get_args(Tell):
@@ -106,10 +108,10 @@ class LocalData:
         Raises:
             UsageError: The data can't be read.
         """
-        found = self._read(self.dataset, self.options)
-        sizes = ", ".join(f"{len(a)} + {len(b)}" for a, b in self._parts(found))
-        labels = ", ".join(found.classes[:20]) + (", …" if found.num_classes > 20 else "")
-        return f"{found.sample}, {sizes} for training and tests; labels: {labels}"
+        samples = self._read(self.dataset, self.options)
+        sizes = ", ".join(f"{len(a)} + {len(b)}" for a, b in self._parts(samples))
+        labels = ", ".join(samples.classes[:20]) + (", …" if samples.num_classes > 20 else "")
+        return f"{samples.sample}, {sizes} for training and tests; labels: {labels}"
 
     def sizes(self, form: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the server is told before a run.
@@ -133,8 +135,8 @@ class LocalData:
                 "sizes": (int(train.sum()), int(test.sum())),
                 "nothing": (None, None),
             }
-            own = dict(zip(("train", "test"), ways[self.tell], strict=True))
-            told[str(client)] = {**own, "majority": [int(test[guess]), int(test.sum())]}
+            client_sizes = dict(zip(("train", "test"), ways[self.tell], strict=True))
+            told[str(client)] = {**client_sizes, "majority": [int(test[guess]), int(test.sum())]}
         return {"clients": told}
 
     def of_plan(self, text: str) -> pf.datasets.Dataset:
@@ -153,63 +155,63 @@ class LocalData:
             UsageError: The data can't be read, or do not have this form.
         """
         asked = {key: form[key] for key in FORM if key in form}
-        wanted = self._read("sites", {**asked, "told": [{}]})
-        found = self._read(self.dataset, self.options)
-        if found.sample != wanted.sample:
+        template = self._read("sites", {**asked, "told": [{}]})
+        samples = self._read(self.dataset, self.options)
+        if samples.sample != template.sample:
             raise pf.UsageError(
-                f"this node has {found.sample}, and the federation has {wanted.sample}",
+                f"this node has {samples.sample}, and the federation has {template.sample}",
                 do="bring the samples to this form, or name other data in node.toml",
             )
-        parts = self._parts(found)
+        parts = self._parts(samples)
         rows = torch.cat([rows for pair in parts for rows in pair])
-        y = torch.zeros_like(found.y)
-        y[rows] = self._places(found, wanted.classes, rows)[found.y[rows]]
+        y = torch.zeros_like(samples.y)
+        y[rows] = self._places(samples, template.classes, rows)[samples.y[rows]]
         empty = rows[:0]
         split = [(empty, empty)] * clients
         for client, pair in zip(self.clients, parts, strict=True):
             split[client] = pair
-        digest = sha256(found.digest.encode())
+        digest = sha256(samples.digest.encode())
         for tensor in (y[rows], *(rows for pair in split for rows in pair)):
             digest.update(tensor.numpy().tobytes() + b";")
         return pf.datasets.Dataset(
-            x=found.x,
+            x=samples.x,
             y=y,
             num_train=len(y),
-            classes=wanted.classes,
+            classes=template.classes,
             split=split,
             digest=digest.hexdigest(),
-            vocabulary=wanted.vocabulary,
-            padding=wanted.padding,
+            vocabulary=template.vocabulary,
+            padding=template.padding,
             elsewhere=True,
-            preparation=found.preparation,
+            preparation=samples.preparation,
         )
 
     def _read(self, name: str, options: Mapping[str, Any]) -> pf.datasets.Dataset:
         return pf.backends.load_dataset(name, options, self.data_dir, print)
 
-    def _parts(self, found: pf.datasets.Dataset) -> list[tuple[Tensor, Tensor]]:
+    def _parts(self, samples: pf.datasets.Dataset) -> list[tuple[Tensor, Tensor]]:
         """Return the training and test rows of each client of this node."""
-        own = len(self.clients)
-        if found.split is not None:
-            parts = self.part or (range(own) if len(found.split) == own else ())
-            if not parts or max(parts) >= len(found.split):
+        num_clients = len(self.clients)
+        if samples.split is not None:
+            parts = self.part or (range(num_clients) if len(samples.split) == num_clients else ())
+            if not parts or max(parts) >= len(samples.split):
                 raise pf.UsageError(
-                    f"the data of this node come split into {len(found.split)} parts",
+                    f"the data of this node come split into {len(samples.split)} parts",
                     f"node.toml: [data] part is {[*self.part]}",
-                    f"write part = N, from 0 to {len(found.split) - 1}, for each client",
+                    f"write part = N, from 0 to {len(samples.split) - 1}, for each client",
                 )
-            chosen = [found.split[part] for part in parts]
-        elif own > 1 or self.part:
+            chosen = [samples.split[number] for number in parts]
+        elif num_clients > 1 or self.part:
             raise pf.UsageError(
-                f"the data of this node do not come split, and node.toml gives {own} clients "
-                f"{'parts' if self.part else 'one data set'}",
+                "the data of this node do not come split, and node.toml gives "
+                f"{num_clients} clients {'parts' if self.part else 'one data set'}",
                 do="give the node one client, or data that are split: pfllib:DIR",
             )
-        elif found.num_train < len(found.y):
-            everything = torch.arange(len(found.y))
-            chosen = [(everything[: found.num_train], everything[found.num_train :])]
+        elif samples.num_train < len(samples.y):
+            everything = torch.arange(len(samples.y))
+            chosen = [(everything[: samples.num_train], everything[samples.num_train :])]
         else:
-            chosen = [self._halves(len(found.y))]
+            chosen = [self._halves(len(samples.y))]
         for client, pair in zip(self.clients, chosen, strict=True):
             for rows, name in zip(pair, ("training", "test"), strict=True):
                 if not len(rows):
@@ -224,33 +226,33 @@ class LocalData:
         train = min(max(1, round(SHARE * count)), count - 1)
         return order[:train].sort().values, order[train:].sort().values
 
-    def _places(self, found: pf.datasets.Dataset, classes: Sequence[str], rows: Tensor) -> Tensor:
+    def _places(self, samples: pf.datasets.Dataset, classes: Sequence[str], rows: Tensor) -> Tensor:
         """Return the federation's class of each own class.
 
         Raises:
             UsageError: A label that occurs has none.
         """
         unused = {*self.labels}
-        places = torch.full((len(found.classes),), -1)
-        used = {*torch.unique(found.y[rows]).tolist()}
-        for number, name in enumerate(found.classes):
+        places = torch.full((len(samples.classes),), -1)
+        used = {*torch.unique(samples.y[rows]).tolist()}
+        for number, name in enumerate(samples.classes):
             key = name if name in self.labels else str(number)
             unused.discard(key)
-            wanted = self.labels.get(key, name)
-            if wanted in classes:
-                places[number] = classes.index(wanted)
-            elif wanted != name and wanted.isdecimal() and int(wanted) < len(classes):
-                places[number] = int(wanted)
+            label = self.labels.get(key, name)
+            if label in classes:
+                places[number] = classes.index(label)
+            elif label != name and label.isdecimal() and int(label) < len(classes):
+                places[number] = int(label)
             elif number in used:
                 shown = ", ".join(map(repr, classes[:12])) + (", …" if len(classes) > 12 else "")
                 raise pf.UsageError(
-                    f"label {wanted!r} of this node is not a class of the federation",
+                    f"label {label!r} of this node is not a class of the federation",
                     f"the classes: {shown}",
                     f"node.toml: write [data.labels] and {json.dumps(name)} = CLASS",
                 )
         if unused:
             raise pf.UsageError(
                 f"node.toml: [data.labels] has {min(unused)!r}, which is not a label of the data",
-                f"labels: {', '.join(map(repr, found.classes[:12]))}",
+                f"labels: {', '.join(map(repr, samples.classes[:12]))}",
             )
         return places

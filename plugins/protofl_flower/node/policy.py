@@ -96,12 +96,12 @@ class Policy:
             if name not in [f.name for f in fields(cls)]:
                 known = ", ".join(f.name for f in fields(cls))
                 raise pf.UsageError(f"node.toml: unknown rule [policy] {name}", f"rules: {known}")
-            wanted = {"required": dict}.get(name, type(getattr(usual, name)))
-            wanted = list if wanted is tuple else wanted
-            fits = type(value) is wanted or (wanted is float and type(value) is int)
+            expected = {"required": dict}.get(name, type(getattr(usual, name)))
+            expected = list if expected is tuple else expected
+            fits = type(value) is expected or (expected is float and type(value) is int)
             if not fits:
                 raise pf.UsageError(
-                    f"node.toml: [policy] {name} is {value!r}", do=f"write a {wanted.__name__}"
+                    f"node.toml: [policy] {name} is {value!r}", do=f"write a {expected.__name__}"
                 )
         return cls(**table)
 
@@ -116,13 +116,13 @@ def refused(rule: str, what: str) -> pf.UsageError:
 
 
 def plan_here(
-    text: str, own: Mapping[str, Any], policy: Policy, data: LocalData | None = None
+    text: str, machine_options: Mapping[str, Any], policy: Policy, data: LocalData | None = None
 ) -> str:
     """Return the plan that a node makes of the server's.
 
     Args:
         text: The plan, as JSON.
-        own: Options of this machine, which replace the server's.
+        machine_options: Options of this machine, which replace the server's.
         policy: What is allowed.
         data: The node's own data, if it has some.
 
@@ -130,23 +130,23 @@ def plan_here(
         UsageError: The plan is not one, has unknown options, or breaks a rule.
     """
     try:
-        given = json.loads(text)
+        plan = json.loads(text)
     except (ValueError, RecursionError):
-        given = None
-    if not isinstance(given, dict):
+        plan = None
+    if not isinstance(plan, dict):
         raise pf.UsageError("the plan is not a JSON object")
-    if unknown := sorted(given.keys() - {*TAKEN, *OWN, *SERVERS}):
+    if unknown := sorted(plan.keys() - {*TAKEN, *OWN, *SERVERS}):
         raise pf.UsageError(
             f"the plan has unknown options: {', '.join(map(repr, unknown[:5]))}",
             do="install the same version of protofl on the server and on all nodes",
         )
-    if given.get("init") is not None:
+    if plan.get("init") is not None:
         raise pf.UsageError(
             "--init names a file of the server, and nodes have no copy of it", do="leave it out"
         )
     # Rules judge the parsed options, which are what the host will have.
-    parsed = pf.backends.Plan.options_of({name: given[name] for name in TAKEN if name in given})
-    taken = {name: parsed[name] for name in TAKEN if name in given}
+    parsed = pf.backends.Plan.options_of({name: plan[name] for name in TAKEN if name in plan})
+    taken = {name: parsed[name] for name in TAKEN if name in plan}
     if data is not None and data.public:
         taken["public"] = data.public
     _check({name: parsed[name] for name in TAKEN} | taken, policy, data)
@@ -154,7 +154,7 @@ def plan_here(
     others = {
         owner: v for owner, v in taken["options"].items() if owner not in ("devices", "backend")
     }
-    here = {**taken, "options": others, **own, "backend": "local"}
+    here = {**taken, "options": others, **machine_options, "backend": "local"}
     return json.dumps(here, default=str)
 
 
@@ -192,17 +192,18 @@ def _check(plan: Mapping[str, Any], policy: Policy, data: LocalData | None) -> N
     _among("models", [plan["models"]], policy.models)
     _among("transforms", plan["transforms"], policy.transforms)
     for name, options in (policy.required or {}).items():
-        found = plan["options"].get(name, {})
+        plugin_options = plan["options"].get(name, {})
         other = {
             key: value
             for key, value in options.items()
-            if found.get(key) != value or isinstance(found[key], bool) != isinstance(value, bool)
+            if plugin_options.get(key) != value
+            or isinstance(plugin_options[key], bool) != isinstance(value, bool)
         }
         if name not in plan["transforms"] or other:
             more = "".join(f" with {key}={value}" for key, value in other.items())
             raise refused("required", f"it lacks the transform {name}{more}")
-    own = () if data is None or not data.public else ("public",)
-    naming = {"dataset", "sampling", "partition", "generator", "public"}.difference(own)
+    set_by_node = () if data is None or not data.public else ("public",)
+    naming = {"dataset", "sampling", "partition", "generator", "public"}.difference(set_by_node)
     files = [str(plan[key]) for key in sorted(naming)]
     named = [text for text in files if _names_a_file(text)]
     if named and not policy.paths:

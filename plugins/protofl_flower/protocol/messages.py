@@ -61,9 +61,9 @@ def digest_of(text: str) -> str:
 
 def without_data_sizes(plan: str) -> str:
     """Return a plan, as JSON, without what other nodes tell of their data."""
-    found = json.loads(plan)
-    found["options"].get("dataset", {}).pop("told", None)
-    return json.dumps(found)
+    options = json.loads(plan)
+    options["options"].get("dataset", {}).pop("told", None)
+    return json.dumps(options)
 
 
 def read(text: str) -> dict[str, Any]:
@@ -179,16 +179,16 @@ def response(answers: Sequence[Answer]) -> tuple[str, list[bytes]]:
     return json.dumps({"replies": replies}), blobs.parts
 
 
-def answers_in(found: dict[str, Any], blobs: Sequence[bytes], count: int) -> list[Answer]:
+def answers_in(parsed: dict[str, Any], blobs: Sequence[bytes], count: int) -> list[Answer]:
     """Return the answers of a response to that many jobs.
 
     Raises:
         MalformedMessage: The response has other parts.
     """
-    replies = found.get("replies")
+    replies = parsed.get("replies")
     if not isinstance(replies, list) or len(replies) != count:
         raise MalformedMessage(f"it doesn't answer its {count} jobs")
-    if further := sorted(found.keys() - {"replies"}):
+    if further := sorted(parsed.keys() - {"replies"}):
         raise MalformedMessage(f"{shown(further[0])} is not a part of a response")
     if len(blobs) > 2 * count:
         raise MalformedMessage(f"it has {len(blobs)} blobs for {count} jobs")

@@ -127,9 +127,9 @@ def end_with_parent(process: subprocess.Popen[bytes]) -> None:
 
 def write_end(path: str, values: dict[str, Any]) -> None:
     """Write the file that a run writes at its end."""
-    part = Path(path + ".part")
-    part.write_text(json.dumps(values), encoding="utf-8")
-    part.replace(path)
+    temporary = Path(path + ".part")
+    temporary.write_text(json.dumps(values), encoding="utf-8")
+    temporary.replace(path)
 
 
 def report_killed(request: str, code: int) -> None:
@@ -160,8 +160,8 @@ def pass_on(transport: Transport, asked: BinaryIO, answered: BinaryIO) -> None:
             text, blobs = framing.receive(asked)
         except (EOFError, OSError):
             return
-        found, parts = _called(transport, json.loads(text), blobs)
-        framing.send(answered, json.dumps(found), parts)
+        response, parts = _called(transport, json.loads(text), blobs)
+        framing.send(answered, json.dumps(response), parts)
 
 
 def _called(
@@ -174,9 +174,17 @@ def _called(
             return {"nodes": dict(transport.nodes())}, []
         if call == "send":
             return {"ticket": transport.send(blobs=blobs, **asked)}, []
-        for found in transport.receive(asked["tickets"]):
-            values.append([found.ticket, found.text, len(found.blobs), found.code, found.reason])
-            parts += found.blobs
+        for delivery in transport.receive(asked["tickets"]):
+            values.append(
+                [
+                    delivery.ticket,
+                    delivery.text,
+                    len(delivery.blobs),
+                    delivery.code,
+                    delivery.reason,
+                ]
+            )
+            parts += delivery.blobs
         return {"deliveries": values}, parts
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}, []
@@ -204,9 +212,9 @@ class PipedTransport:
 
     def receive(self, tickets: Sequence[str]) -> Sequence[Delivery]:
         """See `Transport`."""
-        found, parts = self._call({"call": "receive", "tickets": [*tickets]})
+        response, parts = self._call({"call": "receive", "tickets": [*tickets]})
         left, deliveries = iter(parts), []
-        for ticket, text, count, code, reason in found["deliveries"]:
+        for ticket, text, count, code, reason in response["deliveries"]:
             deliveries.append(Delivery(ticket, text, [*islice(left, count)], code, reason))
         return deliveries
 
@@ -223,7 +231,7 @@ class PipedTransport:
             text, parts = framing.receive(self._answered)
         except (EOFError, OSError):
             raise pf.RunFailure("Flower ended the run", do="resume it: --resume") from None
-        found: dict[str, Any] = json.loads(text)
-        if "error" in found:
-            raise pf.RunFailure(f"Flower: {found['error']}")
-        return found, parts
+        response: dict[str, Any] = json.loads(text)
+        if "error" in response:
+            raise pf.RunFailure(f"Flower: {response['error']}")
+        return response, parts

@@ -53,7 +53,7 @@ class Versions:
         if kind != "Save" or not self.now(client):
             raise TypeError(f"a pool of nodes can't do {kind} of client {client}")
         self._names[header["path"]] = version = self.now(client)
-        size, crc = (int(part, 16) for part in version.split("-"))
+        size, crc = (int(digits, 16) for digits in version.split("-"))
         return pf.backends.SaveReply(size=size, crc=crc)
 
     def keep(self, names: Collection[str]) -> None:
@@ -66,8 +66,10 @@ class Versions:
         Returns:
             {name of a file: its version, empty if the node alone knows it}, and other versions.
         """
-        own = {*clients}
-        found = {self.now(client) for client in own}
-        found |= {self._before.get(client, "") for client in own}
-        names = {name: v for name, v in self._names.items() if int(name.split("-")[1]) in own}
-        return names, sorted(found - {""})
+        client_set = {*clients}
+        versions = {self.now(client) for client in client_set}
+        versions |= {self._before.get(client, "") for client in client_set}
+        names = {
+            name: v for name, v in self._names.items() if int(name.split("-")[1]) in client_set
+        }
+        return names, sorted(versions - {""})

@@ -84,14 +84,14 @@ def ask_data_sizes(
             report(f"the sizes of {site.name} are not known: {one_line(error)}")
     if waiting:
         names = ", ".join(site.name for site in waiting.values())
-        words = f"no sizes after {config.start_deadline:g} s: {names}"
+        problem = f"no sizes after {config.start_deadline:g} s: {names}"
         if not skip:
             raise pf.RunFailure(
-                words,
+                problem,
                 do="look at the nodes' logs, raise --set backend.start_deadline=SECONDS, or go on "
                 "without: --on-lost-client skip",
             )
-        report(words)
+        report(problem)
     if wrong and not any(told.values()):
         raise wrong[0]
     for line in large(deployment, told):
@@ -106,8 +106,8 @@ def large(deployment: Deployment, told: Mapping[int, Mapping[str, Any]]) -> list
     """
     sizes = {
         client: sum(train) if isinstance(train, list) else train
-        for client, own in told.items()
-        if (train := own.get("train")) is not None
+        for client, client_sizes in told.items()
+        if (train := client_sizes.get("train")) is not None
     }
     total, names = sum(sizes.values()), {c: s.name for s in deployment.sites for c in s.clients}
     return [
@@ -137,13 +137,13 @@ def checked(site: Site, delivery: Delivery, classes: int) -> dict[int, dict[str,
     if delivery.code:
         raise pf.RunFailure(f"{site.name}: {delivery.words}")
     try:
-        found = messages.read(delivery.text)
-        if "failure" in found:
-            raise failure_of(site, found["failure"])
-        sizes = _table(found, ("sizes",), "it")["sizes"]
-        own = _table(sizes, ("clients",), "its sizes")["clients"]
+        response = messages.read(delivery.text)
+        if "failure" in response:
+            raise failure_of(site, response["failure"])
+        sizes = _table(response, ("sizes",), "it")["sizes"]
+        client_sizes = _table(sizes, ("clients",), "its sizes")["clients"]
         names = [*map(str, site.clients)]
-        clients = _table(own, names, "its clients")
+        clients = _table(client_sizes, names, "its clients")
         return {int(name): _told(clients[name], f"client {name}", classes) for name in names}
     except MalformedMessage as error:
         raise pf.RunFailure(f"{site.name} sent wrong sizes: {printed(error)}") from None
@@ -151,20 +151,22 @@ def checked(site: Site, delivery: Delivery, classes: int) -> dict[int, dict[str,
 
 def _table(value: Any, keys: Sequence[str], what: str) -> dict[str, Any]:  # noqa: ANN401 - as sent
     if not isinstance(value, dict) or {*value} != {*keys}:
-        found = ", ".join(map(repr, [*value][:5])) if isinstance(value, dict) else repr(value)[:40]
+        received = (
+            ", ".join(map(repr, [*value][:5])) if isinstance(value, dict) else repr(value)[:40]
+        )
         raise MalformedMessage(
-            f"{what} should have {', '.join(keys)}, and has {found or 'nothing'}"
+            f"{what} should have {', '.join(keys)}, and has {received or 'nothing'}"
         )
     return value
 
 
 def _told(value: Any, what: str, classes: int) -> dict[str, Any]:  # noqa: ANN401 - as sent
     """Return what is told of a client: two tables of counts, or two sizes, or neither."""
-    found = _table(value, ("train", "test", "majority"), what)
-    train, test = (_part(found[key], f"{what}: {key}", classes) for key in ("train", "test"))
+    fields = _table(value, ("train", "test", "majority"), what)
+    train, test = (_part(fields[key], f"{what}: {key}", classes) for key in ("train", "test"))
     if type(train) is not type(test):
         raise MalformedMessage(f"{what} tells of train and test in two ways")
-    guess = found["majority"]
+    guess = fields["majority"]
     if not isinstance(guess, list) or len(guess) != 2:
         raise MalformedMessage(f"{what}: majority is {_short(guess)}, and should be two numbers")
     right, total = (_number(each, f"{what}: majority", 0) for each in guess)

@@ -9,9 +9,9 @@ from protofl_flower.fingerprints import facts_of
 from protofl_flower.protocol.transport import Site, printed
 
 
-def absent(reason: str, words: str, site: Site) -> pf.backends.Reply:
+def absent(reason: str, explanation: str, site: Site) -> pf.backends.Reply:
     """Return the reply for a lost client."""
-    note = f"{site.name}: {words}; the round goes on without it"
+    note = f"{site.name}: {explanation}; the round goes on without it"
     return pf.backends.Reply.from_header({"kind": "Absent", "reason": reason, "notes": [note]})
 
 
@@ -29,22 +29,22 @@ def failure_of(site: Site, values: Any) -> pf.ProtoflError:  # noqa: ANN401 - as
     """Return the error that a node sent."""
     if not isinstance(values, dict):
         return pf.RunFailure(f"{site.name} sent an error without words")
-    words = {key: printed(values.get(key, "")) for key in ("near", "do")}
-    words = {key: f"{site.name} says: {text}" if text else "" for key, text in words.items()}
-    words |= {"error": printed(values.get("error", "")), "trace": "see the node's log"}
-    words |= {"what": f"{site.name}: {printed(values.get('what'))}"}
-    return pf.ProtoflError.from_values(words)
+    texts = {key: printed(values.get(key, "")) for key in ("near", "do")}
+    texts = {key: f"{site.name} says: {text}" if text else "" for key, text in texts.items()}
+    texts |= {"error": printed(values.get("error", "")), "trace": "see the node's log"}
+    texts |= {"what": f"{site.name}: {printed(values.get('what'))}"}
+    return pf.ProtoflError.from_values(texts)
 
 
 def differences(site: Site, plan: pf.backends.Plan, facts: Any) -> list[str]:  # noqa: ANN401
     """Return lines about what differs between a node and the run's machine."""
-    found = facts if isinstance(facts, dict) else {}
+    node_facts = facts if isinstance(facts, dict) else {}
     here = facts_of(plan)
     if plan.data.elsewhere:
         del here["data"]  # each node has its own
     return [
-        f"{site.name} has {name} {printed(found[name])}, the run has {value}: "
+        f"{site.name} has {name} {printed(node_facts[name])}, the run has {value}: "
         "results differ from a simulation's"
         for name, value in here.items()
-        if name in found and found[name] != value
+        if name in node_facts and node_facts[name] != value
     ]

@@ -79,10 +79,10 @@ class SitePool:
         self._versions, self._trial = Versions(), 0
         self._home = {client: site for site in self.deployment.sites for client in site.clients}
         places = [client for site in self.deployment.sites for client in site.clients]
-        wanted = range(self.plan.info.num_clients)
-        if sorted(places) != [*wanted]:
+        clients = range(self.plan.info.num_clients)
+        if sorted(places) != [*clients]:
             raise pf.UsageError(
-                f"the sites have the clients {sorted(places)}, the run has {len(wanted)} clients",
+                f"the sites have the clients {sorted(places)}, the run has {len(clients)} clients",
                 do="give each client to one site in federation.toml, or other --clients",
             )
         self._greeting = self._greet()
@@ -175,18 +175,18 @@ class SitePool:
                 refusals.append(error)
                 if not skip:
                     raise
-                words = one_line(error).removeprefix(site.name).lstrip(": ")
-                self.report(f"{site.name} did not take the plan: {words}; the run starts without")
+                problem = one_line(error).removeprefix(site.name).lstrip(": ")
+                self.report(f"{site.name} did not take the plan: {problem}; the run starts without")
         if waiting:
             late = ", ".join(site.name for site in waiting.values())
-            words = f"no answer to the plan after {self.config.start_deadline:g} s: {late}"
+            problem = f"no answer to the plan after {self.config.start_deadline:g} s: {late}"
             if not skip:
                 raise pf.RunFailure(
-                    words,
+                    problem,
                     do="look at the nodes' logs, raise --set backend.start_deadline=SECONDS, or go "
                     "on without: --on-lost-client skip",
                 )
-            self.report(f"the run starts without {late}: {words}")
+            self.report(f"the run starts without {late}: {problem}")
         if refusals and not self._known:
             raise refusals[0]
 
@@ -196,8 +196,8 @@ class SitePool:
         Raises:
             ProtoflError: It did not take the plan.
         """
-        found = self._opened(site, delivery)
-        facts, changes = found.get("facts"), found.get("changes", [])
+        response = self._opened(site, delivery)
+        facts, changes = response.get("facts"), response.get("changes", [])
         if not isinstance(facts, dict) or not isinstance(changes, list):
             raise pf.RunFailure(f"{site.name} sent a wrong message: no facts of the plan")
         self._known.add(site.name)
@@ -240,8 +240,10 @@ class SitePool:
             if ticket:
                 waiting[ticket] = site
             else:
-                words = "Flower refused its message" if site.key in nodes else "it is not online"
-                yield from self._lost(site, jobs, "left", words)
+                explanation = (
+                    "Flower refused its message" if site.key in nodes else "it is not online"
+                )
+                yield from self._lost(site, jobs, "left", explanation)
         pace, transport = (self.config.poll, self.config.deadline), self.deployment.transport
         for site, delivery in answers(transport, waiting, "its jobs", *pace, self.report):
             if self._lacks_plan(delivery):
@@ -256,8 +258,8 @@ class SitePool:
                 continue
             yield from self._taken(site, away[site], delivery)
         for site in waiting.values():
-            words = f"no reply within {self.config.deadline:g} s"
-            yield from self._lost(site, away[site], "deadline", words)
+            explanation = f"no reply within {self.config.deadline:g} s"
+            yield from self._lost(site, away[site], "deadline", explanation)
 
     @staticmethod
     def _lacks_plan(delivery: Delivery) -> bool:
@@ -287,28 +289,28 @@ class SitePool:
     ) -> Iterator[tuple[pf.backends.Job, pf.backends.Reply]]:
         """Yield the replies of a delivery."""
         if delivery.code:
-            reason, words = REASONS.get(delivery.code, "failed"), delivery.words
+            reason, explanation = REASONS.get(delivery.code, "failed"), delivery.words
             if reason == "deadline" and self.config.deadline:  # Flower's speak of its database
-                words = f"no reply within {self.config.deadline:g} s"
-                words += f" (Flower's error {delivery.code})"
-            yield from self._lost(site, jobs, reason, words)
+                explanation = f"no reply within {self.config.deadline:g} s"
+                explanation += f" (Flower's error {delivery.code})"
+            yield from self._lost(site, jobs, reason, explanation)
             return
         try:
-            found = self._opened(site, delivery)
+            response = self._opened(site, delivery)
         except pf.ProtoflError as error:
             if not all(job.header().get("may_fail") for job in jobs):
                 raise
             self._known.discard(site.name)
-            words = error.what.removeprefix(site.name).lstrip(": ")
-            yield from self._lost(site, jobs, reason_of(error), words)
+            explanation = error.what.removeprefix(site.name).lstrip(": ")
+            yield from self._lost(site, jobs, reason_of(error), explanation)
             return
         self._known.add(site.name)
         try:
-            given = messages.answers_in(found, delivery.blobs, len(jobs))
+            node_answers = messages.answers_in(response, delivery.blobs, len(jobs))
         except MalformedMessage as error:
             yield from self._lost(site, jobs, "failed", f"it sent a wrong message: {error}")
             return
-        for job, answer in zip(jobs, given, strict=True):
+        for job, answer in zip(jobs, node_answers, strict=True):
             yield job, self._reply(site, job, answer)
 
     def _reply(self, site: Site, job: pf.backends.Job, answer: Answer) -> pf.backends.Reply:
@@ -320,8 +322,8 @@ class SitePool:
         try:
             return self._sound(site, job, answer)
         except MalformedMessage as error:
-            words = f"it sent a wrong answer: {printed(error)}"
-            ((_, reply),) = self._lost(site, [job], "failed", words)
+            explanation = f"it sent a wrong answer: {printed(error)}"
+            ((_, reply),) = self._lost(site, [job], "failed", explanation)
             return reply
 
     def _sound(self, site: Site, job: pf.backends.Job, answer: Answer) -> pf.backends.Reply:
@@ -376,7 +378,7 @@ class SitePool:
         return result
 
     def _lost(
-        self, site: Site, jobs: Sequence[pf.backends.Job], reason: str, words: str
+        self, site: Site, jobs: Sequence[pf.backends.Job], reason: str, explanation: str
     ) -> Iterator[tuple[pf.backends.Job, pf.backends.Reply]]:
         """Yield that a node's clients are absent.
 
@@ -386,7 +388,7 @@ class SitePool:
         for job in jobs:
             if not job.header().get("may_fail"):
                 raise pf.RunFailure(
-                    f"{site.name}, {job}: {words}",
+                    f"{site.name}, {job}: {explanation}",
                     do="resume when it is back, or go on without it: --on-lost-client skip",
                 )
-            yield job, absent(reason, words, site)
+            yield job, absent(reason, explanation, site)

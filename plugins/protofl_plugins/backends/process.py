@@ -162,8 +162,8 @@ def _tunables() -> str:
 
     Memory in huge pages: a step reads tens of megabytes of weights from end to end.
     """
-    given = os.environ.get("GLIBC_TUNABLES")
-    return ":".join(["glibc.malloc.hugetlb=1", *([given] if given else [])])
+    user_tunables = os.environ.get("GLIBC_TUNABLES")
+    return ":".join(["glibc.malloc.hugetlb=1", *([user_tunables] if user_tunables else [])])
 
 
 class Process:
@@ -196,8 +196,8 @@ class Process:
         def host(number: int) -> Worker | Lent:
             core = cores[number] if pinned else None
             key = (core, *start[0], *sorted(start[1].items()))
-            found = None if idle is None else idle.take(key, lambda w: w.serves(classes))
-            worker: Worker = found or Worker(start, core)
+            idle_worker = None if idle is None else idle.take(key, lambda w: w.serves(classes))
+            worker: Worker = idle_worker or Worker(start, core)
             worker.classes |= classes
             worker.begin(number, text)
             return worker if idle is None else Lent(worker, lambda left: idle.put(key, left))

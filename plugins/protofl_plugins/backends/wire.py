@@ -23,21 +23,21 @@ def send(stream: BinaryIO, header: dict[str, Any], blob: bytes = b"") -> None:
     stream.flush()
 
 
-def send_steps(stream: BinaryIO, client: int, done: int) -> None:
+def send_steps(stream: BinaryIO, client: int, steps: int) -> None:
     """Write how many mini-batches of a client's job are done, in the middle of the job.
 
     One call of the system writes all of it, so that a job that is interrupted at its time limit
     leaves no half of a message behind. ``send`` has left nothing in the stream's buffer.
     """
-    os.write(stream.fileno(), opening({"steps": [client, done]}))
+    os.write(stream.fileno(), opening({"steps": [client, steps]}))
 
 
 def steps_in(header: dict[str, Any]) -> tuple[int, int] | None:
     """The client and the mini-batches of a report; None for a reply."""
     if "steps" not in header:
         return None
-    client, done = map(int, header["steps"])
-    return client, done
+    client, steps = map(int, header["steps"])
+    return client, steps
 
 
 def opening(header: dict[str, Any], blob_length: int = 0) -> bytes:

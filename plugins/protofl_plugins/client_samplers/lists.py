@@ -21,21 +21,21 @@ def _read(path: str, clients: int, stamp: tuple[int, int]) -> list[list[int]]:
     """Return the lists of a file, checked for the number of clients; cached until it changes."""
     rounds: list[list[int]] = []
     for number, line in read_lines(path, "sampling list"):
-        words = line.partition("#")[0].replace(",", " ").split()
+        entries = line.partition("#")[0].replace(",", " ").split()
         place = f"{path}, line {number}"
-        found: list[int] = []
-        for word in words:
+        participants: list[int] = []
+        for word in entries:
             if not (word.isascii() and word.isdecimal() and int(word) < clients):
                 raise pf.UsageError(
                     f"{place}: {word!r} is not a client",
                     f"clients have the numbers 0 … {clients - 1}",
                     "write a round's clients in a line, apart by spaces or commas",
                 )
-            if int(word) in found:
+            if int(word) in participants:
                 raise pf.UsageError(f"{place}: client {int(word)} stands there twice")
-            found.append(int(word))
-        if words:
-            rounds.append(found)
+            participants.append(int(word))
+        if entries:
+            rounds.append(participants)
     if not rounds:
         raise pf.UsageError(f"{path} lists nobody", do="write a round's clients in a line")
     return rounds

@@ -51,8 +51,8 @@ class Loss:
         config: Config,
     ) -> list[int]:
         """Draw the candidates; those nobody has heard of come first, then by loss."""
-        wanted = min(len(clients), round(config.candidates * count))
-        drawn = draw_by_size(clients, sizes, wanted, 1.0, generator)
+        num_candidates = min(len(clients), round(config.candidates * count))
+        drawn = draw_by_size(clients, sizes, num_candidates, 1.0, generator)
         known = np.where(np.isnan(losses[drawn]), np.inf, losses[drawn])
         chosen: list[int] = drawn[np.argsort(-known, kind="stable")[:count]].tolist()
         return chosen

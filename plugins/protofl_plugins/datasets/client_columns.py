@@ -71,14 +71,14 @@ def check_gaps(values: np.ndarray, source: str, noun: str) -> None:
         UsageError: It has gaps: NaN, empty strings, or words for missing values, such as ``nan``,
             ``None``, ``NaT``, ``<NA>``, ``null`` and ``NA``.
     """
-    words: list[str] = []
+    placeholders: list[str] = []
     if values.dtype.kind == "U":
-        words = [w for w in np.unique(values) if w == "NA" or w.strip().lower() in _GAPS]
-        gaps = np.isin(values, words)
+        placeholders = [w for w in np.unique(values) if w == "NA" or w.strip().lower() in _GAPS]
+        gaps = np.isin(values, placeholders)
     else:
         gaps = np.isnan(values)
     if gaps.any():
-        shown = ", ".join(repr(str(w)) for w in words if w.strip())
+        shown = ", ".join(repr(str(w)) for w in placeholders if w.strip())
         raise pf.UsageError(
             f"{source}: no {noun} in {gaps.sum()} of {len(values)} samples, "
             f"the first in row {gaps.argmax()}"

@@ -98,12 +98,12 @@ class Folder:
         parts = _parts(root, layout=config.layout)
         if config.layout == "classes":
             classes = _folders(parts[0])
-            found = [_samples(part, classes, needed=part == parts[0]) for part in parts]
+            samples = [_samples(folder, classes, needed=folder == parts[0]) for folder in parts]
             columns: dict[str, list[str]] = {}
         else:
-            classes, found, columns = _by_client(parts)
+            classes, samples, columns = _by_client(parts)
         depth = 2 if config.layout == "classes" else 3
-        return _data_set(root, config, classes, found, columns, _left_out(root, parts, depth))
+        return _data_set(root, config, classes, samples, columns, _left_out(root, parts, depth))
 
 
 class Domains:
@@ -137,19 +137,19 @@ class Domains:
         parts = _parts(root, "domains")
         if files := _npz_files(root):
             return read_domains(files)
-        classes, found, columns = _by_client(parts, "DOMAIN")
-        labels = np.array([label for _, label in found[0]])
+        classes, samples, columns = _by_client(parts, "DOMAIN")
+        labels = np.array([label for _, label in samples[0]])
         names = np.array(columns["client"])[: len(labels)]
         for name in _folders(parts[0]):
             present = {classes[label] for label in np.unique(labels[names == name])}
             check_classes(root, name, present, classes)
         left = _left_out(root, parts, 3)
-        return _data_set(root, config, classes, found, {"domain": columns["client"]}, left)
+        return _data_set(root, config, classes, samples, {"domain": columns["client"]}, left)
 
 
 def _key(prefix: str, root: Path, parts: list[Path], config: ImageConfig, layout: str) -> str:
     """A cache key of the files, of the options, and of the note about what is left out."""
-    files = [file for part in parts for file in _all_files(part)]
+    files = [file for folder in parts for file in _all_files(folder)]
     depth = 2 if layout == "classes" else 3
     options = [layout, config.side, config.files, *_left_out(root, parts, depth)]
     return pf.datasets.files_key(prefix, root, files, pf.datasets.ImageFiles.decoding, *options)
@@ -164,23 +164,23 @@ def _data_set(
     left_out: Sequence[str],
 ) -> pf.datasets.Dataset:
     """Decode the files of each part."""
-    samples = [sample for part in parts for sample in part]
+    samples = [sample for part_samples in parts for sample in part_samples]
 
     def image_of(row: int) -> tuple[Any, str]:
         path = samples[row][0]
         return pf.datasets.open_image(path), str(path)
 
-    found = pf.datasets.decode_images(len(samples), image_of, config.side, files=config.files)
+    images = pf.datasets.decode_images(len(samples), image_of, config.side, files=config.files)
     y = np.array([label for _, label in samples], np.int64)
-    usual = found.files == pf.datasets.ImageFiles()
+    usual = images.files == pf.datasets.ImageFiles()
     data = pf.datasets.dataset_from_arrays(
-        [(found.x, y, str(root))],
+        [(images.x, y, str(root))],
         len(parts[0]),
         classes,
         columns=columns,
-        preparation=pf.datasets.Preparation(images=None if usual else found.files),
+        preparation=pf.datasets.Preparation(images=None if usual else images.files),
     )
-    notes = [data.note, *found.notes, *left_out]
+    notes = [data.note, *images.notes, *left_out]
     return replace(data, note="; ".join(filter(None, notes)))
 
 
@@ -188,19 +188,19 @@ def _by_client(
     parts: list[Path], what: str = "CLIENT"
 ) -> tuple[list[str], list[list[tuple[Path, int]]], dict[str, list[str]]]:
     """The classes, each part's files with labels, and the column ``client``."""
-    folders = [[part / name for name in _folders(part)] for part in parts]
+    folders = [[root / name for name in _folders(root)] for root in parts]
     classes = sorted({name for folder in folders[0] for name in _folders(folder)})
-    found = [
-        [(folder.name, _samples(folder, classes, needed=False)) for folder in of_part]
-        for of_part in folders
+    client_samples = [
+        [(folder.name, _samples(folder, classes, needed=False)) for folder in client_folders]
+        for client_folders in folders
     ]
-    if not classes or not any(samples for _, samples in found[0]):
+    if not classes or not any(samples for _, samples in client_samples[0]):
         raise pf.UsageError(
             f"{parts[0]}: no images in folders {what}/CLASS",
             do=f"put images in PATH/{what}/CLASS/; --dataset folder:PATH reads PATH/CLASS/",
         )
-    names = [name for part in found for name, samples in part for _ in samples]
-    files = [[sample for _, samples in part for sample in samples] for part in found]
+    names = [name for clients in client_samples for name, samples in clients for _ in samples]
+    files = [[sample for _, samples in clients for sample in samples] for clients in client_samples]
     return classes, files, {"client": names}
 
 
@@ -222,16 +222,16 @@ def _parts(root: Path, dataset: str = "folder", layout: str = "clients") -> list
     parts: dict[str, str] = {}
     others = []
     for name in names:
-        part = _part_of(name)
-        if part is None:
+        role = _part_of(name)
+        if role is None:
             others.append(name)
-        elif part in parts and (_folders(root / name) or _folders(root / parts[part])):
+        elif role in parts and (_folders(root / name) or _folders(root / parts[role])):
             raise pf.UsageError(
-                f"{root}: {parts[part]} and {name} are both names of the {part} part",
+                f"{root}: {parts[role]} and {name} are both names of the {role} part",
                 do="put their images into one folder, or rename one of them",
             )
         else:
-            parts[part] = name
+            parts[role] = name
     deep = any(_folders(root / name) for name in parts.values())
     if parts and not others and (deep or (len(parts) > 1 and "train" in parts)):
         if "train" not in parts:
@@ -239,9 +239,9 @@ def _parts(root: Path, dataset: str = "folder", layout: str = "clients") -> list
                 f"{root} has no training part; it holds {', '.join(names)}",
                 do="name the folder of the training part train",
             )
-        test = [parts[part] for part in ("test", "val") if part in parts]
-        found = [root / name for name in (parts["train"], *test[:1])]
-        return [_inner(part) for part in found] if layout == "classes" else found
+        test = [parts[role] for role in ("test", "val") if role in parts]
+        folders = [root / name for name in (parts["train"], *test[:1])]
+        return [_inner(folder) for folder in folders] if layout == "classes" else folders
     if deep and len(parts) > 1 and "train" in parts:
         raise pf.UsageError(
             f"{root}: {' and '.join(parts.values())} are names of parts, beside them is "
@@ -263,12 +263,12 @@ def _part_of(name: str) -> str | None:
 def _inner(folder: Path) -> Path:
     """Return the folder inside, while there is one alone and no image beside it."""
     while True:
-        own = _folders(folder)
-        if len(own) != 1 or _holds_images(folder) or not _folders(folder / own[0]):
+        subfolders = _folders(folder)
+        if len(subfolders) != 1 or _holds_images(folder) or not _folders(folder / subfolders[0]):
             return folder
-        if _part_of(own[0]) and not _part_of(folder.name):
+        if _part_of(subfolders[0]) and not _part_of(folder.name):
             return folder
-        folder = folder / own[0]
+        folder = folder / subfolders[0]
 
 
 def _holds_images(folder: Path) -> bool:
@@ -283,7 +283,7 @@ def is_image(name: str) -> bool:
 def _check_levels(root: Path, names: list[str]) -> None:
     """Refuse folders that hold no image themselves but all the same subfolders."""
     inside = [_folders(root / name) for name in names]
-    if len(names) < 2 or not inside[0] or any(own != inside[0] for own in inside):
+    if len(names) < 2 or not inside[0] or any(subfolders != inside[0] for subfolders in inside):
         return
     if not any(_holds_images(root / name) for name in names):
         raise pf.UsageError(
@@ -310,27 +310,31 @@ def _left_out(root: Path, parts: list[Path], depth: int) -> list[str]:
         hidden += len(skipped := [name for name in folders if _is_hidden(name)])
         folders[:] = sorted({*folders} - {*skipped})
         here = Path(where)
-        part = next((p for p in parts if here.is_relative_to(p)), None)
+        read_folder = next((p for p in parts if here.is_relative_to(p)), None)
         for name in files:
             if _is_hidden(name):
                 hidden += 1
             elif not is_image(name):
                 endings[Path(name).suffix.lower() or "none"] += 1
-            elif part is None and here != root and not any(p.is_relative_to(here) for p in parts):
+            elif (
+                read_folder is None
+                and here != root
+                and not any(p.is_relative_to(here) for p in parts)
+            ):
                 elsewhere[here.relative_to(_above(parts, root)).parts[0]] += 1
-            elif part is None or len(here.relative_to(part).parts) + 1 < depth:
+            elif read_folder is None or len(here.relative_to(read_folder).parts) + 1 < depth:
                 outside += 1
-    found = [f"{name}/ ({_files(n, 'image')})" for name, n in sorted(elsewhere.items())]
+    omitted = [f"{name}/ ({_files(n, 'image')})" for name, n in sorted(elsewhere.items())]
     if endings:
         each = ", ".join(f"{ending} {count:,}" for ending, count in sorted(endings.items()))
-        found.append(f"{_files(sum(endings.values()))} with other endings ({each})")
+        omitted.append(f"{_files(sum(endings.values()))} with other endings ({each})")
     if hidden:
-        found.append(
+        omitted.append(
             f"{hidden:,} name{'s' if hidden > 1 else ''} with a leading dot or of a system"
         )
     if outside:
-        found.append(f"{_files(outside, 'image')} outside class folders")
-    lines = [f"left out: {', '.join(found)}"] if found else []
+        omitted.append(f"{_files(outside, 'image')} outside class folders")
+    lines = [f"left out: {', '.join(omitted)}"] if omitted else []
     if len(parts) > 1 and _part_of(parts[1].name) == "val":
         lines.insert(0, f"{parts[1].name}/ is the test part")
     return lines
@@ -394,25 +398,25 @@ def _holds(folder: str, path: str) -> bool:
     return os.path.commonpath([folder, path]) == folder
 
 
-def _samples(part: Path, classes: list[str], needed: bool) -> list[tuple[Path, int]]:
+def _samples(folder: Path, classes: list[str], needed: bool) -> list[tuple[Path, int]]:
     """The files of one part with their labels; ``needed``: every class must have some."""
-    own = _folders(part)
-    if not own:
+    class_folders = _folders(folder)
+    if not class_folders:
         raise pf.UsageError(
-            f"{part} holds no class folders", do="put each class's images in a folder of its name"
+            f"{folder} holds no class folders", do="put each class's images in a folder of its name"
         )
-    strange = [name for name in own if name not in classes]
+    strange = [name for name in class_folders if name not in classes]
     if strange:
         raise pf.UsageError(
-            f"{part} has classes that the training part lacks: {', '.join(strange)}",
+            f"{folder} has classes that the training part lacks: {', '.join(strange)}",
             f"classes: {', '.join(classes)}",
             "name the class folders alike in both parts",
         )
-    files = {name: list(_all_files(part / name)) for name in own}
+    files = {name: list(_all_files(folder / name)) for name in class_folders}
     empty = [name for name, paths in files.items() if not paths]
     if empty and needed:
         raise pf.UsageError(
-            f"{part}: no images in class folder {', '.join(empty)}",
+            f"{folder}: no images in class folder {', '.join(empty)}",
             f"images end in {', '.join(ENDINGS)}",
             "put images there or remove the folder",
         )

@@ -65,7 +65,7 @@ class PFLlib:
     def cache_key(self, config: Config, data_dir: Path) -> str:
         """The paths, sizes and times of all files."""
         root = pf.expand_user(config.path)
-        files = [root / part / f"{i}.npz" for i in range(_clients(root)) for part in _PARTS]
+        files = [root / subset / f"{i}.npz" for i in range(_clients(root)) for subset in _PARTS]
         about = root / "config.json"
         chosen = config.model_dump(exclude_defaults=True, exclude={"path", "trust_pickle"})
         # A folder without options keeps the key that it always had.
@@ -78,7 +78,7 @@ class PFLlib:
         """Pool all clients' samples and note which rows are whose."""
         root = pf.expand_user(config.path)
         clients = _clients(root)
-        files = [root / part / f"{i}.npz" for i in range(clients) for part in _PARTS]
+        files = [root / subset / f"{i}.npz" for i in range(clients) for subset in _PARTS]
         parts = [_read(file, config.trust_pickle) for file in files]
         for _, y, source in parts[::2]:
             if not y.size:
@@ -178,10 +178,10 @@ def _token_ids(x: np.ndarray, source: str, length: int, padding: int) -> np.ndar
 def _clients(root: Path) -> int:
     """The number of clients; both folders must hold ID.npz for each ID from 0 on."""
     ids: dict[str, set[str]] = {}
-    for part in _PARTS:
-        folder = root / part
-        ids[part] = {path.stem for path in folder.glob("*.npz")}
-        if not ids[part]:
+    for subset in _PARTS:
+        folder = root / subset
+        ids[subset] = {path.stem for path in folder.glob("*.npz")}
+        if not ids[subset]:
             held = sorted(path.name for path in root.iterdir())[:8] if root.is_dir() else []
             raise pf.UsageError(
                 f"no {folder}/ID.npz",
@@ -189,12 +189,12 @@ def _clients(root: Path) -> int:
                 "give the folder that holds train/ and test/: --dataset pfllib:DIR",
             )
     clients = max(map(len, ids.values()))
-    for part in _PARTS:
+    for subset in _PARTS:
         expected = {str(i) for i in range(clients)}
-        odd, missing = sorted(ids[part] - expected), sorted(expected - ids[part], key=int)
+        odd, missing = sorted(ids[subset] - expected), sorted(expected - ids[subset], key=int)
         if odd or missing:
             raise pf.UsageError(
-                f"{root / part} has no {', '.join(f'{i}.npz' for i in missing[:5])}",
+                f"{root / subset} has no {', '.join(f'{i}.npz' for i in missing[:5])}",
                 f"it holds {', '.join(f'{i}.npz' for i in odd[:5])} beside them" if odd else "",
                 f"clients are numbered 0…{clients - 1} without gaps, alike in train/ and test/",
             )

@@ -71,19 +71,19 @@ class PythonDocs:
             for number, passage in enumerate(passages(text, config.length)):
                 parts[number % 5 == 4].append((label, passage))
         train, test = parts
-        listed = common_words((words for _, words in train), config.vocabulary)
-        words = pf.datasets.Words(listed, config.length)
+        listed = common_words((tokens for _, tokens in train), config.vocabulary)
+        tokenizer = pf.datasets.Words(listed, config.length)
         samples = train + test
-        x = words.ids(own for _, own in samples)
+        x = tokenizer.ids(tokens for _, tokens in samples)
         y = np.array([label for label, _ in samples], np.int64)
         data = pf.datasets.dataset_from_arrays(
             [(x, y, "pydoc_data.topics")],
             len(train),
             [*TOPICS.values()],
             kind="tokens",
-            vocabulary=words.vocabulary,
-            padding=words.padding,
-            preparation=pf.datasets.Preparation(words=words),
+            vocabulary=tokenizer.vocabulary,
+            padding=tokenizer.padding,
+            preparation=pf.datasets.Preparation(words=tokenizer),
         )
         data.note = f"the text is that of Python {platform.python_version()}"
         return data
@@ -91,14 +91,14 @@ class PythonDocs:
 
 def passages(text: str, length: int) -> list[list[str]]:
     """A text's words, ``length`` at a time; a last passage that is very short is left out."""
-    words = pf.datasets.Words.split(text)
-    found = [words[start : start + length] for start in range(0, len(words), length)]
-    return [words for words in found if len(words) >= LEAST]
+    tokens = pf.datasets.Words.split(text)
+    chunks = [tokens[start : start + length] for start in range(0, len(tokens), length)]
+    return [chunk for chunk in chunks if len(chunk) >= LEAST]
 
 
 def common_words(texts: Iterable[list[str]], vocabulary: int) -> tuple[str, ...]:
     """Return the words that occur twice or more, the commonest first, for ``vocabulary`` ids."""
-    counts = Counter(word for words in texts for word in words)
+    counts = Counter(word for tokens in texts for word in tokens)
     common = sorted((-count, word) for word, count in counts.items() if count > 1)
     return tuple(word for _, word in common[: vocabulary - 2])
 

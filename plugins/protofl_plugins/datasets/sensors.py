@@ -59,7 +59,7 @@ class HAR:
     def cache_key(self, config: Config, data_dir: Path) -> str:
         """The paths, sizes and times of all files."""
         root = _folder(config.path, "har")
-        files = [file for part in ("train", "test") for file in _files_of_har(root, part)]
+        files = [file for subset in ("train", "test") for file in _files_of_har(root, subset)]
         names = root / "activity_labels.txt"
         named = [names] if names.is_file() else []
         return pf.datasets.files_key("har", root, [*files, *named], "by number")
@@ -75,15 +75,15 @@ class HAR:
         names = _names(root / "activity_labels.txt")
         numbers = sorted(names)
         parts, subjects = [], []
-        for part in ("train", "test"):
-            *signals, people, labels = _files_of_har(root, part)
+        for subset in ("train", "test"):
+            *signals, people, labels = _files_of_har(root, subset)
             y = _numbers(labels)[:, 0].astype(np.int64)
             subjects.append(_numbers(people)[:, 0].astype(np.int64))
             channels = [_numbers(file) for file in signals]
-            for file, found in zip((people, *signals), (subjects[-1], *channels), strict=True):
-                _check_lines(file, len(found), labels, len(y))
-            for file, found in zip(signals, channels, strict=True):
-                _check_lines(file, found.shape[1], signals[0], channels[0].shape[1], "columns")
+            for file, table in zip((people, *signals), (subjects[-1], *channels), strict=True):
+                _check_lines(file, len(table), labels, len(y))
+            for file, table in zip(signals, channels, strict=True):
+                _check_lines(file, table.shape[1], signals[0], channels[0].shape[1], "columns")
             if names and (strange := sorted({*y.tolist()} - {*numbers})):
                 raise pf.UsageError(
                     f"{labels} has the activity {strange[0]}, which has no name",
@@ -91,7 +91,7 @@ class HAR:
                     "unpack the data set again",
                 )
             y = np.searchsorted(numbers, y) if names else y - 1
-            parts.append((np.stack(channels, 1), y, str(root / part)))
+            parts.append((np.stack(channels, 1), y, str(root / subset)))
         return pf.datasets.dataset_from_arrays(
             parts,
             classes=[names[number] for number in numbers] or None,
@@ -188,11 +188,11 @@ def _folder(path: str, name: str) -> Path:
     return root
 
 
-def _files_of_har(root: Path, part: str) -> list[Path]:
+def _files_of_har(root: Path, subset: str) -> list[Path]:
     """The files of one part: nine signals, then subjects and labels."""
-    folder = root / part
-    files = [folder / "Inertial Signals" / f"{name}_{part}.txt" for name in SIGNALS]
-    files += [folder / f"subject_{part}.txt", folder / f"y_{part}.txt"]
+    folder = root / subset
+    files = [folder / "Inertial Signals" / f"{name}_{subset}.txt" for name in SIGNALS]
+    files += [folder / f"subject_{subset}.txt", folder / f"y_{subset}.txt"]
     for file in files:
         if not file.is_file():
             raise pf.UsageError(
@@ -202,24 +202,24 @@ def _files_of_har(root: Path, part: str) -> list[Path]:
     return files
 
 
-def _check_lines(file: Path, found: int, other: Path, expected: int, what: str = "lines") -> None:
-    if found != expected:
+def _check_lines(file: Path, count: int, other: Path, expected: int, what: str = "lines") -> None:
+    if count != expected:
         raise pf.UsageError(
-            f"{file} has {found} {what}, but {other} has {expected}",
+            f"{file} has {count} {what}, but {other} has {expected}",
             do="the files do not belong together; unpack the data set again",
         )
 
 
 def _persons(root: Path, optional: bool) -> list[list[Path]]:
     """Return each person's files, in the order of the persons' numbers."""
-    found = sorted((root / "Protocol").glob("subject[0-9]*.dat"))
-    if not found:
+    files = sorted((root / "Protocol").glob("subject[0-9]*.dat"))
+    if not files:
         raise pf.UsageError(
             f"no file {root / 'Protocol'}/subject101.dat",
             do="give the unpacked folder 'PAMAP2_Dataset': --dataset pamap2:DIR",
         )
-    more = [root / "Optional" / file.name for file in found]
-    return [[a, b] if optional and b.is_file() else [a] for a, b in zip(found, more, strict=True)]
+    more = [root / "Optional" / file.name for file in files]
+    return [[a, b] if optional and b.is_file() else [a] for a, b in zip(files, more, strict=True)]
 
 
 def _numbers(file: Path, columns: int | None = None) -> np.ndarray:

@@ -45,11 +45,11 @@ class Covtype:
         from sklearn.datasets import fetch_covtype
 
         with downloading("covtype", "https://ndownloader.figshare.com/files/5976039"):
-            found = fetch_covtype(data_home=str(Path(data_dir) / "downloads"))
+            table = fetch_covtype(data_home=str(Path(data_dir) / "downloads"))
         kinds = ["spruce/fir", "lodgepole pine", "ponderosa pine", "cottonwood/willow"]
         kinds += ["aspen", "douglas-fir", "krummholz"]
         return pf.datasets.dataset_from_arrays(
-            [(found.data, found.target.astype(np.int64) - 1, "covtype")],
+            [(table.data, table.target.astype(np.int64) - 1, "covtype")],
             classes=kinds,
             kind="table",
             standardise=config.standardise,
@@ -83,20 +83,21 @@ class Newsgroups:
         without = ("headers", "footers", "quotes")
         with downloading("newsgroups", "https://ndownloader.figshare.com/files/5975967"):
             parts = [
-                fetch_20newsgroups(data_home=home, subset=part, remove=without, shuffle=False)
-                for part in ("train", "test")
+                fetch_20newsgroups(data_home=home, subset=subset, remove=without, shuffle=False)
+                for subset in ("train", "test")
             ]
-        words = [
-            [pf.datasets.Words.split(text)[: config.length] for text in part.data] for part in parts
+        tokens = [
+            [pf.datasets.Words.split(text)[: config.length] for text in bunch.data]
+            for bunch in parts
         ]
-        numbers = pf.datasets.Words(common_words(words[0], config.vocabulary), config.length)
+        numbers = pf.datasets.Words(common_words(tokens[0], config.vocabulary), config.length)
         arrays = [
-            (numbers.ids(found), np.asarray(part.target, np.int64), "20 newsgroups")
-            for found, part in zip(words, parts, strict=True)
+            (numbers.ids(sample_tokens), np.asarray(bunch.target, np.int64), "20 newsgroups")
+            for sample_tokens, bunch in zip(tokens, parts, strict=True)
         ]
         return pf.datasets.dataset_from_arrays(
             arrays,
-            len(words[0]),
+            len(tokens[0]),
             list(parts[0].target_names),
             kind="tokens",
             vocabulary=numbers.vocabulary,

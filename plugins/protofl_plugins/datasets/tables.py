@@ -41,10 +41,10 @@ class _Table:
         """Read scikit-learn's copy."""
         from sklearn import datasets
 
-        found = getattr(datasets, f"load_{self.name.replace('-', '_')}")()
+        table = getattr(datasets, f"load_{self.name.replace('-', '_')}")()
         return pf.datasets.dataset_from_arrays(
-            [(found.data, found.target, f"scikit-learn's {self.name}")],
-            classes=[str(name) for name in found.target_names],
+            [(table.data, table.target, f"scikit-learn's {self.name}")],
+            classes=[str(name) for name in table.target_names],
             kind="table",
             standardise=config.standardise,
         )

@@ -40,8 +40,8 @@ class TinyImageNet:
     @pf.hookimpl
     def cache_key(self, config: Config, data_dir: Path) -> str:
         """The data never change, which part of them may."""
-        part = "" if config.part == "all" else "-train"
-        return f"tiny-imagenet{part}-v{pf.datasets.ImageFiles.decoding}"
+        suffix = "" if config.part == "all" else "-train"
+        return f"tiny-imagenet{suffix}-v{pf.datasets.ImageFiles.decoding}"
 
     @pf.hookimpl
     def decode(self, config: Config, data_dir: Path) -> pf.datasets.Dataset:
@@ -72,7 +72,7 @@ class TinyImageNet:
                 with archive.open(name) as file:
                     return pf.datasets.open_image(file, name), name
 
-            found = pf.datasets.decode_images(len(samples), image_of, 64)
+            images = pf.datasets.decode_images(len(samples), image_of, 64)
         y = np.array([label for _, label in samples], np.int64)
-        data = pf.datasets.dataset_from_arrays([(found.x, y, str(path))], len(train), classes)
-        return replace(data, note="; ".join(filter(None, [data.note, *found.notes])))
+        data = pf.datasets.dataset_from_arrays([(images.x, y, str(path))], len(train), classes)
+        return replace(data, note="; ".join(filter(None, [data.note, *images.notes])))

@@ -91,7 +91,7 @@ class SVHN:
         root, names = Path(data_dir) / "downloads", ["train", *["extra"] * config.extra, "test"]
         with downloading("svhn", loader.split_list["train"][0]):
             parts = [loader(root, name, download=True) for name in names]
-        arrays = [(part.data, part.labels, "svhn") for part in parts]
+        arrays = [(subset.data, subset.labels, "svhn") for subset in parts]
         return pf.datasets.dataset_from_arrays(arrays, sum(map(len, parts[:-1])), 10)
 
 
@@ -117,7 +117,7 @@ class STL10:
 
         with downloading("stl10", loader.url):
             parts = [loader(Path(data_dir) / "downloads", p, download=True) for p in _PARTS]
-        arrays = [(part.data, part.labels, "stl10") for part in parts]
+        arrays = [(subset.data, subset.labels, "stl10") for subset in parts]
         return pf.datasets.dataset_from_arrays(arrays, len(parts[0]), list(parts[0].classes))
 
 
@@ -158,7 +158,7 @@ class _Sized:
         loader, further = getattr(torchvision.datasets, self.loader), self.further(config)
         root = Path(data_dir) / "downloads"
         with downloading(self.name, self.address):
-            parts = [loader(root, part, download=True, **further) for part in self.parts]
+            parts = [loader(root, subset, download=True, **further) for subset in self.parts]
         names = getattr(parts[0], "classes", None)
         num_train = sum(map(len, parts[:-1]))
         return square_images(self.name, parts, num_train, names, config.side, config.fit)

@@ -193,10 +193,10 @@ def square_images(
         image, y[row] = split[index]
         return pf.datasets.upright(image), f"{name}, image {index}"
 
-    found = pf.datasets.decode_images(len(samples), image_of, side, fit)
+    images = pf.datasets.decode_images(len(samples), image_of, side, fit)
     names = classes or int(y.max()) + 1
-    data = pf.datasets.dataset_from_arrays([(found.x, y, name)], num_train, names)
-    return replace(data, note="; ".join(filter(None, [data.note, *found.notes])))
+    data = pf.datasets.dataset_from_arrays([(images.x, y, name)], num_train, names)
+    return replace(data, note="; ".join(filter(None, [data.note, *images.notes])))
 
 
 @contextlib.contextmanager

@@ -93,8 +93,8 @@ class Trace:
     @pf.hookimpl
     def device(self, client: int, num_clients: int, seed: int, config: Config) -> dict[str, float]:
         """The figures of the client's line."""
-        rows, own = _assigned(config, num_clients, seed)
-        figures = rows[own[client]].figures
+        rows, assigned = _assigned(config, num_clients, seed)
+        figures = rows[assigned[client]].figures
         return {
             "flops": 1e9 * figures["gflops"],
             "download": 1e6 * figures["download"],
@@ -107,12 +107,12 @@ class Trace:
         self, num_clients: int, seconds: float, seed: int, config: Config
     ) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the availability of each client's line; None if all are always available."""
-        rows, own = _assigned(config, num_clients, seed)
+        rows, assigned = _assigned(config, num_clients, seed)
         if all(row.at_first and not row.changes for row in rows):
             return None
-        found = [row.there(seconds, config.period) for row in rows]
-        there, until = (np.array(column) for column in zip(*found, strict=True))
-        return there[own], until[own]
+        availability = [row.there(seconds, config.period) for row in rows]
+        there, until = (np.array(column) for column in zip(*availability, strict=True))
+        return there[assigned], until[assigned]
 
 
 def _assigned(config: Trace.Config, clients: int, seed: int) -> tuple[list[Row], np.ndarray]:

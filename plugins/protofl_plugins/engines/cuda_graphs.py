@@ -122,9 +122,10 @@ class Stage:
     """
 
     def __init__(self, job: pf.backends.TrainJob, *, plain_last: bool) -> None:
-        own, cuda = job.whole(), job.device.type == "cuda"
-        self.whole, self.precision = deepcopy(own), job.precision
-        names, named = stepping.groups_by_name(job, own), dict(self.whole.named_parameters())
+        client_whole, cuda = job.whole(), job.device.type == "cuda"
+        self.whole, self.precision = deepcopy(client_whole), job.precision
+        names = stepping.groups_by_name(job, client_whole)
+        named = dict(self.whole.named_parameters())
         groups = [([named[n] for n in each], lr) for each, lr in names]
         self.trained = [p for parameters, _ in groups for p in parameters]
         self.update = Update(job, groups, fixed=True)

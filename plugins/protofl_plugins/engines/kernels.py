@@ -58,8 +58,8 @@ def _by_patches(layer: nn.Conv2d, height: int, width: int) -> KernelGradient | N
         return None
 
     def gradient(G: Tensor, x: Tensor) -> Tensor:
-        found = kind.output_rows(G).T @ kind.rows(x)[0]
-        return found.as_strided(layer.weight.shape, layer.weight.stride())
+        dW = kind.output_rows(G).T @ kind.rows(x)[0]
+        return dW.as_strided(layer.weight.shape, layer.weight.stride())
 
     return gradient
 
@@ -111,6 +111,6 @@ def differentiable_gradients(
         needed: Which inputs need a gradient; the others have None.
     """
     pairs_needed = zip(inputs, needed, strict=False)
-    given = [t for t, need in pairs_needed if need and t is not None]
-    found = iter(torch.autograd.grad(y, given, G, create_graph=True))
-    return [next(found) if need else None for need in needed[: len(inputs)]]
+    differentiated = [t for t, need in pairs_needed if need and t is not None]
+    gradients = iter(torch.autograd.grad(y, differentiated, G, create_graph=True))
+    return [next(gradients) if need else None for need in needed[: len(inputs)]]

@@ -71,22 +71,22 @@ class _Factors:
         """Subtract the gradient, times the rate and what clipping leaves of it."""
         G = self.G if share is None else self.G * share
         missing = -len(G) % ROW_MULTIPLE
-        for part, rows in zip(self.kind.parts, self.rows, strict=True):
+        for matrix, rows in zip(self.kind.parts, self.rows, strict=True):
             if missing:
                 filled = [pad(each, (0, 0, 0, missing)) for each in (G, rows)]
-                part.addmm_(filled[0].T, filled[1], alpha=-rate)
+                matrix.addmm_(filled[0].T, filled[1], alpha=-rate)
             else:
-                part.addmm_(G.T, rows, alpha=-rate)
+                matrix.addmm_(G.T, rows, alpha=-rate)
 
     def gradient(self) -> Tensor:
         """Return the gradient in the shape and layout of the weight."""
         weight = self.kind.layer.weight
         if self.kind.whole:
-            found = self.G.T @ self.rows[0]
-            return found.as_strided(weight.shape, weight.stride())
+            dW = self.G.T @ self.rows[0]
+            return dW.as_strided(weight.shape, weight.stride())
         whole = torch.zeros_like(weight)
-        for part, rows in zip(self.kind.parts, self.rows, strict=True):
-            place = whole.as_strided(part.shape, part.stride(), part.storage_offset())
+        for matrix, rows in zip(self.kind.parts, self.rows, strict=True):
+            place = whole.as_strided(matrix.shape, matrix.stride(), matrix.storage_offset())
             place.copy_(self.G.T @ rows)
         return whole
 
@@ -139,8 +139,8 @@ class _Product(torch.autograd.Function):
     ) -> Tensor:
         rows = kind.rows(x)
         y = product(rows[0], kind.parts[0], bias)
-        for more, part in zip(rows[1:], kind.parts[1:], strict=True):
-            y += product(more, part)
+        for more, matrix in zip(rows[1:], kind.parts[1:], strict=True):
+            y += product(more, matrix)
         ctx.save_for_backward(x, weight, bias, *rows)
         ctx.kind, ctx.step = kind, step
         # Autograd must not see a view: the next layer may work in place.
@@ -156,7 +156,7 @@ class _Product(torch.autograd.Function):
         G_rows = kind.output_rows(G)
         dx = dW = None
         if needed[0]:
-            dx = kind.input_gradient([product(G_rows, part.T) for part in kind.parts], x)
+            dx = kind.input_gradient([product(G_rows, matrix.T) for matrix in kind.parts], x)
         if needed[1]:
             factors = _Factors(kind, G_rows, rows)
             dW = None if ctx.step.take(factors) else factors.gradient()
@@ -182,9 +182,9 @@ class FastLayers:
         weights = {id(m.weight) for m in self._layers if plain}
         self._rates, self._group = dict[int, float](), dict[int, int]()
         for number, (parameters, rate) in enumerate(job.groups):
-            own = [id(p) for p in parameters if id(p) in weights]
-            self._rates |= dict.fromkeys(own, rate)
-            self._group |= dict.fromkeys(own, number)
+            weight_ids = [id(p) for p in parameters if id(p) in weights]
+            self._rates |= dict.fromkeys(weight_ids, rate)
+            self._group |= dict.fromkeys(weight_ids, number)
         self._step = _Step(clips=bool(job.clip))
 
     @contextmanager

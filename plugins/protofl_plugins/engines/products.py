@@ -175,7 +175,10 @@ class PatchRows:
         count = len(x) * self.pixels
         if len(self.parts) == 1:
             return [patches.permute(0, 1, 2, 4, 5, 3).reshape(count, -1)]
-        return [part.permute(0, 1, 2, 4, 3).reshape(count, -1) for part in patches.unbind(4)]
+        return [
+            tap_patches.permute(0, 1, 2, 4, 3).reshape(count, -1)
+            for tap_patches in patches.unbind(4)
+        ]
 
     def output(self, y: Tensor, x: Tensor) -> Tensor:
         """Return the product [n, out] as images, channels last."""
@@ -196,7 +199,7 @@ class PatchRows:
         if len(rows) == 1:
             parts = rows[0].view(*size, down.count, across.count, channels).unbind(3)
         else:
-            parts = tuple(part.view(*size, across.count, channels) for part in rows)
+            parts = tuple(tap_rows.view(*size, across.count, channels) for tap_rows in rows)
         height, width = x.shape[2] + sum(down.padding), x.shape[3] + sum(across.padding)
         tall = _summed(parts, down, 1, (len(x), height, *parts[0].shape[2:]))
         full = _summed(tall.unbind(3), across, 2, (len(x), height, width, channels))
@@ -215,7 +218,8 @@ def taps_of(layer: nn.Conv2d, height: int, width: int) -> tuple[Taps, Taps]:
     assert not isinstance(layer.padding, str)
     geometry = zip(layer.kernel_size, layer.stride, layer.padding, strict=True)
     down, across = (
-        Taps.of(size, *own) for size, own in zip((height, width), geometry, strict=True)
+        Taps.of(size, *axis_geometry)
+        for size, axis_geometry in zip((height, width), geometry, strict=True)
     )
     return down, across
 
@@ -225,6 +229,6 @@ def _summed(parts: Sequence[Tensor], taps: Taps, axis: int, size: Sequence[int])
     if len(parts) == 1 and parts[0].shape == torch.Size(size):
         return parts[0]
     result = parts[0].new_zeros(size)
-    for tap, part in enumerate(parts):
-        result[(slice(None),) * axis + (taps.inputs(tap),)] += part
+    for tap, tap_values in enumerate(parts):
+        result[(slice(None),) * axis + (taps.inputs(tap),)] += tap_values
     return result

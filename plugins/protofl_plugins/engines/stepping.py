@@ -55,11 +55,11 @@ class Sums:
 
     def read(self) -> dict[str, float]:
         """The sums."""
-        found = {}
+        sums = {}
         for label, each in self._means.items():
             means = torch.stack([mean for mean, _ in each]).double()
-            found[label] = means @ means.new_tensor([size for _, size in each])
-        return numbers(found)
+            sums[label] = means @ means.new_tensor([size for _, size in each])
+        return numbers(sums)
 
 
 def outline(tree: object) -> str:
@@ -116,7 +116,7 @@ def kind_of(job: pf.backends.TrainJob, *, rates: bool = True) -> Kind:
     """
     whole = job.whole()
     groups, shapes = groups_by_name(job, whole), outline(tensors_of(whole))
-    trained = repr(groups if rates else [own for own, _ in groups])
+    trained = repr(groups if rates else [names for names, _ in groups])
     rules = job.optimizer, job.momentum, job.weight_decay, job.clip, job.precision
     base = job.architecture, trained, shapes, whole.modes, job.phase, job.loss.kind, *rules
     return Kind(base, plain_values(whole))
@@ -136,7 +136,7 @@ def plain_values(whole: Module) -> str:
     Numbers, strings and tensors count, also in lists and dicts. A copy of the modules keeps them,
     so clients whose values differ have no step in common.
     """
-    found, shared = [], {_memory(t) for t in (*whole.parameters(), *whole.buffers())}
+    attributes, shared = [], {_memory(t) for t in (*whole.parameters(), *whole.buffers())}
     for name, module in whole.named_modules():
         for key, value in vars(module).items():
             for leaf in tree_leaves(value) if key not in _OWN else ():
@@ -147,8 +147,8 @@ def plain_values(whole: Module) -> str:
                     leaf = leaf.dtype, leaf.shape, hash(bits.numpy().tobytes())
                 elif not isinstance(leaf, (bool, int, float, str)):
                     continue
-                found.append((name, key, leaf))
-    return repr(found)
+                attributes.append((name, key, leaf))
+    return repr(attributes)
 
 
 def used_once(total: Tensor, rates: Mapping[int, float]) -> dict[int, float]:

@@ -43,15 +43,17 @@ class Update:
     def __init__(
         self, job: pf.backends.TrainJob, groups: Groups, *, fixed: bool = False, clients: int = 0
     ) -> None:
-        self._parameters = [p.detach() for own, _ in groups for p in own]
+        self._parameters = [p.detach() for parameters, _ in groups for p in parameters]
         self._rates: Tensor | None = None
         rates: Sequence[Any] = [lr for _, lr in groups]
         if fixed and job.scheduled:
             self._rates = torch.tensor(rates, dtype=torch.float64, device=job.device)
             rates = self._rates.unbind()
-        self._lr = [lr for (own, _), lr in zip(groups, rates, strict=True) for _ in own]
+        self._lr = [
+            lr for (parameters, _), lr in zip(groups, rates, strict=True) for _ in parameters
+        ]
         self._decay = job.weight_decay or 0.0
-        self._group = [number for number, (own, _) in enumerate(groups) for _ in own]
+        self._group = [number for number, (parameters, _) in enumerate(groups) for _ in parameters]
         self._adam, self._momentum, self._clip = job.optimizer == "adam", job.momentum, job.clip
         self._clients, count = clients, len(self._parameters)
         kept = 2 if self._adam else int(job.momentum != 0)
@@ -90,27 +92,27 @@ class Update:
             What clipping left of each group's gradients, in 0…1; nothing without clipping.
         """
         used = [i for i, g in enumerate(gradients) if g is not None]
-        found = [g for g in gradients if g is not None]
+        present = [g for g in gradients if g is not None]
         shares: dict[int, Tensor] = {}
         if self._clip:
-            found, shares = self._clipped(used, found, norms)
+            present, shares = self._clipped(used, present, norms)
         if used:
-            self._step(used, found, clients)
+            self._step(used, present, clients)
         return shares
 
-    def _step(self, used: list[int], found: list[Tensor], clients: slice | None) -> None:
+    def _step(self, used: list[int], gradients: list[Tensor], clients: slice | None) -> None:
         """The step of those parameters that have a gradient."""
         parameters, *moments = (
             [each[i] if clients is None else each[i][clients] for i in used]
             for each in (self._parameters, *self._moments)
         )
         if self._decay:
-            found = [*torch._foreach_add(found, parameters, alpha=self._decay)]
+            gradients = [*torch._foreach_add(gradients, parameters, alpha=self._decay)]
         if self._adam:
             first, second = moments
-            torch._foreach_lerp_(first, found, 0.1)
+            torch._foreach_lerp_(first, gradients, 0.1)
             torch._foreach_mul_(second, 0.999)
-            torch._foreach_addcmul_(second, found, found, 0.001)
+            torch._foreach_addcmul_(second, gradients, gradients, 0.001)
             scale = torch._foreach_sqrt(second)
             roots, factors = self._corrections(used, clients)
             torch._foreach_div_(scale, roots)
@@ -125,16 +127,18 @@ class Update:
         if self._momentum:
             (velocity,) = moments
             torch._foreach_mul_(velocity, self._momentum)
-            torch._foreach_add_(velocity, found)
-            found = velocity
+            torch._foreach_add_(velocity, gradients)
+            gradients = velocity
         if self._rates is not None:
-            steps = [g * self._lr[i].to(g.dtype) for i, g in zip(used, found, strict=True)]
+            steps = [g * self._lr[i].to(g.dtype) for i, g in zip(used, gradients, strict=True)]
             torch._foreach_sub_(parameters, steps)
             return
         rates = [self._lr[i] for i in used]
         for lr in dict.fromkeys(rates):
-            own = [n for n, rate in enumerate(rates) if rate == lr]
-            torch._foreach_add_([parameters[n] for n in own], [found[n] for n in own], alpha=-lr)
+            same_rate = [n for n, rate in enumerate(rates) if rate == lr]
+            torch._foreach_add_(
+                [parameters[n] for n in same_rate], [gradients[n] for n in same_rate], alpha=-lr
+            )
 
     def _corrections(self, used: list[int], clients: slice | None) -> tuple[list[Any], list[Any]]:
         """√(1 − 0.999ᵗ) and −η/(1 − 0.9ᵗ) for each parameter, which is now at its step t."""
@@ -150,22 +154,22 @@ class Update:
         return [self._like(squares[i], i) for i in used], factors
 
     def _clipped(
-        self, used: list[int], found: list[Tensor], further: Norms
+        self, used: list[int], gradients: list[Tensor], further: Norms
     ) -> tuple[list[Tensor], dict[int, Tensor]]:
         """Each group's gradients scaled down to the norm ``clip`` where theirs is larger."""
-        clipped, shares = list(found), dict[int, Tensor]()
+        clipped, shares = list(gradients), dict[int, Tensor]()
         for group in dict.fromkeys([*(self._group[i] for i in used), *further]):
-            own = [n for n, i in enumerate(used) if self._group[i] == group]
+            in_group = [n for n, i in enumerate(used) if self._group[i] == group]
             if self._clients:
-                norms = [vector_norm(found[n].flatten(1), dim=1) for n in own]
+                norms = [vector_norm(gradients[n].flatten(1), dim=1) for n in in_group]
             else:
-                norms = [*torch._foreach_norm([found[n] for n in own])] if own else []
+                norms = [*torch._foreach_norm([gradients[n] for n in in_group])] if in_group else []
             norms += further.get(group, [])
             # No look at the norm: nothing waits for the device.
             scale = (self._clip / (vector_norm(torch.stack(norms), dim=0) + 1e-6)).clamp(max=1)
             shares[group] = scale
-            for n in own:
-                clipped[n] = found[n] * self._like(scale, used[n])
+            for n in in_group:
+                clipped[n] = gradients[n] * self._like(scale, used[n])
         return clipped, shares
 
     def _like(self, number: Tensor, i: int) -> Tensor:
@@ -183,7 +187,7 @@ class TorchUpdate:
     """
 
     def __init__(self, job: pf.backends.TrainJob) -> None:
-        self._groups = [[*own] for own, _ in job.groups]
+        self._groups = [[*parameters] for parameters, _ in job.groups]
         self._optimizer, self._clip = job.torch_optimizer(), job.clip
 
     def __call__(
@@ -191,11 +195,11 @@ class TorchUpdate:
     ) -> dict[int, Tensor]:
         """One step; a parameter without a gradient stays as it is."""
         assert not norms, "no layer is updated beside one of torch's own optimisers"
-        parameters = [p for own in self._groups for p in own]
+        parameters = [p for group in self._groups for p in group]
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
-        for own in self._groups if self._clip else ():
-            torch.nn.utils.clip_grad_norm_(own, self._clip)
+        for group in self._groups if self._clip else ():
+            torch.nn.utils.clip_grad_norm_(group, self._clip)
         self._optimizer.step()
         self._optimizer.zero_grad()
         return {}

@@ -49,7 +49,11 @@ class Vmapped:
         for place, name in enumerate(architectures):
             places.setdefault(name, []).append(place)
         size = config.group
-        return [own[at : at + size] for own in places.values() for at in range(0, len(own), size)]
+        return [
+            members[at : at + size]
+            for members in places.values()
+            for at in range(0, len(members), size)
+        ]
 
     @pf.hookimpl
     def train(self, job: pf.backends.TrainJob) -> dict[str, float]:
@@ -67,18 +71,18 @@ class Vmapped:
             alike.setdefault((kinds[place], stepping.outline(job.loss.constants(0))), []).append(
                 place
             )
-        found: dict[int, dict[str, float]] = {}
+        sums_by_place: dict[int, dict[str, float]] = {}
         for places in alike.values():
             # Those with many steps first, so that clients still training are neighbours.
             places.sort(key=lambda place: -jobs[place].steps)
-            own = [jobs[place] for place in places]
-            if len(own) > 1:
-                sums = self._fallback.train(own, lambda own: Lockstep(own).train())
+            members = [jobs[place] for place in places]
+            if len(members) > 1:
+                sums = self._fallback.train(members, lambda group: Lockstep(group).train())
             else:
                 odd = Counter(kinds)[kinds[places[0]]] > 1
-                sums = self._fallback.by_eager(own, ODD if odd else "")
-            found |= dict(zip(places, sums, strict=True))
-        return [found[place] for place in range(len(jobs))]
+                sums = self._fallback.by_eager(members, ODD if odd else "")
+            sums_by_place |= dict(zip(places, sums, strict=True))
+        return [sums_by_place[place] for place in range(len(jobs))]
 
 
 class Lockstep:
@@ -95,8 +99,11 @@ class Lockstep:
         self._jobs = jobs
         self._whole = jobs[0].whole()
         self._terms = jobs[0].loss_on(self._whole).terms
-        self._own = [tensors_of(job.whole()) for job in jobs]
-        self._weights = {n: torch.stack([own[n] for own in self._own]) for n in self._own[0]}
+        self._client_tensors = [tensors_of(job.whole()) for job in jobs]
+        self._weights = {
+            n: torch.stack([tensors[n] for tensors in self._client_tensors])
+            for n in self._client_tensors[0]
+        }
         groups = stepping.groups_by_name(jobs[0], self._whole)
         self._trained = [name for names, _ in groups for name in names]
         stacks = [([self._weights[name] for name in names], lr) for names, lr in groups]
@@ -108,16 +115,18 @@ class Lockstep:
     def train(self) -> list[dict[str, float]]:
         """All batches of all clients; the sums of each client's loss terms."""
         batches = [enumerate(job.batches()) for job in self._jobs]
-        ahead = [next(own, None) for own in batches]
+        ahead = [next(remaining, None) for remaining in batches]
         with warnings.catch_warnings():
             # Operations without a batching rule are carried out one by one: slow and right.
             warnings.filterwarnings("ignore", message="There is a performance drop")
-            while run := self._next_run([len(found[1].x) if found else 0 for found in ahead]):
+            while run := self._next_run(
+                [len(upcoming[1].x) if upcoming else 0 for upcoming in ahead]
+            ):
                 clients = slice(run.start, run.stop)
-                self._step(clients, [found for found in ahead[clients] if found])
-                ahead[clients] = [next(own, None) for own in batches[clients]]
-        for place, own in enumerate(self._own):
-            torch._foreach_copy_(list(own.values()), [w[place] for w in self._weights.values()])
+                self._step(clients, [upcoming for upcoming in ahead[clients] if upcoming])
+                ahead[clients] = [next(remaining, None) for remaining in batches[clients]]
+        for place, tensors in enumerate(self._client_tensors):
+            torch._foreach_copy_(list(tensors.values()), [w[place] for w in self._weights.values()])
         return [sums.read() for sums in self._sums]
 
     def _next_run(self, sizes: list[int]) -> range:
@@ -164,9 +173,13 @@ class Lockstep:
         )
 
         def one(
-            weights: dict[str, Tensor], x: Tensor, y: Tensor, index: Tensor, own: dict[int, Tensor]
+            weights: dict[str, Tensor],
+            x: Tensor,
+            y: Tensor,
+            index: Tensor,
+            client_constants: dict[int, Tensor],
         ) -> Found:
-            parts = [own.get(place, leaf) for place, leaf in enumerate(leaves)]
+            parts = [client_constants.get(place, leaf) for place, leaf in enumerate(leaves)]
             batch = pf.Batch(x, y, index, job.phase.name)
 
             def inside() -> Found:

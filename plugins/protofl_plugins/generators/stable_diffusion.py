@@ -38,8 +38,8 @@ class StableDiffusion:
         """The sizes from the folder's JSON files; those of Stable Diffusion v1.5 for a hub name."""
         _diffusers()
         folder = pf.expand_user(config.model)
-        for part in ("unet", "transformer"):
-            file = folder / part / "config.json"
+        for component in ("unet", "transformer"):
+            file = folder / component / "config.json"
             if file.is_file():
                 sizes = _latent_shape(json.loads(file.read_text(encoding="utf-8")))
                 return pf.datasets.Outline(
@@ -105,7 +105,7 @@ class DiffusionGenerator:
         """The images of initial latents; samplers that add noise draw the same each time."""
         config, parts = self._config, []
         for z in torch.split(latents.to(self._device), config.batch):
-            found = self._pipeline(
+            output = self._pipeline(
                 prompt=[config.prompt] * len(z),
                 latents=z.view(-1, *self._shape).to(self._pipeline.dtype),
                 num_inference_steps=config.steps,
@@ -113,7 +113,7 @@ class DiffusionGenerator:
                 generator=torch.Generator().manual_seed(0),
                 output_type="pt",
             )
-            parts.append(found.images.float() * 2 - 1)
+            parts.append(output.images.float() * 2 - 1)
         return torch.cat(parts)
 
 

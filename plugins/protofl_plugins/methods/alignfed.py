@@ -82,8 +82,8 @@ class AlignFed:
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.Constants:
         """v, and λ_t of this round."""
-        config, done = client.config, client.round / client.rounds  # t/T
-        weight = config.lambda_0 * (config.lambda_T / config.lambda_0) ** done
+        config, progress = client.config, client.round / client.rounds  # t/T
+        weight = config.lambda_0 * (config.lambda_T / config.lambda_0) ** progress
         return {"v": client.state["v"].to(client.device), "weight": torch.tensor(weight)}
 
     @pf.hookimpl

@@ -130,10 +130,10 @@ def _distil(
 
     def stop() -> bool:
         _, logits = public_data.evaluated(student, public.at(held))
-        found = float(F.kl_divergence(logits, teacher[held]))
+        divergence = float(F.kl_divergence(logits, teacher[held]))
         best[1] += 1
-        if found < best[0]:
-            best[:] = found, 0, pf.models.pack_weights(student, "model")
+        if divergence < best[0]:
+            best[:] = divergence, 0, pf.models.pack_weights(student, "model")
         return bool(best[1] >= config.patience)
 
     public_data.train_on_public(

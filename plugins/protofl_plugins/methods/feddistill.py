@@ -101,10 +101,10 @@ class FedDistill:
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """F̂_i: the mean, without what this client has put into it."""
-        own = server.state.get("own", {}).get(client_id)
-        if own is None or not server.config.exclude_own:
+        client_rows = server.state.get("own", {}).get(client_id)
+        if client_rows is None or not server.config.exclude_own:
             return server.global_state.select("class_logits")
-        rows, known = pf.Payload(own).table("class_logits", server.num_classes)
+        rows, known = pf.Payload(client_rows).table("class_logits", server.num_classes)
         others = server.state["number"] - known.long()
         mean = (server.state["sum"] - rows) / others.clamp(min=1).unsqueeze(1)
         return pf.class_rows(others > 0, class_logits=mean)
@@ -168,33 +168,33 @@ class FedDistill:
         """The mean over clients, and each one's part, to leave it out of what it downloads."""
         rows, known = pf.stack_rows(uploads, "class_logits", server.num_classes)
         total, number = rows.sum(0), known.sum(0)
-        own = {i: dict(u.select("class_logits")) for i, u in uploads.items()}
+        client_rows = {i: dict(u.select("class_logits")) for i, u in uploads.items()}
         state = server.state
         if server.config.absent == "keep" and "sum" in state:
             fresh = number > 0
-            own = _kept(own, state["own"], fresh)
+            client_rows = _kept(client_rows, state["own"], fresh)
             total = torch.where(fresh.unsqueeze(1), total, state["sum"])
             number = torch.where(fresh, number, state["number"])
-        state["sum"], state["number"], state["own"] = total, number, own
+        state["sum"], state["number"], state["own"] = total, number, client_rows
         return pf.class_rows(number > 0, class_logits=total / number.clamp(min=1).unsqueeze(1))
 
 
 def _kept(
-    own: dict[int, dict[str, Tensor]], before: dict[int, dict[str, Tensor]], fresh: Tensor
+    current: dict[int, dict[str, Tensor]], before: dict[int, dict[str, Tensor]], fresh: Tensor
 ) -> dict[int, dict[str, Tensor]]:
     """Each client's part in every class's mean: of this round, and of before where none is fresh.
 
     Args:
-        own: {client: its rows of this round}.
+        current: {client: its rows of this round}.
         before: {client: its rows in the means so far}.
         fresh: The classes that were sent this round, [C].
     """
-    C, parts = len(fresh), dict(own)
+    C, parts = len(fresh), dict(current)
     for client, rows in before.items():
         table, known = pf.Payload(rows).table("class_logits", C)
         known = known & ~fresh
-        if client in own:
-            now, sent = pf.Payload(own[client]).table("class_logits", C)
+        if client in current:
+            now, sent = pf.Payload(current[client]).table("class_logits", C)
             table, known = torch.where(sent.unsqueeze(1), now, table), sent | known
         if known.any():
             parts[client] = dict(pf.class_rows(known, class_logits=table))

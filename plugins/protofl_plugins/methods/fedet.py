@@ -120,8 +120,10 @@ class FedET:
         """Put the clients' mean layer into w_s, train w_s, and put its layer into every w_g."""
         config, model = server.config, public_data.server_model(server)
         layers = [_layer(upload) for upload in uploads.values()]
-        own = pf.models.pack_weights(model, "model")
-        pf.models.load_weights(model, own | pf.models.average_weights(layers, "model"), "model")
+        server_weights = pf.models.pack_weights(model, "model")
+        pf.models.load_weights(
+            model, server_weights | pf.models.average_weights(layers, "model"), "model"
+        )
 
         z = architecture_models.public_logits_of(server, uploads)
         label = F.ensemble_logits(z).argmax(1)  # ȳ

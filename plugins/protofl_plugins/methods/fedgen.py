@@ -176,8 +176,8 @@ class FedGen:
         # Tensors, as engines keep numbers as they are from round to round.
         fade = config.decay**client.round
         factors = {"a": torch.tensor(fade * config.a), "b": torch.tensor(fade * config.b)}
-        given = {name: tensor.to(client.device) for name, tensor in (draws | factors).items()}
-        return given | {name: pf.per_step(given[name]) for name in draws}
+        constants = {name: tensor.to(client.device) for name, tensor in (draws | factors).items()}
+        return constants | {name: pf.per_step(constants[name]) for name in draws}
 
     @pf.hookimpl
     def local_loss(
@@ -261,13 +261,13 @@ class Generator(nn.Module):
     def forward(self, noise: Tensor, labels: Tensor, norm: Norm = "running") -> Tensor:
         """G(ỹ); with ``norm="batch"`` in BatchNorm's training mode, keeping no statistics."""
         # one_hot looks at the labels' values on a CPU, and waits for them.
-        wanted = labels.unsqueeze(1) == torch.arange(self.num_classes, device=labels.device)
-        x = torch.cat([noise, wanted.to(noise.dtype)], 1)
+        label_columns = labels.unsqueeze(1) == torch.arange(self.num_classes, device=labels.device)
+        x = torch.cat([noise, label_columns.to(noise.dtype)], 1)
         if norm == "running":
             return cast(Tensor, self.layers(x))
         first, normed, relu, last = self.layers
-        own = cast(nn.BatchNorm1d, normed)
-        hidden = batch_norm(first(x), None, None, own.weight, own.bias, training=True)
+        norm_layer = cast(nn.BatchNorm1d, normed)
+        hidden = batch_norm(first(x), None, None, norm_layer.weight, norm_layer.bias, training=True)
         return cast(Tensor, last(relu(hidden)))
 
 

@@ -241,8 +241,8 @@ def _moved(
     """Return θ_a after a broadcast: θ_a + U Σ V, or U Σ V."""
     if config.svd == "weights":
         return rebuild(payload, UPDATE, held, kernels=True)
-    found = rebuild(payload, UPDATE, held)
-    return {name: tensor + found[name] for name, tensor in held.items()}
+    change = rebuild(payload, UPDATE, held)
+    return {name: tensor + change[name] for name, tensor in held.items()}
 
 
 def _parameters(module: nn.Module) -> dict[str, Tensor]:
@@ -282,8 +282,8 @@ def compress(
         finite = bool(torch.isfinite(matrix).all())
         factors = F.truncated_svd(matrix, energy) if finite else _lost(matrix)
         # The layout that they have after the wire: rounding depends on it.
-        for part, factor in zip(PARTS, factors, strict=True):
-            payload[f"{key}/{part}"] = factor.contiguous()
+        for factor_name, factor in zip(PARTS, factors, strict=True):
+            payload[f"{key}/{factor_name}"] = factor.contiguous()
     return payload
 
 
@@ -297,7 +297,7 @@ def rebuild(
         if _matrix(tensor, kernels) is None:
             rebuilt[name] = payload[key]
         else:
-            u, s, vh = (payload[f"{key}/{part}"] for part in PARTS)
+            u, s, vh = (payload[f"{key}/{factor_name}"] for factor_name in PARTS)
             rebuilt[name] = ((u * s.unsqueeze(-2)) @ vh).view_as(tensor)
     return rebuilt
 

@@ -317,8 +317,8 @@ def arcface_loss(cosines: Tensor, labels: Tensor, s: float = 64.0, m: float = 0.
         m: The margin, in radians.
     """
     cosines = cosines.clamp(-(1 - 1e-7), 1 - 1e-7)
-    own = labels.unsqueeze(1) == torch.arange(cosines.shape[1], device=labels.device)
-    scores = s * torch.where(own, (cosines.acos() + m).cos(), cosines)
+    is_label = labels.unsqueeze(1) == torch.arange(cosines.shape[1], device=labels.device)
+    scores = s * torch.where(is_label, (cosines.acos() + m).cos(), cosines)
     return cross_entropy(scores, labels, reduction="sum") / max(len(cosines), 1)
 
 
@@ -374,7 +374,7 @@ def train_F(
     if config.centroids == "embedding":
         embedding = centroids(server, transformer, P, labels)[0].requires_grad_()
         trained.append([embedding])
-    optimizer = torch.optim.Adam([w for part in trained for w in part], config.eta_S)
+    optimizer = torch.optim.Adam([w for group in trained for w in group], config.eta_S)
     generator = server.generator("align")
     transformer.train(len(P) > 1)
     for _ in server.epochs(config.E_S):
@@ -388,8 +388,8 @@ def train_F(
                 loss = loss + mmd_rbf(Q, w)  # Eq. 3
             optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(loss)
-            for part in trained if config.clip_F else ():
-                clip_grad_norm_(part, config.clip_F)
+            for group in trained if config.clip_F else ():
+                clip_grad_norm_(group, config.clip_F)
             optimizer.step()
 
 

@@ -248,5 +248,5 @@ def _trains_norms(client: pf.Client, *batches: Labelled) -> bool:
 
 
 def _gradient(loss: Tensor, at: Weights) -> Weights:
-    found = torch.autograd.grad(loss, [*at.values()], materialize_grads=True)
-    return dict(zip(at, found, strict=True))
+    gradients = torch.autograd.grad(loss, [*at.values()], materialize_grads=True)
+    return dict(zip(at, gradients, strict=True))

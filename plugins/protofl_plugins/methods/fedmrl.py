@@ -132,7 +132,7 @@ class FedMRL:
         return auxiliary.shared_auxiliary(server)
 
 
-def fused(client: pf.Learner[FedMRL.Config], x: Tensor, own: Tensor) -> Tensor:
+def fused(client: pf.Learner[FedMRL.Config], x: Tensor, client_features: Tensor) -> Tensor:
     """Return R̃_i, B×d_2, of samples and the client's own features of them."""
-    features = torch.cat([auxiliary.auxiliary_of(client).features(x), own], 1)  # R_i
+    features = torch.cat([auxiliary.auxiliary_of(client).features(x), client_features], 1)  # R_i
     return cast(Tensor, client.module("P")(features))

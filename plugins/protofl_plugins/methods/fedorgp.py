@@ -184,9 +184,9 @@ def without_outliers(features: Tensor, labels: Tensor) -> Tensor:
     """
     kept = torch.ones(len(labels), dtype=torch.bool, device=labels.device)
     for label in torch.unique(labels):
-        own = (labels == label).nonzero().squeeze(1)
-        if len(own) > 2:
-            kept[own] = _inliers(features[own])
+        rows = (labels == label).nonzero().squeeze(1)
+        if len(rows) > 2:
+            kept[rows] = _inliers(features[rows])
     return kept
 
 

@@ -142,11 +142,11 @@ class FedPKD:
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.Constants:
         """Give the loss M_G on D̆, and P as a table C×K with the mask of known classes."""
-        given = public_data.received_scores(client, "public_logits")
+        constants = public_data.received_scores(client, "public_logits")
         if "prototypes" not in client.received:
-            return given
+            return constants
         P, known = received_prototypes(client)
-        return {**given, "P": P, "known": known}
+        return {**constants, "P": P, "known": known}
 
     @pf.hookimpl
     def local_loss(

@@ -172,16 +172,16 @@ class FedPLVM:
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """𝒫, and w where models are averaged."""
-        found, config = pf.Payload(), server.config
+        averaged, config = pf.Payload(), server.config
         if config.share == "model":
-            found = weights.mean_weights(server, uploads, "model")
+            averaged = weights.mean_weights(server, uploads, "model")
         P, classes = clustered(*sent_rows(uploads, "prototypes", server.feature_dim), config.server)
         if "prototypes" in server.global_state:
             old, old_classes = server.global_state.rows("prototypes")
             absent = ~torch.isin(old_classes, classes)
             P, classes = torch.cat([P, old[absent]]), torch.cat([classes, old_classes[absent]])
         order = classes.argsort(stable=True)
-        return pf.Payload(found, prototypes=P[order], classes=classes[order])
+        return pf.Payload(averaged, prototypes=P[order], classes=classes[order])
 
     @pf.hookimpl
     def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
@@ -193,12 +193,14 @@ class FedPLVM:
 
 def clustered(rows: Tensor, labels: Tensor, clusters: Clusters) -> tuple[Tensor, Tensor]:
     """Return the prototypes of each class of rows N×K, n×K, and the class of each, [n]."""
-    found, classes = list[Tensor](), torch.unique(labels)
+    prototypes, classes = list[Tensor](), torch.unique(labels)
     for c in classes:
-        own = rows[labels == c]
-        found.append(finch(own)[0] if clusters == "finch" else own.mean(0, keepdim=True))
-    counts = torch.tensor([len(P) for P in found], device=labels.device)
-    return torch.cat(found), classes.repeat_interleave(counts)
+        class_rows = rows[labels == c]
+        prototypes.append(
+            finch(class_rows)[0] if clusters == "finch" else class_rows.mean(0, keepdim=True)
+        )
+    counts = torch.tensor([len(P) for P in prototypes], device=labels.device)
+    return torch.cat(prototypes), classes.repeat_interleave(counts)
 
 
 def finch(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -229,12 +231,12 @@ def finch(rows: Tensor) -> tuple[Tensor, Tensor]:
 def _nearest(rows: Tensor) -> Tensor:
     """Return the nearest other row of each by the cosine, the first of equal ones, [N]."""
     unit = normalize(rows.double(), dim=1)
-    found = list[Tensor]()
+    nearest = list[Tensor]()
     for start in range(0, len(unit), BLOCK):
         cosines = unit[start : start + BLOCK] @ unit.T
         cosines.diagonal(start).fill_(-torch.inf)
-        found.append(cosines.argmax(1))
-    return torch.cat(found)
+        nearest.append(cosines.argmax(1))
+    return torch.cat(nearest)
 
 
 def _connected(neighbour: Tensor) -> Tensor:
@@ -269,8 +271,8 @@ def sparse_contrast(
     """
     cosines = normalize(f, dim=1) @ normalize(P.to(f.dtype), dim=1).T  # B×n
     s = cosines.clamp(min=LEAST) ** alpha / tau
-    own = y.unsqueeze(1) == classes
-    others = ~own & own.any(1, keepdim=True)
+    same_class = y.unsqueeze(1) == classes
+    others = ~same_class & same_class.any(1, keepdim=True)
     return s.logsumexp(1) - s.masked_fill(others, -torch.inf).logsumexp(1)
 
 

@@ -342,8 +342,8 @@ def margin_penalty(margin: Tensor, known: Tensor, dtype: torch.dtype) -> Tensor:
     d_i* where c = c', even if the class is unknown: a softmax over no class at all has the gradient
     NaN. Elsewhere 0, or infinity for unknown classes.
     """
-    own = torch.eye(len(known), dtype=torch.bool, device=known.device)
-    return (own.to(dtype) * margin).masked_fill(~(known | own), torch.inf)
+    diagonal = torch.eye(len(known), dtype=torch.bool, device=known.device)
+    return (diagonal.to(dtype) * margin).masked_fill(~(known | diagonal), torch.inf)
 
 
 def calibration(scores: Tensor, known: Tensor) -> Tensor:

@@ -109,11 +109,11 @@ class FedSAF:
         if constants["tables"]:
             config = client.config
             X, counts = F.class_means(output.features, batch.y, client.num_classes)
-            found = [
+            losses = [
                 structural_loss(X, Y, known & (counts > 0), config.structure)  # S(X, Y)
                 for Y, known in constants["tables"]
             ]
-            terms["structure"] = config.lambda_ * torch.stack(found).mean()
+            terms["structure"] = config.lambda_ * torch.stack(losses).mean()
         return terms
 
     @pf.hookimpl
@@ -137,10 +137,10 @@ class FedSAF:
             return pf.class_rows(known, prototypes=mean)
         changed = pf.Payload()
         for K in server.feature_dims:
-            own = {i: u for i, u in uploads.items() if server.clients[i].feature_dim == K}
+            same_width = {i: u for i, u in uploads.items() if server.clients[i].feature_dim == K}
             name = f"prototypes/{K}"
-            if own:
-                mean, known = mean_prototypes(server, own, config.aggregate, K)
+            if same_width:
+                mean, known = mean_prototypes(server, same_width, config.aggregate, K)
                 mean, known = with_absent(server, mean, known, config.absent, name)
                 classes = known.nonzero().squeeze(1)
                 changed |= {name: mean[classes], f"{name}.classes": classes}
@@ -177,9 +177,9 @@ def structural_loss(x: Tensor, y: Tensor, known: Tensor, kind: Structure = "cka"
 
     a, b = relations(x), relations(y)
     if kind in ("gram_mse", "rdm_mse"):
-        found = (a - b).square().sum() / n.square().clamp_min(1)
+        loss = (a - b).square().sum() / n.square().clamp_min(1)
     else:
         least = torch.finfo(dtype).tiny ** 0.5  # equal rows have no direction, and no gradient
         a, b = normalize(a.flatten(), dim=0, eps=least), normalize(b.flatten(), dim=0, eps=least)
-        found = 1 - (a * b).sum()
-    return found * (n > 1)
+        loss = 1 - (a * b).sum()
+    return loss * (n > 1)

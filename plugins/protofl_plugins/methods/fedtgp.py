@@ -229,10 +229,10 @@ def minimise_L_P(
     dtype = torch.float32 if e.device.type == "mps" else torch.float64
     wide = P.to(dtype)
     norms = wide.square().sum(1, keepdim=True)
-    own = one_hot(labels.long(), len(e)).to(dtype)
+    is_label = one_hot(labels.long(), len(e)).to(dtype)
     # Gathered once: a step then takes slices.
     index, sizes = torch.cat(list(batches)), [len(rows) for rows in batches]
-    parts = [torch.split(t[index], sizes) for t in (wide, norms, own, own * delta)]
+    parts = [torch.split(t[index], sizes) for t in (wide, norms, is_label, is_label * delta)]
     layers = [] if processor is None else [m for m in processor if isinstance(m, nn.Linear)]  # type: ignore[attr-defined]
     for q, squares, mine, shift in zip(*parts, strict=True):
         _step(e, layers, q, squares, mine, shift, lr)
@@ -243,7 +243,7 @@ def _step(
     layers: list[nn.Linear],
     q: Tensor,
     norms: Tensor,
-    own: Tensor,
+    is_label: Tensor,
     shift: Tensor,
     lr: float,
 ) -> None:
@@ -269,14 +269,14 @@ def _step(
     coincide = squared <= 32 * torch.finfo(q.dtype).eps * sums
     distance = squared.masked_fill_(coincide, torch.inf).sqrt_()
     scores = distance.masked_fill(coincide, 0.0).add_(shift).neg_()
-    A = (own - scores.softmax(1)).div_(len(q)).div_(distance)
+    A = (is_label - scores.softmax(1)).div_(len(q)).div_(distance)
     dP = (wide * A.sum(0).unsqueeze(1)).addmm_(A.T, q, alpha=-1.0).to(P.dtype)
     if not layers:
         e.add_(dP, alpha=-lr)
         return
     dH = (dP @ last.weight).mul_(H > 0)
     de = dH @ first.weight
-    for layer, gradient, given in ((last, dP, H), (first, dH, e)):
-        layer.weight.addmm_(gradient.T, given, alpha=-lr)
+    for layer, gradient, layer_input in ((last, dP, H), (first, dH, e)):
+        layer.weight.addmm_(gradient.T, layer_input, alpha=-lr)
         layer.bias.add_(gradient.sum(0), alpha=-lr)
     e.add_(de, alpha=-lr)

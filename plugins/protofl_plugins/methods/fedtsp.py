@@ -93,14 +93,14 @@ class FedTSP:
     @pf.hookimpl
     def resolve(self, run: pf.RunInfo, config: Config) -> dict[str, Any]:
         """Replace the file of descriptions by its content, which the run records."""
-        found, source = config.descriptions, "descriptions"
-        if isinstance(found, Path):
-            found, source = read_descriptions(found), str(found)
-        check_template(config.template, described=found is not None)
-        if found is None:
+        descriptions, source = config.descriptions, "descriptions"
+        if isinstance(descriptions, Path):
+            descriptions, source = read_descriptions(descriptions), str(descriptions)
+        check_template(config.template, described=descriptions is not None)
+        if descriptions is None:
             return {}
-        check_descriptions(found, run.class_names, source)
-        return {"descriptions": {name: [*found[name]] for name in run.class_names}}
+        check_descriptions(descriptions, run.class_names, source)
+        return {"descriptions": {name: [*descriptions[name]] for name in run.class_names}}
 
     @pf.hookimpl
     def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
@@ -198,10 +198,12 @@ def embeddings(server: pf.Server[FedTSP.Config]) -> Tensor:
         return encoder.embed(server.class_names)
     assert not isinstance(config.descriptions, Path)
     texts, owners = class_texts(server.class_names, config.template, config.descriptions)
-    found = (
+    text_embeddings = (
         encoder.embed(texts) if prompts is None else encoder.embed_prompts(texts, prompts[owners])  # type: ignore[index]
     )
-    return F.class_means(found, torch.tensor(owners, device=found.device), server.num_classes)[0]
+    return F.class_means(
+        text_embeddings, torch.tensor(owners, device=text_embeddings.device), server.num_classes
+    )[0]
 
 
 def _trains(server: pf.Server[FedTSP.Config]) -> str:

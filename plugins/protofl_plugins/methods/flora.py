@@ -97,9 +97,9 @@ class FLoRA:
                     M.copy_(received[_merged(name)])
             client.state["version"] = version
         drawn = client.generator("adapters")
-        for own in adapters.adapters_of(client).values():
-            a = adapters.rows_of(own.rank, own.a.shape[1], drawn).to(own.a)
-            adapters.install(own, Factors(torch.zeros_like(own.b), a))
+        for adapter in adapters.adapters_of(client).values():
+            a = adapters.rows_of(adapter.rank, adapter.a.shape[1], drawn).to(adapter.a)
+            adapters.install(adapter, Factors(torch.zeros_like(adapter.b), a))
         weights.install(client, "head")
 
     @pf.hookimpl

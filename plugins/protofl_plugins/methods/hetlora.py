@@ -169,15 +169,15 @@ def _kept(client: pf.Client[HetLoRA.Config]) -> int:
 def _cut(client: pf.Client[HetLoRA.Config], rank: int) -> None:
     """Set the slices from a rank on to 0."""
     with torch.no_grad():
-        for own in adapters.adapters_of(client).values():
-            own.a[rank:] = 0
-            own.b[:, rank:] = 0
+        for adapter in adapters.adapters_of(client).values():
+            adapter.a[rank:] = 0
+            adapter.b[:, rank:] = 0
 
 
 def _tail_of(client: pf.Learner[HetLoRA.Config], tail: Tensor) -> Tensor:
     """Return Σ over layers of ‖B·diag(tail)‖·‖diag(tail)·A‖; the mask is [r]."""
     each = [
-        vector_norm(own.b * tail) * vector_norm(own.a * tail.unsqueeze(1))
-        for own in adapters.adapters_of(client).values()
+        vector_norm(adapter.b * tail) * vector_norm(adapter.a * tail.unsqueeze(1))
+        for adapter in adapters.adapters_of(client).values()
     ]
     return torch.stack(each).sum()

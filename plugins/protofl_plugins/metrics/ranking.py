@@ -27,9 +27,9 @@ class AreaUnderCurve:
         order = columns.sort(1).values
         below, through = (torch.searchsorted(order, columns, right=last) for last in (False, True))
         ranks = (below + through + 1) / 2  # from 1; equal ones share theirs
-        own = one_hot(labels.long(), scores.shape[1]).T.double()
-        count = own.sum(1)
-        right = (ranks * own).sum(1) - count * (count + 1) / 2
+        is_label = one_hot(labels.long(), scores.shape[1]).T.double()
+        count = is_label.sum(1)
+        right = (ranks * is_label).sum(1) - count * (count + 1) / 2
         return torch.stack([right, count * (len(labels) - count)], 1)
 
     @pf.hookimpl

@@ -106,12 +106,12 @@ class Adapted(nn.Module):
         net, changed = self.frozen.on(x.device), []
         M = self.merged() if self.has_merged else {}
         weights = {n: net.get_parameter(n) + self.scale * _like(M[n], net, n) for n in M}
-        for name, own in self.adapters().items():
+        for name, adapter in self.adapters().items():
             layer = net.get_submodule(name.rpartition(".")[0])
-            branch = _branch(layer, own, self.scale)
+            branch = _branch(layer, adapter, self.scale)
             if branch is None:
                 W = weights.get(name, net.get_parameter(name))
-                weights[name] = W + self.scale * _like(own.b @ own.a, net, name)
+                weights[name] = W + self.scale * _like(adapter.b @ adapter.a, net, name)
             else:
                 vars(layer)["forward"] = branch
                 changed.append(layer)
@@ -127,19 +127,21 @@ def _like(matrix: Tensor, net: nn.Module, name: str) -> Tensor:
     return matrix.reshape(net.get_parameter(name).shape)
 
 
-def _branch(layer: nn.Module, own: Factors, scale: float) -> Callable[[Tensor], Tensor] | None:
+def _branch(layer: nn.Module, adapter: Factors, scale: float) -> Callable[[Tensor], Tensor] | None:
     """Return what a layer computes with an adapter, W·x + s·B·(A·x); None if it must be W + s·B·A.
 
     A convolution has A as its kernels to r channels, and B as 1 × 1 kernels from them.
     """
     if type(layer) is nn.Linear:
-        return lambda x: nn.Linear.forward(layer, x) + scale * linear(linear(x, own.a), own.b)
+        return lambda x: (
+            nn.Linear.forward(layer, x) + scale * linear(linear(x, adapter.a), adapter.b)
+        )
     if type(layer) is nn.Conv2d and layer.groups == 1 and layer.padding_mode == "zeros":
-        kernels = own.a.reshape(own.rank, *layer.weight.shape[1:])
+        kernels = adapter.a.reshape(adapter.rank, *layer.weight.shape[1:])
 
         def convolution(x: Tensor) -> Tensor:
             inner = conv2d(x, kernels, None, layer.stride, layer.padding, layer.dilation)
-            change = conv2d(inner, own.b[:, :, None, None])
+            change = conv2d(inner, adapter.b[:, :, None, None])
             return nn.Conv2d.forward(layer, x) + scale * change
 
         return convolution

@@ -27,10 +27,11 @@ class HeterogeneousHeads(SizedGroup):
     @pf.hookimpl
     def architectures(self, config: pf.Config) -> list[pf.models.Architecture]:
         """Return architectures until extractors and heads repeat together."""
-        found = self.members(config)
-        number = max(len(found), len(HEADS))  # one divides the other
+        extractors = self.members(config)
+        number = max(len(extractors), len(HEADS))  # one divides the other
         return [
-            found[i % len(found)].with_head(HEADS[i % 4], f"+h{i % 4 + 1}") for i in range(number)
+            extractors[i % len(extractors)].with_head(HEADS[i % 4], f"+h{i % 4 + 1}")
+            for i in range(number)
         ]
 
 

@@ -30,15 +30,15 @@ def harcnn(layers: int, length: int, stride: int, sample: pf.datasets.SampleSpec
         stride: Their stride.
         sample: The series.
     """
-    channels, given = sample.shape
+    channels, L = sample.shape
     needed = 1
     for _ in range(layers):
         needed = (2 * needed - 1) * stride + length
-    found: list[nn.Module] = [nn.ConstantPad1d((0, needed - given), 0.0)] * (given < needed)
+    modules: list[nn.Module] = [nn.ConstantPad1d((0, needed - L), 0.0)] * (L < needed)
     for width in WIDTHS[:layers]:
-        found += [nn.Conv1d(channels, width, length, stride), nn.ReLU(), nn.MaxPool1d(2)]
+        modules += [nn.Conv1d(channels, width, length, stride), nn.ReLU(), nn.MaxPool1d(2)]
         channels = width
-    return nn.Sequential(*found, nn.Flatten())
+    return nn.Sequential(*modules, nn.Flatten())
 
 
 def _nets(name: str, layers: int, length: int, strides: int) -> tuple[Extractor, ...]:

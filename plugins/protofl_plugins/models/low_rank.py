@@ -69,8 +69,9 @@ def best_of_rank(product: Factors, fresh: Tensor) -> Factors:
             there B is 0.
     """
     U, S, V = product.svd()
-    rank, found = len(fresh), min(len(fresh), len(S))
-    b = (U * S)[:, :found]
+    rank, available = len(fresh), min(len(fresh), len(S))
+    b = (U * S)[:, :available]
     return Factors(
-        torch.nn.functional.pad(b, (0, rank - found)), torch.cat([V[:found], fresh[found:]])
+        torch.nn.functional.pad(b, (0, rank - available)),
+        torch.cat([V[:available], fresh[available:]]),
     )

@@ -78,8 +78,8 @@ def _numbers(layer: nn.Module) -> Iterator[Tensor]:
 @cache
 def _masked(kind: type[nn.Module], *names: str) -> type[nn.Module]:
     """Return a kind of layer whose parameters are masked where they are read."""
-    own = {name: property(partial(_read, name=name)) for name in names}
-    return type(f"Masked{kind.__name__}", (kind,), own)
+    properties = {name: property(partial(_read, name=name)) for name in names}
+    return type(f"Masked{kind.__name__}", (kind,), properties)
 
 
 def _turn(layer: nn.Module, kind: type[nn.Module]) -> None:

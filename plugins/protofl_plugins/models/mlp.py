@@ -22,7 +22,7 @@ def perceptron(widths: tuple[int, ...], sample: pf.datasets.SampleSpec) -> nn.Mo
     """Fully connected layers of ``widths``, each with ReLU: B×features → B×``widths[-1]``."""
     sizes = (math.prod(sample.shape), *widths)
     layers = [(nn.Linear(before, after), nn.ReLU()) for before, after in pairwise(sizes)]
-    return nn.Sequential(nn.Flatten(), *(part for layer in layers for part in layer))
+    return nn.Sequential(nn.Flatten(), *(module for layer in layers for module in layer))
 
 
 def _net(*widths: int) -> Extractor:

@@ -26,10 +26,10 @@ class Head:
     @property
     def name(self) -> str:
         """The layer widths; only equal heads can be averaged."""
-        words = [str(width) for width in self.hidden] or ["linear"]
+        segments = [str(width) for width in self.hidden] or ["linear"]
         if self.activation is not nn.ReLU:
-            words.append(self.activation.__name__.lower())
-        return "-".join(words)
+            segments.append(self.activation.__name__.lower())
+        return "-".join(segments)
 
     def build(self, feature_dim: int, num_classes: int) -> nn.Module:
         """The module, B×K → B×C."""

@@ -56,18 +56,18 @@ class PretrainedConfig(pf.Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _as_pretrained(cls, given: Any) -> Any:  # noqa: ANN401 - pydantic's own type
+    def _as_pretrained(cls, options: Any) -> Any:  # noqa: ANN401 - pydantic's own type
         """Fill in what pretrained weights imply."""
-        if not isinstance(given, dict):
-            return given
-        if given.get("freeze", "none") not in ("none", 0, "0"):
-            given = {"weights": "default", **given}
-        if given.get("weights") is not None and (side := cls._fixed_side(given)):
-            given = {"min_side": side, **given}
-        return given
+        if not isinstance(options, dict):
+            return options
+        if options.get("freeze", "none") not in ("none", 0, "0"):
+            options = {"weights": "default", **options}
+        if options.get("weights") is not None and (side := cls._fixed_side(options)):
+            options = {"min_side": side, **options}
+        return options
 
     @classmethod
-    def _fixed_side(cls, given: dict[str, Any]) -> int | None:
+    def _fixed_side(cls, options: dict[str, Any]) -> int | None:
         """Return the side in pixels that the weights are bound to, if they are."""
         return None
 
@@ -198,10 +198,10 @@ def _extractor(
     file = _file_of(net, [net], config.weights)
     changed = file.stat().st_mtime_ns if file else 0
     with torch.device("cpu"):
-        found = _loaded(library, net, config, sample, changed)
+        extractor = _loaded(library, net, config, sample, changed)
     if torch.empty(0).device.type == "meta":  # only sizes are asked for
         return library.build(net, sample)[0]
-    return deepcopy(found)
+    return deepcopy(extractor)
 
 
 def _projected(
@@ -282,8 +282,8 @@ def _read(file: Path, trust_pickle: bool) -> Mapping[str, Tensor]:
         return cast(Mapping[str, Tensor], safetensors.torch.load_file(file))
     except (OSError, safetensors.SafetensorError) as error:
         problem = str(error)
-    with file.open("rb") as opened:
-        pickle = opened.read(2) in (b"PK", b"\x80\x02")
+    with file.open("rb") as stream:
+        pickle = stream.read(2) in (b"PK", b"\x80\x02")
     if not pickle:
         raise pf.UsageError(
             f"weights={file} is not a safetensors file: {problem}",

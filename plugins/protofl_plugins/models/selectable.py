@@ -29,18 +29,18 @@ class SelectableGroup(ModelGroup):
         Raises:
             UsageError: The chosen one is none of them.
         """
-        found = {extractor.name: extractor.with_head() for extractor in self.members(config)}
+        by_name = {extractor.name: extractor.with_head() for extractor in self.members(config)}
         only = cast(SelectableGroup.Config, config).only
         if only is None:
-            return [*found.values()]
-        if only not in found:
-            near = difflib.get_close_matches(only, found, n=1, cutoff=0.5)
+            return [*by_name.values()]
+        if only not in by_name:
+            near = difflib.get_close_matches(only, by_name, n=1, cutoff=0.5)
             raise pf.UsageError(
                 f"only={only} is not a net of this group",
-                f"did you mean {near[0]}?" if near else f"its nets: {', '.join(found)}",
+                f"did you mean {near[0]}?" if near else f"its nets: {', '.join(by_name)}",
                 "choose one of them, or leave it out",
             )
-        return [found[only]]
+        return [by_name[only]]
 
     @pf.hookimpl
     def server_architectures(self, config: pf.Config) -> list[pf.models.Architecture]:

@@ -71,8 +71,10 @@ class TextCNN(TokenNet):
         """A window counts where its middle is a real token; ReLU's 0 stands for the others."""
         real = self.real(x).unsqueeze(1)
         embedded = (self.embedding(x).transpose(1, 2)) * real
-        found = [convolution(embedded).relu() * real for convolution in (self.three, self.five)]
-        return torch.cat(found, 1).amax(2)
+        activations = [
+            convolution(embedded).relu() * real for convolution in (self.three, self.five)
+        ]
+        return torch.cat(activations, 1).amax(2)
 
 
 class GRU(TokenNet):

@@ -43,18 +43,18 @@ def _build(net: str, sample: pf.datasets.SampleSpec) -> tuple[nn.Module, tuple[s
         with torch.no_grad():
             module.eval()(sample.zeros(1))
     except (RuntimeError, ValueError, AssertionError, IndexError) as error:
-        wanted = _about(net)["input_size"][-1]
+        side = _about(net)["input_size"][-1]
         raise pf.UsageError(
             f"timm's {net} can't take images of {'×'.join(map(str, sample.shape[1:]))}: {error}",
-            do=f"enlarge them: --set models.min_side={wanted}",
+            do=f"enlarge them: --set models.min_side={side}",
         ) from None
     last = _about(net)["classifier"] or ()
     return module.train(), tuple(f"{name}." for name in ([last] if isinstance(last, str) else last))
 
 
 def _about(net: str) -> dict[str, Any]:
-    found = _timm().get_pretrained_cfg(net)
-    return dict(found.to_dict())
+    card = _timm().get_pretrained_cfg(net)
+    return dict(card.to_dict())
 
 
 def _download(net: str) -> Mapping[str, Tensor]:
@@ -71,9 +71,9 @@ class TimmConfig(PretrainedConfig):
     """Options of a group of timm's nets."""
 
     @classmethod
-    def _fixed_side(cls, given: dict[str, Any]) -> int | None:
+    def _fixed_side(cls, options: dict[str, Any]) -> int | None:
         """Return the largest side of the nets that take images of one size, as a ViT does."""
-        names = {name.strip() for name in str(given.get("names", "")).split(",")}
+        names = {name.strip() for name in str(options.get("names", "")).split(",")}
         cards = [_about(name) for name in names.intersection(_names())]
         return max(
             (card["input_size"][-1] for card in cards if card["fixed_input_size"]), default=None

@@ -152,8 +152,8 @@ def narrow(
     """
     last = [sample.shape[0]]
 
-    def cut(module: nn.Module, given: tuple[Tensor, ...]) -> None:
-        _cut(module, given[0], width, last)
+    def cut(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        _cut(module, inputs[0], width, last)
 
     hooks = []
     for path, module in net.named_modules():
@@ -210,10 +210,10 @@ def _cut(module: nn.Module, x: Tensor, width: float, last: list[int]) -> None:
     last[0] = outputs
 
 
-def _keep(module: nn.Module, key: str, part: Tensor) -> None:
-    part = part.detach().clone()
+def _keep(module: nn.Module, key: str, tensor: Tensor) -> None:
+    tensor = tensor.detach().clone()
     is_weight = key in dict(module.named_parameters(recurse=False))
-    setattr(module, key, nn.Parameter(part) if is_weight else part)
+    setattr(module, key, nn.Parameter(tensor) if is_weight else tensor)
 
 
 class Scaler:
@@ -226,6 +226,6 @@ class Scaler:
     def __init__(self, width: float) -> None:
         self.width = width
 
-    def __call__(self, module: nn.Module, given: object, found: Tensor) -> Tensor:
+    def __call__(self, module: nn.Module, inputs: object, outputs: Tensor) -> Tensor:
         """Return the outputs / r."""
-        return found / self.width
+        return outputs / self.width

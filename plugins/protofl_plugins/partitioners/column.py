@@ -59,22 +59,27 @@ class Column:
                 f"{num_clients} clients",
                 do="leave --clients out, and hold out fewer public samples",
             )
-        own = config.test == "own" and num_train < len(labels)
+        keeps_test = config.test == "own" and num_train < len(labels)
         rows = np.argsort(owner, kind="stable").astype(np.int64)
         parts = np.split(rows, np.cumsum(np.bincount(owner, minlength=num_clients))[:-1])
-        small = [str(v) for v, part in zip(values, parts, strict=True) if len(part) < 2]
+        small = [
+            str(v) for v, client_rows in zip(values, parts, strict=True) if len(client_rows) < 2
+        ]
         if small:
             raise pf.UsageError(
                 f"column {config.name!r}: one sample only of {listed(small)}",
                 "a client needs at least 1 training and 1 test sample",
                 "leave these samples out, or join small clients",
             )
-        few = sum(len(part) < min_samples for part in parts)
+        few = sum(len(client_rows) < min_samples for client_rows in parts)
         names = f"column {config.name}: clients 0…{num_clients - 1} are {listed(values)}"
         notes.append(f"{names}; {few} have fewer than {min_samples} samples" if few else names)
-        if not own:
+        if not keeps_test:
             return parts
-        pairs = [(part[part < num_train], part[part >= num_train]) for part in parts]
+        pairs = [
+            (client_rows[client_rows < num_train], client_rows[client_rows >= num_train])
+            for client_rows in parts
+        ]
         for which, word in enumerate(("training", "test")):
             lack = [str(v) for v, p in zip(values, pairs, strict=True) if not len(p[which])]
             if lack:

@@ -78,7 +78,7 @@ class Domain:
                     config=Dirichlet.Config(beta=config.beta, min_samples=config.min_samples),
                     notes=notes,
                 )
-            result += [rows[part].astype(np.int64) for part in parts]
+            result += [rows[client_rows].astype(np.int64) for client_rows in parts]
         order = ", ".join(map(str, values))
         notes.append(f"domains, {each} client{'s' * (each > 1)} each, in this order: {order}")
         return result

@@ -61,18 +61,18 @@ class LongTail:
         """Keep n_c random samples of each class and divide them."""
         sizes = np.bincount(labels, minlength=num_classes)
         falls = config.ratio ** (-np.arange(num_classes) / max(1, num_classes - 1))
-        wanted = np.maximum(np.floor(sizes.max() * falls + 1e-9).astype(np.int64), 1)
+        kept_sizes = np.maximum(np.floor(sizes.max() * falls + 1e-9).astype(np.int64), 1)
         shuffled = generator.permutation(len(labels))
         by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
         place = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        rows = np.sort(by_class[place < np.repeat(wanted, sizes)])
+        rows = np.sort(by_class[place < np.repeat(kept_sizes, sizes)])
         kept = np.bincount(labels[rows], minlength=num_classes)
         least = kept[kept > 0]
         notes.append(
             f"long-tail: {len(rows)} of {len(labels)} samples, {least.max()} of the largest class "
             f"and {least.min()} of the smallest"
         )
-        given: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "labels": labels[rows],
             "num_classes": num_classes,
             "num_clients": num_clients,
@@ -81,8 +81,8 @@ class LongTail:
             "notes": notes,
         }
         if config.beta is None:
-            parts = IID().partition(config=IID.Config(), **given)
+            parts = IID().partition(config=IID.Config(), **arguments)
         else:
             inner = Dirichlet.Config(beta=config.beta, min_samples=config.min_samples)
-            parts = Dirichlet().partition(config=inner, **given)
-        return [rows[part].astype(np.int64) for part in parts]
+            parts = Dirichlet().partition(config=inner, **arguments)
+        return [rows[client_rows].astype(np.int64) for client_rows in parts]

@@ -88,7 +88,7 @@ class Published:
             return _cut(_practical(rows, num_clients, config.beta, least, stream), stream)
         k = config.classes_per_client or max(2, round(num_classes / 10))
         parts = _pathological(rows, num_clients, k, least, stream)
-        dealt = sum(len(part) for part in parts)
+        dealt = sum(len(client_rows) for client_rows in parts)
         if dealt < len(labels):
             notes.append(
                 f"published: no client has the {len(labels) - dealt} samples of the last classes, "
@@ -102,9 +102,9 @@ def _cut(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Cut each client's rows into training and test rows, the test rows first in a permutation."""
     cut = []
-    for part in parts:
-        shuffled = part[stream.permutation(len(part))]
-        tests = len(part) - int(0.75 * len(part))
+    for client_rows in parts:
+        shuffled = client_rows[stream.permutation(len(client_rows))]
+        tests = len(client_rows) - int(0.75 * len(client_rows))
         cut.append((shuffled[tests:], shuffled[:tests]))
     return cut
 
@@ -126,12 +126,12 @@ def _practical(
             stream.shuffle(shuffled)
             q = stream.dirichlet(np.full(num_clients, beta)) * (held < samples / num_clients)
             cuts = (np.cumsum(q / q.sum()) * len(shuffled)).astype(np.int64)[:-1]
-            for part, piece in zip(parts, np.split(shuffled, cuts), strict=True):
-                part.append(piece)
+            for pieces, piece in zip(parts, np.split(shuffled, cuts), strict=True):
+                pieces.append(piece)
             held += np.diff(cuts, prepend=0, append=len(shuffled))
         smallest = max(smallest, int(held.min()))
         if held.min() >= least:
-            return [np.concatenate(part) for part in parts]
+            return [np.concatenate(pieces) for pieces in parts]
     raise pf.UsageError(
         f"published:practical: in {TRIES} draws the smallest client had at most {smallest} "
         f"samples, and the published generator draws until it has {least}",
@@ -161,8 +161,8 @@ def _pathological(
         for owner, piece in zip(owners, np.split(of_class, np.cumsum(sizes)), strict=True):
             parts[owner].append(piece)
         lacks[owners] -= 1
-    dealt = [np.concatenate(part) for part in parts]
-    empty = sum(not len(part) for part in dealt)
+    dealt = [np.concatenate(pieces) for pieces in parts]
+    empty = sum(not len(client_rows) for client_rows in dealt)
     if empty:
         raise pf.UsageError(
             f"published:pathological: {empty} of {num_clients} clients get no sample, as their "

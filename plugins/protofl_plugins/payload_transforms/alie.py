@@ -66,14 +66,20 @@ class ALIE:
 
 def _forged(payload: pf.Payload, name: str, known: list[pf.Payload], C: int, z: float) -> Tensor:
     """Return μ − z·σ of a payload's tensor, over the clients that have one like it."""
-    own = payload[name]
-    alike = [other for other in known if name in other and other[name].shape[1:] == own.shape[1:]]
+    tensor = payload[name]
+    alike = [
+        other for other in known if name in other and other[name].shape[1:] == tensor.shape[1:]
+    ]
     if payload.has_class_rows(name):
         rows, present = pf.stack_rows(dict(enumerate(alike)), name, C)
-        return alie_rows(rows.flatten(2), present, z)[payload.classes_of(name)].view_as(own).to(own)
-    values = torch.stack([o[name].flatten() for o in alike if o[name].shape == own.shape])
-    present = torch.ones(len(values), 1, dtype=torch.bool, device=own.device)
-    return alie_rows(values.unsqueeze(1), present, z).view_as(own).to(own)
+        return (
+            alie_rows(rows.flatten(2), present, z)[payload.classes_of(name)]
+            .view_as(tensor)
+            .to(tensor)
+        )
+    values = torch.stack([o[name].flatten() for o in alike if o[name].shape == tensor.shape])
+    present = torch.ones(len(values), 1, dtype=torch.bool, device=tensor.device)
+    return alie_rows(values.unsqueeze(1), present, z).view_as(tensor).to(tensor)
 
 
 def alie_z(clients: int, malicious: int) -> float:

@@ -57,8 +57,8 @@ class LabelNoise:
         noisy = torch.rand((), generator=draws) < config.clients
         rate = config.rate
         if config.tau is not None:  # from a generator of its own, so that it changes no other draw
-            own = torch.rand((), generator=client.generator("rate"))
-            rate = config.tau + (1 - config.tau) * float(own)
+            draw = torch.rand((), generator=client.generator("rate"))
+            rate = config.tau + (1 - config.tau) * float(draw)
         wrong = (torch.rand(len(labels), generator=draws) < rate) & noisy
         steps = torch.ones(len(labels), dtype=torch.int64)
         if config.kind != "pairs":

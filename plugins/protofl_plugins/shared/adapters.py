@@ -40,11 +40,11 @@ def ranks_of(text: str) -> list[int]:
     Raises:
         ValueError: A rank is not a whole number from 1.
     """
-    words = [word.strip() for word in text.split(",")]
-    for word in words:
+    entries = [word.strip() for word in text.split(",")]
+    for word in entries:
         if not (word.isdecimal() and int(word) > 0):
             raise ValueError(f"rank {word!r} is not a whole number from 1, as in 8,4,2")
-    return [int(word) for word in words]
+    return [int(word) for word in entries]
 
 
 def _checked(text: str) -> str:
@@ -171,8 +171,8 @@ def first_slices(server: pf.Server[Any], client_id: int) -> pf.Payload:
 def install_factors(client: pf.Client[Any]) -> None:
     """Copy the received factors into the client's adapters; does nothing without any."""
     if client.received:
-        for name, own in adapters_of(client).items():
-            install(own, known(client.received, name))
+        for name, adapter in adapters_of(client).items():
+            install(adapter, known(client.received, name))
 
 
 def trained_factors(client: pf.Client[Any], rank: int) -> pf.Payload:
@@ -180,8 +180,8 @@ def trained_factors(client: pf.Client[Any], rank: int) -> pf.Payload:
     sent = pf.Payload(samples=torch.tensor(client.num_samples))
     if client.config.head == "average":
         sent |= pf.models.pack_weights(client.module("head"), "head")
-    for name, own in adapters_of(client).items():
-        sent |= packed(name, own.cut(rank))
+    for name, adapter in adapters_of(client).items():
+        sent |= packed(name, adapter.cut(rank))
     return sent
 
 
@@ -242,11 +242,11 @@ def packed(name: str, factors: Factors) -> pf.Payload:
 
 
 @torch.no_grad()
-def install(own: Factors, given: Factors) -> None:
-    """Copy the first slices of given factors into a client's; its further slices become 0."""
-    rank = min(own.rank, given.rank)
-    own.a.zero_()[:rank] = given.a[:rank]
-    own.b.zero_()[:, :rank] = given.b[:, :rank]
+def install(adapter: Factors, factors: Factors) -> None:
+    """Copy the first slices of factors into an adapter; the further slices become 0."""
+    rank = min(adapter.rank, factors.rank)
+    adapter.a.zero_()[:rank] = factors.a[:rank]
+    adapter.b.zero_()[:, :rank] = factors.b[:, :rank]
 
 
 def rows_of(rank: int, columns: int, drawn: torch.Generator) -> Tensor:

@@ -52,10 +52,12 @@ def mean_models(server: pf.Server[Any], uploads: pf.Uploads) -> pf.Payload:
     """Return w_g of every architecture of the round: the mean over its clients."""
     means = pf.Payload()
     for name in architectures_of(server, uploads):
-        own = [u for c, u in uploads.items() if server.clients[c].architecture == name]
+        architecture_uploads = [
+            u for c, u in uploads.items() if server.clients[c].architecture == name
+        ]
         weighted = server.config.aggregate == "weighted"
-        weights = torch.stack([u["samples"] for u in own]) if weighted else None
-        mean = pf.models.average_weights(own, "model", weights)
+        weights = torch.stack([u["samples"] for u in architecture_uploads]) if weighted else None
+        mean = pf.models.average_weights(architecture_uploads, "model", weights)
         means.update(renamed(mean, "model", f"model@{name}"))
     return means
 
@@ -78,8 +80,8 @@ def architectures_of(server: pf.Server, clients: Iterable[int]) -> list[str]:
 
 def renamed(tensors: Mapping[str, Tensor], old: str, new: str) -> pf.Payload:
     """Return the tensors ``OLD/*`` as ``NEW/*``."""
-    found = pf.Payload(tensors).select(f"{old}/*")
-    return pf.Payload({f"{new}/{n.removeprefix(f'{old}/')}": t for n, t in found.items()})
+    selected = pf.Payload(tensors).select(f"{old}/*")
+    return pf.Payload({f"{new}/{n.removeprefix(f'{old}/')}": t for n, t in selected.items()})
 
 
 def public_logits_of(server: pf.Server, uploads: pf.Uploads) -> Tensor:

@@ -70,18 +70,18 @@ def mutual_defaults(config: MutualConfig) -> dict[str, Any]:
 def unknown_architecture(run: pf.RunInfo, config: AuxiliaryConfig) -> list[str]:
     """Return the reason why the auxiliary model can't be built: the group lacks it."""
     names = [a.name for a in (*run.architectures, *run.server_architectures)]
-    wanted = config.auxiliary or run.auxiliary_architecture
-    if wanted in names:
+    auxiliary = config.auxiliary or run.auxiliary_architecture
+    if auxiliary in names:
         return []
-    if "/" not in wanted:
+    if "/" not in auxiliary:
         return [
-            f"auxiliary={wanted} is not an architecture of {run.group}; "
+            f"auxiliary={auxiliary} is not an architecture of {run.group}; "
             f"one of these works: {', '.join(names)}, or GROUP/NAME"
         ]
     try:
-        run.named(wanted)
+        run.named(auxiliary)
     except pf.UsageError as error:
-        return [f"auxiliary={wanted}: {', '.join(filter(None, (error.what, error.near)))}"]
+        return [f"auxiliary={auxiliary}: {', '.join(filter(None, (error.what, error.near)))}"]
     return []
 
 

@@ -64,21 +64,21 @@ def _from_toml(path: Path, text: str) -> dict[str, list[str]]:
     return result
 
 
-def check_descriptions(found: Descriptions, classes: Sequence[str], source: object) -> None:
+def check_descriptions(descriptions: Descriptions, classes: Sequence[str], source: object) -> None:
     """Check that every class has a description; others are not used.
 
     Raises:
         UsageError: A class has none.
     """
     for name in classes:
-        if not found.get(name):
-            others = [other for other in found if other not in classes]
+        if not descriptions.get(name):
+            others = [other for other in descriptions if other not in classes]
             near = get_close_matches(name, others, n=1)
             raise pf.UsageError(
                 f"{source} has no description of the class {name!r}",
                 f"did you mean {near[0]!r}?"
                 if near
-                else f"it describes: {', '.join([*found][:20])}",
+                else f"it describes: {', '.join([*descriptions][:20])}",
                 "describe each class of the data once or more",
             )
 

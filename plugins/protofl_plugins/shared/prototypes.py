@@ -47,9 +47,9 @@ def guides(client: pf.Client[Any]) -> pf.Constants:
     return {"P": P, "known": known}
 
 
-def guide_weight(given: float | None, distance: str) -> float:
+def guide_weight(weight: float | None, distance: str) -> float:
     """Return the weight of a guiding term: 0.1 with Euclidean, 10 with mean squared distances."""
-    return given if given is not None else (10.0 if distance == "mse" else 0.1)
+    return weight if weight is not None else (10.0 if distance == "mse" else 0.1)
 
 
 def guide(config: Any, features: Tensor, labels: Tensor, P: Tensor, known: Tensor) -> Tensor:  # noqa: ANN401 - options of several methods

@@ -90,12 +90,13 @@ def without_public(run: pf.RunInfo) -> list[str]:
 def without_server_model(run: pf.RunInfo, name: str | None) -> list[str]:
     """Return the reason why the server can't build its model; None is the group's for servers."""
     known = {a.name for a in (*run.server_architectures, *run.architectures)}
-    wanted = name or run.server_architecture
-    if wanted in known:
+    architecture = name or run.server_architecture
+    if architecture in known:
         return []
     works = ", ".join(sorted(known))
     return [
-        f"{run.group} has no architecture {wanted!r} (server_model); one of these works: {works}"
+        f"{run.group} has no architecture {architecture!r} (server_model); "
+        f"one of these works: {works}"
     ]
 
 
@@ -211,8 +212,8 @@ def train_on_public(
         batches = list(server.batches(len(samples), generator))
         for number, index in enumerate(batches):
             if cosine:
-                done = (epoch + number / len(batches)) / epochs
-                optimizer.param_groups[0]["lr"] = lr * (1 + math.cos(math.pi * done)) / 2
+                progress = (epoch + number / len(batches)) / epochs
+                optimizer.param_groups[0]["lr"] = lr * (1 + math.cos(math.pi * progress)) / 2
             features = model.features(samples.inputs(index))
             optimizer.zero_grad()
             loss(features, model.head(features), index).backward()  # type: ignore[no-untyped-call]

@@ -156,7 +156,7 @@ def _window_of(
 
 def window(
     whole: Sequence[int],
-    part: Sequence[int],
+    part_shape: Sequence[int],
     *,
     shift: int = 0,
     positions: int = 1,
@@ -166,13 +166,13 @@ def window(
 
     Args:
         whole: The shape of the tensor of the whole net.
-        part: That of the part, of as many dimensions.
+        part_shape: The shape of the part, of as many dimensions.
         shift: Channels by which the window has rolled: it begins at (−shift) mod n and goes
             round the end. 0: the first m channels.
         positions: Entries of the second dimension that belong to one channel.
         device: Of the index.
     """
-    sizes = [*zip(whole, part, strict=True)]
+    sizes = [*zip(whole, part_shape, strict=True)]
     if not shift:
         return tuple(slice(m) for _, m in sizes)
     index = list[Tensor]()

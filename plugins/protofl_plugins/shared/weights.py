@@ -2,8 +2,8 @@
 
     server    w ← Σ_i (n_i / n) · w_i        (FedPKD Eq. 1)
 
-A ``part`` is ``model``, ``head`` or the name of a further module of the client; its weights travel
-as ``PART/*``.
+A ``module_name`` is ``model``, ``head`` or the name of a further module of the client; the weights
+travel as ``NAME/*``.
 """
 
 from __future__ import annotations
@@ -80,25 +80,25 @@ def averages_buffers(config: SharingConfig) -> bool:
     return not isinstance(config, ModelSharingConfig) or config.buffers == "average"
 
 
-def install(client: pf.Client[Any], part: str) -> None:
-    """Copy the received weights of a part into the client's module; does nothing without them."""
-    if client.received.under(part):
-        pf.models.load_weights(client.module(part), client.received, part)
+def install(client: pf.Client[Any], module_name: str) -> None:
+    """Copy the received weights into the client's module; does nothing without them."""
+    if client.received.under(module_name):
+        pf.models.load_weights(client.module(module_name), client.received, module_name)
 
 
-def trained_weights(client: pf.Client[Any], part: str) -> pf.Payload:
-    """Return the client's weights of a part, and n_i."""
+def trained_weights(client: pf.Client[Any], module_name: str) -> pf.Payload:
+    """Return the weights of the client's module, and n_i."""
     weights = pf.models.pack_weights(
-        client.module(part), part, buffers=averages_buffers(client.config)
+        client.module(module_name), module_name, buffers=averages_buffers(client.config)
     )
     return pf.Payload(weights, samples=torch.tensor(client.num_samples))
 
 
-def mean_weights(server: pf.Server[Any], uploads: pf.Uploads, part: str) -> pf.Payload:
+def mean_weights(server: pf.Server[Any], uploads: pf.Uploads, module_name: str) -> pf.Payload:
     """Return Σ_i (n_i / n) · w_i over the round's clients; 1/M for n_i/n if uniform."""
     samples = torch.stack([upload["samples"] for upload in uploads.values()])
     weights = None if server.config.aggregate == "uniform" else samples
-    return pf.models.average_weights(list(uploads.values()), part, weights)
+    return pf.models.average_weights(list(uploads.values()), module_name, weights)
 
 
 def shared_model(server: pf.Server[Any], model: nn.Module) -> dict[str, nn.Module]:

@@ -67,16 +67,16 @@ class ByteEncoder:
 
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Return embeddings [n, K] of n texts."""
-        ids, given = self._read(texts, 1)
-        return self._encode(self._net["tokens"](ids), given)
+        ids, real = self._read(texts, 1)
+        return self._encode(self._net["tokens"](ids), real)
 
     def embed_prompts(self, texts: Sequence[str], prompts: Tensor) -> Tensor:
         """Return embeddings [n, K]; prompts [n, m, 64] replace the first m token embeddings."""
         m = prompts.shape[1]
-        ids, given = self._read(texts, m)
+        ids, real = self._read(texts, m)
         tokens = torch.cat([prompts, self._net["tokens"](ids)[:, m:]], dim=1)
-        given[:, :m] = True
-        return self._encode(tokens, given)
+        real[:, :m] = True
+        return self._encode(tokens, real)
 
     def _read(self, texts: Sequence[str], least: int) -> tuple[Tensor, Tensor]:
         """Return token ids [n, L], L at least ``least``, and the mask of those that are given."""
@@ -86,10 +86,10 @@ class ByteEncoder:
         ids = ids.to(self._device)
         return ids, ids != PADDING
 
-    def _encode(self, tokens: Tensor, given: Tensor) -> Tensor:
+    def _encode(self, tokens: Tensor, real: Tensor) -> Tensor:
         places = self._net["places"].weight[: tokens.shape[1]]  # type: ignore[index]
-        out = self._net["layers"](tokens + places, src_key_padding_mask=~given)
-        mask = given.unsqueeze(2).to(out.dtype)
+        out = self._net["layers"](tokens + places, src_key_padding_mask=~real)
+        mask = real.unsqueeze(2).to(out.dtype)
         mean = (out * mask).sum(1) / mask.sum(1)
         result: Tensor = self._net["projection"](mean)
         return result

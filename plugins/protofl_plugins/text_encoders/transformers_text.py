@@ -94,7 +94,7 @@ class TransformersEncoder:
         """Return embeddings [n, dim]; prompts [n, m, token_dim] replace the first m tokens'."""
         m = prompts.shape[1]
 
-        def put(module: object, given: object, tokens: Tensor) -> Tensor:
+        def put(module: object, inputs: object, tokens: Tensor) -> Tensor:
             return torch.cat([prompts.to(tokens.dtype), tokens[:, m:]], dim=1)
 
         handle = self._model.get_input_embeddings().register_forward_hook(put)
@@ -121,8 +121,8 @@ class TransformersEncoder:
         return mean
 
     def _read(self, texts: Sequence[str], **length: Any) -> Any:  # noqa: ANN401
-        found = self._tokenizer([*texts], truncation=True, return_tensors="pt", **length)
-        return found.to(self._model.device)
+        encoding = self._tokenizer([*texts], truncation=True, return_tensors="pt", **length)
+        return encoding.to(self._model.device)
 
 
 def _described(folder: Path) -> tuple[Any, Any]:

@@ -86,17 +86,17 @@ class MLflow:
         experiment = _experiment(client, config.experiment)
         known = client.search_runs([experiment], f"tags.`{KEY}` = '{run.key}'", max_results=1)
         if known:
-            opened = Opened(client, known[0].info.run_id)
-            client.set_terminated(opened.run_id, "RUNNING")
+            handle = Opened(client, known[0].info.run_id)
+            client.set_terminated(handle.run_id, "RUNNING")
         else:
             tags = {KEY: run.key, "folder": str(run.folder)} | (
                 {"group": run.group} if run.group else {}
             )
             made = client.create_run(experiment, tags=tags, run_name=run.name)
-            opened = Opened(client, made.info.run_id)
-            _log_parameters(opened, run)
-        _log(opened, run, _lacking(opened, run) if known else run.rows)
-        return opened
+            handle = Opened(client, made.info.run_id)
+            _log_parameters(handle, run)
+        _log(handle, run, _lacking(handle, run) if known else run.rows)
+        return handle
 
     @pf.hookimpl
     def log_round(self, opened: Opened, run: pf.TrackedRun, row: Mapping[str, Any]) -> None:
@@ -113,8 +113,8 @@ class MLflow:
         error: str,
     ) -> None:
         """Log the summary as metrics without steps, and the status."""
-        found = {f"summary/{name}": value for name, value in run.figures(summary).items()}
-        _log_metrics(opened, found, 0)
+        metrics = {f"summary/{name}": value for name, value in run.figures(summary).items()}
+        _log_metrics(opened, metrics, 0)
         if error:
             opened.client.set_tag(opened.run_id, "error", error[:LONGEST])
         opened.client.set_terminated(opened.run_id, ENDS[status])
@@ -123,9 +123,9 @@ class MLflow:
 def _experiment(client: MlflowClient, name: str) -> str:
     """Return the id of the experiment, which another run may create at the same moment."""
     for _ in range(2):
-        found = client.get_experiment_by_name(name)
-        if found is not None:
-            return str(found.experiment_id)
+        experiment = client.get_experiment_by_name(name)
+        if experiment is not None:
+            return str(experiment.experiment_id)
         try:
             return str(client.create_experiment(name))
         except Exception:  # it is there now, or nothing can be written
@@ -133,38 +133,38 @@ def _experiment(client: MlflowClient, name: str) -> str:
     return str(client.create_experiment(name))
 
 
-def _log_parameters(opened: Opened, run: pf.TrackedRun) -> None:
+def _log_parameters(handle: Opened, run: pf.TrackedRun) -> None:
     from mlflow.entities import Param
 
-    found = [Param(name, str(value)[:LONGEST]) for name, value in run.parameters().items()]
-    for first in range(0, len(found), AT_ONCE):
-        opened.client.log_batch(opened.run_id, params=found[first : first + AT_ONCE])
+    parameters = [Param(name, str(value)[:LONGEST]) for name, value in run.parameters().items()]
+    for first in range(0, len(parameters), AT_ONCE):
+        handle.client.log_batch(handle.run_id, params=parameters[first : first + AT_ONCE])
 
 
-def _lacking(opened: Opened, run: pf.TrackedRun) -> list[Mapping[str, Any]]:
+def _lacking(handle: Opened, run: pf.TrackedRun) -> list[Mapping[str, Any]]:
     """Return the rounds of the record that MLflow lacks."""
     have: dict[str, set[int]] = {}
     for trial in {run.trial(row) for row in run.rows}:
-        history = opened.client.get_metric_history(opened.run_id, _name(trial, COUNTED))
+        history = handle.client.get_metric_history(handle.run_id, _name(trial, COUNTED))
         have[trial] = {metric.step for metric in history}
     return [row for row in run.rows if run.step(row) not in have[run.trial(row)]]
 
 
-def _log(opened: Opened, run: pf.TrackedRun, rows: Iterable[Mapping[str, Any]]) -> None:
+def _log(handle: Opened, run: pf.TrackedRun, rows: Iterable[Mapping[str, Any]]) -> None:
     for row in rows:
         trial = run.trial(row)
-        found = {_name(trial, name): value for name, value in run.figures(row).items()}
-        _log_metrics(opened, found, run.step(row))
+        metrics = {_name(trial, name): value for name, value in run.figures(row).items()}
+        _log_metrics(handle, metrics, run.step(row))
 
 
 def _name(trial: str, name: str) -> str:
     return f"{trial}/{name}" if trial else name
 
 
-def _log_metrics(opened: Opened, figures: Mapping[str, float], step: int) -> None:
+def _log_metrics(handle: Opened, figures: Mapping[str, float], step: int) -> None:
     from mlflow.entities import Metric
 
     now = int(time.time() * 1000)
-    found = [Metric(name, value, now, step) for name, value in figures.items()]
-    for first in range(0, len(found), 10 * AT_ONCE):
-        opened.client.log_batch(opened.run_id, metrics=found[first : first + 10 * AT_ONCE])
+    metrics = [Metric(name, value, now, step) for name, value in figures.items()]
+    for first in range(0, len(metrics), 10 * AT_ONCE):
+        handle.client.log_batch(handle.run_id, metrics=metrics[first : first + 10 * AT_ONCE])

@@ -48,14 +48,14 @@ class TensorBoard:
     @pf.hookimpl
     def open_run(self, run: pf.TrackedRun, config: Config) -> Writers:
         """Write the configuration as a text, and the existing rounds."""
-        opened: Writers = {}
+        writers: Writers = {}
         text = json.dumps(run.config, indent=1, ensure_ascii=False)
-        writer = self._writer(opened, run, "", config)
+        writer = self._writer(writers, run, "", config)
         writer.add_text("config", "\n".join(f"    {line}" for line in text.splitlines()), 0)
         for row in run.rows:
-            self._write(opened, run, row, config)
+            self._write(writers, run, row, config)
         writer.flush()
-        return opened
+        return writers
 
     @pf.hookimpl
     def log_round(
@@ -74,23 +74,23 @@ class TensorBoard:
             writer.close()
 
     def _write(
-        self, opened: Writers, run: pf.TrackedRun, row: Mapping[str, Any], config: Config
+        self, writers: Writers, run: pf.TrackedRun, row: Mapping[str, Any], config: Config
     ) -> None:
-        writer = self._writer(opened, run, run.trial(row), config)
+        writer = self._writer(writers, run, run.trial(row), config)
         for name, value in run.figures(row).items():
             writer.add_scalar(name, value, run.step(row))
 
     def _writer(
-        self, opened: Writers, run: pf.TrackedRun, trial: str, config: Config
+        self, writers: Writers, run: pf.TrackedRun, trial: str, config: Config
     ) -> SummaryWriter:
         """Return the writer of a trial, or of the run."""
-        if trial not in opened:
+        if trial not in writers:
             from torch.utils.tensorboard.writer import SummaryWriter
 
             folder = run.folder / "tensorboard"
             if config.folder is not None:
                 folder = pf.expand_user(config.folder) / run.group / run.name
-            opened[trial] = SummaryWriter(
+            writers[trial] = SummaryWriter(
                 str(folder / trial), purge_step=0, flush_secs=config.flush
             )
-        return opened[trial]
+        return writers[trial]

@@ -82,7 +82,7 @@ class WandB:
         )
         folder = pf.expand_user(config.folder) if config.folder else run.folder
         folder.mkdir(parents=True, exist_ok=True)
-        opened = wandb.init(
+        wandb_run = wandb.init(
             id=run.key,
             name=run.name,
             group=run.group or None,
@@ -95,10 +95,10 @@ class WandB:
             reinit="create_new",
             settings=settings,
         )
-        opened.define_metric("*", step_metric="round")
-        for number in range(opened.step, len(run.rows)):
-            _log(opened, run, run.rows[number], number)
-        return opened
+        wandb_run.define_metric("*", step_metric="round")
+        for number in range(wandb_run.step, len(run.rows)):
+            _log(wandb_run, run, run.rows[number], number)
+        return wandb_run
 
     @pf.hookimpl
     def log_round(
@@ -120,7 +120,7 @@ class WandB:
         opened.finish(exit_code=ENDS[status])
 
 
-def _log(opened: Run, run: pf.TrackedRun, row: Mapping[str, Any], number: int) -> None:
+def _log(wandb_run: Run, run: pf.TrackedRun, row: Mapping[str, Any], number: int) -> None:
     trial = run.trial(row)
-    found = {f"{trial}/{k}" if trial else k: v for k, v in run.figures(row).items()}
-    opened.log({**found, "round": run.step(row)}, step=number)
+    metrics = {f"{trial}/{k}" if trial else k: v for k, v in run.figures(row).items()}
+    wandb_run.log({**metrics, "round": run.step(row)}, step=number)

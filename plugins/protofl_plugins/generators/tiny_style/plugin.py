@@ -117,8 +117,8 @@ class TinyStyleGenerator:
         classes = self._network.shape.num_classes
         if classes and labels is None:
             labels = torch.randint(classes, (count,), generator=generator)
-        given = labels.to(self._device) if classes and labels is not None else None
-        result: Tensor = self._network.mapping(noise.to(self._device), given)
+        conditions = labels.to(self._device) if classes and labels is not None else None
+        result: Tensor = self._network.mapping(noise.to(self._device), conditions)
         return result
 
     def images(self, latents: Tensor) -> Tensor:

@@ -175,7 +175,7 @@ def _train_synthesis(
 @torch.no_grad()
 def _encode(encoder: _Encoder, images: Tensor, shape: Shape, training: Training) -> Tensor:
     encoder.eval()
-    return torch.cat([encoder(_prepared(part, shape)) for part in torch.split(images, 256)])
+    return torch.cat([encoder(_prepared(chunk, shape)) for chunk in torch.split(images, 256)])
 
 
 def _train_mapping(
