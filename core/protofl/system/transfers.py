@@ -57,8 +57,8 @@ def spread(buffer: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
     result, at = dict[str, Tensor](), 0
     for name, tensor in like.items():
         size = tensor.numel() * tensor.element_size()
-        part = buffer[at : at + size].view(tensor.dtype)
-        result[name] = part.view(tensor.shape)
+        values = buffer[at : at + size].view(tensor.dtype)
+        result[name] = values.view(tensor.shape)
         at += size + -size % ALIGNMENT
     return result
 
