@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from protofl import Config
 from protofl.errors import part_of
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.plugin.providers import Baseline
-from protofl.system.options.plugin_options import Config, option_names
+from protofl.system.options.plugin_options import option_names
 from protofl.testing.donors import methods_to_run
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import importlib
 import importlib.resources
 import inspect
 import re
@@ -81,3 +83,25 @@ for name in {sorted(pf._MODULES)}:
 def test_help_names_what_a_card_of_a_client_has():
     words = inspect.getdoc(pf.Server.clients)
     assert all(f"``{field.name}``" in words for field in dataclasses.fields(ClientCard))
+
+
+def test_tests_import_public_names_from_public_modules():
+    """A test with an inner path breaks when a file moves, and shows a path that may move."""
+    spaces = ["protofl", *(f"protofl.{name}" for name in [*pf._MODULES, "testing"])]
+    modules = {space: importlib.import_module(space) for space in spaces}
+    public = {
+        name: (space, getattr(module, name))
+        for space, module in modules.items()
+        for name in getattr(module, "__all__", ())
+    }
+    inner = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+            if module in spaces or not module.startswith(("protofl.", "protofl_workbench")):
+                continue
+            for name in {alias.name for alias in node.names} & {*public}:
+                space, value = public[name]
+                if getattr(importlib.import_module(module), name, None) is value:
+                    inner.append(f"{path.relative_to(ROOT)}:{node.lineno}: {name} is in {space}")
+    assert not inner, "\n".join(inner)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from protofl.errors import RunFailure
+from protofl import RunFailure
 from protofl.records.row import Row
 from protofl.runs.request import Request
 from protofl_cli import batch_screen

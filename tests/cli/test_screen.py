@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from protofl.federation import events
+from protofl import events
 from protofl.records.row import Row
 from protofl_cli.last_table import result_rows
 from protofl_cli.screen import Screen

@@ -9,7 +9,7 @@ import pytest
 from slowness import KINDS
 
 from protofl.hooks.discovery.registry import Registry
-from protofl.testing.contract import checks_of, run_checks
+from protofl.testing import checks_of, run_checks
 from protofl_cli.check_target import CONTRACTS
 
 # Each of these groups takes most of a minute; smaller groups test the code that they share.

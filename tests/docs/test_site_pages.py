@@ -15,15 +15,14 @@ import site_methods
 from site_plugins import own_plugins
 
 import protofl
-from protofl import functional
+from protofl import Config, functional, plots
 from protofl.hooks.discovery.kinds import KINDS, spec_hooks
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.views.run_info import ClientCard
 from protofl.hooks.wire.keys import RUNTIME, RUNTIME_KEYS, declared_keys
-from protofl.system.options.plugin_options import Config, option_names
+from protofl.system.options.plugin_options import option_names
 from protofl.system.options.table import CHOOSING, OPTIONS, flag_of
 from protofl_cli.app import app
-from protofl_workbench import plots
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

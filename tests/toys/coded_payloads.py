@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from protofl import Client, Payload, Server
 from protofl.hooks.transport.encoding import form_of
-from protofl.hooks.views.client import Client
-from protofl.hooks.views.server import Server
-from protofl.hooks.wire.payload import Payload
 
 
 class Scripted:

@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import protofl as pf
-from protofl.federation.jobs import Absent, Save, SaveReply, Train, Undo
+from protofl.backends import Absent, SaveReply
+from protofl.federation.jobs import Save, Train, Undo
 from protofl.system.files.checksums import Check
 
 

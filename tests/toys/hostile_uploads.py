@@ -8,13 +8,12 @@ import struct
 import torch
 from runtime_toys import make_plan
 
-from protofl.federation import events
+from protofl import Payload, events
+from protofl.backends import Host
 from protofl.federation.federation import Federation
-from protofl.federation.host import Host
 from protofl.federation.jobs import Train
 from protofl.federation.participation import Participation
 from protofl.hooks.transport.encoding import KEY
-from protofl.hooks.wire.payload import Payload
 from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.system.files.tensors import metadata_value
 

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 import protofl as pf
+from protofl.backends import Plan
 from protofl.federation.federation import Federation
-from protofl.federation.plan import Plan
 from protofl.runs.program_classes import name_classes
 from protofl.runs.request import read_request
 from protofl.testing import toy as toyfed

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from protofl.hooks.hookspecs import HOOKSPEC_VERSION
+from protofl import HOOKSPEC_VERSION
 
 GOOD = """
 import protofl as pf

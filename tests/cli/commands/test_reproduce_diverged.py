@@ -9,7 +9,6 @@ import shutil
 import pytest
 
 import protofl as pf
-from protofl_workbench.reporting.page import report
 from protofl_workbench.reproductions.reproduction_pictures import figures_of
 from protofl_workbench.reproductions.reproduction_texts import as_text
 
@@ -134,7 +133,7 @@ def test_it_is_marked_wherever_it_is_shown(broken, reproductions, cli, tmp_path)
     for form in ("md", "tex"):
         text = as_text(broken, form)
         assert marked in text and note in text
-    report(broken, tmp_path / "page.html")
+    pf.report(broken, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8").replace("&#39;", "'")
     assert marked in page and note in page and "2 of 4 cells" in page
     first = next(csv.DictReader(as_text(broken, "csv").splitlines()))

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from protofl import Config
 from protofl.hooks.discovery.kinds import hooks_of
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.plugin.members import donation
 from protofl.hooks.wire.keys import RUNTIME_KEYS
-from protofl.system.options.plugin_options import Config, option_names
+from protofl.system.options.plugin_options import option_names
 from protofl_cli import topic_pages
 
 PLUGINS = Registry().plugins()

@@ -9,7 +9,8 @@ from fake_pools import KeepingPool
 from runtime_toys import install, train, without_times
 
 import protofl as pf
-from protofl.federation.jobs import Job, SaveReply, StartTrial
+from protofl.backends import Job, SaveReply
+from protofl.federation.jobs import StartTrial
 
 GIVEN = {"clients": 5, "rounds": 4, "participation": 0.6, "dry_run": False}
 

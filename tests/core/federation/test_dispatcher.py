@@ -16,10 +16,10 @@ from typing import ClassVar
 import pytest
 
 import protofl as pf
+from protofl.backends import Absent
 from protofl.errors import Late
 from protofl.federation import host_pool
 from protofl.federation.jobs import (
-    Absent,
     Drop,
     Evaluate,
     EvaluateReply,

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 import protofl as pf
-from protofl.federation.plan import Plan
+from protofl.backends import Plan
 from protofl.hooks.plugin.members import Choice
 from protofl.runs.configuration import config_of
-from protofl.runs.recorded_run import load_run
 from protofl.testing import toy as toyfed
 
 
@@ -149,10 +148,10 @@ def test_a_run_of_before_the_option_is_resumed_with_its_side(tmp_path, monkeypat
     old = of_before(tmp_path / "old", monkeypatch)
     assert planned(out=old, resume=True) == 32
     figures = [
-        [row["test_accuracy"] for row in run.record] for run in (whole, load_run(old).result)
+        [row["test_accuracy"] for row in run.record] for run in (whole, pf.load_run(old).result)
     ]
     assert figures[0] == figures[1]
-    assert side(load_run(old).plan) == 32  # for its models, scores and exports
+    assert side(pf.load_run(old).plan) == 32  # for its models, scores and exports
 
 
 def test_a_run_of_before_the_option_is_repeated_with_its_side(tmp_path, monkeypatch):

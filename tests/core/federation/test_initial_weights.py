@@ -8,7 +8,7 @@ import torch
 from runtime_toys import GIVEN, train, without_times
 
 import protofl as pf
-from protofl.federation.plan import Plan
+from protofl.backends import Plan
 from protofl.runs.configuration import config_of
 
 pytestmark = pytest.mark.usefixtures("toys")

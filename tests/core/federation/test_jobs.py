@@ -8,11 +8,11 @@ import pytest
 from runtime_toys import make_plan
 
 import protofl as pf
+from protofl.backends import Job
 from protofl.federation.jobs import (
     Drop,
     Evaluate,
     EvaluateReply,
-    Job,
     Load,
     Save,
     StartTrial,

@@ -12,7 +12,7 @@ from runtime_toys import install, lines_of, make_plan, open_federation, train, w
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
-from protofl.hooks.models.architecture import SplitModel
+from protofl.models import SplitModel
 from protofl.testing import toy
 from protofl_plugins.metrics.calibration import CalibrationError
 from protofl_plugins.metrics.confusion import BalancedAccuracy, MacroF1, RecallByClass

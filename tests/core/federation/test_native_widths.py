@@ -16,7 +16,6 @@ from protofl.federation.round_totals import margins
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.transport.payload_validation import UploadValidation
 from protofl.hooks.views.run_info import Cards
-from protofl.hooks.views.server import Server
 from protofl.runs.dry_run.short_rounds import count_flops, dry_run
 from protofl.testing import MethodContract
 from protofl.testing import toy as toyfed
@@ -148,7 +147,7 @@ def test_an_upload_of_another_width_is_a_fault(tmp_path, client):
     upload["prototypes"] = torch.zeros(len(upload["prototypes"]), 7)
     blobs[client] = upload.to_bytes()
     declared = found.composition.declarations("upload_payload")
-    server = Server(federation.server, "fedsaf")
+    server = pf.Server(federation.server, "fedsaf")
     codec = found.composition.upload
     validation = UploadValidation(found.info, declared, learned, (64, 0), codec, server)
     uploads, faults = validation.admit(blobs, torch.device("cpu"))

@@ -9,9 +9,9 @@ import pytest
 from runtime_toys import GIVEN, PARTS, install, lines_of, make_plan, train, without_times
 
 import protofl as pf
+from protofl.backends import Plan
 from protofl.federation.federation import Federation
 from protofl.federation.participation import Participation
-from protofl.federation.plan import Plan
 from protofl.records.row import Row
 
 OPTIONS = {"clients": 8, "rounds": 6, "participation": 0.5, "dry_run": False}

@@ -8,8 +8,6 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
-from protofl.errors import UsageError
-from protofl.hooks.views.server import Server
 
 PUBLIC = 20
 KEPT = torch.tensor([7, 3, 11, 2, 5])
@@ -106,8 +104,8 @@ EXTRA = {
 
 @pytest.fixture
 def federation(tmp_path):
+    from protofl.backends import Host
     from protofl.federation.federation import Federation
-    from protofl.federation.host import Host
     from protofl.runs.dry_run.short_rounds import dry_run
 
     class Here:
@@ -226,7 +224,7 @@ def test_costly_figures_can_wait_for_an_evaluation(federation):
     ("count", "sizes"), [(8, [4, 4]), (9, [4, 5]), (11, [4, 7]), (3, [3]), (12, [4, 4, 4])]
 )
 def test_batches_of_the_server(federation, count, sizes):
-    server = Server(federation().server, "digest")
+    server = pf.Server(federation().server, "digest")
     stream = torch.Generator().manual_seed(3)
     batches = list(server.batches(count, stream))
     assert [len(b) for b in batches] == sizes
@@ -235,6 +233,6 @@ def test_batches_of_the_server(federation, count, sizes):
 
 
 def test_the_server_knows_its_architecture(federation):
-    assert Server(federation().server, "digest").architecture == "resnet56"
-    with pytest.raises(UsageError, match="unknown architecture 'resnet56'"):
-        Server(federation().server, "digest").build("resnet56")
+    assert pf.Server(federation().server, "digest").architecture == "resnet56"
+    with pytest.raises(pf.UsageError, match="unknown architecture 'resnet56'"):
+        pf.Server(federation().server, "digest").build("resnet56")

@@ -10,10 +10,9 @@ from hostile_uploads import HOSTILE, ROUND
 from runtime_toys import make_plan, without_times
 
 import protofl as pf
-from protofl.federation import events
+from protofl.backends import Absent, Host
 from protofl.federation.federation import Federation
-from protofl.federation.host import Host
-from protofl.federation.jobs import Absent, Evaluate, Save, Train
+from protofl.federation.jobs import Evaluate, Save, Train
 from protofl.federation.participation import Participation
 from protofl.hooks.transport.rules import RULES, printable
 
@@ -99,7 +98,7 @@ def test_or_the_client_is_left_out():
         told.clear()
         lines.append(found.round(number)[0])
         assert lines[-1].get("absent") == ({str(HOSTILE): "skipped"} if number in lies else None)
-        notes = [event.text for event in told if isinstance(event, events.Note)]
+        notes = [event.text for event in told if isinstance(event, pf.events.Note)]
         for note, (what, (_, words)) in zip(notes, [*TRAINED.items()][number - 1 :], strict=False):
             assert re.search(words, note), (what, note)
             assert f"client {HOSTILE} sent" in note and "(figures)" in note and len(note) < 400
@@ -157,7 +156,7 @@ def test_or_the_client_is_unscored():
     for number in range(len(lies) + 2):
         told.clear()
         line, usual = found.round(number)[0], honest.round(number)[0]
-        notes = [event.text for event in told if isinstance(event, events.Note)]
+        notes = [event.text for event in told if isinstance(event, pf.events.Note)]
         if number not in lies:
             assert without_times([line]) == without_times([usual])
             continue
@@ -210,7 +209,7 @@ def test_counts_that_can_not_be_summed_make_a_client_unscored(what):
     line = found.round(ROUND)[0]
     assert line["unscored"] == {str(HOSTILE): "failed"}
     assert sum(map(sum, line["metrics"]["confusion"]["all"])) == 18
-    assert words in next(event.text for event in told if isinstance(event, events.Note))
+    assert words in next(event.text for event in told if isinstance(event, pf.events.Note))
 
 
 def test_losses_that_would_decide_the_mean_are_left_out_of_it():
@@ -223,7 +222,7 @@ def test_losses_that_would_decide_the_mean_are_left_out_of_it():
         line, usual = found.round(number)[0], honest.round(number)[0]
         assert line["test_accuracy"] == usual["test_accuracy"]
         assert 0 < line["train_loss"] < 2 * usual["train_loss"]
-    notes = [event.text for event in told if isinstance(event, events.Note)]
+    notes = [event.text for event in told if isinstance(event, pf.events.Note)]
     assert (
         "client 2 reports a ce loss of NaN or infinity in round 1: train_loss is without it"
         in notes
@@ -252,7 +251,7 @@ def test_why_a_client_is_absent(reason):
     found.round(0)
     known = reason not in ("bored", 7)
     assert found.round(ROUND)[0]["absent"] == {"2": reason if known else "failed"}
-    notes = [event.text for event in told if isinstance(event, events.Note)]
+    notes = [event.text for event in told if isinstance(event, pf.events.Note)]
     assert known or f"its host answered with 'reason' as {reason}" in notes[0]
 
 
@@ -262,7 +261,7 @@ def test_a_loss_that_is_no_number_is_named_and_nothing_else():
     found = federation(Train, {"sums": {"ce": torch.nan}}, told=told.append)
     found.round(0)
     assert found.round(ROUND)[0]["train_loss"] is None
-    notes = [event.text for event in told if isinstance(event, events.Note)]
+    notes = [event.text for event in told if isinstance(event, pf.events.Note)]
     assert notes == ["client 2: its ce loss is NaN or infinite"]
 
 
@@ -271,7 +270,7 @@ def test_a_line_of_a_host_can_be_shown():
     found = federation(Train, {"notes": ["\x1b[31mred\n" + "x" * 5000]}, told=told.append)
     for number in range(2):
         found.round(number)
-    (note,) = [event.text for event in told if isinstance(event, events.Note)]
+    (note,) = [event.text for event in told if isinstance(event, pf.events.Note)]
     assert note.startswith(r"\x1b[31mred\nxxx") and len(note) < 1100 and note.isprintable()
     assert printable("Grüße, 你好 — 3 %") == "Grüße, 你好 — 3 %"
 

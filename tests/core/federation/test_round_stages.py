@@ -12,7 +12,6 @@ from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl.data.batches import batch_bounds
-from protofl.federation import events
 from protofl.federation.federation import Federation
 from protofl.federation.round_stages import Workload
 from protofl.system import progress
@@ -45,9 +44,9 @@ def followed(plan, pool=None, rounds=1):
     stages = []
 
     def follow(event):
-        if isinstance(event, events.StageStarted):
+        if isinstance(event, pf.events.StageStarted):
             stages.append((event, []))
-        elif isinstance(event, events.StepsDone):
+        elif isinstance(event, pf.events.StepsDone):
             stages[-1][1].append(event)
 
     if pool is None:
@@ -134,7 +133,7 @@ def test_a_follower_that_needs_no_steps_gets_none(every):
     federation.start_trial(0)
     federation.round(0)
     kinds = {type(event) for event in quiet.seen}
-    assert kinds == {events.StageStarted, events.ClientDone}
+    assert kinds == {pf.events.StageStarted, pf.events.ClientDone}
 
 
 def test_a_part_that_is_begun_again_is_counted_anew(every):
@@ -200,9 +199,9 @@ def test_workers_report_steps_in_the_middle_of_a_job(tmp_path, few):
 
     def follow(event):
         threads.add(threading.current_thread())
-        if isinstance(event, events.StepsDone) and event.stage == "train":
+        if isinstance(event, pf.events.StepsDone) and event.stage == "train":
             found.append(event)
-        if isinstance(event, events.ClientDone) and event.stage == "train":
+        if isinstance(event, pf.events.ClientDone) and event.stage == "train":
             found.append(event.client)
 
     options = {"clients": 2, "rounds": 1, "local_epochs": 1, "batch_size": 16, "feature_dim": 16}

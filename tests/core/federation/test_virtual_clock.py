@@ -11,10 +11,10 @@ import pytest
 from runtime_toys import GIVEN, PARTS, install, make_plan, train, without_times
 
 import protofl as pf
+from protofl.backends import Absent, Plan
 from protofl.federation.federation import Federation
-from protofl.federation.jobs import Absent, Train
+from protofl.federation.jobs import Train
 from protofl.federation.participation import Participation
-from protofl.federation.plan import Plan
 from protofl.federation.virtual_clock import Clock, end_of_round
 
 OPTIONS = {"clients": 8, "rounds": 4, "participation": 0.5, "dry_run": False}

@@ -11,7 +11,7 @@ import torch
 from runtime_toys import DATA, install, train, without_times
 
 import protofl as pf
-from protofl.federation.plan import Plan
+from protofl.backends import Plan
 from protofl.system.machine import machine_facts
 from protofl.system.options.parsing import options_in
 

@@ -12,8 +12,7 @@ import pytest
 from runtime_toys import GIVEN, train, without_times
 
 import protofl as pf
-from protofl.federation.host import Host
-from protofl.federation.plan import Plan
+from protofl.backends import Host, Plan
 from protofl.records.row import Row
 from protofl.runs import automatic_choices
 from protofl.runs.automatic_choices import begins_early, choose_backend

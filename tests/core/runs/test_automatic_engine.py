@@ -9,7 +9,7 @@ import torch
 from runtime_toys import GIVEN, PARTS, make_plan, train
 
 import protofl as pf
-from protofl.federation.plan import Plan
+from protofl.backends import Plan
 from protofl.runs import automatic_choices
 from protofl.runs.automatic_choices import Tried, choose_engine, refusal
 from protofl_plugins.engines.cuda_graphs import CUDAGraphs

@@ -13,7 +13,7 @@ from runtime_toys import GIVEN, install, train
 from typer.testing import CliRunner
 
 import protofl as pf
-from protofl.federation.plan import Plan
+from protofl.backends import Plan
 from protofl.hooks.discovery.registry import Registry
 from protofl.runs import automatic_choices
 from protofl.runs.planning import plan_run

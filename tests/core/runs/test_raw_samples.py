@@ -14,7 +14,7 @@ from safetensors import safe_open
 from typer.testing import CliRunner
 
 import protofl as pf
-from protofl.data.preparation import Preparation
+from protofl.datasets import Preparation
 from protofl.runs.exported import read_exported
 from protofl_cli.app import app
 from protofl_plugins.datasets.python_docs import _topics, passages

@@ -12,7 +12,7 @@ import torch
 from runtime_toys import GIVEN
 
 import protofl as pf
-from protofl.federation.plan import Plan
+from protofl.backends import Plan
 from protofl.records.row import columns_of
 
 

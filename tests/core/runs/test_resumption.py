@@ -22,7 +22,6 @@ from torch import nn
 
 import protofl as pf
 from protofl.records import checkpoint, run_folder
-from protofl_workbench.replaying.replay import replay
 
 pytestmark = pytest.mark.always
 
@@ -355,7 +354,7 @@ def test_a_run_goes_on_with_another_instruction_set(tmp_path):
     (line,) = [line for line in said.splitlines() if "instruction set" in line]
     assert line.startswith(f"Note instruction set was {here} and is {there}: the rounds from here")
     assert len((out / "metrics.jsonl").read_text().splitlines()) == GIVEN["rounds"]
-    assert replay(out).own.rounds  # a replay accepts its uploads, too
+    assert pf.replay(out).own.rounds  # a replay accepts its uploads, too
 
 
 def test_groups_of_clients_are_those_of_the_backend(tmp_path, monkeypatch):

@@ -15,7 +15,6 @@ from torch.nn.functional import cross_entropy
 from written_records import seal
 
 import protofl as pf
-from protofl.federation import events
 from protofl.runs.identity import identity_of
 from protofl.runs.lifecycle import start
 from protofl.runs.request import Request, read_request
@@ -500,7 +499,7 @@ def test_weights_of_a_generator_count_by_what_they_hold(runs, log, tmp_path):
     with pytest.raises(pf.UsageError, match=r"generator.weights is not the file"):
         start(
             Request({"rounds": 3}, out=first.folder, resume=True, extra=imagines(file).extra),
-            events.ignore,
+            pf.events.ignore,
         )
     moved.rename(file)
 
@@ -508,7 +507,7 @@ def test_weights_of_a_generator_count_by_what_they_hold(runs, log, tmp_path):
         """Identify the generator by its file's path, as older versions did."""
         del values["files"], values["identity"]
         values["identity"] = identity_of(
-            values, RequestedRun.of(imagines(file), events.ignore).defaults
+            values, RequestedRun.of(imagines(file), pf.events.ignore).defaults
         )
 
     edit(first.folder, age)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import protofl as pf
-from protofl.system.machine import Idle
+from protofl.backends import Idle
 
 
 class Host:

@@ -12,9 +12,7 @@ import pytest
 from runtime_toys import GIVEN, install, request_of_program, train, without_times
 
 import protofl as pf
-from protofl.federation import events
-from protofl.federation.plan import Plan
-from protofl.hooks.views.run_info import TrackedRun
+from protofl.backends import Plan
 from protofl.testing.trackers import line
 from protofl_workbench.batch.batch_events import BatchRun
 from protofl_workbench.batch.run_batch import Batch
@@ -83,7 +81,7 @@ def tracked(out, method="local", **options):
 
     def follow(event):
         assert threading.current_thread() is threading.main_thread()
-        if isinstance(event, events.Note):
+        if isinstance(event, pf.events.Note):
             notes.append(event.text)
 
     result = train(method, out, track=Tells, progress=follow, **options)
@@ -203,9 +201,9 @@ def test_a_user_may_end_the_wait_and_has_the_run(tmp_path):
         signal.pthread_kill(main, signal.SIGINT)
 
     def follow(event):
-        if isinstance(event, events.Finished):
+        if isinstance(event, pf.events.Finished):
             threading.Thread(target=interrupt_the_wait).start()
-        if isinstance(event, events.Note) and "tracker" in event.text:
+        if isinstance(event, pf.events.Note) and "tracker" in event.text:
             notes.append(event.text)
 
     slow = {"set": {"tells.slow": "open_run"}, "track": Tells, "progress": follow}
@@ -220,9 +218,9 @@ def test_rounds_that_one_can_t_take_are_left_out_and_told(tmp_path, monkeypatch)
     notes = []
 
     def follow(event):
-        if isinstance(event, events.Note) and "track" in event.text:
+        if isinstance(event, pf.events.Note) and "track" in event.text:
             notes.append(event.text)
-        if isinstance(event, events.Finished):
+        if isinstance(event, pf.events.Finished):
             GATE.set()
 
     slow = {"tells.slow": "open_run"}
@@ -254,7 +252,7 @@ def test_a_run_that_is_interrupted_and_goes_on(tmp_path):
     out = tmp_path / "run"
 
     def stop(event):
-        if isinstance(event, events.RoundDone) and event.row["round"] == 1:
+        if isinstance(event, pf.events.RoundDone) and event.row["round"] == 1:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -312,7 +310,7 @@ def test_runs_of_a_batch_have_a_group(tmp_path):
 
 def test_figures_parameters_and_steps():
     config = {"rounds": 3, "options": {"fedproto": {"lambda": 0.5}}, "drop": [], "add": ["a", "b"]}
-    run = TrackedRun("k", "run", "", None, config, trials=2, rounds=3)
+    run = pf.TrackedRun("k", "run", "", None, config, trials=2, rounds=3)
     assert run.figures(line(1, 0)) == {
         "test_accuracy": 0.25,
         "train_loss": 1.0,

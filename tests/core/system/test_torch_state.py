@@ -10,7 +10,6 @@ import torch
 import protofl as pf
 from protofl.runs.exported import read_exported
 from protofl.system.torch_state import TorchState, standard_torch
-from protofl_workbench.replaying.replay import replay
 
 GIVEN = {
     "models": "cnn4", "dataset": "digits", "clients": 2, "rounds": 1, "subset": 100,
@@ -57,7 +56,7 @@ def results(folder, **options):
     told += [run.predict(0, x).tolist(), run.scorer(0)(x).tolist()]
     run.export(0, folder / "client.pt2")
     exported = read_exported(folder / "client.pt2", trust_pickle=True).scores(x)
-    again = replay(folder)
+    again = pf.replay(folder)
     told += [exported.round(decimals=4).tolist(), again.differs, again.compared]
     told += [{name: value.tolist() for name, value in run.global_state().items()}]
     return told

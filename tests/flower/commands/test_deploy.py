@@ -28,7 +28,6 @@ else:
 import pytest
 
 import protofl as pf
-from protofl.errors import UsageError
 from protofl.system.files.lock import folder_lock
 from protofl_flower.deployment import keys, node_process
 from protofl_flower.deployment.deployed_run import options_of, real_options
@@ -79,7 +78,7 @@ def test_a_federation_is_read_as_it_was_written(tmp_path):
 )
 def test_a_wrong_federation_file_is_refused(tmp_path, text, words):
     (tmp_path / "federation.toml").write_text(text)
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(pf.UsageError) as caught:
         read_federation(tmp_path)
     assert words in str(caught.value)
 
@@ -92,14 +91,14 @@ def test_sites_say_what_a_run_trains_on(tmp_path):
     assert options_of(made, {}) == {**own, "architectures": ["3", "cnn4", "3"]}
     assert options_of(made, {"architectures": "0,1,2"}) == own
     assert options_of(replace(made, sites=[Site("a", "k", (0,))]), {"dataset": "digits"}) == {}
-    with pytest.raises(UsageError, match="c has no architecture in federation"):
+    with pytest.raises(pf.UsageError, match="c has no architecture in federation"):
         options_of(replace(made, sites=[*sites, Site("c", "m", (3,))]), {})
 
 
 def test_options_that_simulate_what_is_real_are_refused():
-    with pytest.raises(UsageError, match="--over-select 1 simulates devices"):
+    with pytest.raises(pf.UsageError, match="--over-select 1 simulates devices"):
         real_options({"over_select": 1}, resume=False)
-    with pytest.raises(UsageError, match="a deployed run has its own"):
+    with pytest.raises(pf.UsageError, match="a deployed run has its own"):
         real_options({"backend": "local"}, resume=False)
     found = real_options({"deadline": 9.0, "set": ["lambda=1"]}, resume=False)
     wanted = {"set": ["lambda=1", "backend.deadline=9.0"]}
@@ -310,7 +309,7 @@ def test_a_clock_that_the_link_refuses_is_named(cli, tmp_path, ahead, words):
         (site / "ca.crt").write_bytes((lab / "ca.crt").read_bytes())
         found = cli("node", "check", site)
         if words:
-            with pytest.raises(UsageError, match=words):
+            with pytest.raises(pf.UsageError, match=words):
                 check_clock(look_at(link, site / "ca.crt")[1])
         server.shutdown()
     assert re.search(words or f"{link} answers", found.output)

@@ -12,7 +12,6 @@ from safetensors import safe_open
 from sklearn.datasets import load_digits
 
 import protofl as pf
-from protofl.hooks.wire.payload import Payload
 from protofl_flower import backend
 from protofl_flower.deployment.node_export import export_client
 from protofl_flower.deployment.node_process import settings_text
@@ -203,7 +202,7 @@ def test_a_node_that_tells_nothing_can_claim_no_more_than_at_first(tmp_path, fil
         asked = json.loads(text).get("jobs")
         header = asked[0]["header"] if asked else {"kind": ""}
         if header["kind"] == "Train" and header["round"] in factors:
-            payload = pf.Payload(Payload.from_bytes(found[0]))
+            payload = pf.Payload(pf.Payload.from_bytes(found[0]))
             payload["counts"] = payload["counts"] * factors[header["round"]]
             found = [payload.to_bytes()]
         return answer, found

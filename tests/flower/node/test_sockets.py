@@ -16,7 +16,7 @@ from typing import BinaryIO, cast
 import pytest
 
 import protofl as pf
-from protofl.system.machine import fresh_interpreter
+from protofl.backends import fresh_interpreter
 from protofl_flower.node import host as node_host
 from protofl_flower.protocol import framing, transport
 

@@ -14,7 +14,6 @@ from runtime_toys import GIVEN, install, train
 from safetensors import safe_open
 
 import protofl as pf
-from protofl.hooks.wire.payload import Payload
 from protofl.records.checkpoint import Commit
 from protofl_flower import backend
 from protofl_flower.node.host import Node
@@ -93,7 +92,7 @@ def changed_blob(chance, blob):
         return blob[: chance.randrange(len(blob))]
     if how == 3:
         return blob + b"0"
-    payload = Payload.from_bytes(blob)
+    payload = pf.Payload.from_bytes(blob)
     name = chance.choice([*payload])
     tensor = payload[name]
     if how == 4 and tensor.is_floating_point():

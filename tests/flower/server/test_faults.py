@@ -19,7 +19,6 @@ import protofl as pf
 from protofl.federation.federation import Federation
 from protofl.federation.jobs import Train
 from protofl.federation.participation import Participation
-from protofl.hooks.wire.payload import Payload
 from protofl.runs.dry_run.short_rounds import dry_run
 from protofl_flower import backend, fingerprints
 from protofl_flower.protocol import messages
@@ -267,7 +266,7 @@ class HostileTransport(FakeTransport):
         values, blobs = json.loads(delivery.text), list(delivery.blobs)
         reply = values["replies"][clients.index(HOSTILE)]
         blob = blobs[reply["blob"]]
-        given = blob if hasattr(change, "of_bytes") else Payload.from_bytes(blob)
+        given = blob if hasattr(change, "of_bytes") else pf.Payload.from_bytes(blob)
         reply["blob"] = len(blobs)
         blobs.append(change(given))
         return [type(delivery)(ticket, json.dumps(values), blobs)]
@@ -311,7 +310,7 @@ def test_hostile_downloads_are_refused_by_the_node(nodes):
         return json.loads(found)["replies"][0]["header"]
 
     for what, (change, words) in DOWNLOADS.items():
-        found = answer(change(Payload(DOWNLOAD)))
+        found = answer(change(pf.Payload(DOWNLOAD)))
         assert words in found["failure"]["what"], what
         assert found["failure"]["trace"] == ""
     assert answer(DOWNLOAD.to_bytes())["kind"] == "TrainReply"

@@ -9,7 +9,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from protofl.errors import UsageError
+from protofl import UsageError
 from protofl.hooks.plugin.members import Choice
 from protofl_plugins.generators.stable_diffusion import StableDiffusion
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from protofl.errors import UsageError
+from protofl import UsageError
 from protofl.hooks.plugin.members import Choice
 from protofl_plugins.generators.stylegan import StyleGAN3, StyleGANXL
 

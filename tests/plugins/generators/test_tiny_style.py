@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from protofl.data.dataset import Dataset
-from protofl.errors import UsageError
+from protofl import UsageError
+from protofl.datasets import Dataset
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.plugin.members import Choice
 from protofl_plugins.generators.tiny_style import network as N

@@ -9,7 +9,6 @@ from torch import nn
 from toy_federation import Toy
 
 import protofl as pf
-from protofl.hooks.views.server import Server
 from protofl.hooks.wire.payload import GlobalState
 
 
@@ -20,7 +19,7 @@ class Public(Toy):
         given = {"partition": "iid", "batch_size": 5, "public": 20} | options
         given = {name: value for name, value in given.items() if value is not None}
         super().__init__(method, data_dir, set, **given)
-        self.view = Server(self.server, method)
+        self.view = pf.Server(self.server, method)
         self.method = self.plan.composition.members[method].instance
 
     def after(self, count):

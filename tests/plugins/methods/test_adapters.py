@@ -6,11 +6,8 @@ import pytest
 import torch
 
 import protofl as pf
-from protofl.errors import RunFailure
 from protofl.federation.federation import Federation
 from protofl.federation.jobs import Train
-from protofl.hooks.views.client import Client
-from protofl.hooks.views.server import Server
 from protofl.hooks.views.snapshots import pack_client
 from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing import toy as toyfed
@@ -171,7 +168,7 @@ def test_heads_are_averaged_by_samples_or_stay(found, method):
 def test_clients_begin_with_their_slices(found):
     federation = found("flexlora")
     federation.rounds(1)
-    server = Server(federation.server, "flexlora")
+    server = pf.Server(federation.server, "flexlora")
     (name,) = server.state["columns"]
     whole = known(server.global_state, name)
     for client, rank in enumerate(RANKS):
@@ -225,7 +222,7 @@ def test_a_client_that_missed_merges_gets_their_sum(found):
     with double_precision():
         federation = found("flora", run={"participation": 0.5})
         federation.rounds(3)
-        server = Server(federation.server, "flora")
+        server = pf.Server(federation.server, "flora")
         (name,) = server.state["columns"]
         total = server.global_state[f"adapter/{name}"]
         kinds = set()
@@ -235,10 +232,10 @@ def test_a_client_that_missed_merges_gets_their_sum(found):
             record.round, record.received = 3, received
             kinds.add(f"adapter/{name}/a" in received)
             for _ in range(2):  # the same download twice
-                federation.lifecycle("receive", client=Client(record, "flora"))
+                federation.lifecycle("receive", client=pf.Client(record, "flora"))
                 M = record.model.extractor.merged()[name]
                 torch.testing.assert_close(M, total, atol=1e-9, rtol=1e-9)
-            (own,) = adapters_of(Client(record, "flora")).values()
+            (own,) = adapters_of(pf.Client(record, "flora")).values()
             assert not own.b.any() and own.a.any()
         assert kinds == {True, False}
 
@@ -249,7 +246,7 @@ def test_a_client_that_missed_merges_gets_their_sum(found):
 def test_the_tail_is_penalised_and_pruned(found):
     federation = found("hetlora", ranks="4", gamma=0.5, **{"lambda": 2})
     record = federation.client(0)
-    client = Client(record, "hetlora")
+    client = pf.Client(record, "hetlora")
     (own,) = adapters_of(client).values()
     with torch.no_grad():
         own.b.normal_(generator=torch.Generator().manual_seed(1))
@@ -280,9 +277,9 @@ def test_the_tail_is_penalised_and_pruned(found):
 def test_the_server_sends_the_pruned_rank(found):
     federation = found("hetlora", ranks="4")
     record = federation.client(0)
-    Client(record, "hetlora").state["rank"] = 2
+    pf.Client(record, "hetlora").state["rank"] = 2
     federation.rounds(1)
-    server = Server(federation.server, "hetlora")
+    server = pf.Server(federation.server, "hetlora")
     assert server.state["ranks"][0] <= 2
     (name,) = server.state["columns"]
     assert known(server.global_state, name).rank == 4
@@ -363,7 +360,7 @@ def test_hostile_uploads_are_refused(found, method, change, policy):
     federation.learned = dry_run(plan)
     federation.start_trial(0)
     if policy == "stop":
-        with pytest.raises(RunFailure) as told:
+        with pytest.raises(pf.RunFailure) as told:
             federation.round(0)
         assert "client 1 sent" in told.value.what and words in told.value.what
         return
@@ -382,7 +379,7 @@ def test_flexlora_splits_the_svd_as_published(found, alpha):
     with double_precision():
         federation = found("flexlora", alpha=alpha, run={"lr": 0.001})
         federation.rounds(1)
-        sent, view = uploads_of(federation, 0), Server(federation.server, "flexlora")
+        sent, view = uploads_of(federation, 0), pf.Server(federation.server, "flexlora")
         total = sum(int(upload["samples"]) for upload in sent.values())
         s = [1.0 if alpha is None else alpha / rank for rank in RANKS]
         for name in view.state["columns"]:
@@ -413,7 +410,7 @@ def test_flora_merges_what_clients_of_all_scales_learned(found):
         federation.rounds(2)
         sent = uploads_of(federation, 0)
         total = sum(int(upload["samples"]) for upload in sent.values())
-        for name in Server(federation.server, "flora").state["columns"]:
+        for name in pf.Server(federation.server, "flora").state["columns"]:
             wanted = sum(
                 int(u["samples"]) / total * 6 / RANKS[i] * known(u, name).b @ known(u, name).a
                 for i, u in sent.items()

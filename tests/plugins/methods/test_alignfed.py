@@ -9,14 +9,13 @@ import torch
 from slow_equations import mean_cross_entropy, numbers
 
 import protofl as pf
-from protofl.hooks.views.client import Client
 from protofl.testing import toy as toyfed
 
 
 def given_to(federation, number, round):
     record = federation.client(number)
     record.round = round
-    found = federation.lifecycle("before_training", client=Client(record, "alignfed"))
+    found = federation.lifecycle("before_training", client=pf.Client(record, "alignfed"))
     return found["alignfed"]
 
 
@@ -42,7 +41,7 @@ def test_the_loss(toy, randn):
     federation = toy("alignfed")
     record = federation.client(0)
     record.model.double()
-    client = Client(record, "alignfed")
+    client = pf.Client(record, "alignfed")
     y = [2, 0, 2, 3]
     x = torch.rand(4, *client.sample.shape, dtype=torch.float64)
     z = client.features(x)

@@ -18,7 +18,7 @@ from public_toy import (
 )
 from toy_federation import batch_of
 
-from protofl.errors import UsageError
+from protofl import UsageError
 from protofl_plugins.methods.ds_fl import DSFL
 
 

@@ -16,7 +16,6 @@ from public_toy import (
 )
 
 import protofl as pf
-from protofl.errors import UsageError
 from protofl_plugins.methods.feddf import FedDF
 
 CLIENTS = ("dense", "wide..", "dense")
@@ -164,6 +163,6 @@ def test_epochs_and_refusals(data_dir):
     check_the_papers_run("feddf", data_dir)
     assert plan.composition.configs["feddf"].server_epochs == 5
     for set, public in (({}, 0), ({"patience": 1}, 1)):
-        with pytest.raises(UsageError) as caught:
+        with pytest.raises(pf.UsageError) as caught:
             Public("feddf", data_dir, set, public=public)
         assert "--public N" in str(caught.value)

@@ -16,7 +16,6 @@ from public_toy import (
 )
 
 import protofl as pf
-from protofl.errors import UsageError
 from protofl_plugins.methods.fedet import FedET
 
 CLIENTS = ("dense", "wide..", "dense")
@@ -140,6 +139,6 @@ def test_epochs_and_refusals(data_dir):
         ({"server_model": "resnet99"}, {}, "one of these works: cnn4, dense, normed"),
         ({"server_model": "dense"}, {"models": "heads"}, "share the classifier"),
     ):
-        with pytest.raises(UsageError) as caught:
+        with pytest.raises(pf.UsageError) as caught:
             Public("fedet", data_dir, set, **options)
         assert text in str(caught.value)

@@ -11,8 +11,6 @@ from torch import nn
 from toy_federation import ONE_CLASS, Toy, batch_of, client
 
 import protofl as pf
-from protofl.hooks.views.client import Client
-from protofl.hooks.views.server import Server
 from protofl.hooks.views.snapshots import pack_server, unpack_server
 from protofl.system.files.tensors import read_tensors, write_tensors
 from protofl_plugins.methods import fedgen
@@ -215,10 +213,10 @@ def test_draws_follow_the_counts(data_dir):
     toy = Toy("fedgen", data_dir)
     toy.rounds(1)
     record = toy.client(1)
-    view = Client(record, "fedgen")
+    view = pf.Client(record, "fedgen")
     record.steps, record.received = (
         300,
-        FedGen().download_payload(Server(toy.federation.server, "fedgen"), 1),
+        FedGen().download_payload(pf.Server(toy.federation.server, "fedgen"), 1),
     )
     given = FedGen().before_training(view)
     draws = {name: given[name].rows for name in ("labels", "noise", "own")}
@@ -234,7 +232,7 @@ def test_draws_follow_the_counts(data_dir):
 
 def test_all_begin_with_one_head_and_generator(data_dir):
     toy = Toy("fedgen", data_dir, {"epochs": 1})
-    server = Server(toy.federation.server, "fedgen")
+    server = pf.Server(toy.federation.server, "fedgen")
     head = server.build(server.clients[0].architecture).head.weight
     untrained = server.modules["generator"].layers[0].weight.detach().clone()
     toy.rounds(1)
@@ -265,7 +263,7 @@ def test_adam_goes_on_where_it_stopped(data_dir, tmp_path):
     write_tensors(tmp_path / "server", *pack_server(toy.federation.server))
     unpack_server(other.federation.server, read_tensors(tmp_path / "server"))
     uploads = {i: toy.up[0, i] for i in range(4)}
-    views = [Server(t.federation.server, "fedgen") for t in (toy, other)]
+    views = [pf.Server(t.federation.server, "fedgen") for t in (toy, other)]
     other.federation.server.round = 0
     assert int(views[1].state["adam"]["state"][0]["step"]) == 3
     first, second = (FedGen().server_train(view, uploads) for view in views)
@@ -276,7 +274,7 @@ def test_adam_goes_on_where_it_stopped(data_dir, tmp_path):
 def test_a_fresh_adam_begins_anew(data_dir):
     toy = Toy("fedgen", data_dir, {"epochs": 3, "adam": "fresh"})
     toy.rounds(2)
-    state = Server(toy.federation.server, "fedgen").state["adam"]
+    state = pf.Server(toy.federation.server, "fedgen").state["adam"]
     assert int(state["state"][0]["step"]) == 3
 
 

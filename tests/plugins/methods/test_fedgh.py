@@ -11,8 +11,6 @@ from torch import nn
 from toy_federation import ONE_CLASS, Toy
 
 import protofl as pf
-from protofl.hooks.views.client import Client
-from protofl.hooks.views.server import Server
 from protofl_plugins.methods.fedgh import FedGH
 
 
@@ -77,7 +75,7 @@ def test_what_travels(data_dir):
 
 def test_the_head_takes_the_clients_place_and_persists(data_dir):
     toy = Toy("fedgh", data_dir, set={"epochs": 2})
-    started = Server(toy.federation.server, "fedgh").modules["head"].weight.detach().clone()
+    started = pf.Server(toy.federation.server, "fedgh").modules["head"].weight.detach().clone()
     toy.rounds(1)
     assert all(torch.equal(toy.down[0, i]["head/weight"], started) for i in range(4))
     trained = toy.global_state["head/weight"].clone()
@@ -88,7 +86,7 @@ def test_the_head_takes_the_clients_place_and_persists(data_dir):
     frozen.rounds(2)
     assert torch.equal(frozen.global_state["head/weight"], started)
     record = frozen.client(0)
-    view = Client(record, "fedgh")
+    view = pf.Client(record, "fedgh")
     record.received = frozen.down[1, 0]
     FedGH().receive(view)
     assert torch.equal(record.model.head.weight, started)

@@ -11,7 +11,6 @@ from torch import nn
 from toy_federation import ONE_CLASS, Toy, batch_of, client
 
 import protofl as pf
-from protofl.hooks.views.client import Client
 from protofl_plugins.methods.fedkd import FedKD, compress, rebuild, threshold
 
 
@@ -227,7 +226,7 @@ def test_all_clients_begin_with_the_servers_auxiliary(data_dir):
     for i in range(4):
         held = toy.client(i).state["fedkd"]["broadcast"]
         assert all(torch.equal(held[name], start[name]) for name in held)
-        module = Client(toy.client(i), "fedkd").module("auxiliary")
+        module = pf.Client(toy.client(i), "fedkd").module("auxiliary")
         for name, value in module.named_parameters():
             torch.testing.assert_close(value.detach(), start[name], rtol=0, atol=1e-20)
 
@@ -296,7 +295,7 @@ def test_the_same_download_twice_changes_nothing(data_dir):
     toy = Toy("fedkd", data_dir)
     toy.rounds(2)
     record = toy.client(1)
-    view = Client(record, "fedkd")
+    view = pf.Client(record, "fedkd")
     held = {name: t.clone() for name, t in record.state["fedkd"]["broadcast"].items()}
     record.received = toy.down[1, 1]
     FedKD().receive(view)

@@ -8,7 +8,6 @@ from slow_equations import mean_cross_entropy, numbers
 from torch.func import functional_call
 
 import protofl as pf
-from protofl.hooks.views.client import Client
 from protofl_plugins.methods.fedl2g import FedL2G, GuidedModel, guide_gradient, labelled
 
 GUIDES = ("logits", "features")
@@ -106,7 +105,7 @@ def test_in_training_mode_the_gradient_is_that_of_a_plain_loop(guide, dropout):
 def test_an_upload_is_computed_in_the_mode_that_the_option_names(toy, guide, mode):
     federation = toy("fedl2g", set={"guide": guide, "mode": mode, "warmup": 1})
     record = federation.prepare(1, federation.server.global_state, double=False)
-    client = Client(record, "fedl2g")
+    client = pf.Client(record, "fedl2g")
     assert len(client.state["quiz"]) >= client.least_batch
     before = {n: value.clone() for n, value in record.model.state_dict().items()}
     upload = federation.call("upload_payload", client=client)
@@ -129,7 +128,7 @@ def test_batches_too_small_for_batch_norm_are_computed_in_evaluation_mode(toy):
     for mode in ("train", "eval"):
         federation = toy("fedl2g", set={"warmup": 1, "mode": mode})
         record = federation.prepare(1, federation.server.global_state, double=False)
-        client = Client(record, "fedl2g")
+        client = pf.Client(record, "fedl2g")
         client.state["quiz"] = client.state["quiz"][: client.least_batch - 1]
         found.append(federation.call("upload_payload", client=client)["guide_gradients"])
     assert torch.equal(*found)
@@ -145,7 +144,7 @@ def test_the_official_variant_trains_as_the_published_code():
 @pytest.mark.parametrize("guide", GUIDES)
 def test_the_loss_guides_each_sample_to_its_class(toy, guide):
     federation = toy("fedl2g", set={"guide": guide, "weight": 0.5})
-    client = Client(federation.client(0), "fedl2g")
+    client = pf.Client(federation.client(0), "fedl2g")
     client.received["guides"] = torch.randn(4, 4 if guide == "logits" else client.feature_dim)
     client.received["classes"] = torch.arange(4)
     y = [2, 0, 2]

@@ -7,7 +7,6 @@ import torch
 from slow_equations import affine, mean_cross_entropy, numbers
 
 import protofl as pf
-from protofl.hooks.views.client import Client
 from protofl.testing import toy as toyfed
 
 D_1 = 3
@@ -31,7 +30,7 @@ def slow_fused(client, x, own):
 def test_the_loss_is_nested(found, weights):
     federation = found(m_G=weights[0], m_F=weights[1])
     record = federation.prepare(0)
-    client, y = Client(record, "fedmrl"), [0, 1, 2, 3]
+    client, y = pf.Client(record, "fedmrl"), [0, 1, 2, 3]
     for name in ("auxiliary", "P"):
         client.module(name).double()
     x = torch.rand(4, *client.sample.shape, dtype=torch.float64)
@@ -57,16 +56,16 @@ def test_the_loss_is_nested(found, weights):
 
 def test_one_backward_pass_trains_all_three(found):
     federation = found()
-    before = Client(federation.client(0), "fedmrl").module("P").weight.clone()
+    before = pf.Client(federation.client(0), "fedmrl").module("P").weight.clone()
     (line,) = federation.rounds(1)
-    assert not torch.equal(before, Client(federation.client(0), "fedmrl").module("P").weight)
+    assert not torch.equal(before, pf.Client(federation.client(0), "fedmrl").module("P").weight)
     assert line["loss_terms"].keys() == {"coarse", "fine"}
 
 
 def test_the_shared_model_alone_travels_and_is_the_weighted_mean(found):
     federation = found()
     (line,) = federation.rounds(1)
-    net = Client(federation.client(0), "fedmrl").module("auxiliary")
+    net = pf.Client(federation.client(0), "fedmrl").module("auxiliary")
     each = sum(p.numel() for p in net.parameters())
     assert line["upload_floats"] == line["download_floats"] == 4 * each
     uploads = [pf.Payload.from_bytes(blob) for blob in federation.pool.uploads(0).values()]
@@ -81,7 +80,7 @@ def test_the_shared_model_alone_travels_and_is_the_weighted_mean(found):
 def test_the_shared_model_has_128_features_or_k(toy, K, d_1):
     federation = toy("fedmrl", models=toyfed.group(toyfed.CNN, toyfed.NORM, K=K))
     assert federation.plan.composition.configs["fedmrl"].auxiliary_dim == d_1
-    client = Client(federation.client(0), "fedmrl")
+    client = pf.Client(federation.client(0), "fedmrl")
     assert client.module("auxiliary").feature_dim == d_1
     assert client.module("P").weight.shape == (K, d_1 + K)
 

@@ -9,8 +9,6 @@ import torch
 from slow_equations import affine, mean_cross_entropy, means_by_class, numbers
 
 import protofl as pf
-from protofl.hooks.views.client import Client
-from protofl.system.randomness import random_stream
 from protofl_plugins.methods.fedorgp import without_outliers
 
 CLASSES = {0: [0, 1, 3], 1: [2], 4: [1, 3, 0], 7: [0, 2, 3]}
@@ -34,7 +32,10 @@ def slow_training(modules, payloads, *, adaptive, epochs, batch_size, lr=0.05):
     optimizer = torch.optim.SGD(parameters, lr=lr)
     rows = [row for p in payloads.values() for row in p["prototypes"]]
     labels = [int(c) for p in payloads.values() for c in p["classes"]]
-    shuffle, similar = random_stream(0, "fedorgp", "shuffle", 0, "server"), torch.cosine_similarity
+    shuffle, similar = (
+        pf.random_stream(0, "fedorgp", "shuffle", 0, "server"),
+        torch.cosine_similarity,
+    )
     for _ in range(epochs):
         order = torch.randperm(len(labels), generator=shuffle).tolist()
         for start in range(0, len(order), batch_size):
@@ -108,7 +109,7 @@ def test_the_own_head_decides(toy, rows):
     record = found.prepare(0, rows([0, 1, 2, 3])[0], double=False)
     record.model.eval()
     x = record.test.inputs()
-    client = Client(record, "fedorgp")
+    client = pf.Client(record, "fedorgp")
     assert torch.equal(found.call("inference", client=client, x=x), record.model(x))
 
 

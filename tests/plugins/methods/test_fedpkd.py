@@ -21,7 +21,7 @@ from public_toy import (
 )
 from toy_federation import batch_of, client
 
-from protofl.errors import UsageError
+from protofl import UsageError
 from protofl_plugins.methods.fedpkd import FedPKD, filter_by_prototype
 
 SMALL = {"server_model": "normed"}

@@ -9,7 +9,6 @@ import torch
 from slow_equations import mean, mean_cross_entropy, numbers
 
 import protofl as pf
-from protofl.hooks.views.client import Client
 from protofl.testing import toy as toyfed
 from protofl_plugins.methods import fedplvm
 
@@ -55,7 +54,7 @@ def test_negative_and_zero_cosines_have_finite_gradients():
 @pytest.mark.parametrize("clusters", ["finch", "mean"])
 def test_a_client_sends_the_clusters_of_each_class(toy, clusters):
     found = toy("fedplvm", set={"local": clusters})
-    view = Client(found.client(0), "fedplvm")
+    view = pf.Client(found.client(0), "fedplvm")
     sent = found.call("upload_payload", client=view)
     z, y = view.train_features()
     expected, classes = [], []

@@ -17,7 +17,6 @@ from slow_equations import (
 
 import protofl as pf
 from protofl.data.batches import training_batches
-from protofl.hooks.views.client import Client
 from protofl.testing import toy as toyfed
 
 LABELS = [0, 2, 2, 1, 0, 0, 3]
@@ -138,7 +137,7 @@ def test_online_collects_in_train_mode_before_the_step(toy):
 def test_online_takes_the_mean_over_all_steps(toy, randn):
     found = toy("fedproto", set={"collect": "online"})
     record = found.prepare(3)
-    client = Client(record, "fedproto")
+    client = pf.Client(record, "fedproto")
     seen, labels = [], []
     for step in range(3):
         z, y = randn(6, 8, seed=step), torch.tensor([0, 1, 2, 3, 3, step])
@@ -230,7 +229,7 @@ def test_inference_is_the_nearest_prototype_and_never_an_unknown_class(toy, rows
     payload, prototypes = rows([1, 3], K=36, seed=4)
     record = found.prepare(0, payload)
     x = torch.cat([0.01 * torch.randn(20, 1, 6, 6), torch.randn(20, 1, 6, 6)])
-    scores = found.call("inference", client=Client(record, "fedproto"), x=x.double())
+    scores = found.call("inference", client=pf.Client(record, "fedproto"), x=x.double())
     assert scores.shape == (40, 4)
     for image, chosen in zip(x, scores.argmax(1).tolist(), strict=True):
         z = numbers(image.flatten())
@@ -245,7 +244,7 @@ def test_before_the_first_prototypes_the_head_decides(toy):
     record = found.prepare(0, double=False)
     x = record.test.inputs()
     record.model.eval()
-    scores = found.call("inference", client=Client(record, "fedproto"), x=x)
+    scores = found.call("inference", client=pf.Client(record, "fedproto"), x=x)
     assert torch.equal(scores, record.model(x))
 
 

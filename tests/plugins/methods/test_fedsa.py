@@ -22,8 +22,7 @@ from slow_equations import (
 from torch import nn
 
 import protofl as pf
-from protofl.hooks.views.client import Client
-from protofl.system.randomness import global_stream, random_stream
+from protofl.system.randomness import global_stream
 from protofl.testing import toy as toyfed
 from protofl_plugins.methods.fedsa import FedSA
 
@@ -61,7 +60,7 @@ def batch_norm(rows, gamma, beta):
 
 def test_the_anchors_are_random_vectors_through_two_blocks(toy):
     found = toy("fedsa", seed=3)
-    A = torch.randn(4, 8, generator=random_stream(3, "fedsa", "anchors", -1, "server"))
+    A = torch.randn(4, 8, generator=pf.random_stream(3, "fedsa", "anchors", -1, "server"))
     with global_stream(3, "setup-server"):
         blocks = [(nn.Linear(8, 8), nn.BatchNorm1d(8)) for _ in range(2)]
     rows = numbers(A)
@@ -78,7 +77,7 @@ def test_the_anchors_are_random_vectors_through_two_blocks(toy):
 
 def test_without_embedding_the_anchors_are_the_random_vectors(toy):
     found = toy("fedsa", set={"embedding": False}, seed=3)
-    A = torch.randn(4, 8, generator=random_stream(3, "fedsa", "anchors", -1, "server"))
+    A = torch.randn(4, 8, generator=pf.random_stream(3, "fedsa", "anchors", -1, "server"))
     assert torch.equal(found.server.global_state["prototypes"], A)
 
 
@@ -418,7 +417,7 @@ def test_inference_by_distance(toy, rows, inference):
     payload["global_prototypes.classes"] = means["classes"]
     record = found.prepare(0, payload)
     x = torch.randn(40, 1, 6, 6, generator=torch.Generator().manual_seed(0))
-    scores = found.call("inference", client=Client(record, "fedsa"), x=x)
+    scores = found.call("inference", client=pf.Client(record, "fedsa"), x=x)
     nearest = anchors if inference == "anchor" else prototypes
     for image, c in zip(x, scores.argmax(1).tolist(), strict=True):
         z = numbers(image.flatten())
@@ -433,7 +432,7 @@ def test_inference_by_the_head(toy):
     record.model.eval()
     x = record.test.inputs()
     assert torch.equal(
-        found.call("inference", client=Client(record, "fedsa"), x=x), record.model(x)
+        found.call("inference", client=pf.Client(record, "fedsa"), x=x), record.model(x)
     )
 
 
@@ -443,7 +442,7 @@ def test_before_the_first_prototypes_the_head_decides(toy):
     record.model.eval()
     x = record.test.inputs()
     assert torch.equal(
-        found.call("inference", client=Client(record, "fedsa"), x=x), record.model(x)
+        found.call("inference", client=pf.Client(record, "fedsa"), x=x), record.model(x)
     )
 
 

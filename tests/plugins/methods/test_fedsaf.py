@@ -9,7 +9,6 @@ import torch
 from slow_equations import aggregated, mean_cross_entropy, means_by_class, numbers
 
 import protofl as pf
-from protofl.hooks.views.client import Client
 from protofl.testing.method_federations import WIDTHS
 
 
@@ -30,7 +29,7 @@ def terms_of(federation, tables, y, number=0):
     """Return the loss terms of a batch for the given tables, and its features and scores."""
     record = federation.client(number)
     record.model.double()
-    client = Client(record, "fedsaf")
+    client = pf.Client(record, "fedsaf")
     x = torch.rand(len(y), *client.sample.shape, dtype=torch.float64)
     z = client.features(x)
     output = pf.Output(z, client.head(z))

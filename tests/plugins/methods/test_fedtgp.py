@@ -19,8 +19,6 @@ from slow_equations import (
 )
 
 import protofl as pf
-from protofl.hooks.views.client import Client
-from protofl.system.randomness import random_stream
 from protofl.testing import toy as toyfed
 from protofl_plugins.methods.fedtgp import FedTGP, adaptive_margin
 
@@ -172,7 +170,7 @@ def slow_training(modules, payloads, *, delta, S, round_, batch_size=5, lr=0.05)
     optimizer = torch.optim.SGD(parameters, lr=lr)
     anchored = [row for p in payloads.values() for row in p["prototypes"]]
     labels = [int(c) for p in payloads.values() for c in p["classes"]]
-    shuffle = random_stream(0, "fedtgp", "shuffle", round_, "server")
+    shuffle = pf.random_stream(0, "fedtgp", "shuffle", round_, "server")
     for _ in range(S):
         order = torch.randperm(len(labels), generator=shuffle).tolist()
         for start in range(0, len(order), batch_size):
@@ -362,7 +360,7 @@ def test_inference_is_the_nearest_of_all_prototypes(toy, rows):
     record = found.prepare(0, payload)
     assert int(record.class_counts[3]) == 0
     x = torch.cat([torch.randn(30, 1, 6, 6), torch.tensor(prototypes[3]).reshape(1, 1, 6, 6)])
-    scores = found.call("inference", client=Client(record, "fedtgp"), x=x)
+    scores = found.call("inference", client=pf.Client(record, "fedtgp"), x=x)
     chosen = scores.argmax(1).tolist()
     for image, c in zip(x, chosen, strict=True):
         z = numbers(image.flatten())

@@ -9,7 +9,6 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
-from protofl.hooks.views.client import Client
 from protofl.testing import toy as toyfed
 from protofl.testing.equality import double_precision
 from protofl_plugins.models.masked import THETA, mask, masked, set_thresholds, unmask
@@ -211,7 +210,7 @@ def test_size_1_is_fedavg(found):
 def test_theta_is_in_a_checkpoint_and_in_no_upload(found):
     federation = found()
     federation.rounds(1)
-    client = Client(federation.client(2), "fiarse")
+    client = pf.Client(federation.client(2), "fiarse")
     assert thetas(federation, 2)[0] > 0
     assert any(name.endswith(THETA) for name, _ in client.module("model").named_buffers())
 

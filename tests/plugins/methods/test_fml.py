@@ -10,7 +10,6 @@ from torch import nn
 from toy_federation import EXTRA, Toy, batch_of, client
 
 import protofl as pf
-from protofl.hooks.views.client import Client
 from protofl_plugins.methods.fml import FML
 
 
@@ -157,7 +156,7 @@ def test_all_start_from_the_servers_auxiliary(data_dir):
     started = {key: value.clone() for key, value in toy.global_state.items()}
     for i in range(2):
         packed = pf.models.pack_weights(
-            Client(toy.client(i), "fml").module("auxiliary"), "auxiliary"
+            pf.Client(toy.client(i), "fml").module("auxiliary"), "auxiliary"
         )
         assert packed.keys() == started.keys()
         assert all(torch.equal(packed[k], started[k]) for k in packed)

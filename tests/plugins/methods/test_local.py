@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from slow_equations import affine, mean_cross_entropy, numbers
 
+from protofl import Client
 from protofl.data.batches import training_batches
-from protofl.hooks.views.client import Client
 
 
 def test_the_loss_is_cross_entropy(toy, randn):

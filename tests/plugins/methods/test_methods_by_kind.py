@@ -9,7 +9,7 @@ from sklearn.datasets import load_wine
 from slowness import quick
 
 import protofl as pf
-from protofl.federation.plan import Plan
+from protofl.backends import Plan
 from protofl.testing import toy as toyfed
 
 SAMPLES = {

@@ -7,7 +7,6 @@ import torch
 from slow_equations import aggregated, l2, means_by_class, mse, numbers
 
 import protofl as pf
-from protofl.hooks.views.client import Client
 from protofl.testing import toy as toyfed
 from protofl_plugins.methods.protonorm import repelled_on_sphere
 
@@ -55,7 +54,7 @@ def test_the_download_is_on_the_unit_sphere_and_decides(toy):
     assert torch.allclose(sent["prototypes"].norm(dim=1), torch.ones(4))
     record = found.prepare(0, sent, double=False)
     x = torch.randn(20, 1, 6, 6, generator=torch.Generator().manual_seed(0))
-    scores = found.call("inference", client=Client(record, "protonorm"), x=x)
+    scores = found.call("inference", client=pf.Client(record, "protonorm"), x=x)
     for image, chosen in zip(x, scores.argmax(1).tolist(), strict=True):
         z = numbers(image.flatten())
         assert chosen == min(range(4), key=lambda c: l2(z, numbers(sent["prototypes"])[c]))

@@ -10,8 +10,6 @@ import torch
 from width_toys import toy_width
 
 import protofl as pf
-from protofl.hooks.views.client import Client
-from protofl.hooks.views.server import Server
 from protofl.testing import toy as toyfed
 from protofl_plugins.methods.fedrolex import FedRolex
 from protofl_plugins.methods.heterofl import HeteroFL
@@ -110,7 +108,7 @@ def test_each_number_is_the_mean_over_those_who_have_it(found, method, aggregate
 def test_clients_begin_with_their_part_of_the_server_s_net(found, method):
     federation = found()
     federation.rounds(1)
-    server = Server(federation.server, method)
+    server = pf.Server(federation.server, method)
     for client, width in enumerate([*WIDTHS, 1.0]):
         sent = federation.call("download_payload", server=server, client_id=client)
         assert server.clients[client].architecture == f"net@{width:g}"
@@ -126,7 +124,7 @@ def test_clients_begin_with_their_part_of_the_server_s_net(found, method):
 @pytest.mark.parametrize("mask", ["both", "loss", "none"])
 def test_the_loss_knows_only_the_client_s_classes(found, method, mask):
     federation = found(mask=mask)
-    client = Client(federation.prepare(0), method)
+    client = pf.Client(federation.prepare(0), method)
     counts = client.class_counts.tolist()
     assert 0 in counts
     logits = torch.randn(3, 4, dtype=torch.float64)
@@ -150,7 +148,7 @@ def test_a_client_s_own_accuracy_is_masked_and_global_accuracy_is_not(found, met
     federation = found(mask=mask, measure=["global-accuracy"])
     [line] = federation.rounds(1)
     own, overall = [], []
-    server = Server(federation.server, method)
+    server = pf.Server(federation.server, method)
     for number in range(4):
         record = federation.client(number)
         sent = federation.call("download_payload", server=server, client_id=number)
@@ -213,7 +211,7 @@ def test_the_same_weights_reach_the_published_code_s_accuracy(which, plain, mask
     }
     federation = toyfed.Toy(pf.backends.Plan.make(given, {}, report=lambda line: None))
     line = federation.rounds(10)[-1]
-    server, correct, count = Server(federation.server, which), 0, 0
+    server, correct, count = pf.Server(federation.server, which), 0, 0
     for number in range(10):
         record = federation.client(number)
         sent = federation.call("download_payload", server=server, client_id=number)

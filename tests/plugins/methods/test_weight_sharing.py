@@ -7,7 +7,6 @@ import torch
 from slow_equations import numbers
 
 import protofl as pf
-from protofl.hooks.views.client import Client
 from protofl.testing import toy as toyfed
 
 METHODS = ["fedavg", "fedprox", "lg-fedavg"]
@@ -161,7 +160,7 @@ def test_inference_is_by_the_installed_model(toy, method):
     record = found.prepare(0, found.server.global_state, double=False)
     record.model.eval()
     x = record.test.inputs()
-    scores = found.call("inference", client=Client(record, method), x=x)
+    scores = found.call("inference", client=pf.Client(record, method), x=x)
     assert torch.equal(scores, record.model(x))
 
 

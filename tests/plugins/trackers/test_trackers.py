@@ -12,7 +12,6 @@ import pytest
 import protofl as pf
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.plugin.members import choose
-from protofl.hooks.views.run_info import TrackedRun
 from protofl.testing import TrackerContract, run_checks
 from protofl.testing.trackers import SUMMARY, line
 
@@ -30,7 +29,7 @@ def in_a_folder_of_its_own(tmp_path, monkeypatch):
 def tracked(tmp_path, rows=(), trials=1, group="sweep"):
     folder = tmp_path / "runs/one"
     folder.mkdir(parents=True, exist_ok=True)
-    return TrackedRun("key0", "one", group, folder, CONFIG, trials, 3, list(rows))
+    return pf.TrackedRun("key0", "one", group, folder, CONFIG, trials, 3, list(rows))
 
 
 def tell(choice, run, rows, status="finished", error=""):

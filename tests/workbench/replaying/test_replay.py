@@ -10,7 +10,6 @@ import torch
 from runtime_toys import install, train
 
 import protofl as pf
-from protofl_workbench.replaying.replay import replay
 from protofl_workbench.replaying.replayed_server import is_same
 
 ROUNDS, TAU, OTHER = 3, 0.5, 0.05
@@ -35,7 +34,7 @@ def run(tmp_path_factory):
 
 @pytest.mark.parametrize("trial", [0, 1])
 def test_own_options_give_what_the_run_knew(toys, run, trial):
-    found = replay(run, trial=trial, keep_global_state=True)
+    found = pf.replay(run, trial=trial, keep_global_state=True)
     assert found.differs == ""
     assert found.compared[0] == ROUNDS
     assert found.compared[1] >= 1
@@ -49,7 +48,7 @@ def test_own_options_give_what_the_run_knew(toys, run, trial):
 def test_the_first_round_is_a_real_run_s(toys, run, tmp_path):
     """Round 0 with another τ is bit-identical. Then clients get other global state and differ."""
     given = OPTIONS | {"trials": 1, "keep": "last"}
-    found = replay(run, set={"tau": OTHER}, keep_global_state=True)
+    found = pf.replay(run, set={"tau": OTHER}, keep_global_state=True)
     (other,) = found.others
     assert other.label == f"tau={OTHER}"
     assert not is_same(other.rounds[0].global_state, found.own.rounds[0].global_state)
@@ -74,19 +73,19 @@ def test_a_grid(toys, run):
     [({"tau": OTHER}, True), ({"processor": False}, False), ({"send_initial": False}, False)],
 )
 def test_what_clients_get_in_the_first_round_is_looked_at(toys, run, option, alike):
-    (other,) = replay(run, set=option, rounds=1).others
+    (other,) = pf.replay(run, set=option, rounds=1).others
     assert other.first_sent is alike
 
 
 def test_what_concerns_clients_changes_nothing(toys, run):
-    (other,) = replay(run, set={"lambda": 7}).others
+    (other,) = pf.replay(run, set={"lambda": 7}).others
     assert other.first_other is None
     assert all(r.same and r.figures["moved"] == 0 for r in other.rounds)
 
 
 def test_figures(toys, run):
     """They equal slow loops. The accuracy of features exists only in observed rounds."""
-    found = replay(run, set={"tau": OTHER}, keep_global_state=True)
+    found = pf.replay(run, set={"tau": OTHER}, keep_global_state=True)
     observed = pf.load_run(run).observed
     for each in (found.own, *found.others):
         for r in each.rounds:
@@ -113,7 +112,7 @@ def test_figures(toys, run):
 
 
 def test_another_server_hook(toys, run):
-    (other,) = replay(run, use={"server_aggregate": "coordinate-median"}).others
+    (other,) = pf.replay(run, use={"server_aggregate": "coordinate-median"}).others
     assert other.label == "server_aggregate=coordinate-median"
     assert other.first_other == 0
 
@@ -122,7 +121,7 @@ def test_attacks_and_defences_are_replayed(toys, tmp_path):
     """Uploads are recorded as received; the attack forges them later, after payload validation."""
     given = {"malicious": 0.5, "with": "alie", "use": {"server_aggregate": "coordinate-median"}}
     out = train("fedproto", tmp_path / "run", rounds=2, record_uploads=True, **given).folder
-    found = replay(out, use={"server_aggregate": "fedproto"})
+    found = pf.replay(out, use={"server_aggregate": "fedproto"})
     assert (found.differs, found.compared[0]) == ("", 2)
     assert found.others[0].first_other == 0
 
@@ -138,7 +137,7 @@ def test_attacks_and_defences_are_replayed(toys, tmp_path):
 )
 def test_uploads_of_all_kinds(toys, tmp_path, given):
     out = train("fedproto", tmp_path / "run", rounds=3, record_uploads=True, **given).folder
-    found = replay(out)
+    found = pf.replay(out)
     assert (found.differs, len(found.own.rounds)) == ("", 3)
 
 
@@ -147,7 +146,7 @@ def test_a_run_that_goes_on(toys, tmp_path):
     given = OPTIONS | {"trials": 1, "set": SET}
     train("fedtgp", tmp_path / "run", **given | {"rounds": 1})
     train("fedtgp", tmp_path / "run", resume=True, rounds=ROUNDS)
-    found = replay(tmp_path / "run")
+    found = pf.replay(tmp_path / "run")
     assert (found.differs, len(found.own.rounds)) == ("", ROUNDS)
 
 
@@ -157,7 +156,7 @@ def test_a_replay_that_is_not_the_run(toys, run, tmp_path):
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     rows[1]["extra"]["prototype_margin"] += 1e-6
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert "prototype_margin of round 1 is" in replay(tmp_path / "run").differs
+    assert "prototype_margin of round 1 is" in pf.replay(tmp_path / "run").differs
 
 
 def test_other_versions_are_told(toys, run, tmp_path):
@@ -166,7 +165,7 @@ def test_other_versions_are_told(toys, run, tmp_path):
     values = json.loads(file.read_text())
     values["versions"]["torch"] = "1.0"
     file.write_text(json.dumps(values))
-    assert any("but was 1.0 in the run" in note for note in replay(tmp_path / "run").notes)
+    assert any("but was 1.0 in the run" in note for note in pf.replay(tmp_path / "run").notes)
 
 
 def test_on_a_machine_that_lacks_what_the_run_had(toys, tmp_path):
@@ -177,7 +176,7 @@ def test_on_a_machine_that_lacks_what_the_run_had(toys, tmp_path):
     (tmp_path / "lists.txt").unlink()
     config = (out / "config.json").read_text()
     (out / "config.json").write_text(config.replace('"device": "cpu"', '"device": "cuda:77"'))
-    found = replay(out)
+    found = pf.replay(out)
     assert (found.differs, found.compared[0]) == ("", 2)
     assert found.notes == ["device is cpu, but was cuda:77 in the run: numbers may differ"]
 
@@ -198,7 +197,7 @@ def test_on_a_machine_that_lacks_what_the_run_had(toys, tmp_path):
 )
 def test_what_a_replay_cannot_do(toys, run, options, what):
     with pytest.raises(pf.UsageError) as caught:
-        replay(run, **options)
+        pf.replay(run, **options)
     assert what in caught.value.what
 
 
@@ -208,10 +207,10 @@ def test_uploads_that_were_not_kept_from_the_beginning(toys, run, tmp_path):
     lines = journal.read_text().splitlines()
     journal.write_text("\n".join(lines[1:]) + "\n")
     with pytest.raises(pf.UsageError, match="has no uploads of round 0") as caught:
-        replay(tmp_path / "run")
+        pf.replay(tmp_path / "run")
     assert "it has uploads from round 1 on" in caught.value.near
     journal.write_text("\n".join([lines[0], *lines[2:]]) + "\n")
-    assert len(replay(tmp_path / "run").own.rounds) == 1
+    assert len(pf.replay(tmp_path / "run").own.rounds) == 1
 
 
 def test_damaged_uploads(toys, run, tmp_path):
@@ -219,7 +218,7 @@ def test_damaged_uploads(toys, run, tmp_path):
     file = tmp_path / "run/uploads/t0-r1.safetensors"
     file.write_bytes(file.read_bytes()[:-8])
     with pytest.raises(pf.UsageError, match=r"t0-r1\.safetensors is cut"):
-        replay(tmp_path / "run")
+        pf.replay(tmp_path / "run")
 
 
 def test_every_round_is_a_real_run_s_where_clients_do_not_listen(toys, tmp_path):
@@ -228,7 +227,7 @@ def test_every_round_is_a_real_run_s_where_clients_do_not_listen(toys, tmp_path)
     deaf = SET | {"lambda": 0}
     train("fedtgp", tmp_path / "run", **given, set=deaf)
     real = train("fedtgp", tmp_path / "other", **given, set=deaf | {"tau": OTHER})
-    (other,) = replay(tmp_path / "run", set={"tau": OTHER}, keep_global_state=True).others
+    (other,) = pf.replay(tmp_path / "run", set={"tau": OTHER}, keep_global_state=True).others
     assert other.first_other == 0
     assert is_same(pf.load_run(real.folder).global_state("last"), other.rounds[-1].global_state)
     margins = [row["extra"]["prototype_margin"] for row in real.record]

@@ -7,7 +7,7 @@ import shutil
 import pytest
 from runtime_toys import install, train
 
-from protofl_workbench.reporting.page import report
+from protofl import report
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from protofl_workbench.reporting.page import report
+from protofl import report
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 BROWSER = next(

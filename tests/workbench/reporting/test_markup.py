@@ -10,7 +10,7 @@ import pytest
 from reported_pages import read
 from written_records import write_rows
 
-from protofl_workbench.reporting.page import report
+from protofl import report
 from protofl_workbench.reporting.page_parts import in_the_dark
 
 

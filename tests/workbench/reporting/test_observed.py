@@ -11,7 +11,6 @@ from runtime_toys import install, train
 
 import protofl as pf
 from protofl_workbench.plots import feature_space as figures
-from protofl_workbench.reporting.page import report
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +36,7 @@ def pictures_of(page, title):
 def test_prototypes_and_features_are_shown(seen, monkeypatch):
     # Replace t-SNE, which takes seconds, by a projection.
     monkeypatch.setattr(figures, "in_the_plane", lambda rows, seed=0, perplexity=30.0: rows[:, :2])
-    found = pictures_of(read(report(seen)), "Observations")
+    found = pictures_of(read(pf.report(seen)), "Observations")
     assert {*found} >= {
         "Prototypes in the plane",
         "Margins over rounds",
@@ -67,13 +66,13 @@ def test_a_damaged_observation_is_told(seen, tmp_path, monkeypatch):
     first = min((run / "observed").glob("*.safetensors"))
     first.write_bytes(first.read_bytes()[:-8] + b"\0" * 8)
     with pytest.raises(pf.UsageError, match=first.name):
-        report(run)
+        pf.report(run)
 
 
 def test_a_picture_without_enough_observations_is_left_out(tmp_path, monkeypatch):
     install(monkeypatch)
     monkeypatch.setattr(figures, "in_the_plane", lambda rows, seed=0, perplexity=30.0: rows[:, :2])
     train("fedproto", tmp_path / "run", rounds=1, observe="prototypes", progress=False)
-    found = pictures_of(read(report(tmp_path / "run")), "Observations")
+    found = pictures_of(read(pf.report(tmp_path / "run")), "Observations")
     assert "Margins over rounds" in found
     assert "Drift of the server's prototypes" not in found, "it takes two rounds"

@@ -12,7 +12,6 @@ from written_records import write_rows
 
 import protofl as pf
 from protofl.system.files.lock import folder_lock
-from protofl_workbench.reporting.page import report
 
 
 def plain(text):
@@ -71,7 +70,7 @@ def test_clients_are_ranked_within_trials_if_splits_differ(page, run):
 
 def test_clients_have_their_accuracy_and_their_samples(runs, undrawn):
     run = pf.load_run(runs / "proto-7")
-    heads, rows = tables_of(read(report(run)))["Clients: the numbers"]
+    heads, rows = tables_of(read(pf.report(run)))["Clients: the numbers"]
     assert heads == ["client", "accuracy", "training samples", "test samples", "classes"]
     split, means = run.split(0), []
     for name, accuracy, train, test, classes in rows:
@@ -130,7 +129,7 @@ def test_a_run_that_goes_on_is_read(copy, undrawn):
     lines = (copy / "metrics.jsonl").read_text().splitlines(keepends=True)
     unfinished(copy, "".join(lines[:4]) + lines[4][:90])
     with folder_lock(copy, "--out"):
-        page = read(report(copy))
+        page = read(pf.report(copy))
     assert "going on: 4 of 6 rounds" in page.all("header")[0].words
     run = pf.load_run(copy)
     assert "1 trial not this far yet" in page.all("dl")[0].words
@@ -145,7 +144,7 @@ def test_a_run_that_goes_on_is_read(copy, undrawn):
 
 def test_a_run_without_a_round_has_its_configuration(copy):
     unfinished(copy, "")
-    page = read(report(copy))
+    page = read(pf.report(copy))
     assert "no finished round yet" in page.text and "fedproto.variant" in page.text
 
 
@@ -153,7 +152,7 @@ def test_unseen_clients_are_not_missing_in_the_evaluation(copy, undrawn):
     lines = (copy / "metrics.jsonl").read_text().splitlines()
     rows = [json.loads(line) | {"unseen": [1], "evaluated": 3} for line in lines]
     write_rows(copy, rows)
-    page = read(report(copy))
+    page = read(pf.report(copy))
     assert "1 client is unseen: never trained" in page.text
     assert "The last evaluation was over" not in page.text
 
@@ -163,13 +162,13 @@ def test_what_cannot_be_read_is_named(copy, tmp_path):
     lines[2] = lines[2][:50] + "\n"
     (copy / "metrics.jsonl").write_text("".join(lines))
     with pytest.raises(pf.UsageError, match=r"metrics\.jsonl, line 3, is damaged"):
-        report(copy)
+        pf.report(copy)
     empty = tmp_path / "empty"
     empty.mkdir()
     with pytest.raises(
         pf.UsageError, match=r"empty is not a run folder \(it has no config\.json\)"
     ):
-        report(empty)
+        pf.report(empty)
 
 
 @pytest.mark.slow
@@ -177,7 +176,7 @@ def test_of_many_rounds_some_are_told(copy):
     row = json.loads((copy / "metrics.jsonl").read_text().splitlines()[-1])
     rows = [row | {"trial": 0, "round": n, "test_accuracy": n / 1000} for n in range(400)]
     write_rows(copy, rows)
-    text = report(copy)
+    text = pf.report(copy)
     _, told = tables_of(read(text))["Test accuracy: the numbers"]
     assert len(told) <= 61 and told[0][0] == "1" and told[-1][0] == "400"
     assert len(text) < 600_000
@@ -189,4 +188,4 @@ def test_of_many_rounds_some_are_told(copy):
 @pytest.mark.slow
 def test_the_same_run_makes_the_same_page(runs, page):
     when = re.compile(r"Made by protofl .*?</p>")
-    assert when.sub("", report(runs / "proto")) == when.sub("", page)
+    assert when.sub("", pf.report(runs / "proto")) == when.sub("", page)

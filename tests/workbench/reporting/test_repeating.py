@@ -9,6 +9,7 @@ from reported_pages import read
 from runtime_toys import DATA, install
 from slowness import quick
 
+from protofl import report
 from protofl.backends import Plan
 from protofl.runs.configuration import config_of
 from protofl.runs.request import Request, read_request
@@ -16,7 +17,6 @@ from protofl.system.options.settings import Settings
 from protofl_cli.commands.run import run as run_command
 from protofl_cli.run_options import whole_command
 from protofl_workbench.reporting.configuration import command_line as typed
-from protofl_workbench.reporting.page import report
 
 TOY = "--models toy --dataset tiny --partition iid --clients 4 --device cpu --backend local"
 

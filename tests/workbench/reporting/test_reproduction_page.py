@@ -9,7 +9,6 @@ from reported_pages import facts_of, read, tables_of
 from runtime_toys import install
 
 import protofl as pf
-from protofl_workbench.reporting.page import report
 
 REPRODUCTION = """
 title = "Accuracy (%) of toys"
@@ -55,7 +54,7 @@ def result(tmp_path_factory):
 
 
 def test_ours_stand_beside_the_published(result, undrawn):
-    page = read(report(result))
+    page = read(pf.report(result))
     tables = tables_of(page)
     caption = next(c for c in tables if c.startswith("Our "))
     heads, rows = tables[caption]

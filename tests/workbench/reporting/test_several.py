@@ -13,7 +13,6 @@ from reported_pages import facts_of, read, tables_of, unfinished
 from written_records import write_rows
 
 import protofl as pf
-from protofl_workbench.reporting.page import report
 from protofl_workbench.sweeps.sweep_results import PointResult, PointRun, SweepResult
 
 
@@ -90,7 +89,7 @@ def test_without_equal_terms_there_is_no_winner(runs, tmp_path, undrawn, config,
     for name in ("proto", "local"):
         shutil.copytree(runs / name, tmp_path / name)
     changed(tmp_path / "local", **config)
-    page = report(tmp_path)
+    page = pf.report(tmp_path)
     assert headline(page).startswith(words)
     assert not facts_of(read(page)).keys() & {"Ahead at the end", "Level at the end", "Margin"}
     assert not [tr for tr in read(page).all("tr") if tr.has_class("marked")]
@@ -108,7 +107,7 @@ def test_other_splits_have_no_winner(runs, tmp_path, undrawn):
     for one in (split, *split["trials"]):
         one["hash"] = one["hash"][::-1]
     file.write_text(json.dumps(split))
-    assert headline(report(tmp_path)).startswith("No ranking the splits differ")
+    assert headline(pf.report(tmp_path)).startswith("No ranking the splits differ")
 
 
 def test_unfinished_runs_are_not_ranked(runs, tmp_path, undrawn):
@@ -119,28 +118,28 @@ def test_unfinished_runs_are_not_ranked(runs, tmp_path, undrawn):
     rows = [{**row, "test_accuracy": 1.0} for row in pf.load_run(tmp_path / "third").rows]
     lines = [json.dumps(row) + "\n" for row in rows if row["round"] < 2]
     unfinished(tmp_path / "third", "".join(lines))
-    page = report(tmp_path)
+    page = pf.report(tmp_path)
     assert headline(page).startswith("Ahead at the end")
     assert facts_of(read(page))["Ahead at the end"] in ("fedproto", "local")
     assert re.search(r"without fedsa \(unfinished: \d of 6 rounds", headline(page))
     third = next(row for row in results(page) if row["group"] == "fedsa")
     assert third["final"].startswith("100.0") and third["rounds"] == "2 of 3"
-    two = report([tmp_path / "third", tmp_path / "local"])
+    two = pf.report([tmp_path / "third", tmp_path / "local"])
     assert headline(two).startswith("No ranking too few finished runs fedsa (unfinished")
 
 
 def test_groups_have_the_names_that_a_user_gives(runs, undrawn):
     notes = []
-    text = report(runs, labels=["fedproto=FedProto (ours)"], baseline="local", note=notes.append)
+    text = pf.report(runs, labels=["fedproto=FedProto (ours)"], baseline="local", note=notes.append)
     assert {row["group"] for row in results(text)} == {"FedProto (ours)", "local"}
     assert notes == ["label: FedProto (ours) is fedproto"]
     assert "label: FedProto (ours) is fedproto." in read(text).text
     _, rows = next(t for c, t in tables_of(read(text)).items() if "difference" in c)
     assert rows[0][0] == "FedProto (ours)"
     with pytest.raises(pf.UsageError, match="unknown group 'fedprot'"):
-        report(runs, labels=["fedprot=A"])
+        pf.report(runs, labels=["fedprot=A"])
     with pytest.raises(pf.UsageError, match="one run was given"):
-        report(runs / "proto", labels=["fedproto=A"])
+        pf.report(runs / "proto", labels=["fedproto=A"])
 
 
 def test_who_is_level_is_not_ahead(runs, tmp_path):
@@ -148,7 +147,7 @@ def test_who_is_level_is_not_ahead(runs, tmp_path):
     shutil.copytree(runs / "local", tmp_path / "two")
     config = json.loads((tmp_path / "two/config.json").read_text())
     (tmp_path / "two/config.json").write_text(json.dumps(config | {"lr": 0.5}))
-    page = read(report([tmp_path / "one", tmp_path / "two"]))
+    page = read(pf.report([tmp_path / "one", tmp_path / "two"]))
     assert facts_of(page)["Level at the end"] == "local, lr=0.1 and local, lr=0.5"
     assert "Ahead at the end" not in facts_of(page)
 
@@ -178,7 +177,7 @@ def test_differences_are_those_of_compare(runs, page_of_all):
 
 
 def test_runs_without_a_seed_in_common_are_not_held_against_each_other(runs, undrawn):
-    page = read(report([runs / "local", runs / "proto-7"]))
+    page = read(pf.report([runs / "local", runs / "proto-7"]))
     assert "No differences: " in page.text
 
 
@@ -206,10 +205,10 @@ def test_figures_over_clients_are_the_same_everywhere(runs, page_of_all):
 
 
 def test_a_baseline_is_named(runs, undrawn):
-    text = report([runs / "proto", runs / "local"], baseline="fedproto")
+    text = pf.report([runs / "proto", runs / "local"], baseline="fedproto")
     assert any("difference to fedproto" in caption for caption in tables_of(read(text)))
     with pytest.raises(pf.UsageError, match="baseline"):
-        report([runs / "proto", runs / "local"], baseline="fedsa")
+        pf.report([runs / "proto", runs / "local"], baseline="fedsa")
 
 
 def test_losses_are_compared_by_their_common_term(page_of_all):
@@ -232,7 +231,7 @@ def test_runs_on_other_data_are_not_compared(runs, copy, tmp_path, undrawn):
     config["data"]["digest"] = "0" * 64
     config["dataset"] = "other"
     (copy / "config.json").write_text(json.dumps(config))
-    text = report([runs / "proto", copy])
+    text = pf.report([runs / "proto", copy])
     assert section_titles(text)[:2] == [
         "Results on tiny, iid, 4 clients",
         "Results on other, iid, 4 clients",
@@ -244,13 +243,13 @@ def test_runs_on_other_data_are_not_compared(runs, copy, tmp_path, undrawn):
 def test_data_that_differ_in_a_detail_are_told_apart(runs, copy, undrawn):
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps(config | {"subset": 0.5}))
-    text = report([runs / "proto", runs / "local", copy])
+    text = pf.report([runs / "proto", runs / "local", copy])
     name = "Results on tiny, iid, 4 clients"
     assert section_titles(text)[:2] == [f"{name}, subset=1", f"{name}, subset=0.5"]
 
 
 def test_a_copy_of_a_run_is_no_further_trial(runs, copy, undrawn):
-    text = report([runs / "proto", copy])
+    text = pf.report([runs / "proto", copy])
     assert results(text)[0]["trials"] == "2"
     assert read(text).text.count("skipping ") == 2
     assert facts_of(read(text))["Trials"] == "2"
@@ -266,10 +265,10 @@ def test_who_diverged_is_named(runs, tmp_path, undrawn):
         if row["trial"] == 1 and row["round"]:
             row["train_loss"] = None
     write_rows(tmp_path / "proto", rows)
-    page = read(report(tmp_path))
+    page = read(pf.report(tmp_path))
     assert "1 of 2 diverged" in page.all("header")[0].words
     assert "fedproto diverged in round 2 (1 of 2 trials)." in page.text
-    alone = read(report(tmp_path / "proto"))
+    alone = read(pf.report(tmp_path / "proto"))
     assert "diverged in round 2 (1 of 2 trials)" in alone.all("header")[0].words
 
 
@@ -283,7 +282,7 @@ def test_of_one_pair_there_is_no_interval(runs, tmp_path, undrawn):
     held = json.loads((tmp_path / "local/partition.json").read_text())
     held["trials"] = [{**split, "trial": 1}]
     (tmp_path / "local/partition.json").write_text(json.dumps(held))
-    words = [e.get("aria-label", "") for e in read(report(tmp_path)).all("div")]
+    words = [e.get("aria-label", "") for e in read(pf.report(tmp_path)).all("div")]
     (told,) = [one for one in words if " points in " in one]
     assert "in 1 pair" in told and "interval" not in told and "nan" not in told
 
@@ -296,19 +295,19 @@ def test_a_sweeps_folder_stands_for_its_runs(runs, tmp_path, undrawn):
     lines = [PointResult({"lr": n}, own) for n, own in enumerate((each[:1], each[1:]))]
     lines.append(PointResult({"lr": 2}, [PointRun(0, "failed")]))
     SweepResult("best", lines).write(tmp_path)
-    rows = results(report(tmp_path))
+    rows = results(pf.report(tmp_path))
     assert [(row["group"], row["trials"]) for row in rows] == [("fedproto", "3")]
 
 
 def test_a_run_that_has_not_begun_stands_beside_others(runs, copy, undrawn):
     unfinished(copy, "")
-    text = report([runs / "proto", copy])
+    text = pf.report([runs / "proto", copy])
     assert "1 of 2 not finished" in read(text).all("header")[0].words
     assert "There is no finished round yet." in text
 
 
 def test_a_run_given_twice_is_one(runs, undrawn):
-    text = report([runs / "proto", runs / "proto", runs / "proto-7/../proto"])
+    text = pf.report([runs / "proto", runs / "proto", runs / "proto-7/../proto"])
     assert re.search(r"<h1>fedproto on tiny</h1>", text)
     assert "Results" not in section_titles(text)
 
@@ -319,7 +318,7 @@ def test_many_groups_are_drawn_in_part(runs, tmp_path, monkeypatch, undrawn):
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps(config | {"lr": 0.1 + number}))
     monkeypatch.setattr("protofl_workbench.reporting.results_section.CURVES", 2)
-    text = report(tmp_path)
+    text = pf.report(tmp_path)
     assert len(results(text)) == 3
     assert "Curves show the 2 groups with the best final accuracy." in text
     heads, _ = tables_of(read(text))["Test accuracy: the numbers"]

@@ -9,11 +9,9 @@ import torch
 from runtime_toys import install, lines_of, make_plan, open_federation, train, without_times
 
 import protofl as pf
-from protofl.errors import RunFailure
 from protofl.federation.federation import Federation
 from protofl.federation.jobs import Train
 from protofl.hooks.transport.encoding import Entry, read_forms, write_forms
-from protofl.hooks.wire.payload import Payload
 from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing.toy import WatchedPool, header
 
@@ -96,7 +94,7 @@ def crossed(plan):
     federation = opened(plan, pool)
     federation.round(0)
     return {
-        direction: Payload.from_bytes(blobs[0])["x"].item()
+        direction: pf.Payload.from_bytes(blobs[0])["x"].item()
         for direction, blobs in (("up", pool.uploads(0)), ("down", pool.downloads(0)))
     }
 
@@ -254,7 +252,7 @@ def test_without_encodings_the_bytes_are_plain():
     pool = WatchedPool(make_plan("fedproto", transforms={"plus": Plus}))
     opened(pool.host.plan, pool).round(0)
     blob = pool.uploads(0)[0]
-    assert blob == Payload.from_bytes(blob).to_bytes() and b"__metadata__" not in blob
+    assert blob == pf.Payload.from_bytes(blob).to_bytes() and b"__metadata__" not in blob
 
 
 # --- state at the sender --------------------------------------------------------------------------
@@ -608,7 +606,7 @@ def of_first(**tensors):
 @pytest.mark.parametrize("dry", [True, False])
 def test_what_is_passed_on_keeps_the_rules_of_payload_validation(change, words, dry):
     plan = make_plan(Sender, transforms={"wrap": received(change)}, **ONE)
-    with pytest.raises((pf.UsageError, RunFailure)) as told:
+    with pytest.raises((pf.UsageError, pf.RunFailure)) as told:
         dry_run(plan) if dry else open_federation(plan).round(0)
     assert words in told.value.what and "receive_uploads, round 0" in told.value.what
     assert told.value.near and told.value.do

@@ -7,14 +7,13 @@ import torch
 from hostile_uploads import changed, federation
 
 import protofl as pf
-from protofl.federation import events
 from protofl.hooks.transport.outliers import outliers, unusual_norms
 
 SKIP = {"on_bad_upload": "skip", "models": "toy1", "rounds": 3}
 
 
 def notes_of(told):
-    return [event.text for event in told if isinstance(event, events.Note)]
+    return [event.text for event in told if isinstance(event, pf.events.Note)]
 
 
 def test_a_client_that_claims_the_mean_is_left_out_and_not_the_honest_ones():

@@ -28,13 +28,12 @@ from hostile_uploads import (
 from runtime_toys import make_plan, without_times
 
 import protofl as pf
-from protofl.federation.host import Host
+from protofl.backends import Host
 from protofl.federation.jobs import Evaluate, StartTrial, Train
 from protofl.hooks.transport.rules import RULES, Declarations, Fault
 from protofl.hooks.transport.tensor_specs import check_ranks
 from protofl.hooks.views.snapshots import pack_server, unpack_server
-from protofl.hooks.wire.keys import Key, Keys
-from protofl.hooks.wire.payload import Payload
+from protofl.hooks.wire.keys import Keys
 from protofl.records.row import Row
 from protofl.system.files.tensors import Entry, read_tensors, tensor_header, write_tensors
 
@@ -456,7 +455,7 @@ def test_payload_validation_changes_no_number():
     strict = federation(changed(), when=99, **OPTIONS)
     lines = [without_times([f.round(n)[0] for n in range(2)]) for f in (plain, strict)]
     assert lines[0] == lines[1]
-    assert isinstance(plain.server.global_state, Payload)
+    assert isinstance(plain.server.global_state, pf.Payload)
 
 
 # --- rules of the header, checked before tensors are read -----------------------------------------
@@ -486,9 +485,9 @@ def test_a_header_is_refused_before_any_tensor_is_made(blob, words):
 def test_factors_of_one_tensor_have_one_rank():
     keys = Keys(
         {
-            "factors/*/u": Key("[rows, r]", "U", varies=-1),
-            "factors/*/s": Key("[r]", "Σ", varies=-1),
-            "factors/*/vh": Key("[r, columns]", "V", varies=-2),
+            "factors/*/u": pf.Key("[rows, r]", "U", varies=-1),
+            "factors/*/s": pf.Key("[r]", "Σ", varies=-1),
+            "factors/*/vh": pf.Key("[r, columns]", "V", varies=-2),
         }
     )
     part, declared = "factors/head.weight", Declarations(keys=keys)

@@ -17,7 +17,6 @@ import protofl as pf
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.transport.encoding import KEY
 from protofl.hooks.transport.rules import RULES
-from protofl.hooks.wire.payload import Payload
 from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.system.files.tensors import metadata_value
 from protofl.testing import toy
@@ -155,12 +154,12 @@ def forms(blob, draw):
         lambda: rows.pop(),
     ]
     draw.choice(changes)()
-    return Payload.from_bytes(blob).to_bytes({KEY: json.dumps(rows)})
+    return pf.Payload.from_bytes(blob).to_bytes({KEY: json.dumps(rows)})
 
 
 def tensors(blob, draw):
     """Change one tensor; the bytes stay valid."""
-    payload, text = Payload.from_bytes(blob), metadata_value(blob, KEY)
+    payload, text = pf.Payload.from_bytes(blob), metadata_value(blob, KEY)
     name = draw.choice(sorted(payload))
     value = payload[name]
     kinds = (torch.float64, torch.int64, torch.bool, torch.float16, torch.uint8, torch.int32)

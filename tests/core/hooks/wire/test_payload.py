@@ -9,7 +9,7 @@ import torch
 
 import protofl as pf
 from protofl.errors import MissingKey
-from protofl.hooks.wire.payload import GlobalState, Payload, class_rows, stack_rows
+from protofl.hooks.wire.payload import GlobalState
 from protofl.runs.dry_run.state_checks import MissingKeys, WatchedPayload
 
 
@@ -27,7 +27,7 @@ def same(a, b):
 
 
 def test_round_trip_keeps_names_types_and_values():
-    payload = Payload(
+    payload = pf.Payload(
         {
             "model/0.weight": torch.randn(3, 4),
             "model/buffer/count": torch.tensor(7),
@@ -38,7 +38,7 @@ def test_round_trip_keeps_names_types_and_values():
             "nan": t(math.nan, math.inf),
         }
     )
-    back = Payload.from_bytes(payload.to_bytes())
+    back = pf.Payload.from_bytes(payload.to_bytes())
     assert list(back) == sorted(payload)
     for key in payload.keys() - {"nan"}:
         assert same(back[key], payload[key]), key
@@ -47,30 +47,30 @@ def test_round_trip_keeps_names_types_and_values():
 
 def test_bytes_do_not_depend_on_layout_gradients_or_order():
     x = torch.randn(2, 3, 4, 5)
-    plain = Payload(a=x, b=t(1)).to_bytes()
+    plain = pf.Payload(a=x, b=t(1)).to_bytes()
     strided = x.to(memory_format=torch.channels_last).requires_grad_()
-    assert Payload(b=t(1), a=strided).to_bytes() == plain
-    assert Payload(a=x.clone().transpose(0, 1).contiguous().transpose(0, 1), b=t(1)).to_bytes() == (
-        plain
-    )
+    assert pf.Payload(b=t(1), a=strided).to_bytes() == plain
+    assert pf.Payload(
+        a=x.clone().transpose(0, 1).contiguous().transpose(0, 1), b=t(1)
+    ).to_bytes() == (plain)
 
 
 def test_an_empty_payload_is_no_bytes():
-    assert Payload().to_bytes() == b""
-    assert Payload.from_bytes(b"") == {}
-    assert Payload().floats == 0
+    assert pf.Payload().to_bytes() == b""
+    assert pf.Payload.from_bytes(b"") == {}
+    assert pf.Payload().floats == 0
 
 
 def test_one_tensor_under_two_names_travels():
     x = torch.randn(3)
-    back = Payload.from_bytes(Payload(a=x, b=x, c=x[:2]).to_bytes())
+    back = pf.Payload.from_bytes(pf.Payload(a=x, b=x, c=x[:2]).to_bytes())
     assert same(back["a"], x)
     assert same(back["b"], x)
     assert same(back["c"], x[:2])
 
 
 def test_floats_count_floating_elements_except_buffers():
-    payload = Payload(
+    payload = pf.Payload(
         {
             "prototypes": torch.zeros(3, 5),
             "classes": t(0, 1, 2),
@@ -86,15 +86,15 @@ def test_floats_count_floating_elements_except_buffers():
 
 
 def test_nonfinite_names_a_tensor():
-    assert Payload(a=torch.zeros(2), b=t(1, 2)).nonfinite() is None
-    assert Payload().nonfinite() is None
+    assert pf.Payload(a=torch.zeros(2), b=t(1, 2)).nonfinite() is None
+    assert pf.Payload().nonfinite() is None
     for bad in (math.nan, math.inf, -math.inf):
-        assert Payload(a=torch.zeros(2), b=t(0.0, bad)).nonfinite() == "b"
-    assert Payload({"model/buffer/m": t(math.nan)}).nonfinite() == "model/buffer/m"
+        assert pf.Payload(a=torch.zeros(2), b=t(0.0, bad)).nonfinite() == "b"
+    assert pf.Payload({"model/buffer/m": t(math.nan)}).nonfinite() == "model/buffer/m"
 
 
 def test_a_table_has_a_row_for_every_class():
-    payload = Payload(
+    payload = pf.Payload(
         prototypes=rows(3, 1), classes=t(3, 1), other=rows(0), **{"other.classes": t(0)}
     )
     table, known = payload.table("prototypes", 5)
@@ -105,15 +105,15 @@ def test_a_table_has_a_row_for_every_class():
     assert known.tolist() == [True, False, False, False, False]
     assert payload.classes_of("other").tolist() == [0]
     assert payload.classes_of("prototypes").tolist() == [3, 1]
-    empty = Payload(prototypes=rows(1)[:0], classes=t(1)[:0])
+    empty = pf.Payload(prototypes=rows(1)[:0], classes=t(1)[:0])
     assert not empty.table("prototypes", 3)[1].any()
-    ints = Payload(counts=t(4, 6), classes=t(0, 2)).table("counts", 3)[0]
+    ints = pf.Payload(counts=t(4, 6), classes=t(0, 2)).table("counts", 3)[0]
     assert same(ints, t(4, 0, 6))
 
 
 def test_class_rows_and_table_are_inverse():
     dense, known = torch.randn(5, 3), t(True, False, True, True, False)
-    payload = class_rows(known, prototypes=dense, counts=torch.arange(5))
+    payload = pf.class_rows(known, prototypes=dense, counts=torch.arange(5))
     assert payload["classes"].tolist() == [0, 2, 3]
     assert payload["counts"].tolist() == [0, 2, 3]
     table, mask = payload.table("prototypes", 5)
@@ -123,11 +123,11 @@ def test_class_rows_and_table_are_inverse():
 
 def test_stack_rows_against_a_loop():
     uploads = {
-        4: Payload(prototypes=rows(2, 0), classes=t(2, 0)),
-        9: Payload(prototypes=rows(1), classes=t(1)),
-        11: Payload(prototypes=rows(0)[:0], classes=t(1)[:0]),
+        4: pf.Payload(prototypes=rows(2, 0), classes=t(2, 0)),
+        9: pf.Payload(prototypes=rows(1), classes=t(1)),
+        11: pf.Payload(prototypes=rows(0)[:0], classes=t(1)[:0]),
     }
-    stacked, present = stack_rows(uploads, "prototypes", 3)
+    stacked, present = pf.stack_rows(uploads, "prototypes", 3)
     assert stacked.shape == (3, 3, 2)
     for m, upload in enumerate(uploads.values()):
         for c in range(3):
@@ -136,11 +136,11 @@ def test_stack_rows_against_a_loop():
             expected = upload["prototypes"][where[0]] if where else torch.zeros(2)
             assert torch.equal(stacked[m, c], expected)
     with pytest.raises(MissingKey):
-        stack_rows(uploads | {12: Payload(classes=t(1))}, "prototypes", 3)
+        pf.stack_rows(uploads | {12: pf.Payload(classes=t(1))}, "prototypes", 3)
 
 
 def test_a_missing_key_says_what_is_there():
-    payload = Payload(prototypes=rows(1), classes=t(1))
+    payload = pf.Payload(prototypes=rows(1), classes=t(1))
     with pytest.raises(MissingKey) as caught:
         payload["counts"]
     error = caught.value
@@ -150,15 +150,15 @@ def test_a_missing_key_says_what_is_there():
     assert isinstance(error, KeyError)
     assert isinstance(error, pf.ProtoflError)
     with pytest.raises(MissingKey) as caught:
-        Payload(prototypes=rows(1)).table("prototypes", 3)
+        pf.Payload(prototypes=rows(1)).table("prototypes", 3)
     assert caught.value.key == "classes"
     with pytest.raises(MissingKey, match="nothing"):
-        Payload()["x"]
+        pf.Payload()["x"]
 
 
 def test_what_is_looked_for_in_vain_is_noted_where_it_is_watched():
     looks = MissingKeys()
-    payload = WatchedPayload(Payload(prototypes=rows(1), classes=t(1), head=rows(0)), looks)
+    payload = WatchedPayload(pf.Payload(prototypes=rows(1), classes=t(1), head=rows(0)), looks)
     looks.reader = "fedproto.receive"
     before = payload.to_bytes()
     assert "prototypes" in payload
@@ -179,7 +179,7 @@ def test_what_is_looked_for_in_vain_is_noted_where_it_is_watched():
 
 
 def test_reading_a_payload_writes_nothing():
-    payload = Payload(prototypes=rows(1), classes=t(1))
+    payload = pf.Payload(prototypes=rows(1), classes=t(1))
     before = dict(vars(payload))
     assert "x" not in payload
     with pytest.raises(MissingKey):
@@ -188,7 +188,7 @@ def test_reading_a_payload_writes_nothing():
 
 
 def test_select_takes_the_classes_along():
-    payload = Payload(
+    payload = pf.Payload(
         prototypes=rows(1, 2),
         counts=t(5, 5),
         logits=rows(0),
@@ -204,16 +204,16 @@ def test_select_takes_the_classes_along():
         "classes",
     }
     assert payload.select("absent") == {}
-    assert isinstance(payload.select("counts"), Payload)
+    assert isinstance(payload.select("counts"), pf.Payload)
 
 
 def test_select_takes_tensors_that_have_no_classes():
-    payload = Payload(public_logits=torch.zeros(3, 2), samples=torch.tensor(3))
+    payload = pf.Payload(public_logits=torch.zeros(3, 2), samples=torch.tensor(3))
     assert set(payload.select("public_logits", "samples")) == {"public_logits", "samples"}
 
 
 def test_under_takes_the_prefix_off():
-    payload = Payload({"head/weight": t(1.0), "head/buffer/m": t(2.0), "header/x": t(3.0)})
+    payload = pf.Payload({"head/weight": t(1.0), "head/buffer/m": t(2.0), "header/x": t(3.0)})
     assert set(payload.under("head")) == {"weight", "buffer/m"}
 
 
@@ -232,7 +232,7 @@ def true_rows(*classes):
 
 
 def update(name, *classes):
-    return Payload({name: rows(*classes)}, classes=torch.tensor(classes))
+    return pf.Payload({name: rows(*classes)}, classes=torch.tensor(classes))
 
 
 def test_merging_keeps_every_rows_class():
@@ -291,19 +291,19 @@ def test_merging_equal_classes_adds_nothing():
 
 def test_own_classes_travel_with_their_tensor():
     global_state = GlobalState(update("a", 0, 1))
-    global_state.merge(Payload({"b": rows(2), "b.classes": t(2)}))
+    global_state.merge(pf.Payload({"b": rows(2), "b.classes": t(2)}))
     assert held(global_state, "b") == true_rows(2)
     assert held(global_state, "a") == true_rows(0, 1)
-    global_state.merge(Payload({"b": rows(0, 3), "b.classes": t(0, 3)}))
+    global_state.merge(pf.Payload({"b": rows(0, 3), "b.classes": t(0, 3)}))
     assert held(global_state, "b") == true_rows(0, 3)
-    global_state.merge(Payload({"b": rows(1, 4), "classes": t(1, 4)}))
+    global_state.merge(pf.Payload({"b": rows(1, 4), "classes": t(1, 4)}))
     assert held(global_state, "b") == true_rows(1, 4)
     assert held(global_state, "a") == true_rows(0, 1)
 
 
 def test_what_is_not_indexed_by_class_gets_no_classes():
     global_state = GlobalState(
-        Payload(
+        pf.Payload(
             {"head/weight": rows(0, 1), "public_logits": rows(0, 1), "samples": torch.tensor(2)}
         )
     )
@@ -314,8 +314,8 @@ def test_what_is_not_indexed_by_class_gets_no_classes():
 
 
 def test_merged_global_state_can_be_sent():
-    global_state = GlobalState(Payload(a=rows(0, 1), b=rows(0, 1) + 1, classes=t(0, 1)))
+    global_state = GlobalState(pf.Payload(a=rows(0, 1), b=rows(0, 1) + 1, classes=t(0, 1)))
     global_state.merge(update("c", 1, 2))
-    back = Payload.from_bytes(global_state.to_bytes())
+    back = pf.Payload.from_bytes(global_state.to_bytes())
     assert back["a.classes"].tolist() == back["b.classes"].tolist() == [0, 1]
     assert back["classes"].tolist() == [1, 2]

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from protofl import Payload
 from protofl.errors import MissingKey
-from protofl.hooks.wire.payload import Payload
-from protofl.hooks.wire.weights import average_weights, load_weights, pack_weights
+from protofl.models import average_weights, load_weights, pack_weights
 
 
 def net(seed):

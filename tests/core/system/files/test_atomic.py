@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import protofl as pf
-from protofl.errors import RunFailure, UsageError
 from protofl.system.files import atomic, lock
 from protofl.system.files.atomic import (
     ScratchFolder,
@@ -76,16 +75,16 @@ def test_json_that_can_t_be_written_leaves_the_old_file(tmp_path):
 def test_no_record_contains_what_json_cannot_express(tmp_path, number, words):
     values, path = {"a": 1.0, "times": {"clients": [0.5, number]}}, tmp_path / "file"
     words = f"{path}: times.clients.1 is {words}, which JSON cannot hold"
-    with pytest.raises(RunFailure, match=re.escape(words)):
+    with pytest.raises(pf.RunFailure, match=re.escape(words)):
         write_json(path, values)
-    with pytest.raises(RunFailure, match=re.escape(words)):
+    with pytest.raises(pf.RunFailure, match=re.escape(words)):
         append_line(path, values, Check())
     assert not [*tmp_path.iterdir()]
 
 
 def test_a_lock_file_that_is_a_symbolic_link_is_refused(tmp_path):
     (tmp_path / LOCK).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UsageError, match=r"--out: .*/\.lock is a symbolic link"):
+    with pytest.raises(pf.UsageError, match=r"--out: .*/\.lock is a symbolic link"):
         with folder_lock(tmp_path, "--out"):
             pass
     assert not (tmp_path / "elsewhere").exists()
@@ -105,7 +104,7 @@ def test_the_advice_about_a_read_only_folder_can_be_followed(tmp_path, monkeypat
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(lock.FileLock, "acquire", refuse)
-    with pytest.raises(UsageError, match="can't be written: Read-only") as caught:
+    with pytest.raises(pf.UsageError, match="can't be written: Read-only") as caught:
         folder_lock(tmp_path, flag).__enter__()
     assert caught.value.do == do
 
@@ -270,5 +269,8 @@ def test_no_start_of_hundreds_is_refused_under_looks(tmp_path, looker):
             lookers[start // 20 % 3].send_signal(signal.SIGSTOP)
         with folder_lock(tmp_path, "--out"):
             assert is_held(file), start
-            with pytest.raises(UsageError, match="another process"), folder_lock(tmp_path, "--out"):
+            with (
+                pytest.raises(pf.UsageError, match="another process"),
+                folder_lock(tmp_path, "--out"),
+            ):
                 pass

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import protofl as pf
-from protofl.runs.recorded_run import load_run
 from protofl_cli.app import main
 
 
@@ -52,7 +51,7 @@ def test_a_user_without_a_home(homeless, few, tmp_path, monkeypatch):
     with pytest.raises(pf.UsageError, match="this user has no home folder"):
         pf.run("local", **given)
     pf.run("local", **given, data_dir=tmp_path / "data", out=tmp_path / "run")
-    assert load_run(tmp_path / "run").rounds_done == 1
+    assert pf.load_run(tmp_path / "run").rounds_done == 1
 
 
 @pytest.mark.parametrize(

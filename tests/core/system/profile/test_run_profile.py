@@ -13,7 +13,7 @@ from runtime_toys import install, make_plan, train, without_times
 from slowness import quick
 
 import protofl as pf
-from protofl.federation.host import Host
+from protofl.backends import Host
 from protofl.federation.jobs import StartTrial, Train
 from protofl.system.profile import clock as clocks
 from protofl.system.profile import host_profile, profiles, run_profile
