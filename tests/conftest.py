@@ -20,6 +20,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's backgro
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
+# Tests start dozens of processes, and each would compile the same modules again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _put_together_once():
@@ -32,9 +36,8 @@ def _put_together_once():
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _read_once():
-    """Cache entry points by the folders of ``sys.path``, because every plan reads them.
+def pytest_configure(config):
+    """Cache entry points by the folders of ``sys.path``: each plan and many parameters read them.
 
     A path is not enough: pytest removes folders of passed tests, and a later test may get the name.
     """
@@ -54,9 +57,9 @@ def _read_once():
         found = installed(tuple(map(folder, sys.path)))
         return found.select(**which) if which else found
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(importlib.metadata, "entry_points", entry_points)
-        yield
+    patch = pytest.MonkeyPatch()
+    patch.setattr(importlib.metadata, "entry_points", entry_points)
+    config.add_cleanup(patch.undo)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -672,6 +672,7 @@ class Shrink:
         return {"shrink": 0.01 * output.features.square().mean()}
 
 
+@pytest.mark.slow  # multi-krum, a donor too, is among the quick ones of test_contracts.py
 def test_a_donor_of_one_loss_term_passes():
     found = run_checks(type("Chosen", (MethodContract,), {"plugin": Shrink}))
     assert {f.check: f.why for f in found if f.outcome not in ("passed", "skipped")} == {}

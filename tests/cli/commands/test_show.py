@@ -20,6 +20,7 @@ from protofl_cli import topic_pages
 PLUGINS = Registry().plugins()
 LARGE = {"htfe3", "htfe4", "htfe5", "htfe8", "htfe9", "htm10", "htfe8-htc4", "res34-htc4"}
 LARGE |= {"resnet18", "resnet34", "fedpkd-het"}
+LARGE |= {"htfe-txt-4", "htfe-txt-5-1", "htfe-txt-5-2", "htfe-txt-5-3", "htfe-txt-6"}
 """Groups whose parameters and operations take a second to count."""
 
 
