@@ -118,10 +118,9 @@ def stopped(lab: Lab, run: Program) -> Program:
 
 
 def twice(lab: Lab, run: Program) -> Program:
-    """A second run is started while another one trains."""
+    """A second run is started while another one trains. The nodes serve both."""
     run.wait_for("round 1/")
-    second = lab.new_run("twice-2")
-    assert second.wait_for_end() != 0, second.said
+    check(lab, "twice-2", lab.new_run("twice-2"))
     return run
 
 
@@ -163,13 +162,17 @@ def lab(tmp_path_factory):
         lab.close()
 
 
+def check(lab: Lab, name: str, run: Program) -> None:
+    """Wait for the end of a run, and compare it with its simulation."""
+    assert run.wait_for_end() == 0, run.said
+    rows = (lab.folder / name / "metrics.jsonl").read_text().splitlines()
+    assert len(rows) == ROUNDS
+    compare_states(simulated(lab, name), lab.folder / name)  # raises if a file differs
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_run_survives(lab, fault):
-    run = FAULTS[fault](lab, lab.new_run(fault, *MORE.get(fault, ())))
-    assert run.wait_for_end() == 0, run.said
-    rows = (lab.folder / fault / "metrics.jsonl").read_text().splitlines()
-    assert len(rows) == ROUNDS
-    compare_states(simulated(lab, fault), lab.folder / fault)  # raises if a file differs
+    check(lab, fault, FAULTS[fault](lab, lab.new_run(fault, *MORE.get(fault, ()))))
     online(lab)
 
 
