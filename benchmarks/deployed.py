@@ -23,7 +23,7 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import median
 
-from deployed_lab import RUN, Lab, Program, ended, online, processes
+from deployed_lab import RUN, Lab, Program, online, processes
 
 SMALL = RUN.replace("--local-epochs 10", "--local-epochs 2")
 LARGE = "--models torchvision:resnet18 --dataset digits --subset 0.1 --clients 4 --batch-size 16"
@@ -98,7 +98,7 @@ def measure(folder: Path, nodes: int, rounds: int, method: str, flags: str) -> N
         watch.start()
         out = ["--backend", backend, "--out", folder / backend]
         run = Program(folder, f"run-{backend}", "run", method, *options, *more, *out)
-        print(backend, "exit code", ended(run), flush=True)
+        print(backend, "exit code", run.wait_for_end(), flush=True)
         watch.end()
         print("  ", seconds_of(folder / backend), dict(watch.largest), flush=True)
     lab = Lab(folder, nodes)
@@ -108,7 +108,7 @@ def measure(folder: Path, nodes: int, rounds: int, method: str, flags: str) -> N
         watch.start()
         out = ["--federation", lab.lab, "--out", folder / "deployed"]
         run = Program(folder, "run", "deploy", "run", method, *options, *out)
-        print("deployed: exit code", ended(run, 3600))
+        print("deployed: exit code", run.wait_for_end())
         watch.end()
         print("  ", seconds_of(folder / "deployed"), dict(watch.largest), flush=True)
         print("   a ClientApp maps torch:", watch.torch)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from protofl_flower.deployment import programs
@@ -20,6 +21,13 @@ RUN = "--models htcnn8 --dataset digits --clients 4 --batch-size 64 --local-epoc
 RUN += " --feature-dim 16 --no-dry-run"
 ROUNDS = 4
 ONE = {"OMP_NUM_THREADS": "1"}
+SILENCE = 600
+"""Seconds without a new line after which a program is given up.
+
+There is no limit for all of its work, because the machine may be busy.
+"""
+TRAINING = 0.5
+"""CPU seconds that a node's host uses for a message that asks for training; evaluations use 0.1."""
 
 
 class Program:
@@ -42,18 +50,42 @@ class Program:
         """The program's output so far."""
         return self.log.read_bytes()[self._start :].decode(errors="replace")
 
-    def wait_for(self, text: str, seconds: float = 240) -> None:
-        """Wait until the output contains `text`."""
-        end = time.monotonic() + seconds
-        while text not in self.said:
-            if self.process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError(f"{self.log.name} never said {text!r}: {self.said[-500:]}")
+    def wait_for(self, text: str) -> None:
+        """Wait until the output contains `text`.
+
+        Raises:
+            RuntimeError: The program has ended, or says nothing any more.
+        """
+        self._wait(lambda: text in self.said, f"never said {text!r}")
+
+    def wait_for_end(self) -> int:
+        """Wait until the program ends; return its exit code.
+
+        Raises:
+            RuntimeError: It says nothing any more. It is killed.
+        """
+        try:
+            self._wait(lambda: self.process.poll() is not None, "does not end")
+        except RuntimeError:
+            self.process.kill()
+            raise
+        return self.process.wait()
+
+    def _wait(self, done: Callable[[], bool], problem: str) -> None:
+        said, since = self.said, time.monotonic()
+        while not done():
+            if self.said != said:
+                said, since = self.said, time.monotonic()
+            # What it said last may have been written after `done` looked.
+            over = self.process.poll() is not None or time.monotonic() - since > SILENCE
+            if over and not done():
+                raise RuntimeError(f"{self.log.name} {problem}: {self.said[-500:]}")
             time.sleep(0.2)
 
     def end(self, how: signal.Signals = signal.SIGTERM) -> None:
         """End the program with a signal."""
         self.process.send_signal(how)
-        self.process.wait(60)
+        self.process.wait(SILENCE)
 
 
 def processes(mark: str, home: Path) -> list[int]:
@@ -77,6 +109,16 @@ def kill(mark: str, home: Path, how: signal.Signals = signal.SIGKILL) -> int:
         with contextlib.suppress(ProcessLookupError):
             os.kill(number, how)
     return len(pids)
+
+
+def cpu_seconds(mark: str, home: Path) -> float:
+    """Return the CPU time that the processes of a folder have used."""
+    ticks = 0
+    for number in processes(mark, home):
+        with contextlib.suppress(OSError):
+            stat = Path(f"/proc/{number}/stat").read_text().rsplit(")", 1)[1].split()
+            ticks += int(stat[11]) + int(stat[12])  # user, system
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 class Lab:
@@ -125,14 +167,23 @@ class Lab:
         return self.run(name, *arguments, *more)
 
     def in_training(self, run: Program) -> None:
-        """Wait until the first node trains in the second round."""
+        """Wait until the first node trains in the second round.
+
+        Training differs from an evaluation by the CPU time of its host, which no load changes.
+
+        Raises:
+            RuntimeError: The run has ended.
+        """
         run.wait_for("round 1/")
-        before, since = list[int](), time.monotonic()
-        while not before or time.monotonic() - since < 4:  # an evaluation's ClientApp ends sooner
-            now = processes("flwr-clientapp", self.nodes[0])
+        home, host = self.nodes[0], "protofl_flower.node.host"
+        before, used = list[int](), 0.0
+        while not before or cpu_seconds(host, home) - used < TRAINING:
+            if run.process.poll() is not None:
+                raise RuntimeError(f"{run.log.name} ended before the node trained: {run.said}")
+            now = processes("flwr-clientapp", home)
             if now != before:
-                before, since = now, time.monotonic()
-            time.sleep(0.1)
+                before, used = now, cpu_seconds(host, home)
+            time.sleep(0.05)
 
     def close(self) -> None:
         """End all programs."""
@@ -141,19 +192,18 @@ class Lab:
                 program.end()
 
 
-def ended(program: Program, seconds: float = 900) -> int:
-    """Wait until a program ends; return its exit code."""
-    return program.process.wait(seconds)
+def online(lab: Lab, tries: int = 60) -> None:
+    """Wait until all nodes are online.
 
+    A try takes the longer the busier the machine is, as the start of a node does.
 
-def online(lab: Lab, seconds: float = 150) -> None:
-    """Wait until all nodes are online."""
-    end = time.monotonic() + seconds
-    while True:
+    Raises:
+        RuntimeError: They are not, after so many tries.
+    """
+    for _ in range(tries):
         status = Program(lab.folder, "status", "deploy", "status", lab.lab)
         status.process.wait()
         if status.said.count("online") >= len(lab.nodes) and "offline" not in status.said:
             return
-        if time.monotonic() > end:
-            raise RuntimeError(f"the nodes are not online: {status.said}")
         time.sleep(2)
+    raise RuntimeError(f"the nodes are not online: {status.said}")

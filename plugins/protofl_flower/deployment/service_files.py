@@ -35,7 +35,7 @@ server {{
     client_max_body_size 64m;
     location /v1/fleet/ {{
         limit_except POST {{ deny all; }}
-        proxy_pass https://{address};
+        proxy_pass https://{address}/v1/fleet/; # with its path: the link gets what was compared
         proxy_ssl_trusted_certificate {folder}/ca.crt;
         proxy_ssl_verify on;
         proxy_ssl_name localhost;

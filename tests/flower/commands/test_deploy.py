@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 import ssl
@@ -13,9 +14,10 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import fields, replace
 from email.utils import formatdate
+from http.client import HTTPSConnection
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,7 +31,7 @@ import pytest
 
 import protofl as pf
 from protofl.system.files.lock import folder_lock
-from protofl_flower.deployment import keys, node_process
+from protofl_flower.deployment import keys, link, node_process, programs, service_files
 from protofl_flower.deployment.deployed_run import options_of, real_options
 from protofl_flower.deployment.federation_file import Federation, Site, read_federation
 from protofl_flower.deployment.node_process import cause_in, check_clock, look_at
@@ -133,6 +135,121 @@ def test_init_and_add_site_make_a_federation(cli, tmp_path):
     wrong = cli("deploy", "add-site", lab, "other", lab / "ca.crt", "--client", "1")
     assert wrong.exit_code == 2
     assert "is not a public key" in wrong.output
+
+
+# --- what other machines reach --------------------------------------------------------------------
+
+
+@needs_keys
+def test_the_link_listens_on_loopback_alone(tmp_path, monkeypatch):
+    """Flower's control API answers without a key, at the same port as that of the nodes."""
+
+    class Started(Exception):
+        pass
+
+    def child(command, *_):
+        commands.append(command)
+        raise Started
+
+    commands = []
+    monkeypatch.setattr(link, "program", str)
+    monkeypatch.setattr(link, "Child", child)
+    made = link.make_federation(tmp_path / "lab", "fl.example.org:443", programs.free_port())
+    with pytest.raises(Started), link.running_link(made):
+        pass
+    (superlink,) = commands
+    assert superlink[superlink.index("--host") + 1] == "127.0.0.1"
+    assert not [word for word in superlink if word.endswith("-address")]
+    assert made.address == f"127.0.0.1:{made.port}"
+
+
+FOREIGN = (
+    "/",
+    "/v1/control/list-runs",
+    "//v1/control/list-runs",
+    "/v1/runtime/acquire-task",
+    "/v1/fleet/../control/list-runs",
+    "/v1/fleet/%2e%2e/control/list-runs",
+    "/v1/fleet/..%2fcontrol/list-runs",
+    "/V1/FLEET/pull-messages",
+)
+"""Paths of the link that no node needs."""
+
+
+def test_the_proxy_names_the_paths_of_nodes_alone(tmp_path):
+    service_files.write_link_files(Federation(tmp_path, 9200, "fl.example.org:443", []))
+    text = (tmp_path / "proxy.conf").read_text()
+    _, *places = text.split("    location ")
+    assert [place.partition(" {")[0] for place in places] == ["/v1/fleet/", "/"]
+    assert "{ return 403; }" in places[1]
+    assert text.count("proxy_pass ") == 1
+    assert "proxy_pass https://127.0.0.1:9200/v1/fleet/;" in places[0]
+
+
+@needs_keys
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
+def test_the_proxy_refuses_all_other_paths(tmp_path):
+    made = link.make_federation(
+        tmp_path / "lab", f"localhost:{programs.free_port()}", programs.free_port()
+    )
+    passed = []
+
+    class Link(BaseHTTPRequestHandler):
+        def do_POST(self):
+            passed.append(self.path)
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_GET = do_POST
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", made.port), Link)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made.folder / "server.crt", made.folder / "server.key")
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        with proxy(made, tmp_path / "nginx") as ask:
+            assert ask("POST", "/v1/fleet/pull-messages") == 200
+            assert ask("GET", "/v1/fleet/pull-messages") == 403
+            assert [(path, ask("POST", path)) for path in FOREIGN] == [(p, 403) for p in FOREIGN]
+            assert passed == ["/v1/fleet/pull-messages"]
+            # nginx compares a path without dots and codes, and this is what the link must get.
+            assert ask("POST", "/v1/control/list-runs%2f..%2f..%2ffleet/pull-messages") == 200
+            assert passed == ["/v1/fleet/pull-messages"] * 2
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@contextmanager
+def proxy(federation, folder):
+    """Run nginx with a federation's file in the block; yield a function that asks it."""
+    (file, _) = service_files.write_link_files(federation)
+    folder.mkdir()
+    text = f"daemon off; pid {folder}/pid; error_log {folder}/error.log; events {{}}\n"
+    text += f"http {{ access_log off; include {file};\n"
+    for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"):
+        text += f"{name}_temp_path {folder}/{name};\n"
+    (folder / "nginx.conf").write_text(text + "}\n")
+    words = ["-p", folder, "-e", folder / "error.log", "-c", folder / "nginx.conf"]
+    port = int(federation.public.rpartition(":")[2])
+    context = ssl.create_default_context(cafile=str(federation.folder / "ca.crt"))
+
+    def ask(method, path):
+        with closing(HTTPSConnection("localhost", port, context=context, timeout=60)) as line:
+            line.request(method, path)
+            return line.getresponse().status
+
+    child = programs.Child(["nginx", *map(str, words)], folder / "log", {**os.environ})
+    try:
+        programs.wait_for_port(port, child)
+        yield ask
+    finally:
+        child.stop()
 
 
 @needs_keys
