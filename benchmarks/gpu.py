@@ -143,8 +143,7 @@ class Parts:
             device=self._device,
             backend="local",
             out=self._out / "runs" / f"{self._runs:04d}-{time.time_ns()}",
-            progress=False,
-            **{**dict(case.options), **options},
+            **{"progress": False, **dict(case.options), **options},
         )
 
     # --- a: equal results -----------------------------------------------------------------------

@@ -31,7 +31,7 @@ def test_a_table_counts_what_is_equal_and_lists_what_is_not():
             {"case": "fedsa", "engine": "cuda-graphs, 2 streams", "equal": False, "loss": 1e35},
         ],
         "b": [{"case": "FedProto, htfe8", "engine": "auto", "round": 1.234, "first": 5.0}],
-        "c": [{"case": "part c", "error": "ended after its limit of 50 s"}],
+        "c": [{"case": "part c", "error": "ended after its limit of 40 s"}],
     }
     lines = gpu.table(rows).splitlines()[2:]
     assert lines[0].startswith("| a | 1 of 2 comparisons equal |")
