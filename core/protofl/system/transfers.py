@@ -6,8 +6,8 @@ milliseconds. Here they are packed into one buffer where they are, copied once, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, SupportsFloat
 
 import torch
 from torch import Tensor
@@ -31,20 +31,43 @@ def pinned(like: Tensor, device: torch.device) -> Tensor:
     return torch.empty_like(like, device="cpu", pin_memory=device.type == "cuda")
 
 
+def staging(size: int, device: torch.device) -> Tensor:
+    """Return empty host memory [size] uint8, from which `onto` copies without waiting.
+
+    torch reuses pinned memory only after the copies from it, so it may be dropped at once.
+    """
+    return torch.empty(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
+
+
+def onto(host: Tensor, device: torch.device) -> Tensor:
+    """Copy memory of `staging` to its device; the program waits only where there are no streams."""
+    return host.to(device, non_blocking=has_streams(device))
+
+
+def room_for(like: Iterable[Tensor]) -> int:
+    """Return the bytes that a buffer of tensors of these shapes and types takes; see `spread`."""
+    sizes = (tensor.numel() * tensor.element_size() for tensor in like)
+    return sum(size + -size % ALIGNMENT for size in sizes)
+
+
 def gathered(tensors: Mapping[str, Tensor]) -> Tensor:
     """Return one buffer [bytes] uint8 with the content of tensors of one device, where they are.
 
     `spread` reads it. The tensors are copied once, without a copy of each one.
     """
+    pieces = _pieces(tensors)
+    return torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.uint8)
+
+
+def _pieces(tensors: Mapping[str, Tensor]) -> list[Tensor]:
+    """Return the bytes of tensors, and zeros between them, in the order of a buffer."""
     pieces: list[Tensor] = []
     for tensor in tensors.values():
         flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
         pieces.append(flat)
         if gap := -flat.numel() % ALIGNMENT:
             pieces.append(flat.new_zeros(gap))
-    if not pieces:
-        return torch.empty(0, dtype=torch.uint8)
-    return torch.cat(pieces)
+    return pieces
 
 
 def spread(buffer: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -97,9 +120,13 @@ def to_device(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, 
     here = {name: t for name, t in tensors.items() if t.device != device}
     if not here or device.type == "cpu":
         return {name: tensor.to(device) for name, tensor in tensors.items()}
-    buffer = gathered(here)
-    if has_streams(device):
-        host = pinned(buffer, device)
-        host.copy_(buffer)
-        buffer = host
-    return {**tensors, **spread(buffer.to(device, non_blocking=has_streams(device)), here)}
+    host = staging(room_for(here.values()), device)
+    if host.numel():
+        torch.cat(_pieces(here), out=host)
+    return {**tensors, **spread(onto(host, device), here)}
+
+
+def as_floats(values: Mapping[str, SupportsFloat]) -> dict[str, float]:
+    """Return numbers and tensors of one number each as numbers, after one wait for their device."""
+    here = to_host({name: v for name, v in values.items() if isinstance(v, Tensor)})
+    return {name: float(here.get(name, value)) for name, value in values.items()}
