@@ -38,7 +38,7 @@ from protofl.system.files.tables import finite
 from protofl.system.machine import time_limit
 from protofl.system.profile.clock import Sums
 from protofl.system.randomness import global_stream
-from protofl.system.transfers import as_floats
+from protofl.system.transfers import as_floats, keep_apart
 
 if TYPE_CHECKING:
     from protofl.data.text_encoders import TextSource
@@ -182,6 +182,7 @@ class ServerSide:
                     update = composition.call(hook, server=view, uploads=uploads)
                     expect_finite(update, f"{hook} of {' and '.join(composition.makers(hook))}")
                 state.global_state.merge(update)
+        keep_apart(state.state)
         return measured(self._plan, self._trial, state.global_state, uploads)
 
     @torch.no_grad()

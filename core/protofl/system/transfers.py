@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, SupportsFloat
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 ALIGNMENT = 16
 """Bytes at whose multiples tensors begin in a buffer: no element is larger."""
@@ -130,3 +130,25 @@ def as_floats(values: Mapping[str, SupportsFloat]) -> dict[str, float]:
     """Return numbers and tensors of one number each as numbers, after one wait for their device."""
     here = to_host({name: v for name, v in values.items() if isinstance(v, Tensor)})
     return {name: float(here.get(name, value)) for name, value in values.items()}
+
+
+def keep_apart(state: Any) -> Any:  # noqa: ANN401 - nested mappings and lists
+    """Give tensors of a device that are parts of larger memory, as of a payload, their own memory.
+
+    A tensor that is kept would keep the whole. Mappings and lists are changed in place.
+
+    Returns:
+        The state; its tuples, which can't be changed, are new.
+    """
+    if isinstance(state, dict):
+        for key, value in state.items():
+            state[key] = keep_apart(value)
+    elif isinstance(state, list):
+        state[:] = map(keep_apart, state)
+    elif type(state) is tuple:
+        return tuple(map(keep_apart, state))
+    elif isinstance(state, Tensor) and not isinstance(state, nn.Parameter):
+        size = state.numel() * state.element_size()
+        if has_streams(state.device) and state.untyped_storage().nbytes() > size:
+            return state.clone()
+    return state

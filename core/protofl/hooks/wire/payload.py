@@ -20,7 +20,15 @@ from torch import Tensor
 from protofl.errors import MissingKey, RunFailure, WrongShape
 from protofl.hooks.wire.keys import RUNTIME
 from protofl.system.files.tensors import WIRE_TYPES, tensor_bytes, tensor_places
-from protofl.system.transfers import has_streams, onto, room_for, spread, staging, to_device
+from protofl.system.transfers import (
+    has_streams,
+    keep_apart,
+    onto,
+    room_for,
+    spread,
+    staging,
+    to_device,
+)
 
 
 class BadUpload(RunFailure):
@@ -341,4 +349,4 @@ class GlobalState(Payload):
             class_key = f"{name}.classes"
             if class_key in self.keys() and class_key not in update:
                 del self[class_key]  # its rows are those of the update's own ``classes`` now
-        self.update(update)
+        self.update(keep_apart({**update}))
