@@ -373,7 +373,8 @@ def score(
     right = zip(here[CORRECT].tolist(), sizes, strict=True)
     # The sum over clients gives the mean over samples.
     means = {
-        name: torch.tensor([float(here.get(name, value)), 1.0]).double() * len(state.test.y)
+        name: torch.tensor([float(here[name] if name in tensors else value), 1.0]).double()
+        * len(state.test.y)
         for name, value in figures.items()
     }
     metric_counts = _wide({name: here[name] for name in counts})

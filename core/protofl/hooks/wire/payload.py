@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import safetensors
@@ -47,6 +47,10 @@ class Payload(dict[str, Tensor]):
         super().__init__({**(tensors or {}), **named})
         if isinstance(tensors, Payload) and tensors._came:
             self._came = tensors._came
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy has too: its tensors are others, and their versions begin anew."""
+        return {name: value for name, value in vars(self).items() if name != "_came"}
 
     def __missing__(self, key: str) -> Tensor:
         raise MissingKey(key, self.holder, self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import struct
 
@@ -60,6 +61,8 @@ def test_one_copy_to_the_device_without_a_wait(gpu):
 def test_no_bytes_are_an_empty_payload(gpu):
     assert Payload.from_bytes(b"", GPU) == {}
     assert not gpu.copies
+    back = Payload.from_bytes(Payload(x=torch.zeros(0, 4)).to_bytes(), GPU)
+    assert back["x"].shape == (0, 4) and back.nonfinite() is None
 
 
 def test_damaged_bytes_are_refused(gpu):
@@ -138,6 +141,7 @@ def test_classes_that_were_changed_are_read_again(gpu):
     back = Payload.from_bytes(PAYLOAD.to_bytes(), GPU)
     back["classes"][0] = 2
     assert not back.is_table("prototypes")
+    assert not copy.deepcopy(back).is_table("prototypes")
     back["classes"] = torch.tensor([0, 1, 2]).to(GPU)
     assert back.is_table("prototypes")
     assert on_host(back, "classes").tolist() == [0, 1, 2]
