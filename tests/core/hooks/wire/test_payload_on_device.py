@@ -11,8 +11,9 @@ import torch
 from simulated_gpu import Simulated
 
 import protofl as pf
-from protofl.hooks.wire.payload import GlobalState, Payload, PayloadOnDevice, on_host
-from protofl.hooks.wire.weights import load_weights, pack_weights
+from protofl import Payload
+from protofl.hooks.wire.payload import GlobalState, PayloadOnDevice, on_host
+from protofl.models import load_weights, pack_weights
 from protofl.system.transfers import to_device
 
 GPU = "simgpu"
