@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from runtime_toys import make_plan, open_federation
+from runtime_toys import lines_of, make_plan, open_federation, without_times
 
 import protofl.federation.host
 from protofl.hooks.transport.encoding import Codec
@@ -68,3 +68,15 @@ def test_copies_and_waits_do_not_grow_with_keys(gpu, monkeypatch, options):
         packed = CLIENTS + 2
         assert counts["packing"] == Counter({"calls": packed, "to host": packed, "waits": packed})
     assert counts["scoring"] == Counter({"calls": CLIENTS, "to host": CLIENTS, "waits": CLIENTS})
+
+
+@pytest.mark.parametrize("options", RUNS.values(), ids=RUNS)
+def test_rows_are_those_of_a_cpu(gpu, options):
+    def rows(device):
+        plan = make_plan(models="cnn4", clients=CLIENTS, device=device, **options)
+        return without_times(lines_of(plan))
+
+    for there, here in zip(rows("simgpu"), rows("cpu"), strict=True):
+        for name in ("train_loss", "loss_terms", "extra"):  # may be rounded otherwise
+            here[name] = pytest.approx(here[name], rel=1e-6)
+        assert all(there[name] == here[name] for name in here), (there, here)
