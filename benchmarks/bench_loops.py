@@ -22,7 +22,7 @@ from protofl.federation.pool_interface import Pool
 from protofl.federation.round_totals import Totals
 from protofl.hooks.wire.payload import Payload
 from protofl.system.device import compute_threads
-from protofl.system.files.tensors import read_tensors, separate_tensors
+from protofl.system.files.tensors import read_tensors, tensor_bytes
 from protofl.system.torch_state import computing_in
 
 TOLERANCE = 1e-9
@@ -242,7 +242,7 @@ def write_state(loop: Loop, path: Path) -> None:
         tensors |= {f"client/{client}/{k}": v for k, v in named.items()}
     accuracies = [accuracy for _, accuracy in sorted(loop.accuracies().items())]
     tensors["client/accuracies"] = torch.tensor(accuracies, dtype=torch.float64)
-    safetensors.torch.save_file(separate_tensors(tensors), path)
+    path.write_bytes(tensor_bytes(tensors))
 
 
 def largest_difference(ours: Path, theirs: Path) -> tuple[float, str]:

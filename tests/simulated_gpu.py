@@ -50,6 +50,9 @@ class Simulated(Tensor):
         made.raw = raw
         return made
 
+    def untyped_storage(self):
+        return self.raw.untyped_storage()
+
     def __repr__(self, **_):
         return f"Simulated({self.raw!r})"
 
@@ -411,6 +414,13 @@ def _registered():
     library = torch.library.Library("_", "IMPL")
     library.fallback(lambda op, *args, **kwargs: GPU.carry_out(op, args, kwargs), "PrivateUse1")
     return library
+
+
+def pytest_collection_finish(session):
+    """Register the device before torch starts its threads for the backward pass, one a device."""
+    if any("gpu" in getattr(item, "fixturenames", ()) for item in session.items):
+        if hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
+            _registered()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, SupportsFloat
 
 import torch
 from torch import Tensor
@@ -24,13 +24,17 @@ from protofl.system.files.tensors import shown_name
 from protofl.system.profile.clock import UnprofiledHost
 from protofl.system.progress import Counter
 from protofl.system.randomness import random_stream
+from protofl.system.transfers import to_host
 
 FEATURES, LABELS = "(features)", "(labels)"
 """Keys of features and labels among the counts of metrics, which have no such names."""
 
+CORRECT = "(correct)"
+"""The same for rightly predicted samples, on their way from a device."""
+
 
 def counted(metrics: Sequence[Choice], scores: Tensor, labels: Tensor) -> Payload:
-    """Return the counts of the metrics for some samples, {metric: float64 tensor}.
+    """Return the counts of the metrics for some samples, {metric: float64 tensor in host memory}.
 
     Args:
         metrics: The run's metrics.
@@ -40,6 +44,15 @@ def counted(metrics: Sequence[Choice], scores: Tensor, labels: Tensor) -> Payloa
     Raises:
         RunFailure: A metric failed, or counts in something else than a tensor.
     """
+    return _wide(to_host(_counts(metrics, scores, labels)))
+
+
+def _wide(counts: Mapping[str, Tensor]) -> Payload:
+    return Payload({name: tensor.double() for name, tensor in counts.items()})
+
+
+def _counts(metrics: Sequence[Choice], scores: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """Return `counted` as the metrics give it, where the scores are."""
     counts_by_metric = {}
     for metric in metrics:
         with error_context(f"count of metric {metric.name}"):
@@ -49,8 +62,8 @@ def counted(metrics: Sequence[Choice], scores: Tensor, labels: Tensor) -> Payloa
                 f"count of metric {metric.name} returned a {type(counts).__name__}",
                 do="return a tensor whose sum over clients means something",
             )
-        counts_by_metric[metric.name] = counts.detach().cpu().double()
-    return Payload(counts_by_metric)
+        counts_by_metric[metric.name] = counts.detach()
+    return counts_by_metric
 
 
 def of_client(
@@ -59,8 +72,8 @@ def of_client(
     client: Client,
     scores: Tensor,
     labels: Tensor,
-) -> Payload:
-    """Return a client's counts for the run's metrics and the methods' own scores.
+) -> tuple[dict[str, Tensor], dict[str, SupportsFloat]]:
+    """Return a client's counts for the run's metrics, and the methods' own scores.
 
     Args:
         metrics: The run's metrics.
@@ -68,24 +81,35 @@ def of_client(
         client: The client, bound to any of them.
         scores: Class scores [n, C] of its test samples, one at least.
         labels: Their labels [n].
+
+    Returns:
+        {metric: what it counts} and {``METHOD.NAME``: score}, where they were computed.
     """
-    counts = dict[str, Tensor]()
+    method_scores = dict[str, SupportsFloat]()
     with error_context("score_client"):
         method_figures = composition.lifecycle(
             "score_client", client=client, scores=scores, labels=labels
         )
         for method, figures in method_figures.items():
             for name, value in dict(figures or {}).items():
-                try:
-                    # The sum over clients gives the mean over samples.
-                    pair = torch.tensor([float(value), 1.0]).double() * len(labels)
-                except (TypeError, ValueError):
+                if not _is_number(value):
                     raise RunFailure(
                         f"{method}.score_client returned {name!r} as a {type(value).__name__}",
                         do="return {'name': number}",
-                    ) from None
-                counts[f"{method}.{name}"] = pair
-    return Payload({**counted(metrics, scores, labels), **counts})
+                    )
+                method_scores[f"{method}.{name}"] = value
+    return _counts(metrics, scores, labels), method_scores
+
+
+def _is_number(value: Any) -> bool:  # noqa: ANN401 - it may be anything
+    """Return True for a number, or a tensor of one; nothing waits for a device."""
+    if isinstance(value, Tensor):
+        return value.numel() == 1 and not value.is_complex()
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def figures_of(metrics: Sequence[Choice], clients: Mapping[int, Payload]) -> dict[str, Any]:
@@ -313,7 +337,8 @@ def score(
     scored = {"test": state.test, **{name: s for name, s in more.items() if s is not None}}
     composition, client = plan.composition, Client(state, plan.composition.main)
     place = f"client {state.id}, evaluation of round {job.round}"
-    measured, kept, metric_counts = plan.metrics or composition.has("score_client"), [], Payload()
+    measured, kept = plan.metrics or composition.has("score_client"), list[Tensor]()
+    counts, figures, features = dict[str, Tensor](), dict[str, SupportsFloat](), dict[str, Tensor]()
     writes = composition.has("receive") or composition.has("score_client")
     with state.unchanged() if writes else state.same_download():
         state.received, state.round = download, job.round
@@ -335,19 +360,30 @@ def score(
                         kept.append(scores.float() if scores.element_size() < 4 else scores)
         if kept:
             with torch.no_grad(), error_context(place):
-                metric_counts = of_client(
+                counts, figures = of_client(
                     plan.metrics, composition, client, torch.cat(kept), state.test.y
                 )
         if job.observe:
             with error_context(f"features, {place}"):
-                metric_counts |= test_features(plan, state, job.observe)
+                features = test_features(plan, state, job.observe)
+        tensors = {name: value for name, value in figures.items() if isinstance(value, Tensor)}
+        here = to_host({CORRECT: correct, **counts, **tensors, **features})  # the only wait
     state.forget_scratch()
-    counts = (len(samples) for samples in scored.values())
-    return dict(zip(scored, zip(correct.tolist(), counts, strict=True), strict=True)), metric_counts
+    sizes = (len(samples) for samples in scored.values())
+    right = zip(here[CORRECT].tolist(), sizes, strict=True)
+    # The sum over clients gives the mean over samples.
+    means = {
+        name: torch.tensor([float(here[name] if name in tensors else value), 1.0]).double()
+        * len(state.test.y)
+        for name, value in figures.items()
+    }
+    metric_counts = _wide({name: here[name] for name in counts})
+    metric_counts |= {**means, **{name: here[name] for name in features}}
+    return dict(zip(scored, right, strict=True)), metric_counts
 
 
 @torch.no_grad()
-def test_features(plan: Plan, state: ClientState, most: int) -> Payload:
+def test_features(plan: Plan, state: ClientState, most: int) -> dict[str, Tensor]:
     """Return features of some of a client's test samples, the same in every round.
 
     Args:
@@ -364,8 +400,8 @@ def test_features(plan: Plan, state: ClientState, most: int) -> Payload:
     features = [torch.zeros(0, state.model.feature_dim)]
     for x in chosen.chunks(state.architecture.eval_batch):
         with autocast(plan.settings.precision, plan.device):
-            features.append(state.model.features(x).float().cpu())
-    return Payload({FEATURES: torch.cat(features[1:] or features), LABELS: chosen.y.cpu()})
+            features.append(state.model.features(x).float())
+    return {FEATURES: torch.cat(features[1:] or features), LABELS: chosen.y}
 
 
 class NoObserver:

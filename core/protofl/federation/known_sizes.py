@@ -19,6 +19,7 @@ from torch import Tensor
 from protofl.federation.jobs import ClientJob, Evaluate, EvaluateReply, Reply, Train, TrainReply
 from protofl.federation.plan import Plan
 from protofl.hooks.transport.rules import Fault
+from protofl.hooks.wire.payload import on_host
 
 FAR = 100.0
 """Largest ratio of an unknown client's first claim to the median of the others' claims."""
@@ -150,7 +151,9 @@ class KnownSizes:
         if self._plan.dry:
             return result
         for key in ("samples", "counts"):
-            sums = {c: _sum(u[key]) for c, u in uploads.items() if key in u and _whole(u[key])}
+            sums = {
+                c: _sum(on_host(u, key)) for c, u in uploads.items() if key in u and _whole(u[key])
+            }
             for client, total in sums.items():
                 most, held = self.train(client), self._first(client, key)
                 try:
@@ -183,16 +186,18 @@ class KnownSizes:
 
     def _check_counts(self, client: int, upload: Mapping[str, Tensor]) -> None:
         """Compare the counts of classes with those of the split, if labels stay what they are."""
-        data, classes = self._plan.data, upload.get("counts.classes", upload.get("classes"))
+        data = self._plan.data
+        rows = next((key for key in ("counts.classes", "classes") if key in upload), None)
         members = self._plan.composition.members.values()
         relabelled = any(hasattr(member.plugin, "train_labels") for member in members)
         relabelled |= bool(self._plan.settings.malicious)
-        if data.y.is_meta or classes is None or relabelled:
+        if data.y.is_meta or rows is None or relabelled:
             return
         if self._counts is None:
             self._counts = self._split.counts(data.y, data.num_classes)
         client_counts = self._counts[0][client]
-        for label, count in zip(classes.tolist(), upload["counts"].tolist(), strict=False):
+        classes, counts = (on_host(upload, key).tolist() for key in (rows, "counts"))
+        for label, count in zip(classes, counts, strict=False):
             if count > int(client_counts[label]):
                 detail = (
                     f"with {count} samples of class {label}, it has {int(client_counts[label])}"

@@ -17,6 +17,7 @@ from protofl.federation.plan import Plan
 from protofl.functional.margins import largest_margins
 from protofl.hooks.wire.payload import Payload
 from protofl.system.files.tables import finite, rounded
+from protofl.system.transfers import to_host
 
 STAGES = ("setup", "train", "prototypes", "payload", "server", "evaluate", "checkpoint", "total")
 
@@ -260,15 +261,16 @@ def margins(global_state: Payload, uploads: Mapping[int, Payload], classes: int)
 def public_logits(uploads: Mapping[int, Payload], labels: Tensor) -> dict[str, Any]:
     """FedPKD, Fig. 2: accuracy by class of each client's scores, and of their ensembles."""
     (key,) = (key for key in SCORES if key in next(iter(uploads.values())).keys())
-    scores = torch.stack([upload[key] for upload in uploads.values()])
+    each = to_host({str(client): upload[key] for client, upload in uploads.items()})
+    scores, labels = torch.stack([*each.values()]), labels.cpu()
 
     def accuracy(scores: Tensor) -> list[float | None]:
         return _numbers(accuracy_by_class(scores, labels))
 
     return {
         "clients": {
-            str(client): accuracy(client_scores)
-            for client, client_scores in zip(uploads, scores, strict=True)
+            client: accuracy(client_scores)
+            for client, client_scores in zip(each, scores, strict=True)
         },
         "mean": accuracy(scores.mean(0)),
         "variance": accuracy(functional.ensemble_logits(scores)),

@@ -38,6 +38,7 @@ from protofl.system.files.tables import finite
 from protofl.system.machine import time_limit
 from protofl.system.profile.clock import Sums
 from protofl.system.randomness import global_stream
+from protofl.system.transfers import as_floats, keep_apart
 
 if TYPE_CHECKING:
     from protofl.data.text_encoders import TextSource
@@ -181,6 +182,7 @@ class ServerSide:
                     update = composition.call(hook, server=view, uploads=uploads)
                     expect_finite(update, f"{hook} of {' and '.join(composition.makers(hook))}")
                 state.global_state.merge(update)
+        keep_apart(state.state)
         return measured(self._plan, self._trial, state.global_state, uploads)
 
     @torch.no_grad()
@@ -198,7 +200,7 @@ class ServerSide:
         with self._within(f"end_round, round {self.state.round}"):
             ended = self._plan.composition.lifecycle("end_round", server=self.view)
         for figures in ended.values():
-            extra |= {key: finite(float(value)) for key, value in (figures or {}).items()}
+            extra |= {key: finite(value) for key, value in as_floats(figures or {}).items()}
         return extra
 
     def _server_accuracy(self, totals: Totals) -> dict[str, float | None]:
@@ -347,14 +349,16 @@ def scores_of(model: nn.Module, samples: Samples) -> Tensor:
     return torch.cat([model(x) for x in samples.chunks(CHUNK)])
 
 
-def accuracy(scores: Tensor, labels: Tensor) -> float:
-    """Return the share of samples whose class has the largest score."""
-    return float((scores.argmax(1) == labels).double().mean())
-
-
 def mean_accuracy(each: Mapping[str, Tensor], labels: Tensor, name: str) -> dict[str, float]:
-    """Return the mean `accuracy` of models as ``NAME``, and of several each as ``NAME.MODEL``."""
-    shares = {f"{name}.{model}": accuracy(scores, labels) for model, scores in each.items()}
+    """Return the mean accuracy of models as ``NAME``, and of several each as ``NAME.MODEL``.
+
+    Args:
+        each: {model: its class scores [n, C]}.
+        labels: Labels [n].
+        name: The name of the figure.
+    """
+    right = {f"{name}.{model}": scores.argmax(1) == labels for model, scores in each.items()}
+    shares = as_floats({model: hits.double().mean() for model, hits in right.items()})
     if not shares:
         return {}
     return {name: sum(shares.values()) / len(shares), **(shares if len(shares) > 1 else {})}

@@ -6,11 +6,11 @@ milliseconds. Here they are packed into one buffer where they are, copied once, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, SupportsFloat
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 ALIGNMENT = 16
 """Bytes at whose multiples tensors begin in a buffer: no element is larger."""
@@ -31,20 +31,43 @@ def pinned(like: Tensor, device: torch.device) -> Tensor:
     return torch.empty_like(like, device="cpu", pin_memory=device.type == "cuda")
 
 
+def staging(size: int, device: torch.device) -> Tensor:
+    """Return empty host memory [size] uint8, from which `onto` copies without waiting.
+
+    torch reuses pinned memory only after the copies from it, so it may be dropped at once.
+    """
+    return torch.empty(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
+
+
+def onto(host: Tensor, device: torch.device) -> Tensor:
+    """Copy memory of `staging` to its device; the program waits only where there are no streams."""
+    return host.to(device, non_blocking=has_streams(device))
+
+
+def room_for(like: Iterable[Tensor]) -> int:
+    """Return the bytes that a buffer of tensors of these shapes and types takes; see `spread`."""
+    sizes = (tensor.numel() * tensor.element_size() for tensor in like)
+    return sum(size + -size % ALIGNMENT for size in sizes)
+
+
 def gathered(tensors: Mapping[str, Tensor]) -> Tensor:
     """Return one buffer [bytes] uint8 with the content of tensors of one device, where they are.
 
     `spread` reads it. The tensors are copied once, without a copy of each one.
     """
+    pieces = _pieces(tensors)
+    return torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.uint8)
+
+
+def _pieces(tensors: Mapping[str, Tensor]) -> list[Tensor]:
+    """Return the bytes of tensors, and zeros between them, in the order of a buffer."""
     pieces: list[Tensor] = []
     for tensor in tensors.values():
         flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
         pieces.append(flat)
         if gap := -flat.numel() % ALIGNMENT:
             pieces.append(flat.new_zeros(gap))
-    if not pieces:
-        return torch.empty(0, dtype=torch.uint8)
-    return torch.cat(pieces)
+    return pieces
 
 
 def spread(buffer: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -97,9 +120,35 @@ def to_device(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, 
     here = {name: t for name, t in tensors.items() if t.device != device}
     if not here or device.type == "cpu":
         return {name: tensor.to(device) for name, tensor in tensors.items()}
-    buffer = gathered(here)
-    if has_streams(device):
-        host = pinned(buffer, device)
-        host.copy_(buffer)
-        buffer = host
-    return {**tensors, **spread(buffer.to(device, non_blocking=has_streams(device)), here)}
+    host = staging(room_for(here.values()), device)
+    if host.numel():
+        torch.cat(_pieces(here), out=host)
+    return {**tensors, **spread(onto(host, device), here)}
+
+
+def as_floats(values: Mapping[str, SupportsFloat]) -> dict[str, float]:
+    """Return numbers and tensors of one number each as numbers, after one wait for their device."""
+    here = to_host({name: v for name, v in values.items() if isinstance(v, Tensor)})
+    return {name: float(here.get(name, value)) for name, value in values.items()}
+
+
+def keep_apart(state: Any) -> Any:  # noqa: ANN401 - nested mappings and lists
+    """Give tensors of a device that are parts of larger memory, as of a payload, their own memory.
+
+    A tensor that is kept would keep the whole. Mappings and lists are changed in place.
+
+    Returns:
+        The state; its tuples, which can't be changed, are new.
+    """
+    if isinstance(state, dict):
+        for key, value in state.items():
+            state[key] = keep_apart(value)
+    elif isinstance(state, list):
+        state[:] = map(keep_apart, state)
+    elif type(state) is tuple:
+        return tuple(map(keep_apart, state))
+    elif isinstance(state, Tensor) and not isinstance(state, nn.Parameter):
+        size = state.numel() * state.element_size()
+        if has_streams(state.device) and state.untyped_storage().nbytes() > size:
+            return state.clone()
+    return state

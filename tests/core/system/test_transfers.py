@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from protofl.system.transfers import gathered, has_streams, spread, to_device, to_host
+from protofl.system.transfers import (
+    as_floats,
+    gathered,
+    has_streams,
+    keep_apart,
+    spread,
+    to_device,
+    to_host,
+)
 
 TENSORS = {
     "a": torch.randn(3, 5),
@@ -43,3 +51,26 @@ def test_one_copy_each_way(gpu, names):
 def test_devices_with_streams():
     types = ["cuda", "cpu", "mps", "meta"]
     assert [has_streams(torch.device(kind)) for kind in types] == [True, False, False, False]
+
+
+def test_numbers_of_a_device_take_one_wait(gpu):
+    values = {"a": torch.tensor(1.5).to("simgpu"), "b": 2, "c": torch.tensor([3]).to("simgpu")}
+    gpu.waits.clear()
+    assert as_floats(values) == {"a": 1.5, "b": 2.0, "c": 3.0}
+    assert gpu.waits.total() == 1
+
+
+def test_what_is_kept_does_not_keep_the_whole(gpu):
+    there = to_device(TENSORS, torch.device("simgpu"))
+    own = torch.zeros(3, device="simgpu")
+    state = {"a": there["a"], "deep": [there["half"], {"mask": (there["mask"], 1)}], "own": own}
+    kept = keep_apart(state)
+    assert kept is state and state["own"] is own and state["deep"][1]["mask"][1] == 1
+    for tensor, name in (
+        (state["a"], "a"),
+        (state["deep"][0], "half"),
+        (state["deep"][1]["mask"][0], "mask"),
+    ):
+        assert tensor is not there[name] and torch.equal(tensor.cpu(), TENSORS[name])
+    buffer = gathered(TENSORS)
+    assert keep_apart(buffer[:16]).data_ptr() == buffer.data_ptr()  # on a CPU nothing is copied

@@ -16,7 +16,7 @@ from protofl.hooks.transport.return_values import description, expect_returned
 from protofl.hooks.transport.rules import SAMPLES, Declarations, Fault
 from protofl.hooks.transport.tensor_specs import Header, check_ranks
 from protofl.hooks.views.run_info import RunInfo
-from protofl.hooks.wire.payload import Payload, Uploads
+from protofl.hooks.wire.payload import Payload, Uploads, moved, on_host
 from protofl.system.files.tensors import Entry, tensor_header
 
 
@@ -127,7 +127,7 @@ class ContentRules:
         except RunFailure as error:
             raise Fault("", "format", error.what) from error
         decoded = self._codec.decode(wire, forms, **receiver)
-        return Payload({name: tensor.to(device) for name, tensor in sorted(decoded.items())})
+        return moved(Payload(dict(sorted(decoded.items()))), device)
 
     def check_values(self, payload: Payload, *, upload: bool) -> None:
         """Check classes, numbers of samples, and that all numbers are finite.
@@ -148,11 +148,11 @@ class ContentRules:
             if _names_classes(name):
                 several = self._declared.number(name, "several")
                 most = 1 if several is None else several or len(tensor)
-                _check_range(name, tensor, self._C, "class", most)
+                _check_range(name, on_host(payload, name), self._C, "class", most)
             elif name == "public_index":
-                _check_range(name, tensor, self._public, "public sample")
+                _check_range(name, on_host(payload, name), self._public, "public sample")
             elif upload and name in ("samples", "counts") and not tensor.is_floating_point():
-                _check_counts(name, tensor)
+                _check_counts(name, on_host(payload, name))
 
     def check_finite(self, payload: Payload) -> None:
         """Check that all numbers are finite and within the bound.

@@ -56,7 +56,7 @@ def unusual_norms(uploads: Mapping[int, Mapping[str, Tensor]]) -> dict[int, Faul
     Args:
         uploads: {client: upload}, checked one by one.
     """
-    squares = {client: _squares(upload) for client, upload in uploads.items()}
+    squares = _squares(uploads)
     parts = {client: _by_part(result) for client, result in squares.items()}
     usual_parts = _medians(parts.values())
     usual = _medians({k: _norm(*v) for k, v in result.items()} for result in squares.values())
@@ -81,13 +81,22 @@ def unusual_norms(uploads: Mapping[int, Mapping[str, Tensor]]) -> dict[int, Faul
     return result
 
 
-def _squares(upload: Mapping[str, Tensor]) -> dict[str, tuple[float, int]]:
-    """Return the sum of squares and the size of each floating-point tensor."""
-    return {
-        name: (float(torch.linalg.vector_norm(t.double()).square()), t.numel())
-        for name, t in upload.items()
-        if t.is_floating_point() and t.numel()
-    }
+def _squares(
+    uploads: Mapping[int, Mapping[str, Tensor]],
+) -> dict[int, dict[str, tuple[float, int]]]:
+    """Return the sum of squares and the size of each floating-point tensor, {client: {name: …}}."""
+    tensors = [
+        (client, name, tensor)
+        for client, upload in uploads.items()
+        for name, tensor in upload.items()
+        if tensor.is_floating_point() and tensor.numel()
+    ]
+    sums = [torch.linalg.vector_norm(tensor.double()).square() for *_, tensor in tensors]
+    values = torch.stack(sums).tolist() if sums else []  # one wait for a device
+    result: dict[int, dict[str, tuple[float, int]]] = {client: {} for client in uploads}
+    for (client, name, tensor), total in zip(tensors, values, strict=True):
+        result[client][name] = total, tensor.numel()
+    return result
 
 
 def _by_part(squares: Mapping[str, tuple[float, int]]) -> dict[str, float]:

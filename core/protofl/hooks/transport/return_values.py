@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from protofl.errors import RunFailure, UsageError
 from protofl.hooks.views.run_info import Phase
 from protofl.hooks.wire.payload import BadUpload
-from protofl.system.files.tensors import TYPES
+from protofl.system.files.tensors import WIRE_TYPES
 
 PAYLOADS = ("upload_payload", "download_payload")
 """Hooks that return a payload."""
@@ -24,11 +24,7 @@ UPDATES = ("server_aggregate", "server_train", "setup_server")
 BEFORE = ("phases", "requires", "resolve", "run_defaults")
 """Hooks that are called before a run starts."""
 
-SENT = {
-    *TYPES,
-    *(torch.uint16, torch.uint32, torch.uint64),
-    *(torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64),
-}
+SENT = frozenset(WIRE_TYPES)
 """The types that a payload can hold."""
 
 

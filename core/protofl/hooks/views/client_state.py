@@ -23,6 +23,7 @@ from protofl.hooks.models.flops import forward_flops
 from protofl.hooks.models.modules import ModuleSlot, restored
 from protofl.hooks.views.run_info import RunInfo
 from protofl.hooks.wire.payload import Payload
+from protofl.system.transfers import keep_apart
 
 ConfigT = TypeVar("ConfigT", default=Any, covariant=True)
 """The options of the method whose hook runs: ``pf.Client[Config]``."""
@@ -193,6 +194,7 @@ class ClientState(SideState):
         """Clear collected values; keep the download if the round trains with it again."""
         self.forget_scratch()
         self.weights_changed()
+        keep_apart(self.state)
         self.steps = 0
         if not keep_received:
             self.received = Payload()

@@ -7,9 +7,11 @@ Class-indexed tensors hold rows only for the classes that the sender has; the in
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
+import numpy as np
 import safetensors
 import safetensors.torch
 import torch
@@ -17,7 +19,16 @@ from torch import Tensor
 
 from protofl.errors import MissingKey, RunFailure, WrongShape
 from protofl.hooks.wire.keys import RUNTIME
-from protofl.system.files.tensors import tensor_bytes
+from protofl.system.files.tensors import WIRE_TYPES, tensor_bytes, tensor_places
+from protofl.system.transfers import (
+    has_streams,
+    keep_apart,
+    onto,
+    room_for,
+    spread,
+    staging,
+    to_device,
+)
 
 
 class BadUpload(RunFailure):
@@ -29,20 +40,33 @@ class Payload(dict[str, Tensor]):
 
     holder = "the payload"
 
+    _came: Mapping[str, tuple[Tensor, int, Tensor]] = MappingProxyType({})
+    """{name: a tensor of whole numbers, its version, and its content in host memory}."""
+
     def __init__(self, tensors: Mapping[str, Tensor] | None = None, **named: Tensor) -> None:
         super().__init__({**(tensors or {}), **named})
+        if isinstance(tensors, Payload) and tensors._came:
+            self._came = tensors._came
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy has too: its tensors are others, and their versions begin anew."""
+        return {name: value for name, value in vars(self).items() if name != "_came"}
 
     def __missing__(self, key: str) -> Tensor:
         raise MissingKey(key, self.holder, self)
 
     def classes_of(self, name: str) -> Tensor:
         """Return the class of each row of the tensor ``name``, [n] int."""
+        return self[self._classes_key(name)]
+
+    def _classes_key(self, name: str) -> str:
         class_key = f"{name}.classes"
-        return self[class_key] if class_key in self.keys() else self["classes"]
+        return class_key if class_key in self.keys() else "classes"
 
     def is_table(self, name: str) -> bool:
         """Return True if the payload has a tensor with at most one row for each class."""
-        classes = self.classes_of(name).tolist() if name in self.keys() else [0, 0]
+        there = name in self.keys()
+        classes = on_host(self, self._classes_key(name)).tolist() if there else [0, 0]
         return len({*classes}) == len(classes)
 
     def has_class_rows(self, name: str) -> bool:
@@ -109,7 +133,7 @@ class Payload(dict[str, Tensor]):
         if bare and "classes" in self.keys():
             chosen["classes"] = self["classes"]
         result = Payload(weights | chosen)
-        result.holder = self.holder
+        result.holder, result._came = self.holder, self._came
         return result
 
     def under(self, prefix: str) -> dict[str, Tensor]:
@@ -131,9 +155,14 @@ class Payload(dict[str, Tensor]):
         names = [k for k, tensor in self.items() if tensor.is_floating_point() and tensor.numel()]
         if not names:
             return None
-        # One pass without a mask (a NaN anywhere makes both bounds NaN), and one wait for a device.
-        bounds = torch.stack([_extremes(self[key]) for key in names])
-        fine = (torch.isfinite(bounds) & (bounds.abs() <= bound)).all(1).tolist()
+        if has_streams(self[names[0]].device):
+            # Few kernels for all tensors of a type; which one it is matters only if one is bad.
+            types = {self[key].dtype: list[Tensor]() for key in names}
+            for key in names:
+                types[self[key].dtype].append(self[key].reshape(-1))
+            if all(_within(map(torch.cat, types.values()), bound)):
+                return None
+        fine = _within((self[key] for key in names), bound)
         return next((key for key, good in zip(names, fine, strict=True) if not good), None)
 
     def to_bytes(self, about: Mapping[str, str] | None = None) -> bytes:
@@ -149,11 +178,95 @@ class Payload(dict[str, Tensor]):
         """
         if not data:
             return cls()
+        if torch.device(device).type != "cpu":
+            return cls(PayloadOnDevice(data, torch.device(device)).payload())
         try:
             tensors = safetensors.torch.load(data)
         except safetensors.SafetensorError as error:
             raise RunFailure(f"{len(data)} bytes are not a payload: {error}") from error
-        return cls({k: v.to(device) for k, v in sorted(tensors.items())})
+        return cls(dict(sorted(tensors.items())))
+
+
+class PayloadOnDevice:
+    """The bytes of a payload on a device: copied there once, unpacked as often as wanted.
+
+    Args:
+        data: The bytes that `Payload.to_bytes` wrote.
+        device: The device.
+
+    Attributes:
+        data: The bytes.
+
+    Raises:
+        RunFailure: The bytes are damaged.
+    """
+
+    def __init__(self, data: bytes, device: torch.device) -> None:
+        self.data = data
+        try:
+            places = sorted(tensor_places(data).items())
+        except ValueError as error:
+            raise RunFailure(f"{len(data)} bytes are not a payload: {error}") from error
+        self._like = {
+            name: torch.empty(entry.shape, dtype=_FROM_WIRE[entry.dtype], device="meta")
+            for name, (entry, _) in places
+        }
+        host = staging(room_for(self._like.values()), device)
+        for here, (_, (_, (start, end))) in zip(
+            spread(host, self._like).values(), places, strict=True
+        ):
+            here.view(-1).view(torch.uint8).numpy()[:] = np.frombuffer(
+                data, np.uint8, end - start, start
+            )
+        self._host = _whole_numbers(spread(host, self._like))
+        self._buffer = onto(host, device)
+
+    def payload(self, *, again: bool = False) -> Payload:
+        """Return the payload, whose tensors are parts of one piece of memory.
+
+        Args:
+            again: Whether it is to be unpacked again: then the payload gets a copy of the memory,
+                since hooks may write into what they are given.
+        """
+        buffer = self._buffer.clone() if again else self._buffer
+        return _with_host(Payload(spread(buffer, self._like)), self._host)
+
+
+def moved(payload: Payload, device: torch.device) -> Payload:
+    """Return a payload in host memory on a device, copied there in one piece."""
+    if device.type == "cpu":
+        return Payload({name: tensor.to(device) for name, tensor in payload.items()})
+    return _with_host(Payload(to_device(payload, device)), _whole_numbers(payload))
+
+
+def on_host(payload: Mapping[str, Tensor], name: str) -> Tensor:
+    """Return a tensor in host memory, to read it.
+
+    The program waits for a device only if the tensor has not come in bytes, or was changed.
+    """
+    tensor = payload[name]
+    if tensor.device.type != "cpu" and isinstance(payload, Payload) and name in payload._came:
+        same, version, content = payload._came[name]
+        if same is tensor and version == tensor._version:
+            return content
+    return tensor.cpu()
+
+
+def _whole_numbers(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return copies of the classes and counts among tensors in host memory."""
+    return {
+        name: tensor.clone()
+        for name, tensor in tensors.items()
+        if tensor.dtype == torch.int64 and tensor.dim() < 2 and "/" not in name
+    }
+
+
+def _with_host(payload: Payload, host: Mapping[str, Tensor]) -> Payload:
+    payload._came = {n: (payload[n], payload[n]._version, content) for n, content in host.items()}
+    return payload
+
+
+_FROM_WIRE = {name: dtype for dtype, name in WIRE_TYPES.items()}
 
 
 def class_indexed(name: str, tensor: Tensor, classes: Tensor) -> bool:
@@ -167,6 +280,14 @@ def class_indexed(name: str, tensor: Tensor, classes: Tensor) -> bool:
         return known.by_class
     plain = "/" not in name and not name.endswith(".classes") and tensor.dim() > 0
     return plain and not name.startswith("public_") and len(tensor) == len(classes)
+
+
+def _within(tensors: Iterable[Tensor], bound: float) -> list[bool]:
+    """Return whether all numbers of each tensor are finite and at most a bound."""
+    # One pass without a mask (a NaN anywhere makes both bounds NaN), and one wait for a device.
+    bounds = torch.stack([_extremes(tensor) for tensor in tensors])
+    fine: list[bool] = (torch.isfinite(bounds) & (bounds.abs() <= bound)).all(1).tolist()
+    return fine
 
 
 def _extremes(tensor: Tensor) -> Tensor:
@@ -232,4 +353,4 @@ class GlobalState(Payload):
             class_key = f"{name}.classes"
             if class_key in self.keys() and class_key not in update:
                 del self[class_key]  # its rows are those of the update's own ``classes`` now
-        self.update(update)
+        self.update(keep_apart({**update}))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from protofl.errors import MissingKey, WrongShape
 from protofl.hooks.wire.payload import Payload
+from protofl.system.transfers import gathered, has_streams, spread, to_device
 
 
 def weight_views(module: nn.Module, prefix: str, *, buffers: bool = True) -> dict[str, Tensor]:
@@ -21,8 +22,13 @@ def weight_views(module: nn.Module, prefix: str, *, buffers: bool = True) -> dic
 
 
 def pack_weights(module: nn.Module, prefix: str, *, buffers: bool = True) -> Payload:
-    """Return copies of a module's parameters and buffers by wire names."""
+    """Return copies of a module's parameters and buffers by wire names.
+
+    Those of a device with streams are parts of one piece of memory, copied by one kernel.
+    """
     views = weight_views(module, prefix, buffers=buffers)
+    if {has_streams(tensor.device) for tensor in views.values()} == {True}:
+        return Payload(spread(gathered(views), views))
     return Payload({name: tensor.clone() for name, tensor in views.items()})
 
 
@@ -38,14 +44,20 @@ def load_weights(module: nn.Module, payload: Mapping[str, Tensor], prefix: str) 
         MissingKey: A parameter was not sent.
         WrongShape: A parameter was sent in another shape.
     """
+    targets, sources = dict[str, Tensor](), dict[str, Tensor]()
     for key, target in weight_views(module, prefix).items():
         if key in payload.keys():
             if payload[key].shape != target.shape:
                 mismatch = f"the model has {list(target.shape)}"
                 raise WrongShape(key, payload[key].shape, mismatch, _holder(payload))
-            target.copy_(payload[key])
+            targets[key], sources[key] = target, payload[key]
         elif not key.startswith(f"{prefix}/buffer/"):
             raise MissingKey(key, _holder(payload), payload)
+    devices = {target.device for target in targets.values()}
+    if len(devices) == 1 and has_streams(device := devices.pop()):
+        sources = to_device(sources, device)
+    for key, target in targets.items():
+        target.copy_(sources[key])
 
 
 def average_weights(

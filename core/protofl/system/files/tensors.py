@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor
 
 from protofl.errors import RunFailure
 from protofl.system.files.atomic import REPLACES_OPEN_FILES, atomic_replacement
+from protofl.system.transfers import to_host
 
 SIZES = {
     **dict.fromkeys(("F64", "I64", "U64", "C64"), 8),
@@ -53,6 +53,15 @@ def tensor_header(data: bytes) -> dict[str, Entry]:
     Raises:
         ValueError: The bytes are damaged, or too short for the tensors of the header.
     """
+    return {name: entry for name, (entry, _) in tensor_places(data).items()}
+
+
+def tensor_places(data: bytes) -> dict[str, tuple[Entry, tuple[int, int]]]:
+    """Return the checked header of safetensors bytes, with where each tensor begins and ends.
+
+    Raises:
+        ValueError: The bytes are damaged, or too short for the tensors of the header.
+    """
     if not data:
         return {}
     if len(data) < 8:
@@ -67,11 +76,12 @@ def tensor_header(data: bytes) -> dict[str, Entry]:
     if not (isinstance(about, dict) and all(isinstance(v, str) for v in about.values())):
         raise ValueError("the header's metadata are not strings")
     read = {name: _entry(name, value) for name, value in values.items()}
+    start = 8 + length
     places = sorted(place for _, place in read.values())
-    edges = [(0, 0), *places, (len(data) - 8 - length,) * 2]
+    edges = [(0, 0), *places, (len(data) - start,) * 2]
     if any(before[1] != after[0] for before, after in pairwise(edges)):
         raise ValueError("tensors overlap or leave gaps")
-    return {name: entry for name, (entry, _) in read.items()}
+    return {name: (entry, (start + a, start + b)) for name, (entry, (a, b)) in read.items()}
 
 
 def metadata_value(data: bytes, key: str) -> str:
@@ -164,6 +174,30 @@ TYPES = {
 }
 """{type of torch: its name in the format}, for types with arithmetic."""
 
+WIRE_TYPES = {
+    torch.uint64: "U64",
+    torch.int64: "I64",
+    torch.float64: "F64",
+    torch.complex64: "C64",
+    torch.float32: "F32",
+    torch.uint32: "U32",
+    torch.int32: "I32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.uint16: "U16",
+    torch.int16: "I16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""{type of torch: its name in the format}, for all types that a payload can hold, in the order in
+which the library's writer puts them: no tensor begins at an address that its type does not allow.
+"""
+
+_PLACES = {dtype: place for place, dtype in enumerate(WIRE_TYPES)}
+
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Any) -> None:  # noqa: ANN401
     """Write a safetensors file atomically.
@@ -229,25 +263,33 @@ def read_tensors(path: Path) -> Packed:
 
 
 def tensor_bytes(tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None) -> bytes:
-    """Return tensors as safetensors bytes, with optional metadata."""
-    return safetensors.torch.save(separate_tensors(tensors), dict(about) if about else None)
+    """Return tensors as safetensors bytes, with optional metadata.
 
+    The bytes are those of the library's own writer, which copies tensors of a device one by one,
+    and all tensors twice. Here those of a device are copied in one piece, and each once.
 
-def separate_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return contiguous tensors without shared memory, as safetensors requires."""
-    plain: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    # Start all copies from a device before waiting for them.
-    moved = {name: tensor.detach().to("cpu", non_blocking=True) for name, tensor in tensors.items()}
-    for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
-        torch.cuda.current_stream(device).synchronize()
-    for name, tensor in moved.items():
-        value = tensor.contiguous()
-        if value.untyped_storage().data_ptr() in seen:
-            value = value.clone()
-        seen.add(value.untyped_storage().data_ptr())
-        plain[name] = value
-    return plain
+    Raises:
+        RunFailure: The format lacks a tensor's type.
+    """
+    entries: dict[str, Any] = {"__metadata__": dict(about)} if about else {}
+    for name, tensor in tensors.items():
+        if tensor.dtype not in WIRE_TYPES:
+            raise RunFailure(f"{name} has the type {tensor.dtype}, which a payload can't hold")
+    # Wide types first; names in the order of their UTF-8 bytes, which is that of code points.
+    ordered = sorted(to_host(tensors).items(), key=lambda item: (_PLACES[item[1].dtype], item[0]))
+    parts, end = list[memoryview](), 0
+    for name, tensor in ordered:
+        part = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data
+        start, end = end, end + part.nbytes
+        entries[name] = {
+            "dtype": WIRE_TYPES[tensor.dtype],
+            "shape": [*tensor.shape],
+            "data_offsets": [start, end],
+        }
+        parts.append(part)
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return b"".join([struct.pack("<Q", len(text)), text, *parts])
 
 
 def pack_state(state: Any, tensors: dict[str, Tensor], place: str) -> Any:  # noqa: ANN401

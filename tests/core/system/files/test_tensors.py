@@ -8,10 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 
 import protofl as pf
-from protofl.system.files.tensors import pack_state, read_tensors, unpack_state, write_tensors
+from protofl.system.files.tensors import (
+    WIRE_TYPES,
+    pack_state,
+    read_tensors,
+    tensor_bytes,
+    unpack_state,
+    write_tensors,
+)
 
 CPU = torch.device("cpu")
 SOURCES = [
@@ -142,3 +150,30 @@ def test_nothing_is_pickled():
             continue  # messages between a batch and the processes that it started
         found = refused & set(names(ast.parse(path.read_text(encoding="utf-8"))))
         assert not found, f"{path}: {found}"
+
+
+@pytest.mark.parametrize("about", [None, {"forms": '[null,{"ä":["F32",1]}]\n\x7f'}])
+def test_payload_bytes_are_those_of_the_library(about):
+    tensors = {'ä\x01"\\/\n\x7f€𝒳': torch.randn(2, 3)}
+    for place, dtype in enumerate(WIRE_TYPES):
+        tensors[f"part{place % 3}/{place}"] = torch.arange(3.0 + place).to(dtype)
+        tensors[f"none{place}"] = torch.zeros(0, 3).to(dtype)
+        tensors[f"one{place}"] = torch.ones(()).to(dtype)
+    try:
+        theirs = safetensors.torch.save(tensors, about)
+    except safetensors.SafetensorError:  # early versions lack complex numbers
+        tensors = {name: t for name, t in tensors.items() if not t.is_complex()}
+        theirs = safetensors.torch.save(tensors, about)
+    assert tensor_bytes(tensors, about) == theirs
+
+
+def test_payload_bytes_of_views_and_shared_memory():
+    x = torch.randn(4, 3, requires_grad=True)
+    tensors = {"a": x, "b": x.T, "c": x[1:], "d": x[:1].expand(5, 3)}
+    plain = {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
+    assert tensor_bytes(tensors) == safetensors.torch.save(plain)
+
+
+def test_a_type_that_a_payload_lacks_is_named():
+    with pytest.raises(pf.RunFailure, match=r"x has the type torch.complex128"):
+        tensor_bytes({"x": torch.zeros(1, dtype=torch.complex128)})
