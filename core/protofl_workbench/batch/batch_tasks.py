@@ -83,10 +83,19 @@ class Source(Protocol):
 
 
 class RunChecks:
-    """Runs to check."""
+    """Runs to check.
 
-    def __init__(self, batch_runs: Iterable[BatchRun], *, measure: bool) -> None:
+    Args:
+        batch_runs: The runs.
+        measure: True to measure steps.
+        only_plan: True to leave out dry runs, and to report no events.
+    """
+
+    def __init__(
+        self, batch_runs: Iterable[BatchRun], *, measure: bool, only_plan: bool = False
+    ) -> None:
         self._waiting, self._measure = [*batch_runs][::-1], measure
+        self._only_plan = only_plan
         self._count = len(self._waiting)
         self.found: dict[BatchRun, CheckedRun] = {}
 
@@ -96,7 +105,7 @@ class RunChecks:
 
     def job(self, batch_run: BatchRun, runs: Path) -> Job:
         """Return the job of a run."""
-        return CheckJob(batch_run.request, runs, measure=self._measure)
+        return CheckJob(batch_run.request, runs, self._measure, self._only_plan)
 
     def end(
         self, batch_run: BatchRun, outcome: CheckedRun | ProtoflError, follow: events.Follow
@@ -105,7 +114,8 @@ class RunChecks:
         if isinstance(outcome, ProtoflError):
             outcome = CheckedRun(batch_run, error=outcome)
         self.found[batch_run] = checked = replace(outcome, batch_run=batch_run)
-        follow(events.RunChecked(checked, len(self.found), self._count))
+        if not self._only_plan:
+            follow(events.RunChecked(checked, len(self.found), self._count))
 
 
 class RunExecution:
