@@ -136,6 +136,7 @@ class Machine:
         shown: Whether torch finds the device.
         total: Bytes of its memory.
         used: Bytes that a test says are used.
+        cards: Number of cards; only the first one computes.
     """
 
     shown = False
@@ -150,7 +151,7 @@ class Machine:
         self.default = Stream()
         self.stream = self.default
         self.written, self.check_races, self.watch = {}, True, False
-        self.total, self.used = 80 << 30, 0
+        self.total, self.used, self.cards = 80 << 30, 0, 1
 
     # --- what tests ask -------------------------------------------------------------------------
 
@@ -324,7 +325,7 @@ class Module:
         return False
 
     def device_count(self):
-        return 1
+        return GPU.cards
 
     def current_device(self):
         return 0
@@ -416,6 +417,11 @@ def _registered():
 @pytest.fixture
 def gpu(monkeypatch):
     """The simulated device; ``torch.device("simgpu")`` computes there."""
+    yield from installed(monkeypatch)
+
+
+def installed(monkeypatch):
+    """Show the device until it goes on; a worker process of a test never does."""
     if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
         pytest.skip("this torch has no devices in Python")
     _registered()

@@ -21,6 +21,7 @@ from protofl.federation.known_sizes import KnownSizes
 from protofl.federation.plan import Plan
 from protofl.federation.round_stages import Stages
 from protofl.federation.round_totals import Totals, measured
+from protofl.functional.precision import in_float64
 from protofl.hooks.transport.outliers import outliers, unusual_norms
 from protofl.hooks.transport.payload_validation import UploadValidation
 from protofl.hooks.transport.rules import (
@@ -349,7 +350,7 @@ def scores_of(model: nn.Module, samples: Samples) -> Tensor:
 
 def accuracy(scores: Tensor, labels: Tensor) -> float:
     """Return the share of samples whose class has the largest score."""
-    return float((scores.argmax(1) == labels).double().mean())
+    return float(in_float64(scores.argmax(1) == labels).mean())
 
 
 def mean_accuracy(each: Mapping[str, Tensor], labels: Tensor, name: str) -> dict[str, float]:

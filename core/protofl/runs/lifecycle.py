@@ -34,7 +34,7 @@ from protofl.runs.configuration import config_of, folder_words
 from protofl.runs.planning import observes, plan_run
 from protofl.runs.recipes import typed_in, write_recipe
 from protofl.runs.request import Request
-from protofl.system.device import deterministic_kernels
+from protofl.system.device import current_card, deterministic_kernels
 from protofl.system.files.atomic import disk_errors, temporary_folder, write_json
 from protofl.system.files.home import expand_user
 from protofl.system.files.lock import folder_lock
@@ -104,7 +104,8 @@ def _start(
         life.write_data_facts()
     else:
         kept = record_divergence(expand_user(folder.path), plan.device.type)
-        with deterministic_kernels(plan.settings.deterministic), kept, _large_samples_named(plan):
+        exact = deterministic_kernels(plan.settings.deterministic)
+        with current_card(plan.device), exact, kept, _large_samples_named(plan):
             life.train()
     return life.conclude()
 

@@ -10,6 +10,7 @@ from typing import Protocol
 from protofl.errors import ProtoflError, UsageError
 from protofl.records.row import Row
 from protofl.runs.request import Request
+from protofl.system.device import names_several
 from protofl.system.machine import usable_cores
 from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.batch_events import BatchRun, CheckedRun, Outcome
@@ -42,12 +43,13 @@ def shared_cores(
 
 
 def with_hosts(request: Request, hosts: int) -> Request:
-    """Return a request with a number of hosts, unless it sets its own backend or workers.
+    """Return a request with a number of hosts, unless it sets its own backend, workers or cards.
 
     Results do not depend on the number of hosts.
     """
     options = request.options
     said = options.get("workers") or options.get("backend", "auto") != "auto"
+    said = said or names_several(options.get("device", ""))  # one host per card
     if not hosts or said or "backend" in options.get("options", {}):
         return request
     place = {"backend": "local"} if hosts == 1 else {"workers": hosts}

@@ -13,6 +13,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from protofl.functional.precision import in_float64
 from protofl.hooks.transport.rules import Fault
 
 LEAST = 3
@@ -84,7 +85,7 @@ def unusual_norms(uploads: Mapping[int, Mapping[str, Tensor]]) -> dict[int, Faul
 def _squares(upload: Mapping[str, Tensor]) -> dict[str, tuple[float, int]]:
     """Return the sum of squares and the size of each floating-point tensor."""
     return {
-        name: (float(torch.linalg.vector_norm(t.double()).square()), t.numel())
+        name: (float(torch.linalg.vector_norm(in_float64(t)).square()), t.numel())
         for name, t in upload.items()
         if t.is_floating_point() and t.numel()
     }
