@@ -58,7 +58,12 @@ AT_ONCE = _how(
     "GPU)",
     min=0,
 )
-DEVICE = _how("--device", "DEVICE", "Device: auto, cpu, cuda or cuda:N (default: auto)")
+DEVICE = _how(
+    "--device",
+    "DEVICE",
+    "Device: auto, cpu, cuda, cuda:N, several cards as cuda:0,cuda:1, cuda:all, or mps "
+    "(default: auto)",
+)
 TRACK = _how(
     "--track",
     "NAME[,NAME…]",
