@@ -20,8 +20,12 @@ from protofl_workbench.batch.run_batch import Request
 WORKER = """
 import os, pathlib, sys
 if "protofl_plugins.backends.worker" in sys.orig_argv:
-    import pytest, simulated_gpu
+    import pytest, simulated_gpu, torch
     next(simulated_gpu.installed(pytest.MonkeyPatch()))
+    if "FULL" in os.environ:
+        def no_memory(*size, device=None):
+            raise torch.OutOfMemoryError("CUDA error: out of memory")
+        torch.zeros = no_memory
     pathlib.Path(os.environ["SEEN"], str(os.getpid())).touch()
 """
 
@@ -137,20 +141,46 @@ def test_a_batch_leaves_a_run_on_several_cards_its_workers():
     assert hosts("cpu", 16) == (16, None) and hosts("cpu", 1) == (None, "local")
 
 
-@pytest.mark.slow
-def test_two_workers_on_one_card_give_the_results_of_one_process(
-    gpu, options, tmp_path, monkeypatch
-):
-    site = tmp_path / "site"
+def test_a_worker_that_can_not_compute_on_its_card_names_it(monkeypatch):
+    def answer(doing):
+        raise pf.UsageError("--device cuda: cuda has no memory left")
+
+    worker = object.__new__(process.Worker)
+    worker._ready, worker._name = False, ""
+    monkeypatch.setattr(worker, "_answer", answer, raising=False)
+    monkeypatch.setattr(process.wire, "send", lambda *args: None)
+    worker._in = None
+    worker.begin(1, "{}", "cuda:1")
+    with pytest.raises(pf.UsageError, match=r"^worker 1 on cuda:1: --device cuda: cuda has no mem"):
+        worker.do("a job")
+
+
+@pytest.fixture
+def seen(gpu, tmp_path, monkeypatch):
+    """A folder with the process ids of workers, which have the simulated card too."""
+    site, folder = tmp_path / "site", tmp_path / "seen"
     site.mkdir()
+    folder.mkdir()
     (site / "sitecustomize.py").write_text(WORKER)
-    (tmp_path / "seen").mkdir()
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
-    monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
+    monkeypatch.setenv("SEEN", str(folder))
+    return folder
+
+
+@pytest.mark.slow
+def test_a_card_without_memory_is_said_before_the_first_round(seen, options, tmp_path, monkeypatch):
+    monkeypatch.setenv("FULL", "1")
+    with pytest.raises(pf.UsageError, match=r"^worker \d on simgpu:0: .* has no memory left"):
+        pf.run("fedproto", device="simgpu:0,simgpu:0", out=tmp_path / "run", **options)
+    assert (tmp_path / "run/metrics.jsonl").read_text() == ""
+
+
+@pytest.mark.slow
+def test_two_workers_on_one_card_give_the_results_of_one_process(seen, options, tmp_path):
     one = pf.run("fedproto", device="simgpu", backend="local", out=tmp_path / "one", **options)
     two = pf.run("fedproto", device="simgpu:0,simgpu:0", out=tmp_path / "two", **options)
-    workers = [int(path.name) for path in (tmp_path / "seen").iterdir()]
+    workers = [int(path.name) for path in seen.iterdir()]
     assert len(workers) == 2 and os.getpid() not in workers
     assert [without_times(row) for row in one.record] == [without_times(row) for row in two.record]
     assert one.client_accuracies == two.client_accuracies
