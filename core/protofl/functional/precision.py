@@ -10,7 +10,11 @@ WITHOUT_FLOAT64 = {"mps"}
 
 
 def has_float64(device: torch.device) -> bool:
-    """Return True if tensors on a device can be float64."""
+    """Return True if tensors on a device can be float64.
+
+    Args:
+        device: A device.
+    """
     return device.type not in WITHOUT_FLOAT64
 
 

@@ -134,8 +134,9 @@ def run_reproduction(
         )
     start = start and reproduction.kind != "account"
     owners = progress.shards(shard)
-    others = [cell for cell in progress.to_run() if owners.get(cell.key, shard) != shard]
-    own = [cell for cell in progress.to_run() if cell not in others]
+    cells = progress.to_run()
+    own = [cell for cell in cells if owners.get(cell.key, shard) == shard]
+    others = [cell for cell in cells if owners.get(cell.key, shard) != shard]
     absent = missing_inputs(others, note, fetch=False)
     missing = missing_inputs(own, note, fetch=start)
     accounts = missing_inputs(progress.to_account(), note, fetch=start, account=True)

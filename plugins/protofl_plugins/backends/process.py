@@ -64,21 +64,31 @@ class Worker:
         fits = all(known.get(place, version) == version for place, version in classes.items())
         return fits and self._process.poll() is None
 
-    def do(self, job: pf.backends.Job) -> pf.backends.Reply:
-        """Execute a job and return the reply.
+    def ready(self) -> None:
+        """Wait until the process has started and made the plan.
 
         Raises:
             HostFailure: The process ended.
             UsageError: It can't compute on its device, which has no memory left, for example.
         """
+        if self._ready:
+            return
+        try:
+            self._answer("starting")
+        except pf.UsageError as error:
+            error.what = f"{self._name}: {error.what}"
+            raise
+        self._ready = True
+
+    def do(self, job: pf.backends.Job) -> pf.backends.Reply:
+        """Execute a job and return the reply.
+
+        Raises:
+            HostFailure: The process ended.
+            UsageError: It can't compute on its device.
+        """
         doing, self.whole = str(job), False
-        if not self._ready:
-            try:
-                self._answer("starting")
-            except pf.UsageError as error:
-                error.what = f"{self._name}: {error.what}"
-                raise
-            self._ready = True
+        self.ready()
         try:
             wire.send(self._in, job.header(), job.blob)
         except OSError:
@@ -131,6 +141,10 @@ class Lent:
     def __init__(self, worker: Worker, leave: Callable[[Worker], None]) -> None:
         self._worker, self._leave, self._lent = worker, leave, True
         self.on_steps: Callable[[int, int], None] | None = None
+
+    def ready(self) -> None:
+        """Wait until it has started, see `Worker`."""
+        self._worker.ready()
 
     def do(self, job: pf.backends.Job) -> pf.backends.Reply:
         """Execute a job, see `Worker`."""
