@@ -78,8 +78,8 @@ def _named(text: str, name: str) -> torch.device:
     try:
         return torch.device(name)
     except RuntimeError:
-        which = f"{name!r} " if name != text.strip() else ""
-        raise UsageError(f"--device {text}: {which}is not a device", do=USE) from None
+        which = f": {name!r}" if name != text.strip() else ""
+        raise UsageError(f"--device {text}{which} is not a device", do=USE) from None
 
 
 def _checked(text: str, name: str) -> torch.device:
