@@ -17,8 +17,9 @@ from protofl.functional import precision
 from protofl.hooks.discovery.registry import Registry
 from protofl.testing import toy as toyfed
 
-RUNS = [name for name in golden_runs.RUNS if not name.startswith("fedl2g")]
-"""fedl2g uses `torch.func.jvp`, which the simulated device can't follow."""
+RUNS = [name for name in golden_runs.RUNS if not name.startswith(("fedl2g", "fedtsp"))]
+"""The simulated device can't follow `torch.func.jvp` (fedl2g), and no index that is a list
+(fedtsp)."""
 
 REGISTRY = Registry()
 DEFENCES = ["multi-krum", "geometric-median", "coordinate-median", "trimmed-mean", "cosine-filter"]
