@@ -39,6 +39,8 @@ class Simulated(Tensor):
 
     @staticmethod
     def __new__(cls, raw):
+        if raw.dtype == torch.float64 and not GPU.float64:
+            raise TypeError("Cannot convert a tensor to float64, which this device doesn't have")
         made = Tensor._make_wrapper_subclass(
             cls,
             raw.size(),
@@ -139,6 +141,8 @@ class Machine:
         shown: Whether torch finds the device.
         total: Bytes of its memory.
         used: Bytes that a test says are used.
+        cards: Number of cards; only the first one computes.
+        float64: Whether it has float64; Apple's GPUs (``mps``) don't.
     """
 
     shown = False
@@ -153,7 +157,7 @@ class Machine:
         self.default = Stream()
         self.stream = self.default
         self.written, self.check_races, self.watch = {}, True, False
-        self.total, self.used = 80 << 30, 0
+        self.total, self.used, self.cards, self.float64 = 80 << 30, 0, 1, True
 
     # --- what tests ask -------------------------------------------------------------------------
 
@@ -327,7 +331,7 @@ class Module:
         return False
 
     def device_count(self):
-        return 1
+        return GPU.cards
 
     def current_device(self):
         return 0
@@ -406,6 +410,15 @@ class Module:
 
 GPU = Machine()
 
+RESIZING = ("arange", "arange.start", "arange.start_step", "eye", "eye.m", "linspace")
+"""Functions that make an empty tensor and let it grow, which a wrapper of a tensor can't."""
+
+
+def _filled(op):
+    name, _, overload = op.partition(".")
+    func = getattr(getattr(aten, name), overload or "default")
+    return lambda *args, **kwargs: GPU.carry_out(func, args, kwargs)
+
 
 @cache
 def _registered():
@@ -413,7 +426,17 @@ def _registered():
     backend_registration._setup_privateuseone_for_python_backend(NAME, Module())
     library = torch.library.Library("_", "IMPL")
     library.fallback(lambda op, *args, **kwargs: GPU.carry_out(op, args, kwargs), "PrivateUse1")
-    return library
+    growing = torch.library.Library("aten", "IMPL")
+    for op in RESIZING:
+        growing.impl(op, _filled(op), "PrivateUse1")
+    return library, growing
+
+
+def pytest_collection_finish(session):
+    """Register the device before torch starts its threads for the backward pass, one a device."""
+    if any("gpu" in getattr(item, "fixturenames", ()) for item in session.items):
+        if hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
+            _registered()
 
 
 def pytest_collection_finish(session):
@@ -426,6 +449,11 @@ def pytest_collection_finish(session):
 @pytest.fixture
 def gpu(monkeypatch):
     """The simulated device; ``torch.device("simgpu")`` computes there."""
+    yield from installed(monkeypatch)
+
+
+def installed(monkeypatch):
+    """Show the device until it goes on; a worker process of a test never does."""
     if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
         pytest.skip("this torch has no devices in Python")
     _registered()

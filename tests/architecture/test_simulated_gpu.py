@@ -23,6 +23,13 @@ def test_results_are_those_of_a_cpu(gpu):
     assert all(torch.equal(a, b.cpu()) for a, b in zip(one, two, strict=True))
 
 
+def test_numbers_that_it_makes_have_their_shapes(gpu):
+    for made in (torch.arange(5, device="simgpu"), torch.arange(1, 6, device="simgpu")):
+        assert made.shape == (5,) and made.dtype == torch.int64 and len(made) == 5
+    assert torch.equal(torch.eye(3, device="simgpu").cpu(), torch.eye(3))
+    assert torch.equal(torch.linspace(0, 1, 4, device="simgpu").cpu(), torch.linspace(0, 1, 4))
+
+
 def test_copies_and_waits_are_counted(gpu):
     x = torch.zeros(4).to("simgpu")
     x.sum().item()

@@ -47,6 +47,7 @@ OTHERS = {
     "pytest": {"--durations", "--basetemp"},
     "our scripts": {"--part", "--all", "--kills"},  # .ci/run, tests/rotation.py
     "TensorBoard": {"--logdir"},
+    "Slurm": {"--array", "--gres", "--cpus-per-task", "--requeue"},
     "Flower": {"--insecure", "--root-certificates", "--superlink", "--ssl-ca-certfile"},
 }
 """Options of other programs that pages and docstrings mention."""

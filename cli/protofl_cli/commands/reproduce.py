@@ -11,7 +11,7 @@ import typer
 
 from protofl_cli import render
 from protofl_cli.interrupts import interrupted, put_off
-from protofl_cli.options import DataDir, Debug, TrustCode, option
+from protofl_cli.options import SHARD, DataDir, Debug, TrustCode, option
 from protofl_cli.overwriting import Force, checked
 from protofl_cli.reproduction_options import (
     COLUMNS,
@@ -27,6 +27,7 @@ from protofl_cli.reproduction_options import (
 )
 
 if TYPE_CHECKING:
+    from protofl_workbench.batch.shard import Shard
     from protofl_workbench.reproductions.cells import Change
     from protofl_workbench.reproductions.reproduction import Reproduction
     from protofl_workbench.reproductions.reproduction_result import ReproductionResult
@@ -57,7 +58,12 @@ AT_ONCE = _how(
     "GPU)",
     min=0,
 )
-DEVICE = _how("--device", "DEVICE", "Device: auto, cpu, cuda or cuda:N (default: auto)")
+DEVICE = _how(
+    "--device",
+    "DEVICE",
+    "Device: auto, cpu, cuda, cuda:N, several cards as cuda:0,cuda:1, cuda:all, or mps "
+    "(default: auto)",
+)
 TRACK = _how(
     "--track",
     "NAME[,NAME…]",
@@ -101,6 +107,7 @@ def reproduce(
     skip_missing: Annotated[bool, SKIP] = False,
     again: Annotated[bool, AGAIN] = False,
     at_once: Annotated[int | None, AT_ONCE] = None,
+    shard: Annotated[str | None, _how(*SHARD)] = None,
     device: Annotated[str | None, DEVICE] = None,
     engine: Annotated[str | None, ENGINE] = None,
     track: Annotated[str | None, TRACK] = None,
@@ -128,11 +135,12 @@ def reproduce(
             "expected PAPER/NAME or FILE.toml",
             "see: protofl reproduce --list",
         )
+    from protofl_workbench.batch.shard import Shard
     from protofl_workbench.reproductions.cells import cells_of
     from protofl_workbench.reproductions.finding import find_reproduction
     from protofl_workbench.reproductions.reproduction_texts import PICTURES, format_of
 
-    form = format_of(out, format_)
+    part, form = Shard.read(shard), format_of(out, format_)
     if out is not None:
         checked("--out", out, force=force)
     loaded = find_reproduction(reproduction)
@@ -156,9 +164,9 @@ def reproduce(
     )
     cells_of(loaded, change)  # finds wrong options before torch is loaded
     if plan:
-        _plan(loaded, change, runs)
+        _plan(loaded, change, runs, part)
         return
-    how = {"skip_missing": skip_missing, "again": again, "at_once": at_once}
+    how = {"skip_missing": skip_missing, "again": again, "at_once": at_once, "shard": part}
     result = _done(loaded, change, runs, start=not no_run, **how)
     _show(result, form, out)
     if any(entry.state in ("failed", "broken off") for entry in result.entries.values()):
@@ -230,7 +238,7 @@ def _list(reproduction: str | None) -> None:
     render.line(f"{summary}; scales: {usual}{others}", "dim")
 
 
-def _plan(reproduction: Reproduction, change: Change, runs: Path) -> None:
+def _plan(reproduction: Reproduction, change: Change, runs: Path, shard: Shard) -> None:
     from protofl_cli.reproduction_tables import show_plan
 
     with render.waiting("planning"), put_off():
@@ -239,7 +247,11 @@ def _plan(reproduction: Reproduction, change: Change, runs: Path) -> None:
     bar = render.Bars()
     try:
         planned = plan_reproduction(
-            reproduction, change, runs, lambda text, share: bar.show("planning", text, share)
+            reproduction,
+            change,
+            runs,
+            lambda text, share: bar.show("planning", text, share),
+            shard=shard,
         )
     except KeyboardInterrupt as stop:
         bar.stop()

@@ -13,7 +13,7 @@ from protofl.errors import Diverged
 from protofl.system.files.home import expand_user
 from protofl_cli import render
 from protofl_cli.interrupts import interrupted, put_off
-from protofl_cli.options import Debug, TrustCode, option
+from protofl_cli.options import SHARD, Debug, TrustCode, option
 
 if TYPE_CHECKING:
     from protofl_cli.batch_screen import BatchScreen
@@ -112,6 +112,7 @@ def sweep(
             show_default=False,
         ),
     ] = None,
+    shard: Annotated[str | None, _option(*SHARD)] = None,
     most: Annotated[
         int | None,
         _option("--most", "N", "Largest number of runs (default: 1,000)", min=1),
@@ -169,19 +170,27 @@ def sweep(
             if resume is not None:
                 others = {"method": method, "grid": grid, "out": out, "runs": runs, "most": most}
                 others |= {"config": config, "figure": figure, "search": search, "prune": prune}
-                others |= typed
+                others |= {"shard": shard, **typed}
                 check_resume_options(
                     {key: v for key, v in others.items() if key != "set"}, plan=plan
                 )
                 places.append(resume)
                 asked, said = load_sweep(resume), typed.get("set") or ()
-                screen.total = max(asked.points, budget or 0) * asked.trials
+                screen.total = asked.own_runs
+                if budget:
+                    screen.total = max(asked.points, budget) * asked.trials
                 go_on = partial(resume_sweep, resume, said=said, budget=budget, **how)
                 _execute(asked, resume, screen, go_on)
             else:
                 typed = {"method": method, **typed}
                 asked, notes = requested_sweep(
-                    typed, grid or (), config=config, runs=runs, most=most, **search_options
+                    typed,
+                    grid or (),
+                    config=config,
+                    runs=runs,
+                    most=most,
+                    shard=shard,
+                    **search_options,
                 )
                 for line in notes:
                     screen.say(f"note: {line}", "yellow")
@@ -190,7 +199,7 @@ def sweep(
                 else:
                     folder = expand_user(out if out is not None else new_folder(asked))
                     places.append(folder)
-                    screen.total = asked.points * asked.trials
+                    screen.total = asked.own_runs
                     _execute(
                         asked, folder, screen, lambda: (asked, start_sweep(asked, folder, **how))
                     )

@@ -12,6 +12,7 @@ from protofl.federation.pool_interface import ClientFiles, Pool, Presence
 from protofl.federation.run_data import load_dataset
 from protofl.federation.step_trace import StepTrace
 from protofl.federation.train_job import TrainJob
+from protofl.system.device import visible_as_only
 from protofl.system.machine import Idle, fresh_interpreter
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "TrainJob",
     "fresh_interpreter",
     "load_dataset",
+    "visible_as_only",
 ]

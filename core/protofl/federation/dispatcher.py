@@ -13,6 +13,7 @@ from functools import partial
 from queue import Queue, SimpleQueue
 from typing import Any
 
+from protofl.errors import HostFailure
 from protofl.federation.host_pool import NoHost, Workers
 from protofl.federation.jobs import Absent, ClientJob, Job, Reply, StartTrial, Train
 from protofl.federation.placement import Seconds, place
@@ -142,7 +143,8 @@ class Dispatcher:
             returns the `Reply` or raises `HostFailure` where the host ended, and ``close()``,
             which ends the host and may be called twice and from any thread. Where no host can be
             started any more ``start`` raises `HostFailure`; the others then do its work. A handle
-            may have an attribute ``on_steps``: the dispatcher sets it to a function for what the
+            may have a method ``ready()``, which waits until the host has started, and an attribute
+            ``on_steps``: the dispatcher sets it to a function for what the
             host's `Host.on_steps` is called with, in any thread.
         count: Hosts to start.
         journal: Bytes of different downloads to remember, at most.
@@ -171,6 +173,20 @@ class Dispatcher:
         self._hosts = Workers(start, count, journal, job_limit)
         self._seconds = Seconds()
         self._placed: int | None = None
+
+    def ready(self) -> None:
+        """Wait until all hosts have started, as far as their handles have a method ``ready``.
+
+        Raises:
+            UsageError: A host can't compute on its device.
+        """
+
+        def wait(host: Any) -> None:  # noqa: ANN401 - a `Handle` with one more method
+            with suppress(HostFailure):  # it is replaced when it gets its first job
+                host.ready()
+
+        hosts = [slot.host for slot in self._hosts.slots]
+        call_in_threads(wait, [(host,) for host in hosts if hasattr(host, "ready")])
 
     def broadcast(self, job: Job) -> None:
         """Run a job on every host at the same time, and wait for all."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from protofl.errors import RunFailure, error_context
 from protofl.federation.jobs import Evaluate, EvaluateReply
 from protofl.federation.plan import Plan
+from protofl.functional.precision import has_float64
 from protofl.hooks.plugin.composition import Composition
 from protofl.hooks.plugin.members import Choice
 from protofl.hooks.transport.outliers import outliers
@@ -53,6 +54,8 @@ def _wide(counts: Mapping[str, Tensor]) -> Payload:
 
 def _counts(metrics: Sequence[Choice], scores: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """Return `counted` as the metrics give it, where the scores are."""
+    if not has_float64(scores.device):  # in which metrics count
+        scores, labels = scores.cpu(), labels.cpu()
     counts_by_metric = {}
     for metric in metrics:
         with error_context(f"count of metric {metric.name}"):

@@ -41,6 +41,7 @@ from protofl.hooks.plugin.composition import Composition
 from protofl.hooks.plugin.members import Choice, choose, plugins_of_kinds
 from protofl.hooks.views.run_info import RunInfo
 from protofl.system.consent import allow
+from protofl.system.device import different_cards
 from protofl.system.options.settings import Settings
 from protofl.system.options.table import CHOOSING, build, untracked
 from protofl.system.randomness import global_stream
@@ -67,7 +68,7 @@ class Plan:
         images: The server's image generator; None where no method needs one.
         info: What the hooks may know of the run.
         model_input: Prepares stored samples for the models.
-        device: Where it computes.
+        devices: Where clients train; the cards of ``--device``. A host computes on one of them.
         notes: Lines to print before the start.
         dry: Whether this is the dry run's: every phase has one epoch, all clients take part, no
             time passes, and payload validation learns what is sent.
@@ -85,7 +86,7 @@ class Plan:
     images: ImageSource | None
     info: RunInfo
     model_input: ModelInput
-    device: torch.device
+    devices: Sequence[torch.device]
     notes: Sequence[str]
     dry: bool = False
     checks_steps: bool = False
@@ -95,6 +96,7 @@ class Plan:
         for name in ("choices", "set_by"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
         object.__setattr__(self, "notes", tuple(self.notes))
+        object.__setattr__(self, "devices", tuple(self.devices))
 
     # --- making one ---------------------------------------------------------------------------
 
@@ -174,15 +176,16 @@ class Plan:
             data=data,
             public_data=own_public,
             splits=run_data.splitter(settings, data, choices["partitioner"]),
-            images=run_data.image_source(generator, data, resolution.device, settings.data_dir),
+            images=run_data.image_source(generator, data, resolution.devices[0], settings.data_dir),
             info=info,
             model_input=model_input,
-            device=resolution.device,
+            devices=resolution.devices,
             notes=[
                 *run_data.about(data, names),
                 *run_data.about_encoder(choices),
                 *read_as,
                 *notes,
+                *filter(None, [different_cards(resolution.devices)]),
             ],
             set_by={name: by for name, by in {**who, **(set_by or {})}.items() if by},
         )
@@ -205,6 +208,11 @@ class Plan:
         settings = self.settings.model_copy(update={option: name, "options": options})
         return replace(self, settings=settings, choices={**self.choices, kind: choice})
 
+    @property
+    def device(self) -> torch.device:
+        """Where this process computes: the first device."""
+        return self.devices[0]
+
     @cached_property
     def metrics(self) -> list[Choice]:
         """Metrics of the test samples' scores in addition to accuracy."""
@@ -215,9 +223,16 @@ class Plan:
         """Trackers of the run."""
         return plugins_of_kinds(self.choices, "tracker")
 
-    def to_json(self) -> str:
-        """Return a text from which the same plan is made elsewhere, without trackers."""
-        return untracked(self.settings).model_dump_json()
+    def to_json(self, device: str | None = None) -> str:
+        """Return a text from which the same plan is made elsewhere, without trackers.
+
+        Args:
+            device: Where that plan computes; None for the devices of this one.
+        """
+        settings = untracked(self.settings)
+        if device is not None:
+            settings = settings.model_copy(update={"device": device})
+        return settings.model_dump_json()
 
     @classmethod
     def from_json(cls, text: str, data: Dataset | None = None) -> Plan:

@@ -81,6 +81,19 @@ class NamedHosts(Protocol):
         ...
 
 
+@runtime_checkable
+class Starting(Protocol):
+    """A `Pool` whose hosts start beside the program, and may not be able to compute."""
+
+    def ready(self) -> None:
+        """Wait until all hosts have started.
+
+        Raises:
+            UsageError: A host can't compute on its device.
+        """
+        ...
+
+
 def keep_files(pool: Pool, names: Collection[str]) -> None:
     """Tell a pool that keeps the clients' files which of them the run may need."""
     if isinstance(pool, ClientFiles):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.models.optimisers import training_options
 from protofl.hooks.plugin.composition import Composition
 from protofl.hooks.plugin.members import Choice, choose, choose_several, donation, plugins_of_kinds
-from protofl.system.device import device_of
+from protofl.system.device import devices_of
 from protofl.system.files.home import expand_user
 from protofl.system.machine import usable_cores
 from protofl.system.options.plugin_options import Config, check_consent, from_data
@@ -43,7 +43,7 @@ class Resolution:
         composition: The method, donors and transforms.
         choices: The other plugins, by kind; metrics and trackers, of which there may be several,
             by ``metric/NAME``.
-        device: Where the run computes.
+        devices: Where the run computes: the server on the first, clients on all.
         set_by: {option: who set it}: ``models``, ``data set`` or ``method`` with the name, or
             ``user``. Options of a schedule have a name with a dot.
     """
@@ -51,7 +51,7 @@ class Resolution:
     settings: Settings
     composition: Composition
     choices: dict[str, Choice]
-    device: torch.device
+    devices: tuple[torch.device, ...]
     set_by: dict[str, str]
 
 
@@ -83,8 +83,8 @@ def resolve(
     group = registry.load("model-group", settings.models.partition(":")[0])
     settings, set_by = _with_defaults(settings, composition, dataset, group, recorded=recorded)
     # 2. What depends on this machine.
-    device = device_of(settings.device)
-    settings = _placed(settings, registry, device)
+    devices = devices_of(settings.device)
+    settings = _placed(settings, registry, devices)
     # 3. All other plugins, with their options.
     choices = {"dataset": dataset, **_chosen(registry, settings, composition)}
     if settings.feature_dim == "native":
@@ -92,7 +92,7 @@ def resolve(
     if said is not None:
         for owner, plugin in parts_of(composition, choices).items():
             check_consent(plugin.config, owner, said.get(owner, ()), home)
-    return Resolution(settings, composition, choices, device, set_by)
+    return Resolution(settings, composition, choices, devices, set_by)
 
 
 def _composed(registry: Registry, settings: Settings) -> Composition:
@@ -254,7 +254,7 @@ def parts_of(composition: Composition, choices: Mapping[str, Choice]) -> dict[st
     return parts | {option: choices[kind] for option, kind in CHOOSING.items() if kind in choices}
 
 
-def _placed(settings: Settings, registry: Registry, device: torch.device) -> Settings:
+def _placed(settings: Settings, registry: Registry, devices: Sequence[torch.device]) -> Settings:
     """Resolve ``auto`` as far as the machine decides, and make the data folder absolute.
 
     On CUDA the engine, and where the work decides the backend, stay ``auto`` until they are
@@ -263,13 +263,29 @@ def _placed(settings: Settings, registry: Registry, device: torch.device) -> Set
     Args:
         settings: The settings.
         registry: Has classes that this program gave; those without a place are its own.
-        device: Where clients train.
+        devices: Where clients train.
+
+    Raises:
+        UsageError: The engine or the backend can't use these devices.
     """
-    engine, backend = settings.engine, settings.backend
+    engine, backend, device = settings.engine, settings.backend, devices[0]
+    if device.type == "mps" and engine.partition(":")[0] not in ("auto", FIRST_ENGINE):
+        raise UsageError(
+            f"--engine {engine}: on {device} clients train with {FIRST_ENGINE} only",
+            do=f"use --engine {FIRST_ENGINE}",
+        )
     if engine == "auto" and device.type != "cuda":
         engine = "eager"
     labels = [f"{kind}/{name}" for kind, name in registry.extra if kind != "tracker"]
     hidden = [label for label in labels if not settings.classes.get(label)]
+    if len(devices) > 1:
+        backend = "process" if backend == "auto" else backend
+        if not getattr(registry.load("backend", backend.partition(":")[0]), "uses_devices", False):
+            raise UsageError(
+                f"--device {settings.device}: the backend {backend} does not divide clients among "
+                "several cards",
+                do="use --backend process, or name one card",
+            )
     if backend == "auto":
         alone = device.type != "cpu" or len(usable_cores()) == 1 or _trains_groups(registry, engine)
         here = alone or hidden or (labels and not settings.workers)
@@ -284,7 +300,8 @@ def _placed(settings: Settings, registry: Registry, device: torch.device) -> Set
     folder = expand_user(settings.data_dir).absolute()
     update: dict[str, Any] = {"engine": engine, "backend": backend, "data_dir": folder}
     options = settings.options | training_options(vars(settings))
-    return settings.model_copy(update=update | {"device": str(device), "options": options})
+    names = ",".join(map(str, devices))
+    return settings.model_copy(update=update | {"device": names, "options": options})
 
 
 def _trains_groups(registry: Registry, engine: str) -> bool:

@@ -15,6 +15,7 @@ from protofl.errors import UsageError
 from protofl.federation.jobs import EvaluateReply, TrainReply
 from protofl.federation.plan import Plan
 from protofl.functional.margins import largest_margins
+from protofl.functional.precision import in_float64
 from protofl.hooks.wire.payload import Payload
 from protofl.system.files.tables import finite, rounded
 from protofl.system.transfers import to_host
@@ -229,7 +230,7 @@ def accuracy_by_class(scores: Tensor, labels: Tensor) -> Tensor:
     """
     hits = labels[scores.argmax(1) == labels]
     correct, count = (torch.bincount(y, minlength=scores.shape[1]) for y in (hits, labels))
-    return correct.double() / count  # 0/0 is NaN
+    return in_float64(correct) / in_float64(count)  # 0/0 is NaN
 
 
 def _accuracy(scores: Mapping[int, tuple[int, int]], name: str) -> dict[str, Any]:

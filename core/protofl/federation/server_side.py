@@ -21,6 +21,7 @@ from protofl.federation.known_sizes import KnownSizes
 from protofl.federation.plan import Plan
 from protofl.federation.round_stages import Stages
 from protofl.federation.round_totals import Totals, measured
+from protofl.functional.precision import in_float64
 from protofl.hooks.transport.outliers import outliers, unusual_norms
 from protofl.hooks.transport.payload_validation import UploadValidation
 from protofl.hooks.transport.rules import (
@@ -358,7 +359,7 @@ def mean_accuracy(each: Mapping[str, Tensor], labels: Tensor, name: str) -> dict
         name: The name of the figure.
     """
     right = {f"{name}.{model}": scores.argmax(1) == labels for model, scores in each.items()}
-    shares = as_floats({model: hits.double().mean() for model, hits in right.items()})
+    shares = as_floats({model: in_float64(hits).mean() for model, hits in right.items()})
     if not shares:
         return {}
     return {name: sum(shares.values()) / len(shares), **(shares if len(shares) > 1 else {})}

@@ -21,6 +21,8 @@ in 0…C−1; ``known`` says which rows of ``prototypes`` are there, and the oth
 `ensemble_logits`        the ensemble S: FedPKD Eq. 6 and 3
 `kl_divergence`          of student and teacher: FedPKD Eq. 11 and 15, FedDF, FML, FedKD
 `truncated_svd`          compressed updates: FedKD
+`has_float64`            of a device; all have it but Apple's GPUs
+`in_float64`             a tensor in float64, on the CPU if its device has none
 =======================  =====================================================================
 
 All but `simplex_etf` and `truncated_svd` may be part of a client's loss: they don't look at a
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
         nearest_margin,
         pair_margin,
     )
+    from protofl.functional.precision import has_float64, in_float64
     from protofl.functional.prototypes import aggregate_prototypes, class_means, ema
 
 _NAMES = {
@@ -67,6 +70,7 @@ _NAMES = {
     "distillation": "ensemble_logits kl_divergence variance_weights",
     "etf": "simplex_etf",
     "margins": "class_margins margin_contrastive_loss mean_margin nearest_margin pair_margin",
+    "precision": "has_float64 in_float64",
     "prototypes": "aggregate_prototypes class_means ema",
 }
 """{file: its public names}; a file is loaded when a name of it is first used."""
@@ -79,6 +83,8 @@ __all__ = [
     "cosine_alignment",
     "ema",
     "ensemble_logits",
+    "has_float64",
+    "in_float64",
     "kl_divergence",
     "margin_contrastive_loss",
     "mean_margin",

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from protofl.functional._checks import check_floating, check_shape
+from protofl.functional.precision import has_float64
 
 
 def truncated_svd(matrix: Tensor, energy: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -38,7 +39,7 @@ def truncated_svd(matrix: Tensor, energy: float) -> tuple[Tensor, Tensor, Tensor
         raise ValueError(f"energy must be between 0 and 1: got {energy}")
     if matrix.dim() > 2:
         return _of_many(matrix, energy)
-    if matrix.dtype == torch.float32 and matrix.device.type != "mps":
+    if matrix.dtype == torch.float32 and has_float64(matrix.device):
         wide = matrix.shape[0] <= matrix.shape[1]
         A = (matrix if wide else matrix.T).double()
         triplets = _by_lanczos(A, energy) or _by_eigenvalues(A, energy)
@@ -50,14 +51,14 @@ def truncated_svd(matrix: Tensor, energy: float) -> tuple[Tensor, Tensor, Tensor
             left, s, right = (factor.to(matrix.dtype) for factor in triplets)
             return _signed(*((left, s, right) if wide else (right.T, s, left.T)))
     u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
-    # On the CPU, where every backend has float64: squares of small float32 values underflow.
+    # On the CPU, which has float64: squares of small float32 values underflow.
     rank = _rank(s.detach().cpu().double().square(), energy)
     return _signed(u[:, :rank], s[:rank], vh[:rank])
 
 
 def _of_many(matrices: Tensor, energy: float) -> tuple[Tensor, Tensor, Tensor]:
     """The same of all matrices at once, with one rank for all."""
-    wide = matrices if matrices.device.type == "mps" else matrices.double()
+    wide = matrices.double() if has_float64(matrices.device) else matrices
     u, s, vh = torch.linalg.svd(wide, full_matrices=False)
     squares = s.detach().flatten(0, -2).cpu().double().square().sum(0)
     rank = _rank(squares, energy)

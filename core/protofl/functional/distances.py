@@ -16,6 +16,7 @@ from protofl.functional._checks import (
     check_shape,
     result_dtype,
 )
+from protofl.functional.precision import has_float64
 
 Distance = Literal["l2", "mse"]
 
@@ -41,7 +42,7 @@ def _expand(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         The squares [N, M] in float64 (float32 on MPS, which has no float64), of no meaning where
         the pair coincides, and that mask [N, M] bool.
     """
-    wide = torch.float32 if x.device.type == "mps" else torch.float64
+    wide = torch.float64 if has_float64(x.device) else torch.float32
     x, y = x.to(wide), y.to(wide)
     norms = x.square().sum(1, keepdim=True) + y.square().sum(1)
     squared = torch.addmm(norms, x, y.T, alpha=-2.0)

@@ -16,7 +16,7 @@ from protofl.federation.events import Progress
 from protofl.federation.federation import Federation
 from protofl.federation.participation import Participation
 from protofl.federation.plan import Plan
-from protofl.federation.pool_interface import Pool, keep_files
+from protofl.federation.pool_interface import Pool, Starting, keep_files
 from protofl.federation.resolution import parts_of
 from protofl.hooks.views.snapshots import pack_server
 from protofl.records.failure import record_divergence
@@ -34,7 +34,7 @@ from protofl.runs.configuration import config_of, folder_words
 from protofl.runs.planning import observes, plan_run
 from protofl.runs.recipes import typed_in, write_recipe
 from protofl.runs.request import Request
-from protofl.system.device import deterministic_kernels
+from protofl.system.device import current_card, deterministic_kernels
 from protofl.system.files.atomic import disk_errors, temporary_folder, write_json
 from protofl.system.files.home import expand_user
 from protofl.system.files.lock import folder_lock
@@ -104,7 +104,8 @@ def _start(
         life.write_data_facts()
     else:
         kept = record_divergence(expand_user(folder.path), plan.device.type)
-        with deterministic_kernels(plan.settings.deterministic), kept, _large_samples_named(plan):
+        exact = deterministic_kernels(plan.settings.deterministic)
+        with current_card(plan.device), exact, kept, _large_samples_named(plan):
             life.train()
     return life.conclude()
 
@@ -200,7 +201,7 @@ class _Lifecycle:
             early: Pool | None = None
             if likely.settings.backend != "auto":
                 early = until.enter_context(closing(self._pool(likely)))
-            learned = self._before_the_first_round()
+            learned = self._before_the_first_round(early)
             if plan.settings.backend == "auto":
                 tried = self._tried if self.idle is None else []  # a session keeps its workers
                 plan = choose_backend(plan, self.folder.rows, tried, self._note)
@@ -227,8 +228,11 @@ class _Lifecycle:
     def _config(self) -> dict[str, Any]:
         return config_of(self.plan, tried=self.plan.settings.dry_run, notes=self._notes)
 
-    def _before_the_first_round(self) -> dict[str, Any]:
-        """Do the dry run and create the folder, while the hosts start."""
+    def _before_the_first_round(self, pool: Pool | None) -> dict[str, Any]:
+        """Do the dry run and create the folder, while the hosts start.
+
+        Hosts on several cards must have started before there is a folder.
+        """
         plan, sums, learned = self.plan, self.profile.sums, dict[str, Any]()
         begins = any(first == 0 for _, first in self._remaining())
         if plan.settings.dry_run and begins:
@@ -244,6 +248,8 @@ class _Lifecycle:
         with sums.span("costs", "start"):
             for architecture in plan.info.architectures:
                 plan.cost(architecture)  # kept for the rounds
+        if len(plan.devices) > 1 and isinstance(pool, Starting):
+            pool.ready()  # only they know whether their cards have memory left
         if not self.request.resume:
             path = expand_user(self.folder.path).absolute()
             check_free(path)

@@ -9,6 +9,7 @@ from protofl.federation.participation import check_participation
 from protofl.federation.plan import Plan
 from protofl.federation.round_totals import check_measures
 from protofl.runs.request import Request
+from protofl.system.device import current_card
 from protofl.system.torch_state import standard_torch
 
 
@@ -40,7 +41,8 @@ def plan_run(request: Request, note: Callable[[str], None], data: Dataset | None
     if plan.settings.engine == "auto":
         from protofl.runs.automatic_choices import choose_engine
 
-        plan = choose_engine(plan, note)
+        with current_card(plan.device):
+            plan = choose_engine(plan, note)
     plan.split(0)  # data that can't be split this way are found before there is a folder
     check_measures(plan)
     check_participation(plan)

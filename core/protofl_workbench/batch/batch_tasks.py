@@ -10,6 +10,7 @@ from typing import Protocol
 from protofl.errors import ProtoflError, UsageError
 from protofl.records.row import Row
 from protofl.runs.request import Request
+from protofl.system.device import names_several
 from protofl.system.machine import usable_cores
 from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.batch_events import BatchRun, CheckedRun, Outcome
@@ -42,12 +43,13 @@ def shared_cores(
 
 
 def with_hosts(request: Request, hosts: int) -> Request:
-    """Return a request with a number of hosts, unless it sets its own backend or workers.
+    """Return a request with a number of hosts, unless it sets its own backend, workers or cards.
 
     Results do not depend on the number of hosts.
     """
     options = request.options
     said = options.get("workers") or options.get("backend", "auto") != "auto"
+    said = said or names_several(options.get("device", ""))  # one host per card
     if not hosts or said or "backend" in options.get("options", {}):
         return request
     place = {"backend": "local"} if hosts == 1 else {"workers": hosts}
@@ -83,10 +85,19 @@ class Source(Protocol):
 
 
 class RunChecks:
-    """Runs to check."""
+    """Runs to check.
 
-    def __init__(self, batch_runs: Iterable[BatchRun], *, measure: bool) -> None:
+    Args:
+        batch_runs: The runs.
+        measure: True to measure steps.
+        only_plan: True to leave out dry runs, and to report no events.
+    """
+
+    def __init__(
+        self, batch_runs: Iterable[BatchRun], *, measure: bool, only_plan: bool = False
+    ) -> None:
         self._waiting, self._measure = [*batch_runs][::-1], measure
+        self._only_plan = only_plan
         self._count = len(self._waiting)
         self.found: dict[BatchRun, CheckedRun] = {}
 
@@ -96,7 +107,7 @@ class RunChecks:
 
     def job(self, batch_run: BatchRun, runs: Path) -> Job:
         """Return the job of a run."""
-        return CheckJob(batch_run.request, runs, measure=self._measure)
+        return CheckJob(batch_run.request, runs, self._measure, self._only_plan)
 
     def end(
         self, batch_run: BatchRun, outcome: CheckedRun | ProtoflError, follow: events.Follow
@@ -105,7 +116,8 @@ class RunChecks:
         if isinstance(outcome, ProtoflError):
             outcome = CheckedRun(batch_run, error=outcome)
         self.found[batch_run] = checked = replace(outcome, batch_run=batch_run)
-        follow(events.RunChecked(checked, len(self.found), self._count))
+        if not self._only_plan:
+            follow(events.RunChecked(checked, len(self.found), self._count))
 
 
 class RunExecution:

@@ -100,18 +100,19 @@ class Batch:
     # --- requests ---------------------------------------------------------------------------------
 
     def check_all(
-        self, batch_runs: Sequence[BatchRun], *, measure: bool = False
+        self, batch_runs: Sequence[BatchRun], *, measure: bool = False, only_plan: bool = False
     ) -> list[CheckedRun]:
         """Plan every run, and do the dry run of unfinished runs; nothing is trained.
 
         Args:
             batch_runs: The runs.
             measure: True to measure steps, for `CheckedRun.seconds`.
+            only_plan: True to leave out dry runs and events, for runs that others execute.
 
         Returns:
             The results in the same order, with the errors of runs.
         """
-        task = RunChecks(batch_runs, measure=measure)
+        task = RunChecks(batch_runs, measure=measure, only_plan=only_plan)
         most = shared_cores([one.request for one in batch_runs], self._at_once)[0]
         self._work(task, most)
         return [task.found[one] for one in batch_runs]

@@ -36,11 +36,13 @@ class CheckJob:
         request: The run.
         runs: The folder of runs.
         measure: True to measure the seconds of a step.
+        only_plan: True to leave out the dry run.
     """
 
     request: Request
     runs: Path
     measure: bool
+    only_plan: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ class JobRunner:
             rounds_done = min(reusable.rounds_done, asked - 1)
         if rounds_done < asked:
             alike = _without(request.options, EXTENT)
-            if s.dry_run and alike not in self._dry:
+            if s.dry_run and not job.only_plan and alike not in self._dry:
                 dry_run(plan)
                 self._dry.add(alike)
             if job.measure:

@@ -256,9 +256,8 @@ def _own_options(recorded: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _device(of_run: str) -> str:
-    """Return the device of the run, or the CPU if this machine does not have it."""
+    """Return the first device of the run, or the CPU if this machine does not have it."""
     try:
-        device_of(of_run)
+        return str(device_of(of_run.partition(",")[0]))
     except UsageError:
         return "cpu"
-    return of_run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.batch_events import BatchRun, CheckedRun, Outcome
 from protofl_workbench.batch.batch_tasks import check_error
 from protofl_workbench.batch.run_batch import Batch
+from protofl_workbench.batch.shard import WHOLE, Shard
 from protofl_workbench.reproductions.account import flops, plan_of, traffic
 from protofl_workbench.reproductions.cells import Cell, Change
 from protofl_workbench.reproductions.inventory import (
@@ -103,6 +104,7 @@ def run_reproduction(
     skip_missing: bool = False,
     again: bool = False,
     at_once: int | None = None,
+    shard: Shard = WHOLE,
     follow: events.Follow = events.ignore,
     note: Note = lambda line: None,
 ) -> ReproductionResult:
@@ -116,6 +118,7 @@ def run_reproduction(
         skip_missing: True to leave cells empty if their data or weights are missing.
         again: True to repeat runs that diverged before, although nothing has changed since.
         at_once: Number of parallel runs; None for one per core, 0 to run in this process.
+        shard: The runs to start; finished runs of other shards are read as well.
         follow: Called with every event of the batch.
         note: Takes a line before each long step.
 
@@ -124,15 +127,26 @@ def run_reproduction(
             started.
     """
     progress = ReproductionProgress.of(reproduction, change or Change())
+    if shard.is_part and not start:
+        raise UsageError(
+            f"--shard {shard}: --no-run starts nothing that shards could share",
+            do="leave one of them out",
+        )
     start = start and reproduction.kind != "account"
-    missing = missing_inputs(progress.to_run(), note, fetch=start)
+    owners = progress.shards(shard)
+    cells = progress.to_run()
+    own = [cell for cell in cells if owners.get(cell.key, shard) == shard]
+    others = [cell for cell in cells if owners.get(cell.key, shard) != shard]
+    absent = missing_inputs(others, note, fetch=False)
+    missing = missing_inputs(own, note, fetch=start)
     accounts = missing_inputs(progress.to_account(), note, fetch=start, account=True)
     missing |= accounts
     if (accounts or (start and missing)) and not skip_missing:
         raise missing_error(progress, missing)
-    progress.missing |= missing
+    progress.missing |= missing | absent
     if start:
-        _run(progress, Path(runs), at_once, follow, again=again)
+        _run(progress, own, Path(runs), at_once, follow, again=again)
+        _find_others(progress, others, Path(runs), owners, note)
     else:
         _find_runs(progress, Path(runs), note)
     for cell in progress.to_account():
@@ -165,17 +179,20 @@ def missing_error(progress: ReproductionProgress, missing: Mapping[str, UsageErr
 
 def _run(
     progress: ReproductionProgress,
+    own: Sequence[Cell],
     runs: Path,
     at_once: int | None,
     follow: events.Follow,
     *,
     again: bool,
 ) -> None:
+    """Execute the runs of cells whose data are here."""
+    own = [cell for cell in own if cell.key not in progress.missing]
     if progress.change.rounds is not None:
-        for cell in progress.to_run():
+        for cell in own:
             if _find_finished(progress, cell, runs) and _lacks_end(progress, cell):
                 del progress.rows[cell.key]
-    cells = [cell for cell in progress.to_run() if cell.key not in progress.rows]
+    cells = [cell for cell in own if cell.key not in progress.rows]
     batch_runs = [BatchRun(cell.name, cell.request()) for cell in cells]
     if not batch_runs:
         return
@@ -222,6 +239,22 @@ def _lacks_end(progress: ReproductionProgress, cell: Cell) -> bool:
     """Return True if the run of a cell was killed before its end, which is still to be written."""
     run = load_run(progress.folders[cell.key])
     return bool(run.config["rounds"] == cell.rounds) and run.lacks_end
+
+
+def _find_others(
+    progress: ReproductionProgress,
+    others: Sequence[Cell],
+    runs: Path,
+    owners: Mapping[str, Shard],
+    note: Note,
+) -> None:
+    """Record the finished runs of other shards, and say of the others whose they are."""
+    for cell in others:
+        if cell.key in progress.missing:
+            continue
+        note(f"looking for {cell.name}")
+        if not _find_finished(progress, cell, runs):
+            progress.parts[cell.key] = f"shard {owners[cell.key]} has not finished it"
 
 
 def _find_runs(progress: ReproductionProgress, runs: Path, note: Note) -> None:

@@ -1,4 +1,4 @@
-"""The backend with worker processes on this machine, one thread each."""
+"""The backend with worker processes on this machine, one thread each, and one card each if any."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import subprocess
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import BinaryIO, cast
+from typing import BinaryIO, ClassVar, cast
 
 import protofl as pf
 from protofl_plugins.backends import wire
@@ -18,6 +18,8 @@ class Worker:
     Args:
         start: The command that starts it, and its environment.
         core: The one core that it keeps to; None for any.
+
+    One that computes on a GPU sees no other card, see `protofl.backends.visible_as_only`.
 
     Attributes:
         classes: {place of a class that is not installed: its version} of all that it has loaded.
@@ -38,19 +40,21 @@ class Worker:
                 os.sched_setaffinity(self._process.pid, {core})
         self._in = cast(BinaryIO, self._process.stdin)
         self._out = cast(BinaryIO, self._process.stdout)
-        self._number, self._ready = 0, False
+        self._name, self._ready = "", False
         self.classes: dict[str, str] = {}
         self.whole = False
         self.on_steps: Callable[[int, int], None] | None = None
 
-    def begin(self, number: int, plan: str) -> None:
+    def begin(self, number: int, plan: str, device: str) -> None:
         """Assign the worker to a run.
 
         Args:
             number: Its number there.
             plan: The plan, as JSON.
+            device: Where it computes, by the run's name for it.
         """
-        self._number, self._ready = number, False
+        self._ready = False
+        self._name = f"worker {number}" + (f" on {device}" if device != "cpu" else "")
         with suppress(OSError):  # one that has ended already is found when it is asked
             wire.send(self._in, {"begin": True}, plan.encode())
 
@@ -60,16 +64,31 @@ class Worker:
         fits = all(known.get(place, version) == version for place, version in classes.items())
         return fits and self._process.poll() is None
 
+    def ready(self) -> None:
+        """Wait until the process has started and made the plan.
+
+        Raises:
+            HostFailure: The process ended.
+            UsageError: It can't compute on its device, which has no memory left, for example.
+        """
+        if self._ready:
+            return
+        try:
+            self._answer("starting")
+        except pf.UsageError as error:
+            error.what = f"{self._name}: {error.what}"
+            raise
+        self._ready = True
+
     def do(self, job: pf.backends.Job) -> pf.backends.Reply:
         """Execute a job and return the reply.
 
         Raises:
             HostFailure: The process ended.
+            UsageError: It can't compute on its device.
         """
         doing, self.whole = str(job), False
-        if not self._ready:
-            self._answer("starting")
-            self._ready = True
+        self.ready()
         try:
             wire.send(self._in, job.header(), job.blob)
         except OSError:
@@ -94,7 +113,7 @@ class Worker:
         code = self._process.wait()
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         return pf.backends.HostFailure(
-            f"worker {self._number} (process {self._process.pid}) {how} during: {doing}",
+            f"{self._name} (process {self._process.pid}) {how} during: {doing}",
             do="signal 9 often means that memory ran out: try fewer --workers",
         )
 
@@ -122,6 +141,10 @@ class Lent:
     def __init__(self, worker: Worker, leave: Callable[[Worker], None]) -> None:
         self._worker, self._leave, self._lent = worker, leave, True
         self.on_steps: Callable[[int, int], None] | None = None
+
+    def ready(self) -> None:
+        """Wait until it has started, see `Worker`."""
+        self._worker.ready()
 
     def do(self, job: pf.backends.Job) -> pf.backends.Reply:
         """Execute a job, see `Worker`."""
@@ -166,8 +189,25 @@ def _tunables() -> str:
     return ":".join(["glibc.malloc.hugetlb=1", *([user_tunables] if user_tunables else [])])
 
 
+def device_of_worker(plan: pf.backends.Plan, number: int) -> tuple[str, str, dict[str, str]]:
+    """Where a worker computes: on card i mod n.
+
+    Returns:
+        The run's name of the device, the worker's own name of it, and what makes it the only card
+        that the worker sees.
+    """
+    device = plan.devices[number % len(plan.devices)]
+    only = pf.backends.visible_as_only(device)
+    return str(device), device.type if only else str(device), only
+
+
 class Process:
-    """Worker processes on this machine, one thread each, by default one per core."""
+    """Worker processes on this machine, one thread each, by default one per core.
+
+    On GPUs there is by default one for each card that ``--device`` names.
+    """
+
+    uses_devices: ClassVar[bool] = True
 
     class Config(pf.Config):
         """Options."""
@@ -183,11 +223,12 @@ class Process:
         self, plan: pf.backends.Plan, config: Config, workers: int, idle: pf.backends.Idle | None
     ) -> pf.backends.Dispatcher:
         """Start the workers; they load while the run prepares itself."""
-        text, cores = plan.to_json(), pf.backends.Dispatcher.cores()
-        count = min(workers or len(cores), plan.info.num_clients)
+        cores = pf.backends.Dispatcher.cores()
+        usual = len(cores) if plan.device.type == "cpu" else len(plan.devices)
+        count = min(workers or usual, plan.info.num_clients)
         # Fewer than all would meet those of a second run on the same cores.
         pinned = config.pin and count == len(cores) and hasattr(os, "sched_setaffinity")
-        start = _started()
+        command, environment = _started()
         classes = {
             place: plan.registry.find(*label.split("/", 1)).version
             for label, place in plan.settings.classes.items()
@@ -195,11 +236,13 @@ class Process:
 
         def host(number: int) -> Worker | Lent:
             core = cores[number] if pinned else None
-            key = (core, *start[0], *sorted(start[1].items()))
+            device, own_name, only = device_of_worker(plan, number)
+            start = command, environment | only
+            key = (core, *command, *sorted(start[1].items()))
             idle_worker = None if idle is None else idle.take(key, lambda w: w.serves(classes))
             worker: Worker = idle_worker or Worker(start, core)
             worker.classes |= classes
-            worker.begin(number, text)
+            worker.begin(number, plan.to_json(own_name), device)
             return worker if idle is None else Lent(worker, lambda left: idle.put(key, left))
 
         return pf.backends.Dispatcher(host, count, job_limit=plan.settings.job_limit)

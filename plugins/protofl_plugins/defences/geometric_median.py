@@ -80,8 +80,10 @@ def geometric_median(
     Returns:
         [C, K], 0 for classes that no client has.
     """
+    points = pf.functional.in_float64(prototypes)
+    present = present.to(points.device)
     mask, counts = present.unsqueeze(2), present.sum(0)
-    points = prototypes.double().masked_fill(~mask, 0.0)
+    points = points.masked_fill(~mask, 0.0)
     y = coordinate_median(points, present)
     middle = ((counts - 1).clamp(min=0) // 2).reshape(1, -1, 1)
     for _ in range(iterations):
@@ -97,4 +99,4 @@ def geometric_median(
         y = y + step
         if bool((step.norm(dim=1, keepdim=True) <= tolerance * spread).all()):
             break
-    return of_known_classes(y.to(prototypes.dtype), counts)
+    return of_known_classes(y, counts).to(prototypes)

@@ -61,9 +61,11 @@ def multi_krum(prototypes: Tensor, present: Tensor, share: float) -> Tensor:
         present: [M, C] bool.
         share: Share of clients that is expected to be malicious; 0 keeps all.
     """
+    device, prototypes = prototypes.device, pf.functional.in_float64(prototypes)
+    present = present.to(prototypes.device)
     counts = present.sum(0)
     hostile = minority(counts, share)
-    rows = prototypes.double().masked_fill(~present.unsqueeze(2), 0.0).transpose(0, 1)
+    rows = prototypes.masked_fill(~present.unsqueeze(2), 0.0).transpose(0, 1)
     squared = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").square()
     there = present.T
     pairs = there.unsqueeze(1) & there.unsqueeze(2)
@@ -75,4 +77,4 @@ def multi_krum(prototypes: Tensor, present: Tensor, share: float) -> Tensor:
     scores = nearest.masked_fill(~taken, 0.0).sum(2).clamp(max=torch.finfo(nearest.dtype).max)
     scores = scores.masked_fill(~there, torch.inf)
     rank = scores.argsort(dim=1, stable=True).argsort(dim=1)
-    return ((rank < (counts - hostile).unsqueeze(1)) & there).T
+    return ((rank < (counts - hostile).unsqueeze(1)) & there).T.to(device)

@@ -105,7 +105,8 @@ def minority(counts: Tensor, share: float) -> Tensor:
     Returns:
         f_c, int64 of the same shape; 0 for classes that no client has.
     """
-    up = (counts.double() * share - 1e-9).ceil().long()  # 0.1·30 is a little above 3
+    wide = pf.functional.in_float64(counts)
+    up = (wide * share - 1e-9).ceil().long().to(counts.device)  # 0.1·30 is a little above 3
     return torch.minimum(up, (counts.long() - 1) // 2).clamp(min=0)
 
 

@@ -57,7 +57,7 @@ class Sums:
         """The sums."""
         sums = {}
         for label, each in self._means.items():
-            means = torch.stack([mean for mean, _ in each]).double()
+            means = pf.functional.in_float64(torch.stack([mean for mean, _ in each]))
             sums[label] = means @ means.new_tensor([size for _, size in each])
         return numbers(sums)
 

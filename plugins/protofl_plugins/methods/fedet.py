@@ -132,7 +132,7 @@ class FedET:
 
         def loss(features: Tensor, logits: Tensor, index: Tensor) -> Tensor:
             some = dissent[index]
-            share = some.double().mean().to(logits.dtype)
+            share = some.to(logits.dtype).mean()
             diversity = F.kl_divergence(logits[some], s_div[index][some]) * share
             return cross_entropy(logits, label[index]) + lambda_ * diversity
 

@@ -230,13 +230,13 @@ def finch(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 def _nearest(rows: Tensor) -> Tensor:
     """Return the nearest other row of each by the cosine, the first of equal ones, [N]."""
-    unit = normalize(rows.double(), dim=1)
+    unit = normalize(F.in_float64(rows), dim=1)
     nearest = list[Tensor]()
     for start in range(0, len(unit), BLOCK):
         cosines = unit[start : start + BLOCK] @ unit.T
         cosines.diagonal(start).fill_(-torch.inf)
         nearest.append(cosines.argmax(1))
-    return torch.cat(nearest)
+    return torch.cat(nearest).to(rows.device)
 
 
 def _connected(neighbour: Tensor) -> Tensor:

@@ -225,8 +225,8 @@ def minimise_L_P(
     """
     if not batches:
         return
-    # Distances by a product need float64 (see `protofl.functional`), which MPS lacks.
-    dtype = torch.float32 if e.device.type == "mps" else torch.float64
+    # Distances by a product need float64, see `protofl.functional`.
+    dtype = torch.float64 if F.has_float64(e.device) else torch.float32
     wide = P.to(dtype)
     norms = wide.square().sum(1, keepdim=True)
     is_label = one_hot(labels.long(), len(e)).to(dtype)

@@ -13,6 +13,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from protofl.functional.precision import in_float64
 from protofl.hooks.transport.rules import Fault
 
 LEAST = 3
@@ -91,7 +92,7 @@ def _squares(
         for name, tensor in upload.items()
         if tensor.is_floating_point() and tensor.numel()
     ]
-    sums = [torch.linalg.vector_norm(tensor.double()).square() for *_, tensor in tensors]
+    sums = [torch.linalg.vector_norm(in_float64(tensor)).square() for *_, tensor in tensors]
     values = torch.stack(sums).tolist() if sums else []  # one wait for a device
     result: dict[int, dict[str, tuple[float, int]]] = {client: {} for client in uploads}
     for (client, name, tensor), total in zip(tensors, values, strict=True):

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from protofl.errors import MissingKey, RunFailure, WrongShape
+from protofl.functional.precision import in_float64
 from protofl.hooks.wire.keys import RUNTIME
 from protofl.system.files.tensors import WIRE_TYPES, tensor_bytes, tensor_places
 from protofl.system.transfers import (
@@ -293,7 +294,7 @@ def _within(tensors: Iterable[Tensor], bound: float) -> list[bool]:
 def _extremes(tensor: Tensor) -> Tensor:
     """Return the smallest and the largest number of a tensor."""
     wide = tensor.float() if tensor.element_size() == 1 else tensor  # float8 has no order
-    return torch.stack(torch.aminmax(wide)).double()
+    return in_float64(torch.stack(torch.aminmax(wide)))
 
 
 Uploads: TypeAlias = Mapping[int, Payload]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from protofl.errors import MissingKey, WrongShape
+from protofl.functional.precision import in_float64
 from protofl.hooks.wire.payload import Payload
 from protofl.system.transfers import gathered, has_streams, spread, to_device
 
@@ -77,7 +78,7 @@ def average_weights(
         WrongShape: Shapes differ between uploads.
     """
     count = len(uploads)
-    share = torch.ones(count, dtype=torch.float64) if weights is None else weights.double()
+    share = torch.ones(count, dtype=torch.float64) if weights is None else in_float64(weights)
     shares = (share / share.sum()).tolist()
     mean = Payload()
     start = prefix + "/"

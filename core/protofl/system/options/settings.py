@@ -210,7 +210,8 @@ class Settings(Strict):
 
     # --- machine ---
     device: str = machine(
-        "auto", "Device: auto, cpu, cuda or cuda:N", metavar="DEVICE", resume=False, common=True
+        "auto", "Device: auto, cpu, cuda, cuda:N, several cards as cuda:0,cuda:1, cuda:all, or mps",
+        metavar="DEVICE", resume=False, common=True
     )
     engine: str = machine(
         "eager", "Engine", affects="digits", metavar="NAME|auto", chooses="engine", common=True
@@ -220,7 +221,8 @@ class Settings(Strict):
         chooses="backend", recorded=False
     )
     workers: int = machine(
-        0, "Number of hosts that train clients", usual="one per core", recorded=False,
+        0, "Number of hosts that train clients", usual="one per core, on GPUs one per card",
+        recorded=False,
         common=True, ge=0, le=4096
     )
     client_store: Literal["memory", "disk"] = machine(
