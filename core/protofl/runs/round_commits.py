@@ -37,7 +37,6 @@ class CommitThread(threading.Thread):
         except BaseException as error:
             self.error = error
         finally:
-            self._commit = None  # its tensors are freed before the next ones are copied
             self._over.set()
 
     @property
@@ -46,9 +45,14 @@ class CommitThread(threading.Thread):
         return self._over.is_set()
 
     def wait(self) -> BaseException | None:
-        """Wait until the commit has ended; return its error. Unlike `join`, it may be interrupted."""
+        """Wait until the commit has ended; return its error.
+
+        Unlike `join`, it may be interrupted. The commit's tensors are freed here: freeing pinned
+        memory calls CUDA, which another thread must not do while this one captures a graph.
+        """
         while not self._over.wait(1.0):  # Windows interrupts no wait without an end
             pass
+        self._commit = None
         return self.error
 
 
