@@ -225,21 +225,20 @@ def test_a_round_is_reported_between_jobs_of_the_next(tmp_path, monkeypatch):
     )
 
 
-def test_the_row_says_how_long_the_round_waited(tmp_path, monkeypatch):
+def test_the_row_says_how_long_the_round_waited(tmp_path, monkeypatch, waits):
     real = RunFolder.commit_round
 
     def slow(self, row, *args, **options):
-        time.sleep(0.5 * (row.round == 0))
+        if row.round == 0:
+            assert waits.wait(SECONDS)
+            time.sleep(0.5)
         real(self, row, *args, **options)
 
     monkeypatch.setattr(RunFolder, "commit_round", slow)
-    fast = OPTIONS | {"rounds": 3}
-    rows = train(METHOD, tmp_path / "run", **fast).record
-    first, second, third = (row["seconds"] for row in rows)
-    own = second["total"] - second["checkpoint"]
-    assert first["checkpoint"] < 0.4 and third["checkpoint"] < 0.4
-    assert 0.5 - own - 0.2 < second["checkpoint"] <= 0.6
-    assert second["total"] >= second["checkpoint"]
+    rows = train(METHOD, tmp_path / "run", **OPTIONS | {"rounds": 2}).record
+    first, second = (row["seconds"] for row in rows)
+    assert first["checkpoint"] < second["checkpoint"]
+    assert 0.5 <= second["checkpoint"] < second["total"]
 
 
 # --- kills ----------------------------------------------------------------------------------------
@@ -450,7 +449,7 @@ def is_commit(thread):
     return isinstance(thread, CommitThread)
 
 
-def test_a_round_is_best_among_all_finished_rounds(tmp_path, monkeypatch):
+def test_a_round_is_best_among_all_finished_rounds(tmp_path, monkeypatch, waits):
     """Rounds count that the thread has not committed yet."""
     accuracies, saved = (0.5, 0.9, 0.7, 0.6), []
     trained, commit = Federation.round, RunFolder.commit_round
@@ -460,7 +459,8 @@ def test_a_round_is_best_among_all_finished_rounds(tmp_path, monkeypatch):
         return row.changed(test_accuracy=accuracies[number]), clients
 
     def slow(folder, row, *args, **options):
-        time.sleep(0.5)
+        assert waits.wait(SECONDS)
+        waits.clear()
         saved.append(row.round)
         commit(folder, row, *args, **options)
 
