@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import sys
 
+import killed_runs
 import pytest
-from killed_runs import Place, differences, killed
+from killed_runs import Place, differences, killed, started
 
 from protofl.hooks.discovery.registry import Registry
 
@@ -85,3 +87,22 @@ def test_killed_runs_have_the_folders_of_others(tmp_path, method, pytestconfig):
         chain = killed(place, kills, random.Random(f"0 {method} {backend}"))
         assert not chain.wrong
         assert sum(chain.kills.values()) >= kills
+
+
+@pytest.mark.slow
+def test_runs_whose_thread_writes_are_killed(tmp_path, monkeypatch):
+    """The program takes the CPU for a device with streams, and the disk is slow."""
+    place = Place(tmp_path, "fedtgp", "local", rounds=6)
+    with started(place.command(place.whole, "local"), tmp_path / "log") as run:
+        assert run.wait() == 0
+    program = (
+        "import sys, time, protofl.federation.federation as f, protofl.runs.lifecycle as l\n"
+        "f.has_streams = lambda device: True\n"
+        "write = l.write_tensors\n"
+        "l.write_tensors = lambda *file: (time.sleep(0.1), write(*file))\n"
+        "from protofl_cli.start import main; main()"
+    )
+    monkeypatch.setattr(killed_runs, "COMMAND", (sys.executable, "-c", program))
+    chain = killed(place, 8, random.Random(3))
+    assert not chain.wrong
+    assert sum(chain.kills.values()) >= 8

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 import signal
-import sys
 import threading
 import time
 
@@ -30,7 +28,7 @@ from protofl.system.transfers import copied
 
 OPTIONS = {"rounds": 4, "participation": 0.5, "seed": 2, "device": "simgpu", "dry_run": False}
 METHOD = "fedproto"
-SECONDS = 20.0
+SECONDS = 120.0
 """Seconds after which a wait in a test has failed."""
 
 
@@ -84,12 +82,15 @@ class Disk:
 
 @pytest.fixture
 def waits(monkeypatch):
-    """Return an event that is set when the run waits for a commit."""
+    """Return an event that is set while the run waits for a commit."""
     begun, wait = threading.Event(), CommitThread.wait
 
     def waited(thread):
         begun.set()
-        return wait(thread)
+        try:
+            return wait(thread)
+        finally:
+            begun.clear()
 
     monkeypatch.setattr(CommitThread, "wait", waited)
     return begun
@@ -117,7 +118,6 @@ def test_a_folder_is_as_without_the_thread(tmp_path, monkeypatch, waits, more):
 
     def late(thread):
         assert waits.wait(SECONDS)
-        waits.clear()
         commits.append(thread)
         run(thread)
 
@@ -192,7 +192,6 @@ def test_the_next_round_trains_while_a_round_is_written(tmp_path, monkeypatch, w
             assert Commit.read(out / "checkpoint/manifest.json").round == event.row.round
 
     def slow(self, *args, **options):
-        waits.clear()
         assert waits.wait(SECONDS)  # until the next round is done, too
         trained.append(len([word for word, _ in told if word == "start"]))
         real(self, *args, **options)
@@ -261,7 +260,6 @@ def images(tmp_path, monkeypatch, waits, **options):
     def first(path, *packed):
         thread = threading.current_thread()
         if not hasattr(thread, "round"):  # the disk is slow until the next round is done
-            waits.clear()
             assert waits.wait(SECONDS)
             thread.round = int(path.stem.rpartition("-r")[2])
             at("begin")
@@ -308,26 +306,6 @@ def test_a_kill_at_any_step_loses_the_unfinished_round_alone(tmp_path, monkeypat
     assert {"replace", "fsync", "link", "unlink"} <= {*steps}
     complete = [check_image(whole, out, *one) for one in found[every // 2 :: every]]
     assert {*complete} == {True, False}
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="kills by /proc")
-def test_a_process_that_is_killed_while_its_thread_writes(tmp_path, monkeypatch):
-    """The program takes a CPU for a device with streams, and its disk is slow."""
-    place = killed_runs.Place(tmp_path, "fedtgp", "local", rounds=6)
-    with killed_runs.started(place.command(place.whole, "local"), tmp_path / "log") as run:
-        assert run.wait() == 0
-    program = (
-        "import sys, time, protofl.federation.federation as f, protofl.runs.lifecycle as l\n"
-        "f.has_streams = lambda device: True\n"
-        "write = l.write_tensors\n"
-        "l.write_tensors = lambda *file: (time.sleep(0.1), write(*file))\n"
-        "from protofl_cli.start import main; main()"
-    )
-    monkeypatch.setattr(killed_runs, "COMMAND", (sys.executable, "-c", program))
-    chain = killed_runs.killed(place, 8, random.Random(3))
-    assert not chain.wrong
-    assert sum(chain.kills.values()) >= 8
 
 
 # --- errors and interruptions ---------------------------------------------------------------------
@@ -460,7 +438,6 @@ def test_a_round_is_best_among_all_finished_rounds(tmp_path, monkeypatch, waits)
 
     def slow(folder, row, *args, **options):
         assert waits.wait(SECONDS)
-        waits.clear()
         saved.append(row.round)
         commit(folder, row, *args, **options)
 
