@@ -89,20 +89,29 @@ def test_killed_runs_have_the_folders_of_others(tmp_path, method, pytestconfig):
         assert sum(chain.kills.values()) >= kills
 
 
+WRITES_IN_A_THREAD = """
+import signal, sys, time
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the command line answers it
+import protofl.federation.federation, protofl.runs.lifecycle as lifecycle
+from protofl_cli.start import main
+protofl.federation.federation.has_streams = lambda device: True
+write = lifecycle.write_tensors
+lifecycle.write_tensors = lambda *file: (time.sleep(0.1), write(*file))
+try:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+except KeyboardInterrupt:
+    sys.exit(130)
+main()
+"""
+"""``protofl`` that takes the CPU for a device with streams; writing a client takes 0.1 s more."""
+
+
 @pytest.mark.slow
 def test_runs_whose_thread_writes_are_killed(tmp_path, monkeypatch):
-    """The program takes the CPU for a device with streams, and the disk is slow."""
     place = Place(tmp_path, "fedtgp", "local", rounds=6)
     with started(place.command(place.whole, "local"), tmp_path / "log") as run:
         assert run.wait() == 0
-    program = (
-        "import sys, time, protofl.federation.federation as f, protofl.runs.lifecycle as l\n"
-        "f.has_streams = lambda device: True\n"
-        "write = l.write_tensors\n"
-        "l.write_tensors = lambda *file: (time.sleep(0.1), write(*file))\n"
-        "from protofl_cli.start import main; main()"
-    )
-    monkeypatch.setattr(killed_runs, "COMMAND", (sys.executable, "-c", program))
+    monkeypatch.setattr(killed_runs, "COMMAND", (sys.executable, "-c", WRITES_IN_A_THREAD))
     chain = killed(place, 8, random.Random(3))
     assert not chain.wrong
     assert sum(chain.kills.values()) >= 8
