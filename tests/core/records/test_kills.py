@@ -90,13 +90,17 @@ def test_killed_runs_have_the_folders_of_others(tmp_path, method, pytestconfig):
 
 
 WRITES_IN_A_THREAD = """
-import signal, sys, time
+import os, signal, sys, time
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the command line answers it
 import protofl.federation.federation, protofl.runs.lifecycle as lifecycle
 from protofl_cli.start import main
 protofl.federation.federation.has_streams = lambda device: True
 write = lifecycle.write_tensors
-lifecycle.write_tensors = lambda *file: (time.sleep(0.1), write(*file))
+def slow(*file):
+    open(os.environ["MARK"], "w").close()
+    time.sleep(0.1)
+    write(*file)
+lifecycle.write_tensors = slow
 try:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 except KeyboardInterrupt:
@@ -112,6 +116,8 @@ def test_runs_whose_thread_writes_are_killed(tmp_path, monkeypatch):
     with started(place.command(place.whole, "local"), tmp_path / "log") as run:
         assert run.wait() == 0
     monkeypatch.setattr(killed_runs, "COMMAND", (sys.executable, "-c", WRITES_IN_A_THREAD))
+    monkeypatch.setenv("MARK", str(tmp_path / "mark"))
     chain = killed(place, 8, random.Random(3))
+    assert (tmp_path / "mark").exists()
     assert not chain.wrong
     assert sum(chain.kills.values()) >= 8
