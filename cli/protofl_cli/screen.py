@@ -55,6 +55,8 @@ class Screen:
         self._steps, self._steps_done, self._share = 0, 0, 0.0
         self._begin = self._moved = self._said = self._entered = time.monotonic()
         self._spent: list[float] = []
+        self._before = 0.0
+        """Seconds of the round before the current one; its end may be reported late."""
         self._training = TRAINING_SHARE
         self._last: float | None = None
         self._best: tuple[float, int] | None = None
@@ -150,10 +152,9 @@ class Screen:
     def _round_started(self, trial: int, round: int) -> None:
         if trial != self._trial:
             self._last = self._best = None
-        assert self._plan is not None
         self._trial, self._round = trial, round
-        settings = self._plan.settings
-        self._enter(self._where(settings.rounds, settings.trials), "set-up")
+        self._before = time.monotonic() - self._begin
+        self._enter(self._where(round), "set-up")
 
     def _enter_stage(self, event: events.StageStarted) -> None:
         """Show a stage of a round."""
@@ -171,17 +172,19 @@ class Screen:
         self._draw()
 
     def _round_done(self, row: Row) -> None:
-        seconds = row.seconds
-        self._spent.append(time.monotonic() - self._begin)
+        """Take a finished round: the current one, or the one before, which was saved meanwhile."""
+        seconds, late = row.seconds, row.round != self._round
+        self._spent.append(self._before if late else time.monotonic() - self._begin)
         whole = seconds["total"]
         if whole > 0 and row.test_accuracy is not None:
             # Stages are summed over hosts; only their proportion is used.
             train, test = seconds["train"] + seconds["setup"], seconds["evaluate"]
             self._training = train / (train + test) if train + test else TRAINING_SHARE
         better = self._note_accuracy(row)
-        self._label = ""
+        if not late:
+            self._label = ""
         if not self.quiet and self._plan is not None and not self._bar.live:
-            self._bar.line(self._round_line(row, better))
+            self._bar.line(self._round_line(row, better, self._within() if late else 1.0))
 
     def _finished(self, result: Result, plan: Plan) -> None:
         self._ended.set()
@@ -235,9 +238,12 @@ class Screen:
             return f"{self._doing} {self._done}/{self._jobs} clients"
         return self._doing
 
-    def _where(self, rounds: int, trials: int) -> str:
-        trial = f"trial {self._trial + 1}/{trials} " if trials > 1 else ""
-        return f"{trial}round {self._round + 1}/{rounds}"
+    def _where(self, round: int) -> str:
+        """Return ``round 3/10`` for a round of the current trial."""
+        assert self._plan is not None
+        settings = self._plan.settings
+        trial = f"trial {self._trial + 1}/{settings.trials} " if settings.trials > 1 else ""
+        return f"{trial}round {round + 1}/{settings.rounds}"
 
     def _within(self) -> float:
         """Return the finished share of the round."""
@@ -262,11 +268,10 @@ class Screen:
         rounds = settings.rounds * settings.trials - self._trial * settings.rounds - self._round
         return clock(max(0.0, each * (rounds - share) - (time.monotonic() - self._moved)))
 
-    def _round_line(self, row: Row, better: bool) -> str:
-        assert self._plan is not None
-        settings = self._plan.settings
+    def _round_line(self, row: Row, better: bool, share: float) -> str:
+        """Return the line of a finished round; ``share`` of the current round is finished."""
         accuracy = row.test_accuracy
-        parts = [f"{self._where(settings.rounds, settings.trials)}:"]
+        parts = [f"{self._where(row.round)}:"]
         parts.append("not evaluated" if accuracy is None else f"accuracy {accuracy:.1%}")
         parts[-1] += " (best)," if better else ","
         if row.honest_accuracy is not None:
@@ -275,7 +280,7 @@ class Screen:
             parts.append(f"{len(gone)} absent,")
         loss = "not finite" if row.train_loss is None else f"{row.train_loss:.3f}"
         parts.append(f"loss {loss}, {clock(self._spent[-1], exact=True)}")
-        left = self._time_left(1.0)
+        left = self._time_left(share)
         return " ".join(parts) + (f", {left} left" if left not in ("", "0:00") else "")
 
     def _every_second(self) -> None:

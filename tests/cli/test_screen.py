@@ -169,3 +169,25 @@ def test_a_trace_shows_signs_escaped(capsys):
     shown = capsys.readouterr()
     assert r"a\x1b[31mb" in shown.err and r"a\x1b[31mb" in shown.out
     assert "\x1b" not in shown.err + shown.out
+
+
+def test_a_round_that_is_saved_during_the_next_one_has_its_own_time(screen, monkeypatch):
+    """Its line names it and its seconds; the round that trains stays on the screen."""
+
+    def at(seconds):
+        monkeypatch.setattr("protofl_cli.screen.time", SimpleNamespace(monotonic=lambda: seconds))
+
+    row = {"seconds": {"total": 1, "train": 1, "setup": 0, "evaluate": 1}, "train_loss": 0.5}
+    screen._bar.live = False
+    screen(events.RoundStarted(0, 0))
+    at(130.0)
+    screen(events.RoundStarted(0, 1))
+    at(132.0)
+    screen(events.StageStarted("train", 8, 200))
+    screen(events.RoundDone(Row({**row, "round": 0, "test_accuracy": 0.5})))
+    assert screen._bar.printed[-1].startswith("round 1/2: accuracy 50.0% (best), loss 0.500, 30")
+    assert screen._label == "round 2/2"
+    at(170.0)
+    screen(events.RoundDone(Row({**row, "round": 1, "test_accuracy": 0.25})))
+    assert screen._bar.printed[-1].startswith("round 2/2: accuracy 25.0%, loss 0.500, 40")
+    assert screen._label == ""

@@ -22,6 +22,7 @@ from protofl.hooks.views.run_info import RunInfo
 from protofl.hooks.views.snapshots import pack_client, unpack_client
 from protofl.system.files.atomic import ScratchFolder, link_or_copy
 from protofl.system.files.tensors import Packed, read_tensors, write_tensors
+from protofl.system.transfers import copied
 
 Kind = Literal["live", "packed", "disk"]
 Build = Callable[[int, SplitModel | None], ClientState]
@@ -180,6 +181,20 @@ class ClientStore:
         else:
             packed = kept if isinstance(kept, tuple) else self._pack(self.state(client))
             write_tensors(path, *packed)
+
+    def snapshot(self, client: int, path: Path) -> Packed | None:
+        """Return a client's tensors in host memory, where nobody changes them.
+
+        None for a client that lies in a file already, which is linked as in `save`.
+        """
+        kept = self._kept.get(client)
+        if isinstance(kept, Path):
+            link_or_copy(kept, path)
+            return None
+        if isinstance(kept, tuple):
+            return kept  # replaced when it trains, never changed
+        tensors, header = self._pack(self.state(client))
+        return copied(tensors), header
 
     def load(self, client: int, path: Path) -> None:
         """Set a client to the content of a file, which stays as long as it is used."""

@@ -106,6 +106,8 @@ class ClientDone(Event):
 class RoundDone(Event):
     """A round is finished and, if it has a checkpoint, committed.
 
+    Where a thread writes the checkpoint, this comes while the next round trains.
+
     Attributes:
         row: Its line of ``metrics.jsonl``.
     """

@@ -14,7 +14,13 @@ from protofl.federation import events, jobs
 from protofl.federation.evaluation import NoObserver, counts_in, figures_of, odd_counts
 from protofl.federation.participation import Participation
 from protofl.federation.plan import Plan
-from protofl.federation.pool_interface import ClientFiles, Pool, Presence, keep_files
+from protofl.federation.pool_interface import (
+    ClientFiles,
+    LeavesFiles,
+    Pool,
+    Presence,
+    keep_files,
+)
 from protofl.federation.round_stages import Stages
 from protofl.federation.round_totals import Totals
 from protofl.federation.server_side import ServerSide, admit_uploads, book_losses
@@ -27,7 +33,9 @@ from protofl.records.row import Row
 from protofl.records.run_folder import RunFolder
 from protofl.system.device import compute_threads
 from protofl.system.files.checksums import Check
+from protofl.system.files.tensors import Packed
 from protofl.system.profile.clock import Unprofiled
+from protofl.system.transfers import has_streams
 
 R = TypeVar("R", bound=jobs.Reply)
 
@@ -297,17 +305,34 @@ class Federation:
         for client, name in product(totals.unscored, epochs_by_figure):
             totals.apart[name].pop(client, None)
 
-    def save_clients(
-        self, clients: Iterable[int], paths: Mapping[int, str]
-    ) -> tuple[float, dict[int, Check]]:
-        """Save clients on their hosts; return the seconds, and checks of files that these keep."""
-        start = time.perf_counter()
+    def leave_files(self) -> bool:
+        """Let `save_clients` leave files to `take_unwritten`, where a thread can write them.
+
+        That is so on a device that computes beside the program, with the clients in this process. A
+        CPU would need the memory of all clients twice, and gain little.
+
+        Returns:
+            True if it leaves them.
+        """
+        if not isinstance(self.pool, LeavesFiles) or not has_streams(self.plan.device):
+            return False
+        self.pool.unwritten = {}
+        return True
+
+    def take_unwritten(self) -> dict[str, Packed]:
+        """Return {path: tensors} of the files that `save_clients` has left since the last call."""
+        if not isinstance(self.pool, LeavesFiles) or not self.pool.unwritten:
+            return {}
+        taken, self.pool.unwritten = self.pool.unwritten, {}
+        return taken
+
+    def save_clients(self, clients: Iterable[int], paths: Mapping[int, str]) -> dict[int, Check]:
+        """Save clients on their hosts; return checks of files that these keep."""
         work = [jobs.Save(client, paths[client]) for client in clients]
         self._stages.begin("checkpoint", [job.client for job in work])
         kind = jobs.SaveReply if self.elsewhere else jobs.Reply
         replies = self._replies("checkpoint", work, kind, Totals()).items()
-        checks = {c: Check(r.size, r.crc) for c, r in replies if isinstance(r, jobs.SaveReply)}
-        return time.perf_counter() - start, checks
+        return {c: Check(r.size, r.crc) for c, r in replies if isinstance(r, jobs.SaveReply)}
 
     def _replies(
         self, stage: str, work: Sequence[jobs.ClientJob], kind: type[R], totals: Totals

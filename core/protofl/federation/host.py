@@ -24,6 +24,7 @@ from protofl.hooks.views.client_state import ClientState
 from protofl.hooks.wire.payload import BadUpload, Payload
 from protofl.system.device import compute_threads, deterministic_kernels
 from protofl.system.files.atomic import disk_errors
+from protofl.system.files.tensors import Packed
 from protofl.system.interpreter import unchanged_interpreter
 from protofl.system.machine import time_limit
 from protofl.system.profile.clock import Clock
@@ -101,7 +102,10 @@ class Host:
     Attributes:
         on_steps: Takes a client and how many mini-batches of its job are done, a few times a
             second while a job is done whose mini-batches are followed; None for nobody.
+        unwritten: See `protofl.federation.pool_interface.LeavesFiles`.
     """
+
+    unwritten: dict[str, Packed] | None = None
 
     def __init__(self, plan: Plan, *, read: Read = Payload, secret: bytes = b"") -> None:
         declared = plan.composition.declarations("download_payload")
@@ -259,7 +263,10 @@ class Host:
                 self._store.start(files, job.parked)
                 self.plan.split(job.trial)  # computed while the hosts wait for each other
             case work.Save():
-                self._store.save(job.client, Path(job.path))
+                if self.unwritten is None:
+                    self._store.save(job.client, Path(job.path))
+                elif packed := self._store.snapshot(job.client, Path(job.path)):
+                    self.unwritten[job.path] = packed
                 clock.lap("checkpoint")
             case work.Load():
                 self._store.load(job.client, Path(job.path))

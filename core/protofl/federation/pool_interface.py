@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 from protofl.federation.jobs import Job, Reply
+from protofl.system.files.tensors import Packed
 
 
 class Pool(Protocol):
@@ -70,6 +71,18 @@ class ClientFiles(Protocol):
         again after an interruption writes the same names with the same content.
         """
         ...
+
+
+@runtime_checkable
+class LeavesFiles(Protocol):
+    """A `Pool` in the run's process that can leave the clients' files to the run.
+
+    Attributes:
+        unwritten: {path: the tensors for this file} of `Save` jobs, in host memory that nobody
+            changes. None, at first, if `Save` jobs write the files.
+    """
+
+    unwritten: dict[str, Packed] | None
 
 
 @runtime_checkable

@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from protofl.data.batches import LEAST
@@ -34,16 +36,19 @@ from protofl.runs.configuration import config_of, folder_words
 from protofl.runs.planning import observes, plan_run
 from protofl.runs.recipes import typed_in, write_recipe
 from protofl.runs.request import Request
+from protofl.runs.round_commits import RoundCommits, wait_for_commits
 from protofl.system.device import current_card, deterministic_kernels
 from protofl.system.files.atomic import disk_errors, temporary_folder, write_json
 from protofl.system.files.home import expand_user
 from protofl.system.files.lock import folder_lock
 from protofl.system.files.tables import rounded
+from protofl.system.files.tensors import write_tensors
 from protofl.system.machine import Idle
 from protofl.system.options.plugin_options import option_names
 from protofl.system.profile.clock import Unprofiled
 from protofl.system.profile.profiles import run_profile
 from protofl.system.torch_state import standard_torch
+from protofl.system.transfers import copied
 
 
 @standard_torch()
@@ -80,6 +85,7 @@ def _start(
     if request.resume:
         from protofl.runs import resumption
 
+        wait_for_commits()
         folder, request = resumption.continued(request, note, until)
     elif request.out is not None:
         check_free(expand_user(request.out).absolute())
@@ -140,25 +146,32 @@ class _Lifecycle:
     accuracies: dict[int, dict[int, float]] = field(default_factory=dict)
     _tried: list[Row] = field(default_factory=list)
     _notes: list[str] = field(default_factory=list)
+    _beside: bool = False
+    """True if a thread commits a round while the next one trains."""
 
     def train(self) -> None:
         """Train all trials that are not finished; the profile is written even after a failure."""
         sums, participation = self.profile.sums, Participation(self.plan)
         try:
-            with temporary_folder(self.folder.parked) as parked, self._ready() as ready:
+            with (
+                temporary_folder(self.folder.parked) as parked,
+                self._ready() as ready,
+                RoundCommits(self.folder, self.progress) as commits,
+            ):
                 self.plan, pool, learned = ready
                 plan = self.plan
                 write_json(self.folder.path / SESSION, {"backend": plan.settings.backend})
                 federation = Federation(
                     plan,
                     pool,
-                    self.progress,
+                    commits,
                     profile=self.profile,
                     parked=parked,
                     participation=participation,
                 )
                 federation.learned = learned
                 self.folder.place_clients(elsewhere=federation.elsewhere)
+                self._beside = federation.leave_files()
                 if observes(plan):
                     from protofl.federation.observer import Observer
 
@@ -177,7 +190,7 @@ class _Lifecycle:
                             federation.resume(self.folder)
                         else:
                             federation.start_trial(trial)
-                    self._trial(federation, first)
+                    self._trial(federation, commits, first)
                     self.accuracies[trial] = federation.client_accuracy
         finally:
             if (self.folder.path / "config.json").exists():
@@ -280,7 +293,7 @@ class _Lifecycle:
             if len(rows) < settings.rounds and not is_exhausted(rows, settings.patience):
                 yield trial, len(rows)
 
-    def _trial(self, federation: Federation, first: int) -> None:
+    def _trial(self, federation: Federation, commits: RoundCommits, first: int) -> None:
         settings = self.plan.settings
         trained: set[int] = set()
         rows = [row for row in self.folder.rows if row.trial == federation.trial]
@@ -289,7 +302,7 @@ class _Lifecycle:
         for number in range(first, settings.rounds):
             last = number + 1 == settings.rounds
             with self.profile.round(number, last=last):
-                self.progress(events.RoundStarted(federation.trial, number))
+                commits(events.RoundStarted(federation.trial, number))
                 row, clients = federation.round(number)
                 row = row.changed(**other)
                 trained |= {*clients}
@@ -297,30 +310,49 @@ class _Lifecycle:
                 ended = is_exhausted(rows, settings.patience)
                 last |= ended
                 every, best = settings.checkpoint_every, settings.keep == "best"
-                best = best and is_best(row, self.folder.rows)
+                best = best and is_best(row, rows[:-1])  # the folder may not have the last one yet
                 if every and ((number + 1) % every == 0 or last or best):
-                    self._commit(federation, row, trained)
+                    self._commit(federation, commits, row, trained)
                     trained = set()
                 else:
-                    self.folder.add(row)
-                self.progress(events.RoundDone(self.folder.rows[-1]))
+                    commits.commit(partial(self.folder.add, row))
+                if last:
+                    commits.wait()
             if ended:
                 age = f"{settings.patience} rounds old (--patience {settings.patience})"
                 name = f"trial {federation.trial + 1}" if settings.trials > 1 else "the run"
                 self._note(f"{name} ends after round {number + 1}: its best round is {age}")
                 break
 
-    def _commit(self, federation: Federation, row: Row, trained: set[int]) -> None:
-        """Commit a round, with all clients that trained since the last commit."""
+    def _commit(
+        self, federation: Federation, commits: RoundCommits, row: Row, trained: set[int]
+    ) -> None:
+        """Commit a round, with all clients that trained since the last commit.
+
+        Where a thread does it, clients and server are copied here, and written there.
+        """
+        beside, settings = self._beside, self.plan.settings
+        start, in_commit = time.perf_counter(), partial(self.profile.sums.span, "commit", "server")
+        with in_commit():
+            commits.wait()  # before the copies: memory holds those of one round
         paths = self.folder.client_paths(sorted(trained), federation.trial, row.round)
-        seconds, checks = federation.save_clients(sorted(trained), paths)
+        checks = federation.save_clients(sorted(trained), paths)
+        with in_commit():
+            unwritten, server = federation.take_unwritten(), pack_server(federation.server)
+            if beside:
+                server = copied(server[0]), server[1]
+            holders = {*federation.holders}
+        seconds = time.perf_counter() - start
         spent = {k: rounded(row.seconds[k] + seconds) for k in ("checkpoint", "total")}
         row = row.changed(seconds={**row.seconds, **spent})
-        with self.profile.sums.span("commit", "server"):
-            server = pack_server(federation.server)
-            holders, keep = federation.holders, self.plan.settings.keep
-            self.folder.commit_round(row, server, holders, paths, checks, keep=keep)
+
+        def commit() -> None:
+            for path, packed in unwritten.items():
+                write_tensors(Path(path), *packed)
+            self.folder.commit_round(row, server, holders, paths, checks, keep=settings.keep)
             keep_files(federation.pool, self.folder.client_files)
+
+        commits.commit(commit if beside else in_commit()(commit), beside=beside)
 
     def conclude(self) -> Result:
         """Write the summary."""

@@ -110,6 +110,20 @@ def to_host(tensors: Mapping[str, Tensor], *, wait: bool = True) -> dict[str, Te
     return result
 
 
+def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copy tensors to host memory that nothing else uses, those of a device in one piece.
+
+    The program waits for the copies. torch keeps pinned memory that is freed and gives it to the
+    next copies of the same size, so repeated copies allocate it once.
+    """
+    here = {name: tensor.detach() for name, tensor in tensors.items()}
+    there = to_host(here)
+    return {
+        name: host.clone(memory_format=torch.contiguous_format) if host is here[name] else host
+        for name, host in there.items()
+    }
+
+
 def to_device(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
     """Copy tensors from host memory to a device in one piece, without waiting for it.
 

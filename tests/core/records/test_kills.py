@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import sys
 
+import killed_runs
 import pytest
-from killed_runs import Place, differences, killed
+from killed_runs import Place, differences, killed, started
 
 from protofl.hooks.discovery.registry import Registry
 
@@ -85,3 +87,37 @@ def test_killed_runs_have_the_folders_of_others(tmp_path, method, pytestconfig):
         chain = killed(place, kills, random.Random(f"0 {method} {backend}"))
         assert not chain.wrong
         assert sum(chain.kills.values()) >= kills
+
+
+WRITES_IN_A_THREAD = """
+import os, signal, sys, time
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the command line answers it
+import protofl.federation.federation, protofl.runs.lifecycle as lifecycle
+from protofl_cli.start import main
+protofl.federation.federation.has_streams = lambda device: True
+write = lifecycle.write_tensors
+def slow(*file):
+    open(os.environ["MARK"], "w").close()
+    time.sleep(0.1)
+    write(*file)
+lifecycle.write_tensors = slow
+try:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+except KeyboardInterrupt:
+    sys.exit(130)
+main()
+"""
+"""``protofl`` that takes the CPU for a device with streams; writing a client takes 0.1 s more."""
+
+
+@pytest.mark.slow
+def test_runs_whose_thread_writes_are_killed(tmp_path, monkeypatch):
+    place = Place(tmp_path, "fedtgp", "local", rounds=6)
+    with started(place.command(place.whole, "local"), tmp_path / "log") as run:
+        assert run.wait() == 0
+    monkeypatch.setattr(killed_runs, "COMMAND", (sys.executable, "-c", WRITES_IN_A_THREAD))
+    monkeypatch.setenv("MARK", str(tmp_path / "mark"))
+    chain = killed(place, 8, random.Random(3))
+    assert (tmp_path / "mark").exists()
+    assert not chain.wrong
+    assert sum(chain.kills.values()) >= 8
