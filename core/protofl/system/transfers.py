@@ -6,7 +6,7 @@ milliseconds. Here they are packed into one buffer where they are, copied once, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -24,6 +24,22 @@ def has_streams(device: torch.device) -> bool:
 def module_of(device: torch.device) -> Any:  # noqa: ANN401 - `torch.cuda` or another
     """Return the module with the streams and graphs of a device, such as `torch.cuda`."""
     return torch.get_device_module(device)
+
+
+def free_memory(device: torch.device) -> int:
+    """Return the bytes of a device with streams that tensors can still take.
+
+    What torch holds for tensors of this process and no tensor uses counts as free.
+    """
+    module = module_of(device)
+    free, _ = module.mem_get_info(device)
+    held = module.memory_reserved(device) - module.memory_allocated(device)
+    return int(free) + max(0, int(held))
+
+
+def size_of(tensors: Iterable[Tensor]) -> int:
+    """Return the bytes of tensors' elements."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def pinned(like: Tensor, device: torch.device) -> Tensor:
