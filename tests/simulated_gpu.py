@@ -13,6 +13,8 @@ gives to another tensor.
 from __future__ import annotations
 
 import itertools
+import threading
+import weakref
 from collections import Counter
 from contextlib import contextmanager
 from functools import cache
@@ -49,6 +51,7 @@ class Simulated(Tensor):
             dtype=raw.dtype,
             device=torch.device(NAME, 0),
         )
+        GPU.took(raw.untyped_storage())
         made.raw = raw
         return made
 
@@ -136,28 +139,34 @@ class Machine:
 
     Attributes:
         copies: (``to device`` or ``to host``, bytes) of each copy.
+        copy_streams: The number of the stream of each copy.
         waits: Counts of reasons for which the program waited: ``item``, ``synchronize``.
         launches: (stream's number, operation) in the order of launches; see `watched`.
         shown: Whether torch finds the device.
-        total: Bytes of its memory.
-        used: Bytes that a test says are used.
+        total: Bytes of its memory; what needs more raises `torch.OutOfMemoryError`.
+        used: Bytes that a test says others use.
+        live: Bytes of all tensors on the device.
+        peak: The most of them at a time.
         cards: Number of cards; only the first one computes.
         float64: Whether it has float64; Apple's GPUs (``mps``) don't.
     """
 
     shown = False
+    live = peak = 0
 
     def __init__(self):
         self.reset()
 
     def reset(self):
         self.copies, self.waits, self.launches = [], Counter(), []
+        self.copy_streams = []
         self.graphs, self.capturing = [], None
         Stream.every.clear()
         self.default = Stream()
         self.stream = self.default
         self.written, self.check_races, self.watch = {}, True, False
         self.total, self.used, self.cards, self.float64 = 80 << 30, 0, 1, True
+        self.storages, self.live, self.peak = {}, 0, 0
 
     # --- what tests ask -------------------------------------------------------------------------
 
@@ -175,6 +184,29 @@ class Machine:
             yield self.launches
         finally:
             self.watch = False
+
+    # --- its memory -----------------------------------------------------------------------------
+
+    def took(self, storage):
+        """Count the memory of a tensor, once, until nothing uses it."""
+        key, size = storage._cdata, storage.nbytes()
+        if key in self.storages:
+            return
+        # torch's thread for backward passes ends the program with an error of Python's.
+        here = threading.current_thread() is threading.main_thread()
+        if here and self.live + size > self.total - self.used:
+            self.note("out of memory")
+            raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {size} bytes.")
+        self.storages[key] = size
+        self.live += size
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(storage, self.freed, key, self.storages).atexit = False
+
+    def freed(self, key, storages):
+        self.written.pop(key, None)
+        size = storages.pop(key)
+        if storages is self.storages:  # not of a test before
+            self.live -= size
 
     # --- what the device does -------------------------------------------------------------------
 
@@ -231,6 +263,7 @@ class Machine:
         self.expect_no_capture("copy")
         size = tensor.numel() * tensor.element_size()
         self.copies.append(("to device" if there else "to host", size))
+        self.copy_streams.append(self.stream.number)
         if not options.get("non_blocking"):
             self.note("copy")
         options = {k: v for k, v in options.items() if k != "pin_memory"}
@@ -248,6 +281,7 @@ class Machine:
                 self.expect_no_capture("copy")
             way = "to device" if isinstance(target, Simulated) else "to host"
             self.copies.append((way, source.numel() * source.element_size()))
+            self.copy_streams.append(self.stream.number)
         if isinstance(source, Simulated):
             self.read(source.raw, "copy_")
         if isinstance(target, Simulated):
@@ -391,15 +425,18 @@ class Module:
             GPU.capturing = None
 
     def mem_get_info(self, device=None):
-        return GPU.total - GPU.used, GPU.total
+        return GPU.total - GPU.used - GPU.live, GPU.total
 
     def memory_allocated(self, device=None):
-        return GPU.used
+        return GPU.live
 
-    max_memory_allocated = memory_allocated
+    memory_reserved = memory_allocated
+
+    def max_memory_allocated(self, device=None):
+        return GPU.peak
 
     def reset_peak_memory_stats(self, device=None):
-        pass
+        GPU.peak = GPU.live
 
     def empty_cache(self):
         pass
@@ -439,20 +476,6 @@ def pytest_collection_finish(session):
             _registered()
 
 
-def pytest_collection_finish(session):
-    """Register the device before torch starts its threads for the backward pass, one a device."""
-    if any("gpu" in getattr(item, "fixturenames", ()) for item in session.items):
-        if hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
-            _registered()
-
-
-def pytest_collection_finish(session):
-    """Register the device before torch starts its threads for the backward pass, one a device."""
-    if any("gpu" in getattr(item, "fixturenames", ()) for item in session.items):
-        if hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
-            _registered()
-
-
 @pytest.fixture
 def gpu(monkeypatch):
     """The simulated device; ``torch.device("simgpu")`` computes there."""
@@ -465,12 +488,16 @@ def installed(monkeypatch):
         pytest.skip("this torch has no devices in Python")
     _registered()
     GPU.reset()
-    made, listed = torch.tensor, Tensor.tolist
+    made, listed, ranged = torch.tensor, Tensor.tolist, torch.arange
 
     def tensor(data, *, dtype=None, device=None, requires_grad=False, **_):
         result = made(data, dtype=dtype)
         result = result if device is None else result.to(device)
         return result.requires_grad_(requires_grad)
+
+    def arange(*args, device=None, **rest):  # torch's would resize an empty wrapper
+        there = device is not None and torch.device(device).type == NAME
+        return Simulated(ranged(*args, **rest)) if there else ranged(*args, device=device, **rest)
 
     def new_tensor(self, data, *, dtype=None, device=None, **rest):
         return tensor(data, dtype=dtype or self.dtype, device=device or self.device, **rest)
@@ -484,6 +511,7 @@ def installed(monkeypatch):
 
     # torch's own go around the dispatch of operations.
     monkeypatch.setattr(torch, "tensor", tensor)
+    monkeypatch.setattr(torch, "arange", arange)
     monkeypatch.setattr(Tensor, "new_tensor", new_tensor)
     monkeypatch.setattr(Tensor, "tolist", tolist)
     monkeypatch.setattr(Tensor, "pin_memory", lambda self, *_: self)

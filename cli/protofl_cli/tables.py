@@ -68,6 +68,8 @@ def composition_rows(plan: Plan, folder: RunFolder | None = None) -> list[tuple[
     where = f"{s.device}, engine {s.engine}, backend {s.backend}{workers}"
     if s.client_store == "disk":
         where += ", clients on disk"
+    elif s.client_store == "memory" and s.device != "cpu":
+        where += ", clients in host memory"
     rows.append(("runs on", where))
     if plan.trackers:
         rows.append(("tracked by", ", ".join(tracker.name for tracker in plan.trackers)))

@@ -246,17 +246,47 @@ LONGEST = 400
 def memory_problem(error: BaseException) -> str:
     """Describe an error of Python or torch about missing memory; empty for other errors."""
     phrases = ("can't allocate memory", "out of memory", "not enough memory", "unable to allocate")
-    said = said_by(error).strip()
+    said, on_device = said_by(error).strip(), device_is_full(error)
     torch_s = isinstance(error, RuntimeError) and any(word in said.lower() for word in phrases)
-    if isinstance(error, ProtoflError) or not (isinstance(error, MemoryError) or torch_s):
+    if isinstance(error, ProtoflError) or not (
+        isinstance(error, MemoryError) or torch_s or on_device
+    ):
         return ""
-    return f"memory ran out ({said.splitlines()[0][:200] if said else type(error).__name__})"
+    what = "memory of the device" if on_device else "memory"
+    return f"{what} ran out ({said.splitlines()[0][:200] if said else type(error).__name__})"
 
 
-LESS_MEMORY = (
-    "a smaller --batch-size, smaller --models, fewer --workers or --client-store disk take less; "
-    "--debug shows where"
-)
+def device_is_full(error: BaseException | None) -> bool:
+    """Return True for an error of torch about missing memory of a GPU, or one caused by it."""
+    seen = set[int]()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if type(error).__name__ == "OutOfMemoryError":  # torch's, which need not be imported
+            return True
+        if isinstance(error, RuntimeError) and any(text in said_by(error) for text in _FULL):
+            return True
+        error = error.__cause__
+    return False
+
+
+_FULL = (
+    "CUDA out of memory", "CUDA error: out of memory", "HIP out of memory",
+    "HIP error: out of memory", "XPU out of memory", "STATUS_ALLOC_FAILED",
+)  # fmt: skip
+"""What torch and NVIDIA's libraries say if the memory of a GPU does not suffice."""
+
+
+def less_memory(error: BaseException) -> str:
+    """Return the advice for an error about missing memory."""
+    if device_is_full(error):
+        return (
+            "a smaller --batch-size, --client-store memory, --set engine.streams=1 (with "
+            "cuda-graphs) or --precision bf16 take less; --debug shows where"
+        )
+    return (
+        "a smaller --batch-size, smaller --models, fewer --workers or --client-store disk take "
+        "less; --debug shows where"
+    )
 
 
 def plugin_location(error: BaseException) -> str:
@@ -297,7 +327,7 @@ class error_context:
         elif error is not None and ends_hook(error):
             place, said = plugin_location(error), memory_problem(error)
             way = f"it was raised at {place}; --debug shows the way there"
-            do = LESS_MEMORY if said else way if place else "--debug shows where"
+            do = less_memory(error) if said else way if place else "--debug shows where"
             kind = Late if isinstance(error, Overtime) else RunFailure
             failure = kind(f"{self._place}: {said or error_text(error)}", do=do)
             failure.place = self._place

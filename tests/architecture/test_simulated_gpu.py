@@ -87,3 +87,22 @@ def test_launches_are_noted_in_order(gpu):
         with module.stream(stream):
             x * 2
     assert [number for number, _ in launches] == [gpu.default.number, stream.number]
+
+
+def test_memory_is_counted_and_limited(gpu):
+    module = torch.get_device_module("simgpu")
+    before = module.memory_allocated()
+    x = torch.zeros(100, device="simgpu")
+    view = x[:10]
+    assert module.memory_allocated() - before == 400
+    del x
+    assert module.memory_allocated() - before == 400 and module.mem_get_info()[0] == (
+        gpu.total - before - 400
+    )
+    del view
+    assert module.memory_allocated() == before
+    gpu.total = before + 1000
+    with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate 1200"):
+        torch.zeros(300, device="simgpu")
+    assert module.memory_allocated() == before
+    assert module.max_memory_allocated() - before == 400

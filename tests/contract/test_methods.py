@@ -133,7 +133,7 @@ class Losing:
 
 
 @pytest.mark.parametrize(
-    ("method", "store"), ways("live", "packed", "disk", first="disk"), indirect=["method"]
+    ("method", "store"), ways("live", "pinned", "disk", first="disk"), indirect=["method"]
 )
 def test_an_absent_client_is_as_if_it_had_not_trained(fed, monkeypatch, store):
     """A run with absent clients is bit-identical to a run of only the other participants."""
@@ -163,13 +163,13 @@ def test_an_absent_client_is_as_if_it_had_not_trained(fed, monkeypatch, store):
 
 def kept(store, monkeypatch):
     """Return options to store clients as on a CPU, as on an accelerator, or on disk."""
-    if store == "packed":
-        monkeypatch.setattr(host, "store_kind", lambda *_, dry, **__: "live" if dry else "packed")
+    if store == "pinned":
+        monkeypatch.setattr(host, "store_kind", lambda *_, dry, **__: "live" if dry else "pinned")
     return {"client_store": "disk" if store == "disk" else "memory", "participation": 0.5}
 
 
 @pytest.mark.parametrize(
-    ("method", "store"), ways("packed", "disk", first="disk"), indirect=["method"]
+    ("method", "store"), ways("pinned", "disk", first="disk"), indirect=["method"]
 )
 def test_where_clients_are_kept_changes_nothing(fed, half, monkeypatch, store):
     live, states = half

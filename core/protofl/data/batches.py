@@ -13,6 +13,7 @@ from torch import Tensor
 
 from protofl.data.spec import AsStored, ModelInput
 from protofl.system.randomness import random_stream
+from protofl.system.transfers import pinned
 
 BLOCK = 512
 """Samples that are gathered and normalised together."""
@@ -33,11 +34,12 @@ class Samples:
     """Rows of a tensor of samples, as a model sees them.
 
     Args:
-        x: All samples N×…, on the device.
+        x: All samples N×…, on the device; or in host memory if they are too many for it.
         y: All labels [N], on the device; None for unlabelled samples.
         rows: The rows that belong here, [n].
         prepare: Prepares stored samples for a model.
         channels_last: The layout of images.
+        device: The device; that of ``x`` if not given.
     """
 
     def __init__(
@@ -47,12 +49,14 @@ class Samples:
         rows: Tensor,
         prepare: ModelInput,
         channels_last: bool,
+        device: torch.device | None = None,
     ) -> None:
         self._x, self._rows = x, rows.to(x.device)
+        self._device = x.device if device is None else device
         self._prepare, self._channels_last = prepare, channels_last
         self._read = prepare
-        labels = y if y is not None else torch.empty(0, dtype=torch.int64, device=x.device)
-        self.y = labels[self._rows] if y is not None else labels
+        none = torch.empty(0, dtype=torch.int64, device=self._device)
+        self.y = none if y is None else y[self._rows.to(y.device)]
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -64,8 +68,9 @@ class Samples:
     def at(self, index: Tensor | slice) -> Samples:
         """The samples at ``index``."""
         selection = object.__new__(Samples)
-        selection._x, selection._rows = self._x, self._rows[index]
-        selection.y = self.y[index] if len(self.y) else self.y
+        selection._x, selection._rows = self._x, self._rows[_there(index, self._rows)]
+        selection._device = self._device
+        selection.y = self.y[_there(index, self.y)] if len(self.y) else self.y
         selection._prepare, selection._channels_last = self._prepare, self._channels_last
         selection._read = self._read
         return selection
@@ -79,7 +84,18 @@ class Samples:
 
     def inputs(self, index: Tensor | slice = slice(None)) -> Tensor:
         """Return the prepared samples at ``index``, n×… (`SampleSpec.shape`), or features."""
-        return self._read(self._x[self._rows[index]], self._channels_last)
+        rows = self._rows[_there(index, self._rows)]
+        if self.on_device:
+            return self._read(self._x[rows], self._channels_last)
+        shape = len(rows), *self._x.shape[1:]
+        chosen = pinned(torch.empty(shape, dtype=self._x.dtype, device="meta"), self._device)
+        torch.index_select(self._x, 0, rows, out=chosen)
+        return self._read(chosen.to(self._device, non_blocking=True), self._channels_last)
+
+    @property
+    def on_device(self) -> bool:
+        """False for samples in host memory, which are copied to the device batch by batch."""
+        return self._x.device.type == self._device.type
 
     def prepare(self, x: Tensor) -> Tensor:
         """Other samples of the data's shape and range, prepared as these are."""
@@ -89,6 +105,11 @@ class Samples:
         """Yield all prepared samples in order, ``size`` at a time."""
         for start in range(0, len(self), size):
             yield self.inputs(slice(start, start + size))
+
+
+def _there(index: Tensor | slice, tensor: Tensor) -> Tensor | slice:
+    """Return an index where a tensor lies."""
+    return index.to(tensor.device) if isinstance(index, Tensor) else index
 
 
 def batch_bounds(count: int, batch_size: int, drop_last: bool) -> list[tuple[int, int]]:
@@ -137,7 +158,7 @@ def training_batches(
     for epoch in range(epochs):
         drawn = random_stream(seed, "order", *keys, epoch)
         order = torch.randperm(count, generator=drawn) if shuffle else torch.arange(count)
-        order = onto(samples.y.device, order)
+        here, order = order, onto(samples.y.device, order)
         moves = None
         if augment:
             moves = draw_moves(count, random_stream(seed, "augment", *keys, epoch))
@@ -146,7 +167,9 @@ def training_batches(
             block = bounds[first : first + group]
             start = block[0][0]
             index = order[start : block[-1][1]]
-            x = samples.inputs(index)
+            # Samples in host memory are chosen there, without waiting for an index from the device.
+            stop = block[-1][1]
+            x = samples.inputs(index if samples.on_device else here[start:stop])
             if moves is not None:
                 x = shifted_and_flipped(x, moves[:, start : start + len(x)])
             labels = samples.y[index] if len(samples.y) else samples.y

@@ -109,7 +109,8 @@ class Federation:
         self._server_side = ServerSide(self.plan, trial, self._sums)
         self.server.learned = deepcopy({**self.learned})
         self._build_validation()
-        start = jobs.StartTrial(trial, parked=self._parked)
+        store = self.plan.settings.client_store if has_streams(self.plan.device) else "auto"
+        start = jobs.StartTrial(trial, parked=self._parked, store="" if store == "auto" else store)
         if folder and folder.commit:
             keep_files(self.pool, folder.client_files)
             start.files, start.checks = folder.committed_clients(), folder.commit.client_checks

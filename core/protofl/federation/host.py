@@ -5,18 +5,28 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from protofl.errors import LESS_MEMORY, Late, RunFailure, error_context, memory_problem
+from protofl.errors import (
+    Late,
+    RunFailure,
+    device_is_full,
+    error_context,
+    less_memory,
+    memory_problem,
+)
 from protofl.federation import jobs as work
 from protofl.federation.client_store import ClientStore, store_kind
 from protofl.federation.evaluation import score
-from protofl.federation.local_training import Trainer, Training, train_clients
+from protofl.federation.less_memory import Attempts
+from protofl.federation.local_training import Trainer, Training, by_engine, train_clients
 from protofl.federation.plan import Plan
+from protofl.federation.store_choice import about_samples, choose_store, sharers
 from protofl.hooks.malicious import checked_labels
 from protofl.hooks.models.architecture import SplitModel
-from protofl.hooks.plugin.members import Choice
+from protofl.hooks.plugin.members import Choice, choose
 from protofl.hooks.transport.payload_validation import DownloadValidation, Read
 from protofl.hooks.transport.rules import printable
 from protofl.hooks.views.client import Client
@@ -32,6 +42,7 @@ from protofl.system.profile.profiles import host_profile
 from protofl.system.progress import Counter, OnSteps
 from protofl.system.randomness import global_stream
 from protofl.system.torch_state import standard_torch
+from protofl.system.transfers import free_memory, has_streams, size_of
 
 
 @standard_torch()
@@ -86,9 +97,21 @@ def chunks(engine: Choice, architectures: list[str]) -> list[list[int]]:
     return [list(places) for places in groups]
 
 
+def _clients(jobs: Sequence[work.Job]) -> list[int]:
+    """Return the clients that train or are evaluated."""
+    return [job.client for job in jobs if isinstance(job, work.RoundJob)]
+
+
 def go_on(job: work.Job) -> str:
     """Return the advice for a job that does not end."""
     return Late.GO_ON if isinstance(job, work.RoundJob) else ""
+
+
+@dataclass
+class _Trial:
+    """The trial of a host."""
+
+    number: int = 0
 
 
 class Host:
@@ -118,14 +141,26 @@ class Host:
         self.on_steps: OnSteps | None = None
         self._profile = host_profile(plan.settings.profile and not plan.dry, plan.device)
         self._trainer = Trainer(plan, self._profile, self._read)
-        self._trial = 0
+        self._trial = trial = _Trial()
+        self._notes: list[str] = []
         self._store = ClientStore(
             store_kind(plan.settings.client_store, plan.device, dry=plan.dry),
             plan.info,
-            lambda client, model: build_client(plan, self._trial, client, model, secret),
+            # Not of this host: in a cycle it would keep its clients' memory until it is collected.
+            lambda client, model: build_client(plan, trial.number, client, model, secret),
             received=plan.composition.has_follow_up(plan.info),
             reuse=not plan.composition.has("setup_client"),
+            device=plan.device,
+            sharers=sharers(plan.settings),
         )
+        self._attempts: Attempts | None = None
+        if has_streams(plan.device):
+            self._attempts = Attempts(
+                lambda: choose(plan.registry, "engine", "eager"),
+                self._store.leave_device,
+                self._notes.append,
+            )
+        self._run = self._attempts or by_engine
 
     def handle(self, job: work.Job) -> work.Reply:
         """Do a job.
@@ -135,6 +170,8 @@ class Host:
         """
         start = time.perf_counter()
         self._profile.sample = isinstance(job, work.ClientJob) and job.sample
+        if isinstance(job, work.RoundJob):
+            self._store.forget_others(job.round)
         limit, doing = self.plan.settings.job_limit, str(job)
         with self._computing(doing), unchanged_interpreter(doing) as notes:
             with time_limit(limit, doing, go_on(job)):
@@ -142,7 +179,7 @@ class Host:
                     reply = self._do(job)
                 except RunFailure as error:
                     reply = self._absent(job, error)
-        reply.notes += notes
+        reply.notes += [*notes, *self._new_notes()]
         if self._profile.on and isinstance(job, work.ClientJob):
             reply.profile = self._profile.job_done(start)
         return reply
@@ -161,24 +198,37 @@ class Host:
         engine = self.plan.choices["engine"]
         train = [job for job in jobs if isinstance(job, work.Train)]
         grouped = engine.trains_groups and not (self._profile.on or self.plan.dry)
-        if not grouped or len(train) < len(jobs):
-            for job in jobs:
-                yield job, self.handle(job)
-            return
         names = [self.plan.info.architecture_of(job.client).name for job in train]
-        for places in chunks(engine, names):
-            chosen = [train[place] for place in places]
-            yield from zip(chosen, self._train_together(engine, chosen), strict=True)
+        groups: list[list[work.Job]] = [[job] for job in jobs]
+        together = grouped and len(train) == len(jobs)
+        if together:
+            groups = [[train[place] for place in places] for places in chunks(engine, names)]
+        if clients := _clients(jobs):
+            self._store.expect(clients)
+        self._store.fetch(_clients(groups[0]) if groups else [])
+        while groups:
+            group, most = groups.pop(0), self._attempts and self._attempts.most
+            if together and most and len(group) > most:  # memory ran out with more of them
+                groups[:0] = [group[at : at + most] for at in range(0, len(group), most)]
+                continue
+            self._store.fetch(_clients(groups[0]) if groups else [])
+            if together:
+                chosen = [job for job in group if isinstance(job, work.Train)]
+                yield from zip(chosen, self._train_together(engine, chosen), strict=True)
+            else:
+                yield group[0], self.handle(group[0])
 
     def _train_together(self, engine: Choice, jobs: list[work.Train]) -> Sequence[work.Reply]:
         """Train several clients; if a hook fails and clients may be absent, one by one."""
         limit, doing = self.plan.settings.job_limit * len(jobs), " and ".join(map(str, jobs))
         for job in jobs:
+            self._store.forget_others(job.round)
             self._store.forget_before(job.client)
         with self._computing(doing), unchanged_interpreter(doing) as notes:
             with time_limit(limit, doing, go_on(jobs[0])):
                 try:
-                    replies = train_clients(engine, [self._training(job) for job in jobs])
+                    trainings = [self._training(job) for job in jobs]
+                    replies = train_clients(engine, trainings, self._run)
                 except RunFailure as error:
                     if isinstance(error, Late) or not all(job.may_be_undone for job in jobs):
                         raise
@@ -187,8 +237,15 @@ class Host:
             for job in jobs:
                 self._store.undo(job.client)
             return [self.handle(job) for job in jobs]
-        replies[0].notes += notes
+        replies[0].notes += [*notes, *self._new_notes()]
         return replies
+
+    def _new_notes(self) -> list[str]:
+        """Return lines for the user that have come up since the last call."""
+        room = self.plan.resident.left_out
+        told = [about_samples(*room)] if room and not self.plan.dry else []
+        result, self._notes[:] = [*told, *self._notes], []
+        return result
 
     def _absent(self, job: work.Job, error: RunFailure) -> work.Absent:
         """Return the reply for a client whose hook failed; raise the error if it may not fail."""
@@ -225,6 +282,30 @@ class Host:
         with self._store.lent(number, trains=True) as state:
             return state
 
+    def beside_models(self) -> int:
+        """Return the bytes that a stored client keeps beside its model, the most of them."""
+        beside = [0]
+        for client in self._store.clients:
+            state = self._store.state(client)
+            model = [*state.model.parameters(), *state.model.buffers()]
+            beside.append(self._store.size(client) - size_of(model))
+        return max(beside)
+
+    def _choose_store(self, chosen: str) -> None:
+        """Choose how clients are kept with ``--client-store auto``, where it matters.
+
+        Args:
+            chosen: The run's choice for its hosts; empty for none.
+        """
+        plan = self.plan
+        if plan.settings.client_store != "auto" or plan.dry or not has_streams(plan.device):
+            return
+        if not chosen:
+            free = free_memory(plan.device) + plan.resident.size
+            chosen, line = choose_store(plan.info, plan.settings, free, None)
+            self._notes.append(line)
+        self._store.keep_as(store_kind(chosen, plan.device, dry=False))
+
     @property
     def trained(self) -> set[int]:
         """The clients that have trained, which are all that a host stores."""
@@ -245,7 +326,7 @@ class Host:
                 yield
             except (MemoryError, RuntimeError) as error:
                 if said := memory_problem(error):
-                    raise RunFailure(f"{doing}: {said}", do=LESS_MEMORY) from error
+                    raise RunFailure(f"{doing}: {said}", do=less_memory(error)) from error
                 raise
 
     # --- operations -----------------------------------------------------------------------------
@@ -254,11 +335,13 @@ class Host:
         clock = Clock()
         match job:
             case work.Train():
-                return train_clients(self.plan.choices["engine"], [self._training(job)])[0]
+                engine = self.plan.choices["engine"]
+                return train_clients(engine, [self._training(job)], self._run)[0]
             case work.Evaluate():
-                return self._evaluate(job, clock)
+                return self._evaluated(job, clock)
             case work.StartTrial():
-                self._trial = job.trial
+                self._trial.number = job.trial
+                self._choose_store(job.store)
                 files = {client: Path(path) for client, path in job.files.items()}
                 self._store.start(files, job.parked)
                 self.plan.split(job.trial)  # computed while the hosts wait for each other
@@ -287,6 +370,17 @@ class Host:
         clock.lap("checkpoint")
         return reply
 
+    def _evaluated(self, job: work.Evaluate, clock: Clock) -> work.EvaluateReply:
+        """Evaluate a client; if the device has no memory left, once others have left it."""
+        try:
+            return self._evaluate(job, clock)
+        except Exception as error:
+            full = has_streams(self.plan.device) and device_is_full(error)
+            if not full or not self._store.leave_device():
+                raise
+        self._notes.append("memory of the device ran out: clients lie in host memory from now on")
+        return self._evaluate(job, clock)
+
     def _evaluate(self, job: work.Evaluate, clock: Clock) -> work.EvaluateReply:
         lent, counter = self._store.lent(job.client, trains=False), self._counter(job)
         with lent as state, state.unchanged() if job.epochs else nullcontext():
@@ -297,7 +391,7 @@ class Host:
                 download = self._read(job.blob, Client(state, self.plan.composition.main))
             if job.epochs:
                 tuning = self._trainer.fine_tune(state, download, job, clock, counter)
-                train_clients(self.plan.choices["engine"], [tuning])
+                train_clients(self.plan.choices["engine"], [tuning], self._run)
             counts, metric_counts = score(self.plan, state, download, job, self._profile, counter)
         clock.lap("evaluate")
         correct, count = counts["test"]

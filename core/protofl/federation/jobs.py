@@ -78,6 +78,8 @@ class StartTrial(Job):
         parked: A folder for files of clients between their jobs, inside the run folder, so that
             it is there on machines that see that one; None for the system's temporary one.
         checks: {client: length and CRC-32 of its file} if the pool has `ClientFiles`.
+        store: The storage of clients for hosts with ``--client-store auto``; empty if each of them
+            chooses.
     """
 
     op = "start of a trial"
@@ -86,6 +88,7 @@ class StartTrial(Job):
     files: dict[int, str] = field(default_factory=dict)
     parked: str | None = None
     checks: dict[int, list[int]] = field(default_factory=dict)
+    store: str = ""
 
     def __post_init__(self) -> None:  # JSON has words as keys
         self.files = {int(client): path for client, path in self.files.items()}

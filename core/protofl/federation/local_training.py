@@ -32,15 +32,37 @@ from protofl.system.profile.clock import Clock, UnprofiledHost
 from protofl.system.progress import Counter
 from protofl.system.randomness import global_stream
 
-Trained = tuple[dict[str, float], float]
+Sums = dict[str, float]
+"""Sums of a client's loss terms over its samples."""
+
+Trained = tuple[Sums, float]
 """Result of an engine for a `TrainJob`: sums of loss terms, and its seconds."""
 
 Training = Generator[TrainJob, Trained, Reply]
 """The work on one client."""
 
 
-def train_clients(engine: Choice, trainings: Sequence[Training]) -> list[Reply]:
-    """Run the trainings of clients phase by phase; return their replies in order."""
+def by_engine(engine: Choice, jobs: list[TrainJob]) -> list[Sums]:
+    """Run an engine on the job of one client or of several clients."""
+    if len(jobs) > 1:
+        result: list[Sums] = engine.call("train_group", jobs=jobs)
+        return result
+    with jobs[0].stream():
+        return [engine.bound("train", job=jobs[0])()]
+
+
+def train_clients(
+    engine: Choice,
+    trainings: Sequence[Training],
+    run: Callable[[Choice, list[TrainJob]], list[Sums]] = by_engine,
+) -> list[Reply]:
+    """Run the trainings of clients phase by phase; return their replies in order.
+
+    Args:
+        engine: The engine.
+        trainings: The work on each client.
+        run: Runs the engine on jobs in one phase; see `protofl.federation.less_memory`.
+    """
     replies: dict[int, Reply] = {}
     results: dict[int, Any] = dict.fromkeys(range(len(trainings)))  # a generator starts with None
     while results:
@@ -55,7 +77,7 @@ def train_clients(engine: Choice, trainings: Sequence[Training]) -> list[Reply]:
         for phase in dict.fromkeys(job.phase.name for job in jobs.values()):
             same = [number for number, job in jobs.items() if job.phase.name == phase]
             try:
-                group_results = _trained(engine, [jobs[number] for number in same])
+                group_results = _timed(run, engine, [jobs[number] for number in same])
             except BaseException as error:
                 ended = isinstance(error, GeneratorExit)  # would close the generator
                 thrown = RunFailure(error_text(error)) if ended else error
@@ -65,14 +87,12 @@ def train_clients(engine: Choice, trainings: Sequence[Training]) -> list[Reply]:
     return [replies[number] for number in range(len(trainings))]
 
 
-def _trained(engine: Choice, jobs: list[TrainJob]) -> list[Trained]:
-    """Run an engine on the job of one client or of several clients."""
+def _timed(
+    run: Callable[[Choice, list[TrainJob]], list[Sums]], engine: Choice, jobs: list[TrainJob]
+) -> list[Trained]:
+    """Return the sums of loss terms and the seconds of each client."""
     start = time.perf_counter()
-    if len(jobs) == 1:
-        with jobs[0].stream():
-            sums_by_job = [engine.bound("train", job=jobs[0])()]
-    else:
-        sums_by_job = engine.call("train_group", jobs=jobs)
+    sums_by_job = run(engine, jobs)
     seconds = (time.perf_counter() - start) / len(jobs)
     return [(sums, seconds) for sums, _ in zip(sums_by_job, jobs, strict=True)]
 

@@ -21,6 +21,7 @@ from protofl.data.cache import to_stderr
 from protofl.data.dataset import Dataset
 from protofl.data.generators import ImageSource
 from protofl.data.partition import number_of_clients
+from protofl.data.resident import Resident
 from protofl.data.spec import ModelInput
 from protofl.data.split import (
     Split,
@@ -33,6 +34,7 @@ from protofl.errors import UsageError
 from protofl.federation import run_data
 from protofl.federation.resolution import resolve, resolved
 from protofl.federation.run_description import checked, run_info, settle
+from protofl.federation.store_choice import room_for_samples
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.models.architecture import Architecture, SplitModel
 from protofl.hooks.models.flops import cost
@@ -74,6 +76,7 @@ class Plan:
             time passes, and payload validation learns what is sent.
         checks_steps: Whether an engine that replays steps checks that it can; see `TrainJob`.
         set_by: {option: who set it}, see `Resolution`, or ``file NAME`` or ``recipe NAME``.
+        resident: The samples on the device, which all plans that are made of this one share.
     """
 
     settings: Settings
@@ -91,6 +94,7 @@ class Plan:
     dry: bool = False
     checks_steps: bool = False
     set_by: Mapping[str, str] = field(default_factory=dict)
+    resident: Resident = field(default_factory=Resident, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("choices", "set_by"):
@@ -308,12 +312,19 @@ class Plan:
 
     @cached_property
     def stored(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """All samples and labels on the device."""
-        return self.data.x.to(self.device), self.data.y.to(self.device)
+        """All samples and labels on the device; samples in host memory if they are too many."""
+        return self._placed(self.data)
+
+    def _placed(self, data: Dataset) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return samples and labels of data on the device, samples only as far as there is room."""
+        there = self.resident.size
+        room = partial(room_for_samples, self.info, self.settings, self.device, there)
+        x = self.resident.of(data.x, self.device, room)
+        return x, self.resident.of(data.y, self.device)
 
     def samples(self, rows: torch.Tensor, channels_last: bool) -> Samples:
         """Return rows of the data as a model sees them."""
-        return Samples(*self.stored, rows, self.model_input, channels_last)
+        return Samples(*self.stored, rows, self.model_input, channels_last, self.device)
 
     def balanced_samples(self, trial: int, channels_last: bool) -> Samples | None:
         """Return equally many test samples of each class of all clients; None if not measured."""
@@ -334,26 +345,27 @@ class Plan:
         """Return the public samples without labels; None without public data."""
         if self.public_data is not None:
             x, rows = self._public_stored
-            return Samples(x, None, rows, self.model_input, channels_last)
+            return Samples(x, None, rows, self.model_input, channels_last, self.device)
         held = self.split(trial).public
         if held is None:
             return None
-        return Samples(self.stored[0], None, held, self.model_input, channels_last)
+        x = self.stored[0]
+        return Samples(x, None, held, self.model_input, channels_last, self.device)
 
     def public_labels(self, trial: int) -> torch.Tensor | None:
         """Return the labels of the public samples, which no hook sees; None if not known."""
         rows = self.split(trial).public
         if self.public_data is not None:
             same = self.public_data.num_classes == self.data.num_classes
-            return self.public_data.y.to(self.device) if same else None
+            return self._placed(self.public_data)[1] if same else None
         return None if rows is None else self.stored[1][rows.to(self.device)]
 
     @cached_property
     def _public_stored(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Samples and rows of the separate public data set, on the device."""
+        """Samples and rows of the separate public data set, on the device if there is room."""
         assert self.public_data is not None
-        x = self.public_data.x.to(self.device)
-        return x, torch.arange(len(x), device=self.device)
+        x = self._placed(self.public_data)[0]
+        return x, torch.arange(len(x), device=x.device)
 
     def initial_model(self, client_id: int, trial: int) -> SplitModel:
         """Return a client's model with its initial weights."""

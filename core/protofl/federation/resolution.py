@@ -29,6 +29,7 @@ from protofl.system.options.table import (
     check_names,
     validated_defaults,
 )
+from protofl.system.transfers import has_streams
 
 FIRST_ENGINE = "eager"
 """The engine of ``auto`` on CUDA until others have been compared with it."""
@@ -299,6 +300,8 @@ def _placed(settings: Settings, registry: Registry, devices: Sequence[torch.devi
         )
     folder = expand_user(settings.data_dir).absolute()
     update: dict[str, Any] = {"engine": engine, "backend": backend, "data_dir": folder}
+    if settings.client_store == "auto" and not has_streams(device):
+        update["client_store"] = "memory"
     options = settings.options | training_options(vars(settings))
     names = ",".join(map(str, devices))
     return settings.model_copy(update=update | {"device": names, "options": options})

@@ -33,7 +33,7 @@ from protofl.records.result import Result, is_best, is_exhausted, recorded_accur
 from protofl.records.row import Row
 from protofl.records.run_folder import RunFolder
 from protofl.runs.configuration import config_of, folder_words
-from protofl.runs.planning import observes, plan_run
+from protofl.runs.planning import observes, plan_run, with_store
 from protofl.runs.recipes import typed_in, write_recipe
 from protofl.runs.request import Request
 from protofl.runs.round_commits import RoundCommits, wait_for_commits
@@ -215,6 +215,7 @@ class _Lifecycle:
             if likely.settings.backend != "auto":
                 early = until.enter_context(closing(self._pool(likely)))
             learned = self._before_the_first_round(early)
+            plan = self.plan
             if plan.settings.backend == "auto":
                 tried = self._tried if self.idle is None else []  # a session keeps its workers
                 plan = choose_backend(plan, self.folder.rows, tried, self._note)
@@ -247,13 +248,16 @@ class _Lifecycle:
         Hosts on several cards must have started before there is a folder.
         """
         plan, sums, learned = self.plan, self.profile.sums, dict[str, Any]()
+        beside_models: list[int] = []
         begins = any(first == 0 for _, first in self._remaining())
         if plan.settings.dry_run and begins:
             from protofl.runs.dry_run.short_rounds import dry_run  # a resumed run does without
 
             self.progress(events.DryRunStarted())
             with sums.span("dry run", "start"):
-                learned = dry_run(plan, self._note_of_dry_run, self._tried.append)
+                note, measured = self._note_of_dry_run, self._tried.append
+                learned = dry_run(plan, note, measured, beside_models.append)
+        self.plan = plan = with_store(plan, beside_models, self._note_of_dry_run)
         if path := self.request.save_recipe:
             parts = parts_of(plan.composition, plan.choices)
             write_recipe(path, typed_in(plan.settings, parts, self.request.options))

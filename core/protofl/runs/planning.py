@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from protofl.data.dataset import Dataset
 from protofl.federation.participation import check_participation
 from protofl.federation.plan import Plan
 from protofl.federation.round_totals import check_measures
+from protofl.federation.store_choice import about_samples, choose_store
 from protofl.runs.request import Request
 from protofl.system.device import current_card
 from protofl.system.torch_state import standard_torch
+from protofl.system.transfers import free_memory, has_streams
 
 
 @standard_torch()
@@ -54,6 +57,30 @@ def plan_run(request: Request, note: Callable[[str], None], data: Dataset | None
         tracker.call("check")
     if (line := plan.check_initial_weights()) and not request.resume:
         note(line)
+    return plan
+
+
+def with_store(plan: Plan, beside_models: Sequence[int], note: Callable[[str], None]) -> Plan:
+    """Return a plan with a storage of clients in place of ``auto``, and report where things lie.
+
+    Args:
+        plan: The run; unchanged on a CPU.
+        beside_models: Bytes that a client keeps beside its model, as the dry run has measured them;
+            empty without a dry run.
+        note: Takes the lines.
+    """
+    if not has_streams(plan.device):
+        return plan
+    if plan.settings.backend == "local":
+        _ = plan.stored  # the line about samples comes before the first round
+    if plan.settings.client_store == "auto":
+        free = free_memory(plan.device) + plan.resident.size
+        beside = max(beside_models, default=None)
+        store, line = choose_store(plan.info, plan.settings, free, beside)
+        note(line)
+        plan = replace(plan, settings=plan.settings.model_copy(update={"client_store": store}))
+    if plan.resident.left_out:
+        note(about_samples(*plan.resident.left_out))
     return plan
 
 

@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,36 @@ def usable_cores() -> list[int]:
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
 
+
+def free_ram() -> int | None:
+    """Return the bytes of memory that this machine or its container still has; None if not known.
+
+    Linux counts what it can free at once (caches of files) as free.
+    """
+    found = []
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+        line = next(line for line in lines if line.startswith("MemAvailable:"))
+        found.append(int(line.split()[1]) * 1024)
+    for folder, limit, used, caches in _OF_CONTAINERS:
+        with suppress(OSError, ValueError):  # "max" is no limit
+            left = int((folder / limit).read_text()) - int((folder / used).read_text())
+            words = (folder / "memory.stat").read_text().split()
+            found.append(max(0, left + int(words[words.index(caches) + 1])))
+    return min(found, default=None)
+
+
+_GROUP = Path("/sys/fs/cgroup")
+_OF_CONTAINERS = [
+    (_GROUP, "memory.max", "memory.current", "inactive_file"),
+    (
+        _GROUP / "memory",
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        "total_inactive_file",
+    ),
+]
+"""Where cgroups v2 and v1 say what a container may use and uses, caches of files included."""
 
 _LIMITS = (
     "ONEDNN_MAX_CPU_ISA",

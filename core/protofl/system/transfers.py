@@ -26,6 +26,22 @@ def module_of(device: torch.device) -> Any:  # noqa: ANN401 - `torch.cuda` or an
     return torch.get_device_module(device)
 
 
+def free_memory(device: torch.device) -> int:
+    """Return the bytes of a device with streams that tensors can still take.
+
+    What torch holds for tensors of this process and no tensor uses counts as free.
+    """
+    module = module_of(device)
+    free, _ = module.mem_get_info(device)
+    held = module.memory_reserved(device) - module.memory_allocated(device)
+    return int(free) + max(0, int(held))
+
+
+def size_of(tensors: Iterable[Tensor]) -> int:
+    """Return the bytes of tensors' elements."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
 def pinned(like: Tensor, device: torch.device) -> Tensor:
     """Return empty host memory of a tensor's shape, from which copies to a device don't wait."""
     return torch.empty_like(like, device="cpu", pin_memory=device.type == "cuda")

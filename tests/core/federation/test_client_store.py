@@ -20,7 +20,7 @@ from protofl.federation.jobs import Drop, Evaluate, Load, Save, StartTrial, Trai
 from protofl.system.files.atomic import link_or_copy
 from protofl.system.files.tensors import read_tensors, write_tensors
 
-KINDS = ("live", "packed", "disk")
+KINDS = ("live", "pinned", "disk")
 
 
 FAILING = set()
@@ -289,10 +289,11 @@ def test_a_parked_client_takes_over_a_model(monkeypatch, method, fresh):
     assert len(built) == fresh
 
 
-def test_the_store_of_an_accelerator_is_host_memory():
+def test_memory_is_host_memory():
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
     found = [store.store_kind("memory", d, dry=False) for d in (cpu, cuda)]
-    assert found == ["live", "packed"]
+    assert found == ["live", "pinned"]
+    assert {store.store_kind("device", d, dry=False) for d in (cpu, cuda)} == {"live"}
     assert {store.store_kind("disk", d, dry=False) for d in (cpu, cuda)} == {"disk"}
     assert store.store_kind("disk", cuda, dry=True) == "live"
 

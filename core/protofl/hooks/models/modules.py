@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -102,16 +101,22 @@ class CombinedModule(nn.Module):
 
 
 class Spares:
-    """Unused models, at most one for each architecture.
+    """Unused models.
 
     Args:
         most: Number of models to keep; the oldest is dropped first.
+        each: Number of models of one architecture to keep.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._free: OrderedDict[str, SplitModel] = OrderedDict()
+    def __init__(self, most: int, each: int = 1) -> None:
+        self._most, self._each = most, each
+        self._free: list[tuple[str, SplitModel]] = []
         self._built: dict[str, list[object]] = {}
+
+    @property
+    def any(self) -> bool:
+        """True if a model waits."""
+        return bool(self._free)
 
     def note(self, name: str, model: SplitModel) -> None:
         """Record the structure of a new model of an architecture."""
@@ -120,15 +125,20 @@ class Spares:
 
     def take(self, name: str) -> SplitModel | None:
         """Return a model with arbitrary weights, or None."""
-        return self._free.pop(name, None)
+        for place, (architecture, model) in enumerate(self._free):
+            if architecture == name:
+                del self._free[place]
+                return model
+        return None
 
     def give(self, name: str, model: SplitModel) -> None:
         """Take back a model, unless its structure has changed."""
-        if not self._most or name in self._free or self._built[name] != _structure(model):
+        there = sum(architecture == name for architecture, _ in self._free)
+        if there >= self._each or not self._most or self._built.get(name) != _structure(model):
             return
-        self._free[name] = model
+        self._free.append((name, model))
         if len(self._free) > self._most:
-            self._free.popitem(last=False)
+            self._free.pop(0)
 
 
 def _structure(model: SplitModel) -> list[object]:

@@ -48,6 +48,7 @@ def dry_run(
     plan: Plan,
     note: Callable[[str], None] = lambda line: None,
     measured: Callable[[Row], None] = lambda row: None,
+    beside_models: Callable[[int], None] = lambda size: None,
 ) -> dict[str, Any]:
     """Run two rounds of two clients with one batch each; leave no trace.
 
@@ -55,6 +56,7 @@ def dry_run(
         plan: The run.
         note: Takes lines about what is allowed and hurts.
         measured: Takes the line of the second round.
+        beside_models: Takes the bytes that a client keeps beside its model, the most of them.
 
     Returns:
         What clients send, as payload validation keeps it.
@@ -94,6 +96,7 @@ def dry_run(
     for text in watching.notes.values():
         note(text)
     measured(line)
+    beside_models(host.beside_models())
     return learned
 
 
@@ -113,11 +116,16 @@ def for_dry_rounds(plan: Plan, clients: int, batches: int = 1) -> Plan:
 
         few = min(few, 256)
         data, split = drawn(data, few), lambda seed: drawn_split(few, clients)
+    if public is not None:
+        first = replace(public, x=public.x[:few], y=public.y[:few])
+        plan.resident.is_first_of(first.x, public.x)
+        plan.resident.is_first_of(first.y, public.y)
+        public = first
     return replace(
         plan,
         data=data,
         splits=split,
-        public_data=public and replace(public, x=public.x[:few], y=public.y[:few]),
+        public_data=public,
         images=plan.images and plan.images.unopened(),
         info=replace(plan.info, num_clients=clients, participants=clients, places=()),
         settings=plan.settings.model_copy(update=changes),

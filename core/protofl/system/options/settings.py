@@ -225,8 +225,8 @@ class Settings(Strict):
         recorded=False,
         common=True, ge=0, le=4096
     )
-    client_store: Literal["memory", "disk"] = machine(
-        "memory", "Storage of trained clients between rounds"
+    client_store: Literal["auto", "device", "memory", "disk"] = machine(
+        "auto", "Storage of trained clients between rounds: on the device, in host memory, on disk"
     )
     server_threads: int = machine(
         1, "Threads of the server's hooks", affects="digits", ge=1, le=1024

@@ -1,0 +1,151 @@
+"""A client's weights and state in host memory, beside a device that computes in streams.
+
+The tensors of a client are copied in one piece each way, through pinned memory, on streams of their
+own. So the device trains one client while the last one leaves and the next one comes.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from protofl.system.files.tensors import Packed
+from protofl.system.transfers import gathered, has_streams, module_of, pinned, spread
+
+
+class CopyStreams:
+    """The streams on which clients come to a device and leave it.
+
+    Args:
+        device: The device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, way: str) -> Any:  # noqa: ANN401 - a stream of a device's module
+        if way not in self._made:
+            self._made[way] = module_of(self.device).Stream(device=self.device)
+        return self._made[way]
+
+    @property
+    def current(self) -> Any:  # noqa: ANN401 - a stream of a device's module
+        """The stream on which the program launches."""
+        return module_of(self.device).current_stream(self.device)
+
+
+class Parked:
+    """A packed client in host memory.
+
+    Args:
+        packed: The client; its tensors are copied.
+        streams: Those of the clients' device; None where there are none. The copy is in order with
+            what the program has launched, and nothing waits for it.
+    """
+
+    def __init__(self, packed: Packed, streams: CopyStreams | None = None) -> None:
+        tensors, self.header = packed
+        self._streams, self._order = streams, [*tensors]
+        self._like: dict[str, Tensor] = {}
+        if streams is not None and has_streams(streams.device):
+            self._like = {k: t for k, t in tensors.items() if t.device.type == streams.device.type}
+        self._rest = {
+            name: tensor.detach().to("cpu", copy=True)
+            for name, tensor in tensors.items()
+            if name not in self._like
+        }
+        self._buffer, self._arrived = torch.empty(0, dtype=torch.uint8), None
+        if self._like:
+            assert streams is not None
+            self._leave(streams)
+            self._like = {
+                name: torch.empty_like(tensor, device="meta").contiguous()
+                for name, tensor in self._like.items()
+            }
+
+    def _leave(self, streams: CopyStreams) -> None:
+        """Start the copy to host memory."""
+        module, out = module_of(streams.device), streams["out"]
+        try:
+            piece = gathered(self._like)
+        except torch.OutOfMemoryError:
+            self._leave_one_by_one(streams)
+            return
+        self._buffer = pinned(piece, streams.device)
+        out.wait_stream(streams.current)
+        with module.stream(out):
+            self._buffer.copy_(piece, non_blocking=True)
+            piece.record_stream(out)  # its memory is free when the copy is done
+            self._arrived = out.record_event()
+
+    def _leave_one_by_one(self, streams: CopyStreams) -> None:
+        """Copy tensors one by one, which takes no memory of the device."""
+        like = {name: torch.empty_like(t, device="meta") for name, t in self._like.items()}
+        self._buffer = pinned(gathered_size(like), streams.device)
+        for name, view in spread(self._buffer, like).items():
+            view.copy_(self._like[name].detach(), non_blocking=True)
+        self._arrived = streams.current.record_event()
+
+    @property
+    def size(self) -> int:
+        """Bytes on the device."""
+        return self._buffer.numel()
+
+    def packed(self) -> Packed:
+        """Return the client, in host memory; waits until it is there."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        tensors = {**self._rest, **spread(self._buffer, self._like)}
+        return {name: tensors[name] for name in self._order}, self.header
+
+    def fetched(self) -> Fetched | None:
+        """Start the copy to the device, beside what it computes; None if there is no memory."""
+        if not self._like:
+            return Fetched(self, None, None)
+        streams = self._streams
+        assert streams is not None
+        stream = streams["in"]
+        if self._arrived is not None:
+            stream.wait_event(self._arrived)
+        with suppress(torch.OutOfMemoryError), module_of(streams.device).stream(stream):
+            piece = self._buffer.to(streams.device, non_blocking=True)
+            return Fetched(self, piece, stream.record_event())
+        return None
+
+
+class Fetched:
+    """A parked client on its way to the device.
+
+    Args:
+        parked: The client.
+        piece: Its tensors on the device, in one buffer.
+        arrived: An event after the copy.
+    """
+
+    def __init__(self, parked: Parked, piece: Tensor | None, arrived: Any) -> None:  # noqa: ANN401
+        self.parked, self._piece, self._arrived = parked, piece, arrived
+
+    def packed(self) -> Packed:
+        """Return the client's tensors on the device, for the stream on which the program launches.
+
+        What is launched from here on waits for the copy; the program does not.
+        """
+        parked, there = self.parked, dict[str, Tensor]()
+        if self._piece is not None:
+            assert parked._streams is not None
+            current = parked._streams.current
+            current.wait_event(self._arrived)
+            self._piece.record_stream(current)  # made for another stream
+            there = spread(self._piece, parked._like)
+        tensors = {**parked._rest, **there}
+        return {name: tensors[name] for name in parked._order}, parked.header
+
+
+def gathered_size(like: dict[str, Tensor]) -> Tensor:
+    """Return a buffer without memory, of the size that `gathered` would make of tensors."""
+    size = sum(-(-t.numel() * t.element_size() // 16) * 16 for t in like.values())
+    return torch.empty(size, dtype=torch.uint8, device="meta")
