@@ -22,7 +22,7 @@ from protofl.hooks.transport.rules import printable
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.client_state import ClientState
 from protofl.hooks.wire.payload import BadUpload, Payload
-from protofl.system.device import compute_threads, deterministic_kernels
+from protofl.system.device import compute_threads
 from protofl.system.files.atomic import disk_errors
 from protofl.system.interpreter import unchanged_interpreter
 from protofl.system.machine import time_limit
@@ -101,6 +101,7 @@ class Host:
     Attributes:
         on_steps: Takes a client and how many mini-batches of its job are done, a few times a
             second while a job is done whose mini-batches are followed; None for nobody.
+        one_by_one: Whether clients train one at a time with every engine, as in the dry run.
     """
 
     def __init__(self, plan: Plan, *, read: Read = Payload, secret: bytes = b"") -> None:
@@ -112,6 +113,7 @@ class Host:
         )
         self.report: Callable[[str], None] = lambda line: None
         self.on_steps: OnSteps | None = None
+        self.one_by_one = plan.dry
         self._profile = host_profile(plan.settings.profile and not plan.dry, plan.device)
         self._trainer = Trainer(plan, self._profile, self._read)
         self._trial = 0
@@ -156,7 +158,7 @@ class Host:
         """
         engine = self.plan.choices["engine"]
         train = [job for job in jobs if isinstance(job, work.Train)]
-        grouped = engine.trains_groups and not (self._profile.on or self.plan.dry)
+        grouped = engine.trains_groups and not (self._profile.on or self.one_by_one)
         if not grouped or len(train) < len(jobs):
             for job in jobs:
                 yield job, self.handle(job)
@@ -235,8 +237,7 @@ class Host:
     @contextmanager
     def _computing(self, doing: str) -> Iterator[None]:
         """Compute in the state of a run, with one thread: rounding depends on their number."""
-        deterministic = deterministic_kernels(self.plan.settings.deterministic)
-        with standard_torch(), compute_threads(1), deterministic, disk_errors():
+        with standard_torch(), compute_threads(1), self.plan.computing(), disk_errors():
             try:
                 yield
             except (MemoryError, RuntimeError) as error:

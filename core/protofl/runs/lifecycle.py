@@ -30,11 +30,10 @@ from protofl.records.layout import (
 from protofl.records.result import Result, is_best, is_exhausted, recorded_accuracies, summarise
 from protofl.records.row import Row
 from protofl.records.run_folder import RunFolder
-from protofl.runs.configuration import config_of, folder_words
+from protofl.runs.configuration import about_arithmetic, config_of, folder_words
 from protofl.runs.planning import observes, plan_run
 from protofl.runs.recipes import typed_in, write_recipe
 from protofl.runs.request import Request
-from protofl.system.device import deterministic_kernels
 from protofl.system.files.atomic import disk_errors, temporary_folder, write_json
 from protofl.system.files.home import expand_user
 from protofl.system.files.lock import folder_lock
@@ -104,7 +103,7 @@ def _start(
         life.write_data_facts()
     else:
         kept = record_divergence(expand_user(folder.path), plan.device.type)
-        with deterministic_kernels(plan.settings.deterministic), kept, _large_samples_named(plan):
+        with plan.computing(), kept, _large_samples_named(plan):
             life.train()
     return life.conclude()
 
@@ -138,6 +137,7 @@ class _Lifecycle:
     until: ExitStack
     accuracies: dict[int, dict[int, float]] = field(default_factory=dict)
     _tried: list[Row] = field(default_factory=list)
+    _engine_trial: dict[str, Any] | None = None
     _notes: list[str] = field(default_factory=list)
 
     def train(self) -> None:
@@ -187,8 +187,9 @@ class _Lifecycle:
         """Do the dry run, then open the hosts; yield plan, hosts and the learned payload rules.
 
         With ``--backend auto`` the dry run measures the work, from which the backend follows.
-        Worker processes that are certain, or likely, load their libraries while it works. Whatever
-        ends the block, an error of the dry run or an interruption too, ends the workers.
+        Worker processes that are certain, or likely, load their libraries while it works; with
+        ``--engine auto`` on a GPU none starts before the engine is chosen. Whatever ends the block,
+        an error of the dry run or an interruption too, ends the workers.
         """
         plan, likely = self.plan, self.plan
         if plan.settings.backend == "auto":
@@ -198,9 +199,10 @@ class _Lifecycle:
                 likely = plan.choosing("backend", "process")
         with ExitStack() as until:
             early: Pool | None = None
-            if likely.settings.backend != "auto":
+            if likely.settings.backend != "auto" and likely.settings.engine != "auto":
                 early = until.enter_context(closing(self._pool(likely)))
             learned = self._before_the_first_round()
+            plan = self.plan
             if plan.settings.backend == "auto":
                 tried = self._tried if self.idle is None else []  # a session keeps its workers
                 plan = choose_backend(plan, self.folder.rows, tried, self._note)
@@ -219,24 +221,39 @@ class _Lifecycle:
     def _note(self, line: str) -> None:
         self.progress(events.Note(line))
 
-    def _note_of_dry_run(self, line: str) -> None:
+    def _recorded_note(self, line: str) -> None:
         """Report a note that is also recorded."""
         self._notes.append(line)
         self._note(line)
 
     def _config(self) -> dict[str, Any]:
-        return config_of(self.plan, tried=self.plan.settings.dry_run, notes=self._notes)
+        return config_of(
+            self.plan,
+            tried=self.plan.settings.dry_run,
+            notes=self._notes,
+            engine_trial=self._engine_trial,
+        )
 
     def _before_the_first_round(self) -> dict[str, Any]:
         """Do the dry run and create the folder, while the hosts start."""
         plan, sums, learned = self.plan, self.profile.sums, dict[str, Any]()
+        if line := about_arithmetic(plan):
+            self._recorded_note(line)
         begins = any(first == 0 for _, first in self._remaining())
         if plan.settings.dry_run and begins:
             from protofl.runs.dry_run.short_rounds import dry_run  # a resumed run does without
 
             self.progress(events.DryRunStarted())
             with sums.span("dry run", "start"):
-                learned = dry_run(plan, self._note_of_dry_run, self._tried.append)
+                learned = dry_run(plan, self._recorded_note, self._tried.append)
+        if plan.settings.engine == "auto":
+            from protofl.runs.automatic_choices import choose_engine
+
+            with sums.span("engine trial", "start"):
+                choice = choose_engine(plan)
+            self.plan = plan = choice.plan
+            self._engine_trial = choice.table
+            self._recorded_note(choice.line)
         if path := self.request.save_recipe:
             parts = parts_of(plan.composition, plan.choices)
             write_recipe(path, typed_in(plan.settings, parts, self.request.options))

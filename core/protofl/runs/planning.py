@@ -16,8 +16,8 @@ from protofl.system.torch_state import standard_torch
 def plan_run(request: Request, note: Callable[[str], None], data: Dataset | None = None) -> Plan:
     """Return the plan of a request, checked: what it asks for can be done with these data.
 
-    Its engine is chosen. ``--backend auto`` remains until the dry run has measured the work
-    (`protofl.runs.automatic_choices`).
+    ``--engine auto`` on a GPU and ``--backend auto`` remain until the run measures them, after the
+    dry run (`protofl.runs.automatic_choices`).
 
     Args:
         request: What is asked for.
@@ -37,10 +37,6 @@ def plan_run(request: Request, note: Callable[[str], None], data: Dataset | None
         set_by=request.set_by,
         recorded=request.recorded,
     )
-    if plan.settings.engine == "auto":
-        from protofl.runs.automatic_choices import choose_engine
-
-        plan = choose_engine(plan, note)
     plan.split(0)  # data that can't be split this way are found before there is a folder
     check_measures(plan)
     check_participation(plan)

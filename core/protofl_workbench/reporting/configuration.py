@@ -18,10 +18,10 @@ from protofl.system.options.plugin_options import Config, VariantConfig, option_
 from protofl.system.options.table import (
     CHOOSING,
     OPTIONS,
-    default_values,
     flag_of,
     is_repeatable,
     reads_text,
+    usual_values,
 )
 from protofl_workbench.reporting.number_formats import NONE, count, listed, option_value
 from protofl_workbench.reporting.page_parts import Command, Section, Table
@@ -52,7 +52,7 @@ def _defaults(config: Mapping[str, Any]) -> dict[str, Any]:
     Plugins that are not installed, or that the run names by their place, have no known defaults:
     nothing that a run folder names is executed.
     """
-    result = {name.replace("_", "-"): value for name, value in default_values().items()}
+    result = {name.replace("_", "-"): value for name, value in usual_values(config).items()}
     choosing = {kind: word for word, kind in CHOOSING.items()}
     for plugin in config.get("plugins", ()):
         kind, name = plugin["kind"], plugin["name"]
