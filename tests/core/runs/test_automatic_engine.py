@@ -11,7 +11,7 @@ from runtime_toys import GIVEN, PARTS, make_plan, train
 
 import protofl as pf
 from protofl.backends import Plan
-from protofl.runs import automatic_choices
+from protofl.runs import automatic_choices, engine_trial
 from protofl.runs.automatic_choices import Measured, choose_engine, shortest, would_measure
 from protofl.runs.engine_trial import (
     Trial,
@@ -165,7 +165,7 @@ def test_the_trial_has_the_batches_of_the_run():
 class Grouped(Eager):
     """An engine that trains clients together; a class attribute has the groups."""
 
-    seen: list = []  # noqa: RUF012
+    seen: list = []
 
     @pf.hookimpl
     def train_group(self, jobs):
@@ -246,7 +246,7 @@ class Varied(Eager):
 
         streams: int = 2
 
-    made: list = []  # noqa: RUF012
+    made: list = []
 
     def __init__(self):
         self.seen = []
@@ -272,6 +272,7 @@ SECONDS = {"eager": (0.0, 1.0), "slow-start": (3000.0, 0.01)}
 def chosen(gpu, monkeypatch):
     """Return ``chosen(engine, …)``, the choice for a plan on a GPU; seconds are pretended."""
     original = automatic_choices.try_engine
+    monkeypatch.setattr(engine_trial, "BATCHES", 1)
 
     def tried(plan, clients):
         found = original(plan, clients)
@@ -286,10 +287,12 @@ def chosen(gpu, monkeypatch):
     monkeypatch.setattr(automatic_choices, "try_engine", tried)
 
     def choose(engine, name="fast", change=None, **options):
-        given = GIVEN | {"method": "fedproto", "dry_run": True, "device": "simgpu"} | options
+        given = GIVEN | {"method": "fedproto", "clients": 2, "dry_run": True, "device": "simgpu"}
+        given |= options
         plan = Plan.make(given, PARTS | {("engine", name): engine})
-        assert plan.settings.engine == "auto"
-        plan = replace(plan, settings=plan.settings.model_copy(update=change or {}))
+        assert (plan.settings.engine == "auto") is (given["device"] == "simgpu")
+        update = {"engine": "auto"} | (change or {})
+        plan = replace(plan, settings=plan.settings.model_copy(update=update))
         choice = choose_engine(plan, [name])
         assert choice.plan.choices["engine"].name == choice.plan.settings.engine
         return choice
@@ -369,7 +372,7 @@ class Fading:
 
 def test_an_engine_that_cannot_replay_the_method_is_not_taken(chosen, monkeypatch):
     monkeypatch.setitem(PARTS, ("method", "fading"), Fading)
-    choice = chosen(CUDAGraphs, method="fading")
+    choice = chosen(CUDAGraphs, method="fading", device="cpu")
     assert choice.plan.settings.engine == "eager"
     assert "fast: its steps can't be replayed: " in choice.line
     assert "the step uses 1.0 in its first" in choice.line
@@ -404,6 +407,7 @@ def test_a_run_on_a_gpu_chooses_and_goes_on_with_its_choice(
     said = []
     given = {
         "device": "simgpu",
+        "clients": 2,
         "dry_run": True,
         "classes": {f"engine/{name}": f"{file}:{name.title()}"},
     }
