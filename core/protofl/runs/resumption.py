@@ -110,6 +110,7 @@ def resumed_options(
         UsageError: An option is given that differs from the run's.
     """
     values, usual = options_in(recorded), default_values()
+    values.setdefault("engine", "eager")
     values.setdefault("precision", usual_precision(str(recorded.get("device", "cpu"))))
     if not is_data_folder(data_dir := values.get("data_dir", "")):
         values.pop("data_dir", None)  # a record may not say where to write

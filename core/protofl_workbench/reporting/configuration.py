@@ -39,6 +39,7 @@ WIDTH = 78
 def user_options(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a run by users' names; options of plugins are ``PLUGIN.OPTION``."""
     values = {k: v for k, v in options_in(config).items() if k not in UNSHOWN}
+    values |= {k: config[k] for k in ("engine", "precision") if k in config}  # of its device
     plugins = values.pop("options", {})
     result = {name.replace("_", "-"): value for name, value in values.items()}
     for owner, options in plugins.items():

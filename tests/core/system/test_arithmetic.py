@@ -191,8 +191,9 @@ def test_a_former_run_on_a_gpu_goes_on_with_torchs_default(gpu):
     assert options_in(strict)["precision"] == "fp32"
     # A record of a CPU says nothing about a GPU.
     of_cpu = config_of(make_plan("local"))
-    assert "precision" not in options_in(of_cpu)
-    assert resumed_options(of_cpu, {}, print)["precision"] == "fp32"
+    assert not {"precision", "engine"} & options_in(of_cpu).keys()
+    resumed = resumed_options(of_cpu, {}, print)
+    assert (resumed["precision"], resumed["engine"]) == ("fp32", "eager")
     with pytest.raises(pf.UsageError, match="--precision bf16 differs from the run's fp32"):
         resumed_options(of_cpu, {"precision": "bf16"}, print)
 

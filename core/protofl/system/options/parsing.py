@@ -246,9 +246,9 @@ def options_in(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in a recipe or a ``config.json``, without those of older versions.
 
     Runs recorded before ``split_batch`` was an option took the minimum of samples of a client from
-    their batch size. They keep that minimum, and so their split. A run without ``arithmetic`` has
-    the precision ``fp32`` of its device: on a GPU torch's default, on a CPU what it is elsewhere if
-    nobody sets it. So that precision is left out.
+    their batch size. They keep that minimum, and so their split. A record without ``arithmetic`` is
+    of a CPU or of version 0.1.0. Its precision ``fp32`` and engine ``eager`` are those of its
+    device, not a choice, so they are left out: another device has its own.
     """
     values = {key.replace("-", "_"): value for key, value in values.items()}
     values = current_options(values, quiet=_is_run(values))
@@ -258,8 +258,10 @@ def options_in(values: Mapping[str, Any]) -> dict[str, Any]:
     if _is_run(values) and "split_batch" not in values:
         batch = values.get("batch_size", _BATCH_OF_MINIMUM)
         result |= {} if batch == _BATCH_OF_MINIMUM else {"split_batch": batch}
-    if _is_run(values) and "arithmetic" not in values and result.get("precision") == "fp32":
-        del result["precision"]
+    if _is_run(values) and "arithmetic" not in values:
+        for option, usual in (("precision", "fp32"), ("engine", "eager")):
+            if result.get(option) == usual:
+                del result[option]
     return result
 
 
