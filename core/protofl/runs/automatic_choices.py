@@ -8,6 +8,7 @@ run or finished rounds measured.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,6 +18,7 @@ from protofl.federation.plan import Plan
 from protofl.federation.resolution import FIRST_ENGINE
 from protofl.federation.round_stages import Workload
 from protofl.hooks.models.flops import seconds_of_step
+from protofl.hooks.plugin.members import Choice
 from protofl.records.row import Row
 from protofl.runs.dry_run.short_rounds import for_dry_rounds, two_dry_rounds
 from protofl.runs.engine_trial import (
@@ -31,9 +33,14 @@ from protofl.runs.engine_trial import (
 from protofl.system.device import ARITHMETIC
 from protofl.system.files.tables import rounded
 from protofl.system.machine import usable_cores
+from protofl.system.transfers import has_streams, module_of
 
 ENGINES = ("cuda-graphs",)
 """Engines that are compared with ``eager``."""
+
+WORTH = 5.0
+"""Seconds of training with ``eager`` from which on other engines are tried: a trial takes seconds,
+and preparation too."""
 
 GAIN = 1.05
 """How many times as fast an engine must be; seconds of equal trials differ by less."""
@@ -145,13 +152,19 @@ def choose_engine(plan: Plan, engines: Sequence[str] = ENGINES) -> EngineChoice:
     except Exception as error:  # training words what is wrong with the run
         why = f"a trial fails: {_first_line(error)}"
         return EngineChoice(eager, f"engine {FIRST_ENGINE}: {why}", {"measured": []})
-    plans = {FIRST_ENGINE: eager}
-    measured = [Measured(FIRST_ENGINE, per_batch=reference.steady / max(1, reference.batches))]
-    for name in engines:
+    first = Measured(FIRST_ENGINE, per_batch=reference.steady / max(1, reference.batches))
+    plans, measured = {FIRST_ENGINE: eager}, [first]
+    is_short = first.seconds(batches) < WORTH
+    for name in () if is_short else engines:
         for planned, one in _measured(plan, name, clients, reference):
             plans[str(one)] = planned
             measured.append(one)
     chosen, line = shortest(measured, batches)
+    if is_short:
+        line = (
+            f"engine {FIRST_ENGINE}: it trains for {_s(first.seconds(batches))}; a trial of others "
+        )
+        line += "would take as long"
     table = {
         "clients": clients,
         "rounds": trial_rounds(plan.settings.rounds),
@@ -183,26 +196,37 @@ def _measured(
     So what the first one prepares is there for the next ones, and for the run if this process
     trains it. After a failure the next one has an instance of its own.
     """
-    chosen, result = plan.choosing("engine", name), list[tuple[Plan, Measured]]()
-    engine = chosen.choices["engine"]
-    failure = ""
+    engine, failure = plan.choosing("engine", name).choices["engine"], ""
     if engine.replays:
         try:
-            _check_steps(chosen)
+            _check_steps(plan, engine)
         except Exception as error:  # an engine may fail in any way
             failure = f"its steps can't be replayed: {_first_line(error)}"
     variants = engine.call("variants", clients=most(plan)) or [{}]
+    result = list[tuple[Plan, Measured]]()
     for options in variants if not failure else [{}]:
         planned = plan.choosing("engine", name, options)
-        planned = replace(
-            planned,
-            choices={**planned.choices, "engine": planned.choices["engine"].sharing(engine)},
-        )
+        shared = planned.choices["engine"].sharing(engine)
+        planned = replace(planned, choices={**planned.choices, "engine": shared})
         one = _tried(planned, options, clients, reference, failure)
+        result.append((plan if one.refusal else planned, one))
         if one.refusal or one.notes:
             engine = engine.anew()
-        result.append((planned, one))
+            del planned, shared
+            _free(plan)  # before the next one captures graphs: see `_free`
     return result
+
+
+def _free(plan: Plan) -> None:
+    """Free the memory of engines that are not used any more, when no work of theirs is left.
+
+    In some versions of torch, dropping a graph frees memory of other graphs (pytorch issue 193402),
+    so it is done before others exist.
+    """
+    gc.collect()
+    if has_streams(plan.device):
+        module_of(plan.device).synchronize(plan.device)
+        module_of(plan.device).empty_cache()
 
 
 def _tried(
@@ -245,14 +269,14 @@ def _share_to_prepare(plan: Plan, clients: Sequence[int]) -> float:
     return max(0.0, ratio - 1) if plan.settings.backend == "local" else max(1.0, ratio)
 
 
-def _check_steps(plan: Plan) -> None:
+def _check_steps(plan: Plan, engine: Choice) -> None:
     """Check in short rounds that recorded steps can be replayed, with an engine of its own.
 
     Raises:
         Exception: They can't be.
     """
-    engine = plan.choices["engine"].anew()
-    checked = replace(plan, checks_steps=True, choices={**plan.choices, "engine": engine})
+    choices = {**plan.choices, "engine": engine.anew()}
+    checked = replace(plan, checks_steps=True, choices=choices)
     clients = min(2, plan.info.num_clients)
     two_dry_rounds(Host(for_dry_rounds(checked, clients)), further=1)
 

@@ -264,7 +264,7 @@ class Varied(Eager):
         return [{"streams": n} for n in (8, 4, 1)]
 
 
-SECONDS = {"eager": (0.0, 1.0), "slow-start": (3000.0, 0.01)}
+SECONDS = {"eager": (0.0, 100.0), "slow-start": (300_000.0, 1.0)}
 """{engine: (seconds of its first round more than others, seconds of a round)}."""
 
 
@@ -276,7 +276,7 @@ def chosen(gpu, monkeypatch):
 
     def tried(plan, clients):
         found = original(plan, clients)
-        first, each = SECONDS.get(plan.settings.engine, (0.0, 0.1))
+        first, each = SECONDS.get(plan.settings.engine, (0.0, 10.0))
         config = plan.choices["engine"].config
         each /= getattr(config, "streams", 1)
         rounds = [
@@ -337,7 +337,14 @@ def test_an_engine_that_prepares_itself_wins_in_long_runs_only(chosen):
     assert "of it preparation" in short.line
     long = chosen(Equal, "slow-start", rounds=10_000, **elsewhere)
     assert long.plan.settings.engine == "slow-start"
-    assert long.table["measured"][1]["preparation_seconds"] >= 3000
+    assert long.table["measured"][1]["preparation_seconds"] >= 300_000
+
+
+def test_a_short_run_tries_no_other_engine(chosen, monkeypatch):
+    monkeypatch.setitem(SECONDS, "eager", (0.0, 0.01))
+    choice = chosen(Failing)
+    assert choice.line.endswith("; a trial of others would take as long")
+    assert choice.plan.settings.engine == "eager" and len(choice.table["measured"]) == 1
 
 
 def test_variants_share_an_instance_until_one_fails(chosen, monkeypatch):
@@ -404,6 +411,7 @@ def test_a_run_on_a_gpu_chooses_and_goes_on_with_its_choice(
     file.write_text(ENGINES)
     others(**{name: None})
     monkeypatch.setattr(automatic_choices, "GAIN", 1e-9)  # any engine with equal results
+    monkeypatch.setattr(automatic_choices, "WORTH", 0.0)
     said = []
     given = {
         "device": "simgpu",
