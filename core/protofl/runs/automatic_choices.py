@@ -244,7 +244,7 @@ def _tried(
         trial = try_engine(plan, clients)
     except Exception as error:  # an engine may fail in any way
         return Measured(engine.name, options, refusal=f"fails: {_first_line(error)}")
-    names = {n: plan.info.architecture_of(c).name for n, c in enumerate(clients)}
+    names = {client: plan.info.architecture_of(client).name for client in clients}
     arithmetic = ARITHMETIC[plan.settings.precision]
     differs = difference(reference, trial, arithmetic.coarsest, names, plan.composition.main)
     return Measured(

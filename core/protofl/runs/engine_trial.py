@@ -23,7 +23,9 @@ from protofl.data.split import Split
 from protofl.federation.federation import Federation
 from protofl.federation.host import Host, chunks
 from protofl.federation.jobs import Job, Reply, Train, TrainReply
+from protofl.federation.participation import Participation
 from protofl.federation.plan import Plan
+from protofl.federation.pool_interface import Presence
 from protofl.hooks.plugin.members import Choice
 from protofl.runs.dry_run.short_rounds import for_dry_rounds
 
@@ -108,8 +110,9 @@ class Trial:
 
     @property
     def batches(self) -> int:
-        """Mini-batches of a round, of all clients."""
-        return sum(self.rounds[0].steps.values())
+        """Mini-batches of the last round, of all clients."""
+        before = self.rounds[-2].steps if len(self.rounds) > 1 else {}
+        return sum(self.rounds[-1].steps.values()) - sum(before.values())
 
 
 def difference(
@@ -199,24 +202,37 @@ def trial_rounds(rounds: int) -> list[int]:
 
 
 def for_trial(plan: Plan, clients: Sequence[int]) -> Plan:
-    """Return the plan of a trial, with some clients of a run under the numbers 0, 1, ….
+    """Return the plan of a trial, in which some clients of the run have few samples.
 
-    Each has so many of its own samples that its mini-batches have the sizes that they have in the
-    run.
+    The facts about the run stay as they are, numbers of clients too: an engine may keep steps in
+    which a loss has read them. Each client's mini-batches have the sizes that they have in the run.
     """
     size, drop_last = plan.settings.batch_size, plan.settings.drop_last
     short = for_dry_rounds(plan, len(clients), BATCHES)
+    settings = short.settings.model_copy(update={"eval_clients": "participants"})
 
     def splits(seed: int) -> Split:
-        split = plan.splits(seed)
-        kept = [_kept(len(split.train(client)), size, drop_last) for client in clients]
-        return short.splits(seed).with_rows(
-            [split.train(client)[:count] for client, count in zip(clients, kept, strict=True)],
-            [split.test(client)[: size * BATCHES] for client in clients],
-        )
+        split, everyone = plan.splits(seed), range(plan.info.num_clients)
+        train = {client: split.train(client) for client in everyone}
+        test = {client: split.test(client) for client in everyone}
+        for client in clients:
+            train[client] = train[client][: _kept(len(train[client]), size, drop_last)]
+            test[client] = test[client][: size * BATCHES]
+        few = short.splits(seed)
+        return few.with_rows([*train.values()], [*test.values()])
 
-    places = tuple(plan.info.place_of(client) for client in clients)
-    return replace(short, splits=splits, info=replace(short.info, places=places))
+    return replace(short, settings=settings, splits=splits, info=plan.info)
+
+
+class _Chosen(Participation):
+    """Participation of the clients of a trial in all its rounds."""
+
+    def __init__(self, plan: Plan, clients: Sequence[int]) -> None:
+        super().__init__(plan)
+        self._chosen = sorted(clients)
+
+    def asked(self, round: int, pool: Presence | None = None) -> list[int]:
+        return self._chosen
 
 
 def _kept(samples: int, size: int, drop_last: bool) -> int:
@@ -246,8 +262,8 @@ class _TrialHost(Host):
 
 def try_engine(plan: Plan, clients: Sequence[int]) -> Trial:
     """Train some clients for some short rounds, with the engine instance of the plan."""
-    host = _TrialHost(for_trial(plan, clients))
-    federation, rounds = Federation(host.plan, host), list[TrialRound]()
+    host, rounds = _TrialHost(for_trial(plan, clients)), list[TrialRound]()
+    federation = Federation(host.plan, host, participation=_Chosen(host.plan, clients))
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         federation.start_trial(0)
         for number in trial_rounds(plan.settings.rounds):
@@ -260,7 +276,7 @@ def try_engine(plan: Plan, clients: Sequence[int]) -> Trial:
             name: tensor.detach().cpu()
             for name, tensor in host.client(number).model.state_dict().items()
         }
-        for number in range(len(clients))
+        for number in clients
     }
     return Trial(rounds, weights, [*host.notes])
 

@@ -64,7 +64,9 @@ def test_a_line_has_what_eager_did_for_the_engine():
 
 
 def test_preparation_is_what_the_first_rounds_took_longer():
-    rounds = [TrialRound(n, s, {0: 5, 1: 5}, {}) for n, s in enumerate((9.0, 3.0, 1.0, 1.5))]
+    rounds = [
+        TrialRound(n, s, {0: 5 * n, 1: 5 * n}, {}) for n, s in enumerate((9.0, 3.0, 1.0, 1.5))
+    ]
     trial = Trial(rounds)
     assert (trial.steady, trial.preparation, trial.batches) == (1.0, 10.5, 10)
 
@@ -155,11 +157,10 @@ def test_the_trial_has_the_values_of_first_and_last_rounds():
 def test_the_trial_has_the_batches_of_the_run():
     plan = make_plan("local", batch_size=4, clients=2, partition="dirichlet")
     sizes = plan.split(0).train_sizes.tolist()
-    short = for_trial(plan, [1, 0])
-    assert [short.info.architecture_of(n).name for n in (0, 1)] == ["dense5", "dense8"]
-    for number, client in enumerate((1, 0)):
-        rows, of_run = short.split(0).train(number), plan.split(0).train(client)
-        assert len(rows) == 16 + sizes[client] % 4 and torch.equal(rows, of_run[: len(rows)])
+    short = for_trial(plan, [1])
+    rows, of_run = short.split(0).train(1), plan.split(0).train(1)
+    assert len(rows) == 16 + sizes[1] % 4 < sizes[1] and torch.equal(rows, of_run[: len(rows)])
+    assert short.info is plan.info  # a loss may read the number of clients, and a graph keep it
 
 
 class Grouped(Eager):
@@ -183,7 +184,7 @@ class Grouped(Eager):
 
 def test_clients_of_the_trial_train_at_the_same_time(monkeypatch):
     monkeypatch.setattr(Grouped, "seen", [])
-    plan = Plan.make({**GIVEN, "method": "fedproto", "engine": "grouped"},
+    plan = Plan.make({**GIVEN, "method": "fedproto", "clients": 5, "engine": "grouped"},
                      PARTS | {("engine", "grouped"): Grouped})  # fmt: skip
     trial = try_engine(plan, [0, 1, 2])
     assert len(Grouped.seen) == 4 and all(sorted(group) == [0, 1, 2] for group in Grouped.seen)
