@@ -10,7 +10,7 @@ import torch
 from runtime_toys import GIVEN, PARTS, install, make_plan, train
 
 import protofl as pf
-from protofl.federation.plan import Plan
+from protofl.backends import Plan
 from protofl.runs.configuration import about_arithmetic, config_of
 from protofl.runs.identity import defaults_of, differences, identity_of
 from protofl.runs.resumption import resumed_options
