@@ -476,6 +476,13 @@ def pytest_collection_finish(session):
             _registered()
 
 
+def pytest_collection_finish(session):
+    """Register the device before torch starts its threads for the backward pass, one a device."""
+    if any("gpu" in getattr(item, "fixturenames", ()) for item in session.items):
+        if hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
+            _registered()
+
+
 @pytest.fixture
 def gpu(monkeypatch):
     """The simulated device; ``torch.device("simgpu")`` computes there."""

@@ -87,6 +87,7 @@ WHEN = {
         "train": "in a host, for each phase of a client that is trained separately",
         "train_group": "in a host, for each phase of clients that are trained together",
         "choose_groups": "in a host, before a round's training",
+        "variants": "on a GPU after the dry run, with `--engine auto`",
     },
     "backend": {"open_pool": "before the dry run; the pool is closed when the run ends"},
 }
@@ -96,6 +97,11 @@ LONGEST = 40
 """Largest number of lines of an example."""
 
 EXAMPLES = {
+    ("engine", "variants"): """
+@pf.hookimpl
+def variants(self, clients):
+    return [{"streams": n} for n in (8, 4, 1) if n <= clients]
+""",
     ("method", "end_round"): '''
 @pf.hookimpl
 def end_round(self, server):

@@ -99,9 +99,12 @@ def _rounds(run: Run) -> str:
 
 def _options(run: Run) -> list[str]:
     """Return the options that differ from their defaults, and the options of plugins."""
-    from protofl.system.options.table import EXTENT, OPTIONS, default_values, flag_of
+    from protofl.system.options.table import EXTENT, OPTIONS, flag_of, usual_values
 
-    usual, elsewhere = default_values(), {*EXTENT, "options", "recipe", "data_dir", "dataset"}
+    usual, elsewhere = (
+        usual_values(run.config),
+        {*EXTENT, "options", "recipe", "data_dir", "dataset"},
+    )
     changed = [
         f"{flag_of(key)} {_text(value)}"
         for key, value in run.config.items()

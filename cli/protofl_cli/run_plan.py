@@ -44,7 +44,8 @@ def show_run_plan(request: Request) -> None:
         UsageError: The run would not start.
     """
     from protofl.records.row import Row
-    from protofl.runs.automatic_choices import choose_backend
+    from protofl.runs.automatic_choices import choose_backend, would_measure
+    from protofl.runs.configuration import about_arithmetic
     from protofl.runs.dry_run.short_rounds import dry_run
     from protofl.runs.planning import plan_run
 
@@ -57,6 +58,7 @@ def show_run_plan(request: Request) -> None:
         if settings.dry_run:
             dry_run(plan, notes.append, measured.append)
         plan = choose_backend(plan, [], measured, notes.append)
+        notes += filter(None, (about_arithmetic(plan), would_measure(plan)))
         costs = None if plan.data.x.is_meta else costs_of(plan)
     render.pairs(composition_rows(plan))
     for note in dict.fromkeys([*notes, *plan.notes, *plan.split(0).notes]):

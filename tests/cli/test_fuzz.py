@@ -85,7 +85,7 @@ OPTIONS = {
     "--seed": ["1", "18446744073709551616"],
     "--trials": ["1", "2"],
     "--device": ["cpu", "cuda", "vulkan", "meta", "mps"],
-    "--precision": ["fp32", "bf16", "fp64"],
+    "--precision": ["fp32", "tf32", "bf16", "fp64"],
     "--generator": ["tiny-style", "stylegan3", "nope"],
     "--engine": ["eager", "nope"],
     "--backend": ["local", "nope"],

@@ -69,7 +69,7 @@ TRACK = _how(
     "NAME[,NAME…]",
     "Experiment trackers as for protofl run; the runs are one group",
 )
-ENGINE = _how("--engine", "NAME", "Training engine (default: eager)")
+ENGINE = _how("--engine", "NAME", "Training engine (default: auto, eager on a CPU)")
 OUT = option(
     "--out",
     "FILE",

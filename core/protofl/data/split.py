@@ -96,6 +96,18 @@ class Split:
             validation_offsets=None,
         )
 
+    def with_rows(self, train: Sequence[Tensor], test: Sequence[Tensor]) -> Split:
+        """Return this split with other clients: their training and test rows, without others."""
+        pieces = [piece for pair in zip(train, test, strict=True) for piece in pair]
+        sizes = torch.tensor([0, *map(len, pieces)])
+        return replace(
+            self,
+            rows=torch.cat(pieces),
+            offsets=sizes.cumsum(0),
+            validation=None,
+            validation_offsets=None,
+        )
+
     def counts(self, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
         """Numbers of samples of each class in every client's training and test part.
 

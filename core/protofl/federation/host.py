@@ -32,7 +32,7 @@ from protofl.hooks.transport.rules import printable
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.client_state import ClientState
 from protofl.hooks.wire.payload import BadUpload, Payload
-from protofl.system.device import compute_threads, deterministic_kernels
+from protofl.system.device import compute_threads
 from protofl.system.files.atomic import disk_errors
 from protofl.system.files.tensors import Packed
 from protofl.system.interpreter import unchanged_interpreter
@@ -126,6 +126,7 @@ class Host:
         on_steps: Takes a client and how many mini-batches of its job are done, a few times a
             second while a job is done whose mini-batches are followed; None for nobody.
         unwritten: See `protofl.federation.pool_interface.LeavesFiles`.
+        one_by_one: Whether clients train one at a time with every engine, as in the dry run.
     """
 
     unwritten: dict[str, Packed] | None = None
@@ -139,6 +140,7 @@ class Host:
         )
         self.report: Callable[[str], None] = lambda line: None
         self.on_steps: OnSteps | None = None
+        self.one_by_one = plan.dry
         self._profile = host_profile(plan.settings.profile and not plan.dry, plan.device)
         self._trainer = Trainer(plan, self._profile, self._read)
         self._trial = trial = _Trial()
@@ -197,7 +199,7 @@ class Host:
         """
         engine = self.plan.choices["engine"]
         train = [job for job in jobs if isinstance(job, work.Train)]
-        grouped = engine.trains_groups and not (self._profile.on or self.plan.dry)
+        grouped = engine.trains_groups and not (self._profile.on or self.one_by_one)
         names = [self.plan.info.architecture_of(job.client).name for job in train]
         groups: list[list[work.Job]] = [[job] for job in jobs]
         together = grouped and len(train) == len(jobs)
@@ -320,8 +322,7 @@ class Host:
     @contextmanager
     def _computing(self, doing: str) -> Iterator[None]:
         """Compute in the state of a run, with one thread: rounding depends on their number."""
-        deterministic = deterministic_kernels(self.plan.settings.deterministic)
-        with standard_torch(), compute_threads(1), deterministic, disk_errors():
+        with standard_torch(), compute_threads(1), self.plan.computing(), disk_errors():
             try:
                 yield
             except (MemoryError, RuntimeError) as error:

@@ -6,7 +6,8 @@ The federation loop and every host build the same plan from the same settings.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -43,7 +44,7 @@ from protofl.hooks.plugin.composition import Composition
 from protofl.hooks.plugin.members import Choice, choose, plugins_of_kinds
 from protofl.hooks.views.run_info import RunInfo
 from protofl.system.consent import allow
-from protofl.system.device import different_cards
+from protofl.system.device import arithmetic, deterministic_kernels, different_cards
 from protofl.system.options.settings import Settings
 from protofl.system.options.table import CHOOSING, build, untracked
 from protofl.system.randomness import global_stream
@@ -275,6 +276,13 @@ class Plan:
         return result
 
     # --- what hosts and the loop read from it ---------------------------------------------------
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Compute in a block with the run's precision, and deterministically if it is asked for."""
+        deterministic = deterministic_kernels(self.settings.deterministic)
+        with deterministic, arithmetic(self.settings.precision, self.device):
+            yield
 
     def is_due(self, round: int, every: int) -> bool:
         """Return True in every n-th round and in the last one."""

@@ -16,7 +16,7 @@ from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.models.optimisers import training_options
 from protofl.hooks.plugin.composition import Composition
 from protofl.hooks.plugin.members import Choice, choose, choose_several, donation, plugins_of_kinds
-from protofl.system.device import devices_of
+from protofl.system.device import devices_of, precision_on, prepare_deterministic
 from protofl.system.files.home import expand_user
 from protofl.system.machine import usable_cores
 from protofl.system.options.plugin_options import Config, check_consent, from_data
@@ -32,7 +32,7 @@ from protofl.system.options.table import (
 from protofl.system.transfers import has_streams
 
 FIRST_ENGINE = "eager"
-"""The engine of ``auto`` on CUDA until others have been compared with it."""
+"""The engine of ``auto`` on a GPU until others have been compared with it."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,9 @@ def resolve(
     settings, set_by = _with_defaults(settings, composition, dataset, group, recorded=recorded)
     # 2. What depends on this machine.
     devices = devices_of(settings.device)
-    settings = _placed(settings, registry, devices)
+    if settings.deterministic:
+        prepare_deterministic(devices[0])
+    settings = _placed(settings, registry, devices, recorded=recorded)
     # 3. All other plugins, with their options.
     choices = {"dataset": dataset, **_chosen(registry, settings, composition)}
     if settings.feature_dim == "native":
@@ -255,16 +257,20 @@ def parts_of(composition: Composition, choices: Mapping[str, Choice]) -> dict[st
     return parts | {option: choices[kind] for option, kind in CHOOSING.items() if kind in choices}
 
 
-def _placed(settings: Settings, registry: Registry, devices: Sequence[torch.device]) -> Settings:
+def _placed(
+    settings: Settings, registry: Registry, devices: Sequence[torch.device], *, recorded: bool
+) -> Settings:
     """Resolve ``auto`` as far as the machine decides, and make the data folder absolute.
 
-    On CUDA the engine, and where the work decides the backend, stay ``auto`` until they are
-    measured (`protofl.runs.automatic_choices`).
+    On a GPU the engine, and where the work decides the backend, stay ``auto`` until they are
+    measured (`protofl.runs.automatic_choices`). The precision becomes the device's own if nobody
+    has set it.
 
     Args:
         settings: The settings.
         registry: Has classes that this program gave; those without a place are its own.
         devices: Where clients train.
+        recorded: See `resolve`.
 
     Raises:
         UsageError: The engine or the backend can't use these devices.
@@ -275,7 +281,7 @@ def _placed(settings: Settings, registry: Registry, devices: Sequence[torch.devi
             f"--engine {engine}: on {device} clients train with {FIRST_ENGINE} only",
             do=f"use --engine {FIRST_ENGINE}",
         )
-    if engine == "auto" and device.type != "cuda":
+    if engine == "auto" and not has_streams(device):
         engine = "eager"
     labels = [f"{kind}/{name}" for kind, name in registry.extra if kind != "tracker"]
     hidden = [label for label in labels if not settings.classes.get(label)]
@@ -302,6 +308,8 @@ def _placed(settings: Settings, registry: Registry, devices: Sequence[torch.devi
     update: dict[str, Any] = {"engine": engine, "backend": backend, "data_dir": folder}
     if settings.client_store == "auto" and not has_streams(device):
         update["client_store"] = "memory"
+    asked = settings.precision if "precision" in settings.model_fields_set else None
+    update["precision"] = precision_on(device, asked, recorded=recorded)
     options = settings.options | training_options(vars(settings))
     names = ",".join(map(str, devices))
     return settings.model_copy(update=update | {"device": names, "options": options})

@@ -37,7 +37,8 @@ class TrainJob:
         optimizer: ``sgd``, ``adam``, or another of `torch.optim`.
         momentum: Momentum of SGD.
         clip: Largest norm of each group's gradient; 0 for any.
-        precision: ``fp32`` or ``bf16`` (autocast of the forward pass).
+        precision: ``bf16`` (autocast of the forward pass), or another for which torch's flags are
+            set already (`protofl.system.device.arithmetic`).
         device: Where it runs.
         phase: The phase.
         batch_size: Samples per mini-batch; the last one of an epoch may hold fewer or some more.

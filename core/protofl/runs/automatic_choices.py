@@ -1,98 +1,307 @@
 """Engine and backend of a run with ``--engine auto`` and ``--backend auto``: the one place.
 
 `choose_engine` and `choose_backend` take a plan and measurements, and return the plan with the
-choice. The engine is ``cuda-graphs`` on CUDA if it proves itself in the first steps of the run,
-else ``eager``. The backend follows from the work that the dry run or finished rounds measured.
+choice. The engine is the one with the shortest predicted run, among those whose results equal
+``eager``'s in a trial (`protofl.runs.engine_trial`). The backend follows from the work that the dry
+run or finished rounds measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-
-import torch
+import gc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from protofl.federation.host import Host
 from protofl.federation.plan import Plan
+from protofl.federation.resolution import FIRST_ENGINE
 from protofl.federation.round_stages import Workload
 from protofl.hooks.models.flops import seconds_of_step
+from protofl.hooks.plugin.members import Choice
 from protofl.records.row import Row
 from protofl.runs.dry_run.short_rounds import for_dry_rounds, two_dry_rounds
+from protofl.runs.engine_trial import (
+    Trial,
+    difference,
+    most,
+    preparations,
+    trial_clients,
+    trial_rounds,
+    try_engine,
+)
+from protofl.system.device import ARITHMETIC
+from protofl.system.files.tables import rounded
 from protofl.system.machine import usable_cores
+from protofl.system.transfers import has_streams, module_of
 
-TOLERANCE = 1e-3
-"""Largest difference of weights after the first steps, relative and absolute (docs: engines)."""
+ENGINES = ("cuda-graphs",)
+"""Engines that are compared with ``eager``."""
 
-BATCHES = 4
-"""Mini-batches of each client in a round."""
+WORTH = 5.0
+"""Seconds of training with ``eager`` from which on other engines are tried: a trial takes seconds,
+and preparation too."""
+
+GAIN = 1.05
+"""How many times as fast an engine must be; seconds of equal trials differ by less."""
 
 
 @dataclass(frozen=True)
-class Tried:
-    """The first steps with an engine.
+class Measured:
+    """An engine with its options, as a trial has measured it.
 
     Attributes:
-        seconds: Seconds of training in the second round; the first one prepares the engine.
-        weights: The weights of each client after both rounds.
+        engine: Its name.
+        options: Its options that differ from their defaults.
+        preparation: Seconds that it still prepares itself in the run.
+        per_batch: Seconds of a mini-batch.
+        refusal: Why it can't be taken; empty if it can.
+        notes: Lines of the engine.
     """
 
-    seconds: float
-    weights: list[torch.Tensor]
+    engine: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    preparation: float = 0.0
+    per_batch: float = 0.0
+    refusal: str = ""
+    notes: Sequence[str] = ()
+
+    def seconds(self, batches: float) -> float:
+        """Return the predicted seconds of training of a run with so many mini-batches."""
+        return self.preparation + batches * self.per_batch
+
+    def __str__(self) -> str:
+        options = ", ".join(f"{key} {value}" for key, value in self.options.items())
+        return f"{self.engine} ({options})" if options else self.engine
 
 
-def choose_engine(plan: Plan, note: Callable[[str], None], fast: str = "cuda-graphs") -> Plan:
-    """Return a plan with an engine in place of ``auto``, and report the choice in a line.
+def shortest(measured: Sequence[Measured], batches: float) -> tuple[Measured, str]:
+    """Choose the engine with the shortest predicted run.
+
+    Args:
+        measured: The engines; the first one is ``eager``.
+        batches: Mini-batches of the run.
+
+    Returns:
+        The engine, and a line: the choice, the factor, and why the next best one was not taken.
+    """
+    eager, *others = measured
+    able = [one for one in others if not one.refusal]
+    best = min(able, key=lambda one: one.seconds(batches), default=None)
+    took = eager.seconds(batches)
+    refused = "; ".join(dict.fromkeys(f"{one}: {one.refusal}" for one in others if one.refusal))
+    if best is None:
+        return eager, f"engine {eager}: {refused or 'no other engine was measured'}"
+    seconds = best.seconds(batches)
+    of_run = f"{batches:,.0f} mini-batches"
+    if seconds * GAIN > took:
+        why = f"{best} would train for about {_s(seconds)}"
+        if best.preparation:
+            why += f", {_s(best.preparation)} of it preparation"
+        why += f", and eager for {_s(took)} ({of_run})"
+        if best.notes:
+            why += f"; {best.notes[0]}"
+    else:
+        why = (
+            f"about {took / seconds:.1f} times as fast as eager "
+            f"({_s(seconds)} and not {_s(took)} for {of_run}), with equal results in the trial"
+        )
+        eager = best
+    return eager, f"engine {eager}: {why}" + (f"; {refused}" if refused else "")
+
+
+def _s(seconds: float) -> str:
+    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:,.0f} s"
+
+
+@dataclass(frozen=True)
+class EngineChoice:
+    """The choice of an engine.
+
+    Attributes:
+        plan: The run with the engine.
+        line: A line for the user; empty if the user chose the engine.
+        table: The measured figures, for ``config.json``; None without a choice.
+    """
+
+    plan: Plan
+    line: str = ""
+    table: dict[str, Any] | None = None
+
+
+def choose_engine(plan: Plan, engines: Sequence[str] = ENGINES) -> EngineChoice:
+    """Return the run with an engine in place of ``auto``.
 
     Args:
         plan: The run; unchanged if the user chose its engine.
-        note: Takes the line.
-        fast: The engine that is compared with ``eager``.
+        engines: The engines that are compared with ``eager``.
     """
     if plan.settings.engine != "auto":
-        return plan
-    why = "with --no-dry-run nothing is compared"
-    if plan.settings.dry_run:
-        try:
-            eager = _tried(plan.choosing("engine", "eager"))
-        except Exception:  # the dry run words what is wrong with the run
-            why = "the run's first steps fail"
-        else:
-            try:
-                other = plan.choosing("engine", fast)
-                if other.choices["engine"].replays:
-                    _tried(replace(other, checks_steps=True))
-                why = refusal(eager, fast_trial := _tried(other))
-            except Exception as error:  # an engine may fail in any way
-                first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                why = f"{fast} fails: {first[:160]}"
+        return EngineChoice(plan)
+    eager = plan.choosing("engine", FIRST_ENGINE)
+    why = ""
+    if not plan.settings.dry_run:
+        why = "with --no-dry-run nothing is compared"
+    elif plan.data.x.is_meta:
+        why = "the data are on other machines, so nothing can be measured here"
     if why:
-        note(f"engine eager: {why}")
-        return plan.choosing("engine", "eager")
-    ratio = eager.seconds / fast_trial.seconds
-    note(f"engine {fast}: equal to eager in the first steps, {ratio:.1f} times as fast")
-    return other
+        return EngineChoice(eager, f"engine {FIRST_ENGINE}: {why}", {"measured": []})
+    clients, batches = trial_clients(plan), batches_of(plan)
+    try:
+        reference = try_engine(eager, clients)
+    except Exception as error:  # training words what is wrong with the run
+        why = f"a trial fails: {_first_line(error)}"
+        return EngineChoice(eager, f"engine {FIRST_ENGINE}: {why}", {"measured": []})
+    first = Measured(FIRST_ENGINE, per_batch=reference.steady / max(1, reference.batches))
+    plans, measured = {FIRST_ENGINE: eager}, [first]
+    is_short = first.seconds(batches) < WORTH
+    for name in () if is_short else engines:
+        for planned, one in _measured(plan, name, clients, reference):
+            plans[str(one)] = planned
+            measured.append(one)
+    chosen, line = shortest(measured, batches)
+    if is_short:
+        line = (
+            f"engine {FIRST_ENGINE}: it trains for {_s(first.seconds(batches))}; a trial of others "
+        )
+        line += "would take as long"
+    table = {
+        "clients": clients,
+        "rounds": trial_rounds(plan.settings.rounds),
+        "mini_batches": round(batches),
+        "measured": [
+            {
+                "engine": one.engine,
+                **({"options": dict(one.options)} if one.options else {}),
+                **({"refused": one.refusal} if one.refusal else {}),
+                "preparation_seconds": rounded(one.preparation),
+                "batch_seconds": rounded(one.per_batch),
+                "run_seconds": rounded(one.seconds(batches)),
+            }
+            for one in measured
+        ],
+    }
+    return EngineChoice(plans[str(chosen)], line, table)
 
 
-def refusal(eager: Tried, other: Tried) -> str:
-    """Return why an engine does not replace ``eager``; empty if it does."""
-    worst = 0.0
-    for one, two in zip(eager.weights, other.weights, strict=True):
-        if not torch.allclose(one, two, rtol=TOLERANCE, atol=TOLERANCE):
-            worst = max(worst, float((one - two).abs().max()), TOLERANCE)
-    if worst:
-        return f"the other engine's weights differ by {worst:.2g} after the first steps"
-    if other.seconds >= eager.seconds:
-        return f"the other engine took {other.seconds:.2g} s, and eager {eager.seconds:.2g} s"
-    return ""
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
 
 
-def _tried(plan: Plan) -> Tried:
-    """Train two clients for two short rounds; for three to check an engine's steps."""
+def _measured(
+    plan: Plan, name: str, clients: Sequence[int], reference: Trial
+) -> list[tuple[Plan, Measured]]:
+    """Measure an engine with each of its variants, all with one instance.
+
+    So what the first one prepares is there for the next ones, and for the run if this process
+    trains it. After a failure the next one has an instance of its own.
+    """
+    engine, failure = plan.choosing("engine", name).choices["engine"], ""
+    if engine.replays:
+        try:
+            _check_steps(plan, engine)
+        except Exception as error:  # an engine may fail in any way
+            failure = f"its steps can't be replayed: {_first_line(error)}"
+    variants = engine.call("variants", clients=most(plan)) or [{}]
+    result = list[tuple[Plan, Measured]]()
+    for options in variants if not failure else [{}]:
+        planned = plan.choosing("engine", name, options)
+        shared = planned.choices["engine"].sharing(engine)
+        planned = replace(planned, choices={**planned.choices, "engine": shared})
+        one = _tried(planned, options, clients, reference, failure)
+        result.append((plan if one.refusal else planned, one))
+        if one.refusal or one.notes:
+            engine = engine.anew()
+            del planned, shared
+            _free(plan)  # before the next one captures graphs: see `_free`
+    return result
+
+
+def _free(plan: Plan) -> None:
+    """Free the memory of engines that are not used any more, when no work of theirs is left.
+
+    In some versions of torch, dropping a graph frees memory of other graphs (pytorch issue 193402),
+    so it is done before others exist.
+    """
+    gc.collect()
+    if has_streams(plan.device):
+        module_of(plan.device).synchronize(plan.device)
+        module_of(plan.device).empty_cache()
+
+
+def _tried(
+    plan: Plan,
+    options: Mapping[str, Any],
+    clients: Sequence[int],
+    reference: Trial,
+    failure: str = "",
+) -> Measured:
+    """Measure an engine with some options."""
+    engine = plan.choices["engine"]
+    if failure:
+        return Measured(engine.name, options, refusal=failure)
+    try:
+        trial = try_engine(plan, clients)
+    except Exception as error:  # an engine may fail in any way
+        return Measured(engine.name, options, refusal=f"fails: {_first_line(error)}")
+    names = {client: plan.info.architecture_of(client).name for client in clients}
+    arithmetic = ARITHMETIC[plan.settings.precision]
+    differs = difference(reference, trial, arithmetic.coarsest, names, plan.composition.main)
+    return Measured(
+        engine.name,
+        options,
+        preparation=trial.preparation * _share_to_prepare(plan, clients),
+        per_batch=trial.steady / max(1, trial.batches),
+        refusal=differs and f"its results are not eager's: {differs}",
+        notes=trial.notes,
+    )
+
+
+def _share_to_prepare(plan: Plan, clients: Sequence[int]) -> float:
+    """Return what an engine has still to prepare in the run, in units of what the trial prepared.
+
+    A host in this process has the trial's engine with all that it has prepared; others have not.
+    """
+    engine, everyone = plan.choices["engine"], range(plan.info.num_clients)
+    sizes = plan.split(0).train_sizes
+    all_clients = [client for client in everyone if sizes[client] > 0]
+    ratio = preparations(plan, engine, all_clients) / max(1, preparations(plan, engine, clients))
+    return max(0.0, ratio - 1) if plan.settings.backend == "local" else max(1.0, ratio)
+
+
+def _check_steps(plan: Plan, engine: Choice) -> None:
+    """Check in short rounds that recorded steps can be replayed, with an engine of its own.
+
+    Raises:
+        Exception: They can't be.
+    """
+    choices = {**plan.choices, "engine": engine.anew()}
+    checked = replace(plan, checks_steps=True, choices=choices)
     clients = min(2, plan.info.num_clients)
-    host = Host(for_dry_rounds(plan, clients, BATCHES))
-    row, _ = two_dry_rounds(host, further=int(plan.checks_steps))
-    tensors = [t for c in range(clients) for t in host.client(c).model.state_dict().values()]
-    return Tried(row.seconds["train"], [t.detach().float().cpu() for t in tensors])
+    two_dry_rounds(Host(for_dry_rounds(checked, clients)), further=1)
+
+
+def batches_of(plan: Plan) -> float:
+    """Return the mini-batches of local training in the whole run, on one host."""
+    info, s, load = plan.info, plan.settings, Workload(plan, 0)
+    steps = sum(load.training(client) for client in range(info.num_clients))
+    hosts = 1 if s.backend == "local" else s.workers or 1
+    return steps * s.rounds * s.trials * info.participants / info.num_clients / hosts
+
+
+def would_measure(plan: Plan) -> str:
+    """Return a line about the choice that is left to the start of the run; empty if none is."""
+    if plan.settings.engine != "auto":
+        return ""
+    if not plan.settings.dry_run:
+        return f"engine {FIRST_ENGINE}: with --no-dry-run nothing is compared"
+    clients = len(trial_clients(plan))
+    rounds = len(trial_rounds(plan.settings.rounds))
+    return (
+        f"engine auto: the run begins with a trial of {' and '.join([FIRST_ENGINE, *ENGINES])} "
+        f"({clients} clients, {rounds} short rounds), and takes the engine with the shortest "
+        f"predicted time for its {batches_of(plan):,.0f} mini-batches"
+    )
 
 
 STARTUP = 10.0

@@ -12,20 +12,30 @@ from protofl.federation.plan import Plan
 from protofl.hooks.discovery.kinds import Plugin
 from protofl.hooks.plugin.members import Choice
 from protofl.runs.identity import defaults_of, file_digests, identity_of
+from protofl.system.device import ARITHMETIC
 from protofl.system.files.tables import differences
 from protofl.system.machine import machine_facts, recorded_facts
-from protofl.system.options.table import OPTIONS, UNRECORDED, default_values, untracked
+from protofl.system.options.table import OPTIONS, UNRECORDED, untracked, usual_values
 from protofl.system.sources import UNKNOWN, fingerprint
+from protofl.system.transfers import has_streams
 from protofl.system.version import versions
 
 
-def config_of(plan: Plan, *, tried: bool = False, notes: Sequence[str] = ()) -> dict[str, Any]:
+def config_of(
+    plan: Plan,
+    *,
+    tried: bool = False,
+    notes: Sequence[str] = (),
+    engine_trial: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """Return the content of ``config.json``: options, plugins, versions and machine.
 
     Args:
         plan: The run.
         tried: Whether there was a dry run, so that it is known what hooks ask for.
         notes: Lines of the dry run for the user.
+        engine_trial: The measurements by which the engine was chosen; None if the user chose it, or
+            on a CPU.
     """
     # Numbers that clients are trained together for depend on which host has them.
     held = {"backend", "profile"} if plan.choices["engine"].trains_groups else set()
@@ -35,7 +45,7 @@ def config_of(plan: Plan, *, tried: bool = False, notes: Sequence[str] = ()) -> 
     for key in ("recipe", "classes"):
         if not values[key]:
             del values[key]
-    usual = default_values()
+    usual = usual_values(values)
     others = {k for k in values if k in usual and values[k] != usual[k]}
     set_by = {k: who for k, who in plan.set_by.items() if k in others or "." in k}
     unrecorded = {OPTIONS[name].chooses for name in UNRECORDED}
@@ -60,9 +70,33 @@ def config_of(plan: Plan, *, tried: bool = False, notes: Sequence[str] = ()) -> 
         **({"files": files} if (files := file_digests(plan)) else {}),
         **({"depends_on": sorted(plan.info.asked)} if tried else {}),
         **({"notes": [*notes]} if notes else {}),
+        **arithmetic_facts(plan),
+        **({} if engine_trial is None else {"engine_trial": engine_trial}),
     }
     values |= about
     return values | {"identity": identity_of(values, defaults_of(plan))}
+
+
+def arithmetic_facts(plan: Plan) -> dict[str, Any]:
+    """Return ``arithmetic`` of a run on a GPU; nothing for a CPU, which computes in float32."""
+    if not has_streams(plan.device):
+        return {}
+    factors = ARITHMETIC[plan.settings.precision]
+    return {"arithmetic": {**factors._asdict(), "repeatable": plan.settings.deterministic}}
+
+
+def about_arithmetic(plan: Plan) -> str:
+    """Return a line about precision and repeatability on a GPU; empty for a CPU."""
+    if not has_streams(plan.device):
+        return ""
+    s, factors = plan.settings, ARITHMETIC[plan.settings.precision]
+    if s.precision == "bf16":
+        how = "bfloat16 (autocast)"
+    else:
+        how = f"convolutions in {factors.convolutions}, matrix products in {factors.products}"
+    same = "equal runs on this card and torch give equal bits"
+    other = "not repeatable to the bit (--deterministic is)"
+    return f"precision {s.precision}: {how}; {same if s.deterministic else other}"
 
 
 def _recorded(plugin: Plugin, loaded: type) -> dict[str, str]:

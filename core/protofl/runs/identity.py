@@ -2,7 +2,8 @@
 
 Two runs with the same identity and seed are equal in every round, on similar machines to the last
 bit. The identity covers the options that differ from their defaults, digests of data and other
-files, and the versions of plugins. It does not cover options of the machine, the screen or paths.
+files, and the versions of plugins. It does not cover options of the machine, the screen or paths,
+nor an engine that the run has measured and chosen itself.
 It also excludes seed, rounds and trials: trial k of seed s is the run with seed s + k, and a
 shorter run is the beginning of a longer one.
 
@@ -29,7 +30,7 @@ from protofl.system.former_names import as_hashed
 from protofl.system.machine import recorded_facts
 from protofl.system.options.parsing import without_removed
 from protofl.system.options.plugin_options import Config
-from protofl.system.options.table import CHOOSING, OPTIONS, default_values, flag_of
+from protofl.system.options.table import CHOOSING, OPTIONS, flag_of, usual_values
 from protofl.system.sources import UNKNOWN
 
 
@@ -134,7 +135,7 @@ def used_in(config: Mapping[str, Any], defaults: Defaults) -> Used:
         config: What its ``config.json`` holds.
         defaults: Those of its plugins.
     """
-    usual = default_values()
+    usual = usual_values(config)
     options = {
         key: _without_place(key, config[key], config)
         for key in OPTIONS.keys() & config.keys()
@@ -142,6 +143,8 @@ def used_in(config: Mapping[str, Any], defaults: Defaults) -> Used:
     }
     elsewhere = {option for option in CHOOSING if not OPTIONS[option].results}
     elsewhere |= {*config.get("metrics", ())}
+    if chose_engine(config):
+        elsewhere |= {"engine"}
     of_plugins: dict[str, dict[str, Any]] = {}
     for owner, values in without_removed(config.get("options", {})).items():
         owner_defaults = defaults.get(owner, {})
@@ -154,6 +157,11 @@ def used_in(config: Mapping[str, Any], defaults: Defaults) -> Used:
     data, files = config.get("data", {}), dict(config.get("files", {}))
     files |= {key: data[key] for key in ("digest", "public") if key in data}
     return Used(options, of_plugins, files, _plugins_in(config))
+
+
+def chose_engine(config: Mapping[str, Any]) -> bool:
+    """Return True if the run has measured its engine, or will; it then counts like the machine."""
+    return "engine_trial" in config or config.get("engine") == "auto"
 
 
 def not_recorded(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -224,8 +232,10 @@ def identity_of(config: Mapping[str, Any], defaults: Defaults) -> str:
     """
     used = used_in(config, defaults)
     # Of a kind that has come later the runs before it name none: they are as with the default.
-    values = default_values()
-    usual = {(kind, str(values.get(option))) for option, kind in CHOOSING.items()}
+    values = usual_values(config)
+    usual = {("engine", "eager")} | {
+        (kind, str(values.get(option))) for option, kind in CHOOSING.items()
+    }
     plugins = [[*which, *who] for which, who in used.plugins.items() if which not in usual]
     parts = as_hashed(used.options, used.of_plugins, used.files, plugins)
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
@@ -261,6 +271,8 @@ def differences(
         lines += [f"{' '.join(which)} was {one} and is {other}"] if one != other else []
     changed, notes = _codes(was, now)
     then, here = ({"device": c.get("device"), **recorded_facts(c)} for c in (was, now))
+    if chose_engine(was) != chose_engine(now) and now.get("engine") != "auto":
+        then["engine"], here["engine"] = was.get("engine"), now.get("engine")
     others = sorted(name for name in then.keys() & here.keys() if then[name] != here[name])
     notes += [f"{name} was {then[name]} and is {here[name]}" for name in others]
     return lines + changed, notes

@@ -32,12 +32,12 @@ from protofl.records.layout import (
 from protofl.records.result import Result, is_best, is_exhausted, recorded_accuracies, summarise
 from protofl.records.row import Row
 from protofl.records.run_folder import RunFolder
-from protofl.runs.configuration import config_of, folder_words
+from protofl.runs.configuration import about_arithmetic, config_of, folder_words
 from protofl.runs.planning import observes, plan_run, with_store
 from protofl.runs.recipes import typed_in, write_recipe
 from protofl.runs.request import Request
 from protofl.runs.round_commits import RoundCommits, wait_for_commits
-from protofl.system.device import current_card, deterministic_kernels
+from protofl.system.device import current_card
 from protofl.system.files.atomic import disk_errors, temporary_folder, write_json
 from protofl.system.files.home import expand_user
 from protofl.system.files.lock import folder_lock
@@ -49,6 +49,9 @@ from protofl.system.profile.clock import Unprofiled
 from protofl.system.profile.profiles import run_profile
 from protofl.system.torch_state import standard_torch
 from protofl.system.transfers import copied
+
+MEASURED = ("backend", "engine", "client_store")
+"""Options whose ``auto`` may wait for the dry run."""
 
 
 @standard_torch()
@@ -110,8 +113,7 @@ def _start(
         life.write_data_facts()
     else:
         kept = record_divergence(expand_user(folder.path), plan.device.type)
-        exact = deterministic_kernels(plan.settings.deterministic)
-        with current_card(plan.device), exact, kept, _large_samples_named(plan):
+        with current_card(plan.device), plan.computing(), kept, _large_samples_named(plan):
             life.train()
     return life.conclude()
 
@@ -145,6 +147,7 @@ class _Lifecycle:
     until: ExitStack
     accuracies: dict[int, dict[int, float]] = field(default_factory=dict)
     _tried: list[Row] = field(default_factory=list)
+    _engine_trial: dict[str, Any] | None = None
     _notes: list[str] = field(default_factory=list)
     _beside: bool = False
     """True if a thread commits a round while the next one trains."""
@@ -198,11 +201,15 @@ class _Lifecycle:
 
     @contextmanager
     def _ready(self) -> Iterator[tuple[Plan, Pool, dict[str, Any]]]:
-        """Do the dry run, then open the hosts; yield plan, hosts and the learned payload rules.
+        """Do the dry run, open the hosts, and create the folder.
 
         With ``--backend auto`` the dry run measures the work, from which the backend follows.
-        Worker processes that are certain, or likely, load their libraries while it works. Whatever
-        ends the block, an error of the dry run or an interruption too, ends the workers.
+        Worker processes that are certain, or likely, load their libraries while it works; on a GPU
+        none starts before engine and client store are chosen. Whatever ends the block, an error of
+        the dry run or an interruption too, ends the workers.
+
+        Yields:
+            The plan, the hosts, and what the dry run has learned of payloads.
         """
         plan, likely = self.plan, self.plan
         if plan.settings.backend == "auto":
@@ -212,9 +219,9 @@ class _Lifecycle:
                 likely = plan.choosing("backend", "process")
         with ExitStack() as until:
             early: Pool | None = None
-            if likely.settings.backend != "auto":
+            if "auto" not in (getattr(likely.settings, name) for name in MEASURED):
                 early = until.enter_context(closing(self._pool(likely)))
-            learned = self._before_the_first_round(early)
+            learned = self._try_out()
             plan = self.plan
             if plan.settings.backend == "auto":
                 tried = self._tried if self.idle is None else []  # a session keeps its workers
@@ -222,6 +229,9 @@ class _Lifecycle:
             if early is None or plan.settings.backend != likely.settings.backend:
                 until.close()  # the workers of a run that needs none
                 early = until.enter_context(closing(self._pool(plan)))
+            if len(plan.devices) > 1 and isinstance(early, Starting):
+                early.ready()  # before there is a folder: a card may have no memory left
+            self._begin_record()
             yield plan, early, learned
 
     def _pool(self, plan: Plan) -> Pool:
@@ -234,39 +244,55 @@ class _Lifecycle:
     def _note(self, line: str) -> None:
         self.progress(events.Note(line))
 
-    def _note_of_dry_run(self, line: str) -> None:
+    def _recorded_note(self, line: str) -> None:
         """Report a note that is also recorded."""
         self._notes.append(line)
         self._note(line)
 
     def _config(self) -> dict[str, Any]:
-        return config_of(self.plan, tried=self.plan.settings.dry_run, notes=self._notes)
+        return config_of(
+            self.plan,
+            tried=self.plan.settings.dry_run,
+            notes=self._notes,
+            engine_trial=self._engine_trial,
+        )
 
-    def _before_the_first_round(self, pool: Pool | None) -> dict[str, Any]:
-        """Do the dry run and create the folder, while the hosts start.
-
-        Hosts on several cards must have started before there is a folder.
-        """
+    def _try_out(self) -> dict[str, Any]:
+        """Do the dry run, choose engine and client store; return what it has learned."""
         plan, sums, learned = self.plan, self.profile.sums, dict[str, Any]()
         beside_models: list[int] = []
+        if line := about_arithmetic(plan):
+            self._recorded_note(line)
         begins = any(first == 0 for _, first in self._remaining())
         if plan.settings.dry_run and begins:
             from protofl.runs.dry_run.short_rounds import dry_run  # a resumed run does without
 
             self.progress(events.DryRunStarted())
             with sums.span("dry run", "start"):
-                note, measured = self._note_of_dry_run, self._tried.append
+                note, measured = self._recorded_note, self._tried.append
                 learned = dry_run(plan, note, measured, beside_models.append)
-        self.plan = plan = with_store(plan, beside_models, self._note_of_dry_run)
+        if plan.settings.engine == "auto":
+            from protofl.runs.automatic_choices import choose_engine
+
+            with sums.span("engine trial", "start"):
+                choice = choose_engine(plan)
+            self.plan = plan = choice.plan
+            self._engine_trial = choice.table
+            self._recorded_note(choice.line)
+        # After the trial, whose engine and graphs the run keeps in the device's memory.
+        self.plan = plan = with_store(plan, beside_models, self._recorded_note)
+        return learned
+
+    def _begin_record(self) -> None:
+        """Write the recipe that was asked for, and create the folder."""
+        plan = self.plan
         if path := self.request.save_recipe:
             parts = parts_of(plan.composition, plan.choices)
             write_recipe(path, typed_in(plan.settings, parts, self.request.options))
             self._note(f"the recipe of this run is in {path}")
-        with sums.span("costs", "start"):
+        with self.profile.sums.span("costs", "start"):
             for architecture in plan.info.architectures:
                 plan.cost(architecture)  # kept for the rounds
-        if len(plan.devices) > 1 and isinstance(pool, Starting):
-            pool.ready()  # only they know whether their cards have memory left
         if not self.request.resume:
             path = expand_user(self.folder.path).absolute()
             check_free(path)
@@ -278,7 +304,6 @@ class _Lifecycle:
         if few:
             line = f"{few} clients have fewer than {LEAST} training samples: BatchNorm in eval mode"
             self._note(line)
-        return learned
 
     def write_data_facts(self) -> None:
         """Write counts and hash of every trial's split, and the preparation of the samples."""

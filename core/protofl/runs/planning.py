@@ -11,7 +11,6 @@ from protofl.federation.plan import Plan
 from protofl.federation.round_totals import check_measures
 from protofl.federation.store_choice import about_samples, choose_store
 from protofl.runs.request import Request
-from protofl.system.device import current_card
 from protofl.system.torch_state import standard_torch
 from protofl.system.transfers import free_memory, has_streams
 
@@ -20,8 +19,8 @@ from protofl.system.transfers import free_memory, has_streams
 def plan_run(request: Request, note: Callable[[str], None], data: Dataset | None = None) -> Plan:
     """Return the plan of a request, checked: what it asks for can be done with these data.
 
-    Its engine is chosen. ``--backend auto`` remains until the dry run has measured the work
-    (`protofl.runs.automatic_choices`).
+    ``--engine auto`` on a GPU and ``--backend auto`` remain until the run measures them, after the
+    dry run (`protofl.runs.automatic_choices`).
 
     Args:
         request: What is asked for.
@@ -41,11 +40,6 @@ def plan_run(request: Request, note: Callable[[str], None], data: Dataset | None
         set_by=request.set_by,
         recorded=request.recorded,
     )
-    if plan.settings.engine == "auto":
-        from protofl.runs.automatic_choices import choose_engine
-
-        with current_card(plan.device):
-            plan = choose_engine(plan, note)
     plan.split(0)  # data that can't be split this way are found before there is a folder
     check_measures(plan)
     check_participation(plan)

@@ -37,6 +37,7 @@ from protofl.system.options.table import (
     UNRECORDED,
     default_values,
     flag_of,
+    usual_precision,
     validated,
 )
 
@@ -109,6 +110,8 @@ def resumed_options(
         UsageError: An option is given that differs from the run's.
     """
     values, usual = options_in(recorded), default_values()
+    values.setdefault("engine", "eager")
+    values.setdefault("precision", usual_precision(str(recorded.get("device", "cpu"))))
     if not is_data_folder(data_dir := values.get("data_dir", "")):
         values.pop("data_dir", None)  # a record may not say where to write
         if data_dir and requested.get("data_dir") is None:

@@ -32,7 +32,7 @@ from protofl.hooks.views.client_state import ClientState
 from protofl.hooks.views.snapshots import unpack_client, unpack_server
 from protofl.records.reading import Reading
 from protofl.records.weights import kept_round
-from protofl.system.device import autocast, compute_threads, deterministic_kernels
+from protofl.system.device import autocast, compute_threads
 from protofl.system.files.atomic import write_file
 from protofl.system.files.tensors import read_tensors, tensor_bytes
 from protofl.system.formatting import shape_text
@@ -96,7 +96,7 @@ class Scorer(nn.Module):
     def scores(self, x: Tensor) -> Tensor:
         """Return class scores [N, C], computed in the batches of an evaluation."""
         batches = torch.split(x, self._client_state.architecture.eval_batch)
-        with compute_threads(1), deterministic_kernels(self._plan.settings.deterministic):
+        with compute_threads(1), self._plan.computing():
             with error_context(f"inference, client {self._client_state.id}"):
                 batch_scores = [self(batch).float() for batch in batches]
         classes = self._plan.info.num_classes

@@ -11,7 +11,7 @@ from typing import Any
 from protofl.runs.recorded_run import Run
 from protofl.system.files.tables import flat
 from protofl.system.options.option import Affects
-from protofl.system.options.table import CHOOSING, OPTIONS, default_values
+from protofl.system.options.table import CHOOSING, OPTIONS, usual_values
 
 FIRST = ("method", "dataset", "models", "partition", "options.partition.beta", "clients")
 """Options that are named first; other differing options often follow from one of these."""
@@ -28,7 +28,7 @@ def recorded_options(run: Run) -> dict[str, Any]:
 
     Older versions do not record options that they did not know, so defaults do not count.
     """
-    usual = default_values()
+    usual = usual_values(run.config)
     options = {k: v for k, v in run.config.items() if k in OPTIONS and v != usual.get(k)}
     return flat(options)
 
@@ -74,7 +74,7 @@ def data_name(config: Mapping[str, Any]) -> str:
 
 def option_text(run: Run, key: str) -> str:
     """Return the value of an option in a word or two."""
-    value = {**flat(default_values()), **flat(run.config)}.get(key)
+    value = {**flat(usual_values(run.config)), **flat(run.config)}.get(key)
     if key == "dataset":
         return data_name(run.config)
     if key.startswith("data."):

@@ -17,7 +17,7 @@ from protofl.federation.round_totals import Totals
 from protofl.federation.server_side import ServerSide
 from protofl.hooks.wire.payload import Payload, stack_rows
 from protofl.records.observed import Features
-from protofl.system.device import compute_threads, deterministic_kernels, device_of
+from protofl.system.device import compute_threads, device_of
 from protofl.system.files.tables import finite
 from protofl.system.former_names import tell
 from protofl.system.options.parsing import merge_options, options_in, parse_options
@@ -67,7 +67,7 @@ class ReplayedServer:
 
     def __post_init__(self) -> None:
         """Set up the server as in the run."""
-        with deterministic_kernels(self.plan.settings.deterministic):
+        with self.plan.computing():
             self._side = ServerSide(self.plan, self.trial, Sums())
             self._side.build_validation()  # checks what receive_uploads returns
 
@@ -94,7 +94,7 @@ class ReplayedServer:
         """
         settings = self.plan.settings
         threads = compute_threads(settings.server_threads)
-        with threads, deterministic_kernels(settings.deterministic):
+        with threads, self.plan.computing():
             self.number = number
             self._side.begin(number)
             if uploads:

@@ -18,10 +18,10 @@ from protofl.system.options.plugin_options import Config, VariantConfig, option_
 from protofl.system.options.table import (
     CHOOSING,
     OPTIONS,
-    default_values,
     flag_of,
     is_repeatable,
     reads_text,
+    usual_values,
 )
 from protofl_workbench.reporting.number_formats import NONE, count, listed, option_value
 from protofl_workbench.reporting.page_parts import Command, Section, Table
@@ -39,6 +39,7 @@ WIDTH = 78
 def user_options(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a run by users' names; options of plugins are ``PLUGIN.OPTION``."""
     values = {k: v for k, v in options_in(config).items() if k not in UNSHOWN}
+    values |= {k: config[k] for k in ("engine", "precision") if k in config}  # of its device
     plugins = values.pop("options", {})
     result = {name.replace("_", "-"): value for name, value in values.items()}
     for owner, options in plugins.items():
@@ -52,7 +53,7 @@ def _defaults(config: Mapping[str, Any]) -> dict[str, Any]:
     Plugins that are not installed, or that the run names by their place, have no known defaults:
     nothing that a run folder names is executed.
     """
-    result = {name.replace("_", "-"): value for name, value in default_values().items()}
+    result = {name.replace("_", "-"): value for name, value in usual_values(config).items()}
     choosing = {kind: word for word, kind in CHOOSING.items()}
     for plugin in config.get("plugins", ()):
         kind, name = plugin["kind"], plugin["name"]

@@ -1,7 +1,8 @@
-"""Tests of ``--engine auto``: an engine is compared with ``eager`` on the run's first steps."""
+"""Tests of ``--engine auto``: engines are measured and compared before a run on a GPU."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -10,10 +11,201 @@ from runtime_toys import GIVEN, PARTS, make_plan, train
 
 import protofl as pf
 from protofl.backends import Plan
-from protofl.runs import automatic_choices
-from protofl.runs.automatic_choices import Tried, choose_engine, refusal
+from protofl.runs import automatic_choices, engine_trial
+from protofl.runs.automatic_choices import Measured, choose_engine, shortest, would_measure
+from protofl.runs.engine_trial import (
+    Trial,
+    TrialRound,
+    difference,
+    for_trial,
+    preparations,
+    tolerance,
+    trial_clients,
+    trial_rounds,
+    try_engine,
+)
 from protofl_plugins.engines.cuda_graphs import CUDAGraphs
 from protofl_plugins.engines.eager import Eager
+
+# --- the choice, of measured seconds --------------------------------------------------------------
+
+EAGER = Measured("eager", per_batch=0.010)
+GRAPHS = Measured("cuda-graphs", {"streams": 8}, preparation=20.0, per_batch=0.001)
+
+
+@pytest.mark.parametrize(
+    ("others", "batches", "engine", "words"),
+    [
+        ([GRAPHS], 100_000, "cuda-graphs (streams 8)", "about 8.3 times as fast as eager (120 s"),
+        ([GRAPHS], 1_000, "eager", "would train for about 21 s, 20 s of it preparation, and eager"),
+        ([replace(GRAPHS, preparation=0.0)], 10, "cuda-graphs (streams 8)", "10.0 times as fast"),
+        ([replace(GRAPHS, refusal="fails: no graph")], 100_000, "eager", "fails: no graph"),
+        ([replace(GRAPHS, preparation=0, per_batch=0.0099)], 1_000, "eager", "and eager for 10 s"),
+        ([], 1_000, "eager", "no other engine was measured"),
+    ],
+)
+def test_the_shortest_predicted_run_wins(others, batches, engine, words):
+    chosen, line = shortest([EAGER, *others], batches)
+    assert str(chosen) == engine and line.startswith(f"engine {engine}: ") and words in line
+
+
+def test_variants_compete_with_each_other():
+    one, eight = (Measured("g", {"streams": n}, 1.0, s) for n, s in ((1, 0.004), (8, 0.002)))
+    assert shortest([EAGER, one, eight], 1e5)[0] is eight
+    assert shortest([EAGER, one, replace(eight, preparation=500.0)], 1e5)[0] is one
+    chosen, line = shortest([EAGER, one, replace(eight, refusal="fails: out of memory")], 1e5)
+    assert chosen is one and line.endswith("; g (streams 8): fails: out of memory")
+
+
+def test_a_line_has_what_eager_did_for_the_engine():
+    note = "engine g: resnet is trained by eager: no graph"
+    line = shortest([EAGER, Measured("g", per_batch=0.010, notes=[note])], 1000)[1]
+    assert line.startswith("engine eager: ") and line.endswith(note)
+
+
+def test_preparation_is_what_the_first_rounds_took_longer():
+    rounds = [
+        TrialRound(n, s, {0: 5 * n, 1: 5 * n}, {}) for n, s in enumerate((9.0, 3.0, 1.0, 1.5))
+    ]
+    trial = Trial(rounds)
+    assert (trial.steady, trial.preparation, trial.batches) == (1.0, 10.5, 10)
+
+
+# --- equality -------------------------------------------------------------------------------------
+
+STEPS = 68
+"""Mini-batches of a client in the cases of the table: two rounds of 34."""
+
+ON_A_CARD = [
+    # method, loss of eager, losses that are right, losses that are wrong (H200, cnn4, digits)
+    ("local", 0.3861, [0.3862], [0.588]),
+    ("fedavg", 0.4871, [0.4871], [0.576, 0.817]),
+    ("fedsa", 1.419, [1.419], [1.0e35]),
+    ("fedorgp", 47.48, [47.54, 47.55], [torch.nan]),
+    ("heterofl", 0.4232, [0.4232], [0.622]),
+    ("fedgh", 0.4647, [0.4648], [0.744]),
+    ("fedproto", 0.7077, [0.7077], [0.713]),
+    ("alignfed", 6.43, [6.43], [18.4, 18.2]),
+    ("fedtsp", 2.54, [2.54], [torch.nan, 1.92, 1.96]),
+]
+
+
+def trial_of(loss, weight=1.0, steps=STEPS):
+    rounds = [TrialRound(0, 1.0, {0: steps}, {0: {"ce": loss}})]
+    return Trial(rounds, {0: {"head.bias": torch.full((4,), weight)}})
+
+
+@pytest.mark.parametrize(("method", "loss", "right", "wrong"), ON_A_CARD)
+def test_the_tolerance_tells_right_from_wrong_on_a_card(method, loss, right, wrong):
+    def differs(other):
+        return difference(trial_of(loss), trial_of(other), "tf32", {0: "cnn4"}, method)
+
+    assert not any(map(differs, right))
+    for line in map(differs, wrong):
+        assert f"loss term ce of {method} is" in line and "(cnn4, round 1)" in line
+
+
+def test_the_tolerance_follows_steps_and_precision():
+    assert tolerance(1, "float32") == pytest.approx(2**0.5 * 2**-14)
+    assert tolerance(4, "tf32") == pytest.approx(8**0.5 * 2**-11)
+    assert tolerance(4, "bfloat16") == 8 * tolerance(4, "tf32")
+    assert tolerance(400, "tf32") == pytest.approx(10 * tolerance(4, "tf32"))
+
+
+def test_weights_and_terms_of_donors_are_named():
+    names = {0: "cnn4"}
+    line = difference(trial_of(1.0), trial_of(1.0, 1.1), "tf32", names, "fedproto")
+    assert line == "the weights head.bias of fedproto differ by 10.0% (cnn4, round 1)"
+    assert not difference(trial_of(1.0), trial_of(1.0, 1.0001), "tf32", names, "fedproto")
+    assert difference(trial_of(1.0), trial_of(1.0, torch.nan), "tf32", names, "fedproto")
+    one, two = (
+        Trial([TrialRound(3, 1.0, {0: 9}, {0: {"ce": 2.0, "fedtgp.align": value}})])
+        for value in (0.5, 0.9)
+    )
+    line = difference(one, two, "tf32", {0: "resnet18"}, "fedproto")
+    assert line == "loss term align of fedtgp is 0.9 and not 0.5 (resnet18, round 4)"
+
+
+def test_a_small_term_has_an_error_of_the_size_of_the_large_ones():
+    one, two = (
+        Trial([TrialRound(0, 1.0, {0: 20}, {0: {"ce": 2.0, "small": value}})])
+        for value in (1e-6, 2e-6)
+    )
+    assert not difference(one, two, "tf32", {0: "cnn4"}, "fedproto")
+
+
+def test_a_run_that_diverges_with_every_engine_is_no_difference():
+    nan = trial_of(torch.nan, torch.nan)
+    assert not difference(nan, nan, "tf32", {0: "cnn4"}, "fedproto")
+
+
+# --- what is tried --------------------------------------------------------------------------------
+
+
+def test_the_trial_has_a_client_of_each_architecture():
+    plan = make_plan("local", architectures="dense8,dense8,dense8,dense5")
+    assert trial_clients(plan) == [0, 3, 1, 2]
+    assert trial_clients(make_plan("local", participation=0.5)) == [0, 1]
+    assert trial_clients(make_plan("local", models="toy1", clients=1)) == [0]
+
+
+def test_the_trial_has_the_values_of_first_and_last_rounds():
+    assert trial_rounds(100) == [0, 1, 50, 99]
+    assert trial_rounds(1) == [0, 1, 2, 3]
+
+
+def test_the_trial_has_the_batches_of_the_run():
+    plan = make_plan("local", batch_size=4, clients=2, partition="dirichlet")
+    sizes = plan.split(0).train_sizes.tolist()
+    short = for_trial(plan, [1])
+    rows, of_run = short.split(0).train(1), plan.split(0).train(1)
+    assert len(rows) == 16 + sizes[1] % 4 < sizes[1] and torch.equal(rows, of_run[: len(rows)])
+    assert short.info is plan.info  # a loss may read the number of clients, and a graph keep it
+
+
+class Grouped(Eager):
+    """An engine that trains clients together; a class attribute has the groups."""
+
+    seen: list = []
+
+    @pf.hookimpl
+    def train_group(self, jobs):
+        self.seen.append([job.client_state.id for job in jobs])
+        return [self._train(job) for job in jobs]
+
+    def _train(self, job):
+        with job.stream():
+            return self.train(job)
+
+    @pf.hookimpl
+    def choose_groups(self, architectures):
+        return [[*range(len(architectures))]]
+
+
+def test_clients_of_the_trial_train_at_the_same_time(monkeypatch):
+    monkeypatch.setattr(Grouped, "seen", [])
+    plan = Plan.make({**GIVEN, "method": "fedproto", "clients": 5, "engine": "grouped"},
+                     PARTS | {("engine", "grouped"): Grouped})  # fmt: skip
+    trial = try_engine(plan, [0, 1, 2])
+    assert len(Grouped.seen) == 4 and all(sorted(group) == [0, 1, 2] for group in Grouped.seen)
+    assert [each.number for each in trial.rounds] == [0, 1, 2, 3]
+    assert {*trial.rounds[0].sums} == {*trial.weights} == {0, 1, 2}
+    assert trial.rounds[3].steps[0] == 4 * trial.rounds[0].steps[0] > 0
+    assert trial.rounds[1].sums[0].keys() == {"ce", "align"}
+
+
+def test_preparations_are_counted_by_shape_and_group():
+    plan = make_plan("local", batch_size=4, partition="iid")
+    rest = {int(size) % 4 for size in plan.split(0).train_sizes}
+    eager = plan.choices["engine"]
+    shapes = 2 * (1 + len(rest - {0}))
+    assert preparations(plan, eager, range(4)) == shapes
+    grouped = Plan.make({**GIVEN, "method": "local", "batch_size": 4, "engine": "grouped"},
+                        PARTS | {("engine", "grouped"): Grouped})  # fmt: skip
+    assert preparations(grouped, grouped.choices["engine"], range(4)) == 2 * shapes
+
+
+# --- pretended engines on a GPU -------------------------------------------------------------------
 
 
 class Equal(Eager):
@@ -27,8 +219,16 @@ class Wrong(Eager):
     def train(self, job):
         found = super().train(job)
         with torch.no_grad():
-            job.model.head.bias += 0.1
+            job.model.head.bias.add_(0.1)
         return found
+
+
+class WrongTerm(Eager):
+    """An engine that adds up a loss term wrongly."""
+
+    @pf.hookimpl
+    def train(self, job):
+        return {label: value * 1.1 for label, value in super().train(job).items()}
 
 
 class Failing(Eager):
@@ -39,41 +239,125 @@ class Failing(Eager):
         raise ValueError("no graph\nand more")
 
 
-def chosen(engine, monkeypatch, faster=10.0, **options):
-    """Return the chosen engine and its notes. ``faster`` divides the measured seconds."""
-    original, notes = automatic_choices._tried, []
+class Varied(Eager):
+    """An engine with variants, of which one fails."""
 
-    def tried(plan):
-        found = original(plan)
-        name = plan.settings.engine
-        return Tried(1.0 if name == "eager" else 1.0 / faster, found.weights)
+    class Config(pf.Config):
+        """Options."""
 
-    monkeypatch.setattr(automatic_choices, "_tried", tried)
-    given = GIVEN | {"method": "fedproto", "dry_run": True} | options
-    plan = Plan.make(given, PARTS | {("engine", "fast"): engine})
-    plan = replace(plan, settings=plan.settings.model_copy(update={"engine": "auto"}))
-    plan = choose_engine(plan, notes.append, "fast")
-    assert plan.choices["engine"].name == plan.settings.engine
-    return plan.settings.engine, *notes
+        streams: int = 2
+
+    made: list = []
+
+    def __init__(self):
+        self.seen = []
+        self.made.append(self)
+
+    @pf.hookimpl
+    def train(self, job, config):
+        self.seen.append(config.streams)
+        if config.streams > 4:
+            raise MemoryError
+        return super().train(job)
+
+    @pf.hookimpl
+    def variants(self, clients):
+        return [{"streams": n} for n in (8, 4, 1)]
 
 
-def test_an_equal_and_faster_engine_is_taken(monkeypatch):
-    found = chosen(Equal, monkeypatch)
-    assert found == ("fast", "engine fast: equal to eager in the first steps, 10.0 times as fast")
+SECONDS = {"eager": (0.0, 100.0), "slow-start": (300_000.0, 1.0)}
+"""{engine: (seconds of its first round more than others, seconds of a round)}."""
+
+
+@pytest.fixture
+def chosen(gpu, monkeypatch):
+    """Return ``chosen(engine, …)``, the choice for a plan on a GPU; seconds are pretended."""
+    original = automatic_choices.try_engine
+    monkeypatch.setattr(engine_trial, "BATCHES", 1)
+
+    def tried(plan, clients):
+        found = original(plan, clients)
+        first, each = SECONDS.get(plan.settings.engine, (0.0, 10.0))
+        config = plan.choices["engine"].config
+        each /= getattr(config, "streams", 1)
+        rounds = [
+            replace(one, seconds=each + first * (n == 0)) for n, one in enumerate(found.rounds)
+        ]
+        return replace(found, rounds=rounds)
+
+    monkeypatch.setattr(automatic_choices, "try_engine", tried)
+
+    def choose(engine, name="fast", change=None, **options):
+        given = GIVEN | {"method": "fedproto", "clients": 2, "dry_run": True, "device": "simgpu"}
+        given |= options
+        plan = Plan.make(given, PARTS | {("engine", name): engine})
+        assert (plan.settings.engine == "auto") is (given["device"] == "simgpu")
+        update = {"engine": "auto"} | (change or {})
+        plan = replace(plan, settings=plan.settings.model_copy(update=update))
+        choice = choose_engine(plan, [name])
+        assert choice.plan.choices["engine"].name == choice.plan.settings.engine
+        return choice
+
+    return choose
+
+
+def test_an_equal_and_faster_engine_is_taken(chosen):
+    choice = chosen(Equal)
+    assert choice.plan.settings.engine == "fast" and "10.0 times as fast as eager" in choice.line
+    first, second = choice.table["measured"]
+    assert (first["engine"], second["engine"]) == ("eager", "fast")
+    assert second["batch_seconds"] == pytest.approx(first["batch_seconds"] / 10)
+    assert choice.table["mini_batches"] == sum(
+        -(-int(size) // 6) * 2 for size in choice.plan.split(0).train_sizes
+    )
+    json.dumps(choice.table)
 
 
 @pytest.mark.parametrize(
     ("engine", "options", "why"),
     [
-        (Wrong, {}, "weights differ by"),
-        (Failing, {}, "no graph"),
-        (Equal, {"faster": 0.5}, "took 2 s, and eager 1 s"),
-        (Equal, {"dry_run": False}, "nothing is compared"),
+        (Wrong, {}, "fast: its results are not eager's: "),
+        (WrongTerm, {}, "loss term ce of fedproto is"),
+        (Failing, {}, "fast: fails: "),
+        (Equal, {"dry_run": False}, "with --no-dry-run nothing is compared"),
     ],
 )
-def test_another_engine_is_not(monkeypatch, engine, options, why):
-    name, note = chosen(engine, monkeypatch, **options)
-    assert name == "eager" and why in note and "\n" not in note
+def test_another_engine_is_not(chosen, engine, options, why):
+    choice = chosen(engine, **options)
+    assert choice.plan.settings.engine == "eager"
+    assert choice.line.startswith("engine eager: ") and why in choice.line
+    assert "\n" not in choice.line
+
+
+def test_an_engine_that_prepares_itself_wins_in_long_runs_only(chosen):
+    # The processes of another backend prepare again; this one has what the trial prepared.
+    assert chosen(Equal, "slow-start").plan.settings.engine == "slow-start"
+    elsewhere = {"change": {"backend": "process", "workers": 1}}
+    short = chosen(Equal, "slow-start", **elsewhere)
+    assert short.plan.settings.engine == "eager"
+    assert "of it preparation" in short.line
+    long = chosen(Equal, "slow-start", rounds=10_000, **elsewhere)
+    assert long.plan.settings.engine == "slow-start"
+    assert long.table["measured"][1]["preparation_seconds"] >= 300_000
+
+
+def test_a_short_run_tries_no_other_engine(chosen, monkeypatch):
+    monkeypatch.setitem(SECONDS, "eager", (0.0, 0.01))
+    choice = chosen(Failing)
+    assert choice.line.endswith("; a trial of others would take as long")
+    assert choice.plan.settings.engine == "eager" and len(choice.table["measured"]) == 1
+
+
+def test_variants_share_an_instance_until_one_fails(chosen, monkeypatch):
+    monkeypatch.setattr(Varied, "made", [])
+    choice = chosen(Varied)
+    assert choice.plan.settings.options["engine"] == {"streams": 4}
+    assert "(streams 8): fails: " in choice.line
+    used = [engine for engine in Varied.made if engine.seen]
+    assert [sorted({*engine.seen}) for engine in used] == [[8], [1, 4]]
+    # The run has the instance of its trial, with what it has prepared.
+    assert choice.plan.choices["engine"].instance is used[1]
+    assert choice.plan.choices["engine"].config.streams == 4
 
 
 WEIGHT = [1.0]
@@ -94,27 +378,134 @@ class Fading:
         return {"ce": WEIGHT[0] * torch.nn.functional.cross_entropy(output.logits, batch.y)}
 
 
-def test_an_engine_that_cannot_replay_the_method_is_not_taken(monkeypatch):
-    """On a CPU the step's code runs again, so its weights are equal; a graph's would not be."""
+def test_an_engine_that_cannot_replay_the_method_is_not_taken(chosen, monkeypatch):
     monkeypatch.setitem(PARTS, ("method", "fading"), Fading)
-    name, note = chosen(CUDAGraphs, monkeypatch, method="fading")
-    assert name == "eager" and "fast fails: " in note and "the step uses 1.0 in its first" in note
+    choice = chosen(CUDAGraphs, method="fading", device="cpu")
+    assert choice.plan.settings.engine == "eager"
+    assert "fast: its steps can't be replayed: " in choice.line
+    assert "the step uses 1.0 in its first" in choice.line
 
 
-def test_an_engine_that_replays_is_taken(monkeypatch):
-    assert chosen(CUDAGraphs, monkeypatch)[0] == "fast"
+# --- runs -----------------------------------------------------------------------------------------
 
 
-def test_the_tolerance():
-    one = torch.ones(3)
-    assert not refusal(Tried(2.0, [one]), Tried(1.0, [one + 1e-4]))
-    assert "0.01" in refusal(Tried(2.0, [one]), Tried(1.0, [one + 0.01]))
-    assert refusal(Tried(2.0, [one]), Tried(1.0, [one * torch.nan]))
+@pytest.fixture
+def others(monkeypatch):
+    """Take other engines for ``auto``, with their classes."""
+
+    def take(**classes):
+        monkeypatch.setattr(automatic_choices, "ENGINES", tuple(classes))
+        monkeypatch.setattr(choose_engine, "__defaults__", (tuple(classes),))
+
+    return take
 
 
-def test_a_cpu_has_eager():
-    plan = make_plan("local", engine="auto")
-    assert isinstance(plan, Plan) and plan.settings.engine == "eager"
+def notes_of(said):
+    return [event.text for event in said if isinstance(event, pf.events.Note)]
+
+
+@pytest.mark.parametrize("name", ["wrong", "varied"])
+def test_a_run_on_a_gpu_chooses_and_goes_on_with_its_choice(
+    gpu, tmp_path, toys, others, name, monkeypatch
+):
+    file = tmp_path / "engines.py"
+    file.write_text(ENGINES)
+    others(**{name: None})
+    monkeypatch.setattr(automatic_choices, "GAIN", 1e-9)  # any engine with equal results
+    monkeypatch.setattr(automatic_choices, "WORTH", 0.0)
+    said = []
+    given = {
+        "device": "simgpu",
+        "clients": 2,
+        "dry_run": True,
+        "classes": {f"engine/{name}": f"{file}:{name.title()}"},
+    }
+
+    def stop(event):
+        said.append(event)
+        if isinstance(event, pf.events.RoundDone):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train("fedproto", tmp_path / "run", progress=stop, **given)
+    config = pf.load_run(tmp_path / "run").config
+    chosen = "eager" if name == "wrong" else name
+    assert config["engine"] == chosen
+    assert config["options"].get("engine") == (None if name == "wrong" else {"streams": 3})
+    table = config["engine_trial"]["measured"]
+    assert [one["engine"] for one in table] == ["eager", name]
+    assert ("refused" in table[1]) is (name == "wrong")
+    line = next(note for note in notes_of(said) if note.startswith("engine "))
+    assert line.startswith(f"engine {chosen}") and line in config["notes"]
+    first = notes_of(said)[0]
+    assert first == config["notes"][0] and "not repeatable to the bit" in first
+    assert config["arithmetic"] == {
+        "convolutions": "tf32", "products": "float32", "repeatable": False
+    }  # fmt: skip
+    monkeypatch.setattr(automatic_choices, "try_engine", None)  # a trial would fail
+    said = []
+    result = train(None, tmp_path / "run", resume=True, progress=said.append)
+    assert [row.get("engine") for row in result.record] == [None, None]
+    assert not [note for note in notes_of(said) if note.startswith("engine ")]
+
+
+ENGINES = """
+import torch
+import protofl as pf
+from protofl_plugins.engines.eager import Eager
+
+
+class Wrong(Eager):
+    '''An engine that changes the weights.'''
+
+    @pf.hookimpl
+    def train(self, job):
+        found = super().train(job)
+        with torch.no_grad():
+            job.model.head.bias.add_(0.1)
+        return found
+
+
+class Varied(Eager):
+    '''An engine with a variant.'''
+
+    class Config(pf.Config):
+        '''Options.'''
+
+        streams: int = 2
+
+    @pf.hookimpl
+    def variants(self, clients):
+        return [{"streams": 3}]
+"""
+
+
+def test_a_cpu_plan_has_eager():
+    plan = make_plan("local")
+    assert plan.settings.engine == "eager" and not would_measure(plan)
+
+
+def test_the_page_of_the_plan_says_what_would_be_measured(gpu):
+    plan = Plan.make(GIVEN | {"method": "fedproto", "device": "simgpu", "dry_run": True}, PARTS)
+    line = would_measure(plan)
+    assert line.startswith("engine auto: the run begins with a trial of eager and cuda-graphs (4 ")
+    assert not would_measure(plan.choosing("engine", "eager"))
+    assert "nothing is compared" in would_measure(
+        Plan.make(GIVEN | {"method": "fedproto", "device": "simgpu"}, PARTS)
+    )
+
+
+def test_a_cpu_has_eager_without_a_trial(tmp_path, toys, monkeypatch):
+    monkeypatch.setattr(automatic_choices, "try_engine", None)
+    said = []
+    run = train("local", tmp_path / "run", dry_run=True, progress=said.append)
+    config = pf.load_run(run.folder).config
+    assert (config["engine"], config["precision"]) == ("eager", "fp32")
+    assert not {"engine_trial", "arithmetic", "notes"} & config.keys()
+    assert "engine" not in config["set_by"]
+    assert not [note for note in notes_of(said) if "engine" in note or "precision" in note]
+    asked = train("local", tmp_path / "asked", engine="eager", dry_run=True, progress=False)
+    assert pf.load_run(asked.folder).config["identity"] == config["identity"]
 
 
 def test_a_run_goes_on_with_eager(tmp_path, toys):

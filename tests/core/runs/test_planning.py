@@ -139,7 +139,8 @@ def test_auto_becomes_another_plan():
     chosen = automatic_choices.choose_backend(plan, [], [], notes.append)
     assert (plan.settings.backend, chosen.settings.backend) == ("auto", "process")
     assert automatic_choices.choose_backend(chosen, [], [], notes.append) is chosen
-    assert automatic_choices.choose_engine(chosen, notes.append) is chosen and not notes
+    choice = automatic_choices.choose_engine(chosen)
+    assert choice.plan is chosen and not choice.line and choice.table is None
 
 
 @pytest.mark.parametrize(

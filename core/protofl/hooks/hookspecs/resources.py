@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from protofl.hooks.hookspecs import hookspec
 
@@ -270,6 +270,17 @@ class EngineSpec:
 
         Returns:
             Lists of positions, every position once.
+        """
+
+    @hookspec(firstresult=True)
+    def variants(self, clients: int) -> list[dict[str, Any]]:
+        """Return the options that ``--engine auto`` measures the engine with (optional).
+
+        The trials of all variants use one instance of the engine, one after the other; only the
+        options differ. Without the hook the engine is measured with its defaults.
+
+        Args:
+            clients: The number of clients that take part in a round.
         """
 
 

@@ -229,7 +229,7 @@ def as_typed(values: Mapping[str, Any]) -> dict[str, Any]:
 
 RECORD_ONLY = set(
     "plugins versions machine data layout files depends_on notes identity protofl description "
-    "set_by needs".split()
+    "set_by needs arithmetic engine_trial".split()
 )
 """Entries of ``config.json`` and of recipes that are not options."""
 
@@ -246,7 +246,9 @@ def options_in(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in a recipe or a ``config.json``, without those of older versions.
 
     Runs recorded before ``split_batch`` was an option took the minimum of samples of a client from
-    their batch size. They keep that minimum, and so their split.
+    their batch size. They keep that minimum, and so their split. A record without ``arithmetic`` is
+    of a CPU or of version 0.1.0. Its precision ``fp32`` and engine ``eager`` are those of its
+    device, not a choice, so they are left out: another device has its own.
     """
     values = {key.replace("-", "_"): value for key, value in values.items()}
     values = current_options(values, quiet=_is_run(values))
@@ -256,6 +258,10 @@ def options_in(values: Mapping[str, Any]) -> dict[str, Any]:
     if _is_run(values) and "split_batch" not in values:
         batch = values.get("batch_size", _BATCH_OF_MINIMUM)
         result |= {} if batch == _BATCH_OF_MINIMUM else {"split_batch": batch}
+    if _is_run(values) and "arithmetic" not in values:
+        for option, usual in (("precision", "fp32"), ("engine", "eager")):
+            if result.get(option) == usual:
+                del result[option]
     return result
 
 

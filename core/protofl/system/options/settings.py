@@ -159,7 +159,10 @@ class Settings(Strict):
     drop_last: bool = training(False, "Leave out the last, smaller batch")
     shuffle: bool = training(True, "Shuffle the training samples every epoch")
     augment: bool = training(False, "Random shifts and flips of training images")
-    precision: Literal["fp32", "bf16"] = training("fp32", "Arithmetic of training", metavar="NAME")
+    precision: Literal["fp32", "tf32-conv", "tf32", "bf16"] = training(
+        "fp32", "Arithmetic: fp32, tf32 (also matrix products), tf32-conv or bf16 (autocast)",
+        metavar="NAME", usual="fp32 on a CPU, tf32-conv on a GPU, as torch has it"
+    )
     public: int | str = training(
         0, "Public samples to hold out, public images in a file, or none", affects="data",
         metavar="N|npz:PATH|none", usual="none, or what the method needs"
@@ -206,7 +209,10 @@ class Settings(Strict):
         step_time=False
     )
     same_init: bool = repetition(False, "Equal initial weights for equal architectures")
-    deterministic: bool = repetition(False, "Use only deterministic CUDA kernels", affects="digits")
+    deterministic: bool = repetition(
+        False, "Use only deterministic CUDA kernels, so that equal runs give equal bits",
+        affects="digits"
+    )
 
     # --- machine ---
     device: str = machine(
@@ -214,7 +220,8 @@ class Settings(Strict):
         metavar="DEVICE", resume=False, common=True
     )
     engine: str = machine(
-        "eager", "Engine", affects="digits", metavar="NAME|auto", chooses="engine", common=True
+        "auto", "Engine; auto measures engines on a GPU and is eager on a CPU", affects="digits",
+        metavar="NAME|auto", chooses="engine", common=True
     )
     backend: str = machine(
         "auto", "Place of hosts: auto, local, process or another installed backend", metavar="NAME",

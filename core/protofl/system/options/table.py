@@ -84,6 +84,27 @@ def default_values() -> dict[str, Any]:
     }
 
 
+def usual_values(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that a run records of options which nobody has set.
+
+    They are the defaults, except where the device decides: ``auto`` is the chosen engine, and on a
+    GPU the precision is torch's own.
+
+    Args:
+        config: What ``config.json`` holds, perhaps without the facts that follow the options.
+    """
+    automatic = "engine_trial" in config or config.get("engine") == "auto"
+    return default_values() | {
+        "engine": str(config["engine"]) if automatic else "eager",
+        "precision": "tf32-conv" if "arithmetic" in config else "fp32",
+    }
+
+
+def usual_precision(device: str) -> str:
+    """Return the precision of a device, if nobody has set it, by the device's name."""
+    return "fp32" if device.partition(":")[0] in ("cpu", "mps") else "tf32-conv"
+
+
 def portable(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a recorded run that are valid on every machine.
 

@@ -1,0 +1,306 @@
+"""Trial of an engine before a run on a GPU: is it equal to ``eager``, and how long does it take?
+
+A few clients of the run train for four short rounds on throw-away copies: one client of each
+architecture at least, with the batch shapes of their own samples, several at the same time if the
+engine trains groups. The rounds are the first two, one in the middle and the last one, so that
+payloads have been sent and factors that depend on the round have changed. The results are compared
+round by round; the seconds are those of the later rounds, and what the earlier ones took longer is
+the engine's preparation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from protofl.data.batches import batch_bounds
+from protofl.data.split import Split
+from protofl.federation.federation import Federation
+from protofl.federation.host import Host, chunks
+from protofl.federation.jobs import Job, Reply, Train, TrainReply
+from protofl.federation.participation import Participation
+from protofl.federation.plan import Plan
+from protofl.federation.pool_interface import Presence
+from protofl.hooks.plugin.members import Choice
+from protofl.runs.dry_run.short_rounds import for_dry_rounds
+
+CLIENTS = 8
+"""Clients of a trial, if the run has so many participants and no more architectures: as many as
+train at the same time with the largest number of streams that gained anything."""
+
+BATCHES = 4
+"""Whole mini-batches of each client in a round of a trial; the client's own last one follows."""
+
+SUM = 2.0**-14
+"""Rounding of a float32 sum of a million terms in any order: √(2²⁰) · 2⁻²⁴.
+
+The sums of weight gradients are the longest: over the places and samples of a batch. With n terms
+the errors of the order of summation grow like √n (Higham and Mary, "A New Approach to Probabilistic
+Rounding Error Analysis", SIAM J. Sci. Comput. 41, 2019).
+"""
+
+ROUNDING = {"float32": 2.0**-24, "tf32": 2.0**-11, "bfloat16": 2.0**-8}
+"""Unit roundoff of factors: half the distance of 1 to the next number with 23, 10 or 7 bits."""
+
+
+def tolerance(steps: int, factors: str) -> float:
+    """Return the relative difference that rounding allows after some steps of training.
+
+    Each step multiplies factors that are rounded to u (`ROUNDING`) and adds the products in float32
+    (`SUM`), so a result has a relative error of at most max(u, `SUM`). Two engines round
+    independently: √2 of it. The errors of k steps are independent too and add up like a random
+    walk: √k. Together √(2k) · max(u, `SUM`).
+
+    The margin is in u: it bounds the error of a factor, whose mean square is u²/3, and a loss is a
+    mean over many. On an H200 (cnn4, TF32 in convolutions, 68 steps), equal engines differed by up
+    to 0.0015 in a round's loss, wrong ones by at least 0.0075; this gives 0.0057.
+
+    Args:
+        steps: k, mini-batches on which the client has trained.
+        factors: The coarsest type of factors, a key of `ROUNDING`.
+    """
+    return math.sqrt(2 * max(1, steps)) * max(ROUNDING[factors], SUM)
+
+
+@dataclass(frozen=True)
+class TrialRound:
+    """A round of a trial.
+
+    Attributes:
+        number: The round of the run whose values it has.
+        seconds: Seconds of training.
+        steps: {client: mini-batches on which it has trained until the round's end}.
+        sums: {client: {label: sum of the loss term over the samples}}.
+    """
+
+    number: int
+    seconds: float
+    steps: Mapping[int, int]
+    sums: Mapping[int, Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The rounds of an engine.
+
+    Attributes:
+        rounds: The rounds.
+        weights: {client: {name: weight or buffer}} after the last round, on the CPU.
+        notes: Lines of the engine, such as that another one trained a client.
+    """
+
+    rounds: Sequence[TrialRound]
+    weights: Mapping[int, Mapping[str, Tensor]] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+    @property
+    def steady(self) -> float:
+        """Seconds of a round in which nothing is prepared: the shortest of the later ones."""
+        return min(each.seconds for each in self.rounds[1:] or self.rounds)
+
+    @property
+    def preparation(self) -> float:
+        """Seconds that all rounds took longer than as many steady ones."""
+        return max(0.0, sum(each.seconds for each in self.rounds) - len(self.rounds) * self.steady)
+
+    @property
+    def batches(self) -> int:
+        """Mini-batches of the last round, of all clients."""
+        before = self.rounds[-2].steps if len(self.rounds) > 1 else {}
+        return sum(self.rounds[-1].steps.values()) - sum(before.values())
+
+
+def difference(
+    eager: Trial, other: Trial, factors: str, names: Mapping[int, str], method: str
+) -> str:
+    """Return where an engine's results differ from those of ``eager`` by more than rounding.
+
+    Loss terms are compared in every round and for every client, relative to the sum of all terms
+    (a small term has an error of the size of the large ones, because features are common to all).
+    Weights are compared after the last round, each tensor relative to its norm, or to what its
+    norm would be with the mean square of all weights.
+
+    Args:
+        eager: The trial of ``eager``.
+        other: The trial of the engine.
+        factors: See `tolerance`.
+        names: {client: architecture}.
+        method: The method of the run, for terms that are not a donor's.
+
+    Returns:
+        A clause with method, loss term or tensor, architecture and round; empty if they agree.
+    """
+    for one, two in zip(eager.rounds, other.rounds, strict=True):
+        for client, terms in one.sums.items():
+            allowed = tolerance(one.steps[client], factors)
+            scale = sum(map(abs, terms.values()))
+            for label, value in terms.items():
+                is_value = two.sums[client].get(label, math.nan)
+                if not _agree(value, is_value, allowed * scale):
+                    owner, _, term = label.rpartition(".")
+                    return (
+                        f"loss term {term} of {owner or method} is {is_value:.5g} and not "
+                        f"{value:.5g} ({names[client]}, round {one.number + 1})"
+                    )
+    last = eager.rounds[-1]
+    for client, weights in eager.weights.items():
+        allowed = tolerance(last.steps[client], factors)
+        count = sum(tensor.numel() for tensor in weights.values())
+        square = sum(float(tensor.double().square().sum()) for tensor in weights.values())
+        for name, tensor in weights.items():
+            is_tensor = other.weights[client][name].double()
+            norm = float(tensor.double().norm())
+            scale = max(norm, math.sqrt(square / max(1, count) * tensor.numel()))
+            error = float((is_tensor - tensor.double()).norm())
+            if not (error <= allowed * scale or _both_undefined(norm, float(is_tensor.norm()))):
+                return (
+                    f"the weights {name} of {method} differ by {error / (scale or 1.0):.1%} "
+                    f"({names[client]}, round {last.number + 1})"
+                )
+    return ""
+
+
+def _agree(value: float, other: float, allowed: float) -> bool:
+    return abs(value - other) <= allowed or _both_undefined(value, other)
+
+
+def _both_undefined(value: float, other: float) -> bool:
+    """Return True if neither number is finite: the run itself diverges, with every engine."""
+    return not math.isfinite(value) and not math.isfinite(other)
+
+
+# --- clients and rounds ---------------------------------------------------------------------------
+
+
+def trial_clients(plan: Plan) -> list[int]:
+    """Return the clients of a trial: one of each architecture, then further ones.
+
+    They are at most as many as take part in a round, since no more train at the same time.
+    """
+    sizes, seen, order = plan.split(0).train_sizes, Counter[int](), list[tuple[int, int]]()
+    for client in range(plan.info.num_clients):
+        if sizes[client] > 0:
+            place = plan.info.place_of(client)
+            order.append((seen[place], client))
+            seen[place] += 1
+    return [client for _, client in sorted(order)][: min(max(CLIENTS, len(seen)), most(plan))]
+
+
+def most(plan: Plan) -> int:
+    """Return the number of clients that can train at the same time."""
+    return max(1, plan.info.participants)
+
+
+def trial_rounds(rounds: int) -> list[int]:
+    """Return the numbers of the rounds of a trial: the first two, a middle and the last one."""
+    return [0, 1, max(2, rounds // 2), max(3, rounds - 1)]
+
+
+def for_trial(plan: Plan, clients: Sequence[int]) -> Plan:
+    """Return the plan of a trial, in which some clients of the run have few samples.
+
+    The facts about the run stay as they are, numbers of clients too: an engine may keep steps in
+    which a loss has read them. Each client's mini-batches have the sizes that they have in the run.
+    """
+    size, drop_last = plan.settings.batch_size, plan.settings.drop_last
+    short = for_dry_rounds(plan, len(clients), BATCHES)
+    settings = short.settings.model_copy(update={"eval_clients": "participants"})
+
+    def splits(seed: int) -> Split:
+        split, everyone = plan.splits(seed), range(plan.info.num_clients)
+        train = {client: split.train(client) for client in everyone}
+        test = {client: split.test(client) for client in everyone}
+        for client in clients:
+            train[client] = train[client][: _kept(len(train[client]), size, drop_last)]
+            test[client] = test[client][: size * BATCHES]
+        few = short.splits(seed)
+        return few.with_rows([*train.values()], [*test.values()])
+
+    return replace(short, settings=settings, splits=splits, info=plan.info)
+
+
+class _Chosen(Participation):
+    """Participation of the clients of a trial in all its rounds."""
+
+    def __init__(self, plan: Plan, clients: Sequence[int]) -> None:
+        super().__init__(plan)
+        self._chosen = sorted(clients)
+
+    def asked(self, round: int, pool: Presence | None = None) -> list[int]:
+        return self._chosen
+
+
+def _kept(samples: int, size: int, drop_last: bool) -> int:
+    """Return how many of a client's samples give some whole batches and its last one."""
+    bounds = batch_bounds(samples, size, drop_last)
+    whole = [bound for bound in bounds if bound[1] - bound[0] == size]
+    return samples - max(0, len(whole) - BATCHES) * size
+
+
+class _TrialHost(Host):
+    """A host that trains clients in groups, and keeps what they answer."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        self.one_by_one = False
+        self.steps, self.notes = Counter[int](), dict[str, None]()
+        self.sums: dict[int, Counter[str]] = {}
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Reply]]:
+        for job, reply in super().run(jobs):
+            if isinstance(job, Train) and isinstance(reply, TrainReply):
+                self.steps[job.client] += -(-reply.samples // self.plan.settings.batch_size)
+                self.sums.setdefault(job.client, Counter()).update(reply.sums)
+                self.notes |= dict.fromkeys(reply.notes)
+            yield job, reply
+
+
+def try_engine(plan: Plan, clients: Sequence[int]) -> Trial:
+    """Train some clients for some short rounds, with the engine instance of the plan."""
+    host, rounds = _TrialHost(for_trial(plan, clients)), list[TrialRound]()
+    federation = Federation(host.plan, host, participation=_Chosen(host.plan, clients))
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        federation.start_trial(0)
+        for number in trial_rounds(plan.settings.rounds):
+            host.sums = {}
+            row, _ = federation.round(number)
+            sums = {client: dict(terms) for client, terms in host.sums.items()}
+            rounds.append(TrialRound(number, row.seconds["train"], dict(host.steps), sums))
+    weights = {
+        number: {
+            name: tensor.detach().cpu()
+            for name, tensor in host.client(number).model.state_dict().items()
+        }
+        for number in clients
+    }
+    return Trial(rounds, weights, [*host.notes])
+
+
+def preparations(plan: Plan, engine: Choice, clients: Sequence[int]) -> int:
+    """Count what an engine prepares for clients: steps that differ in architecture or batch size.
+
+    An engine that trains groups prepares each as often as it occurs in a group, because clients of
+    a group have memory of their own.
+    """
+    split, info, settings = plan.split(0), plan.info, plan.settings
+    sizes = split.train_sizes
+
+    def cost(client: int) -> float:
+        return -int(sizes[client]) * plan.cost(info.architecture_of(client))
+
+    names = [info.architecture_of(client).name for client in sorted(clients, key=cost)]
+    copies = dict.fromkeys(names, 1)
+    for group in chunks(engine, names) if engine.trains_groups else ():
+        for name, count in Counter(names[place] for place in group).items():
+            copies[name] = max(copies[name], count)
+    shapes = {
+        (info.architecture_of(client).name, stop - start)
+        for client in clients
+        for start, stop in batch_bounds(int(sizes[client]), settings.batch_size, settings.drop_last)
+    }
+    return sum(copies[name] for name, _ in shapes)
