@@ -6,13 +6,16 @@ of all; an epoch gathers them in the order of a permutation, a block of batches 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from protofl.data.spec import AsStored, ModelInput
 from protofl.system.randomness import random_stream
+from protofl.system.transfers import has_streams
 
 BLOCK = 512
 """Samples that are gathered and normalised together."""
@@ -81,6 +84,18 @@ class Samples:
         """Return the prepared samples at ``index``, n×… (`SampleSpec.shape`), or features."""
         return self._read(self._x[self._rows[index]], self._channels_last)
 
+    def table(self, index: Tensor) -> Table | None:
+        """Return the samples at ``index`` as rows of the stored samples.
+
+        Returns:
+            The table; None for features, which each client has of its own.
+        """
+        if self._read is not self._prepare:
+            return None
+        columns = [self._rows[index], index, *([self.y[index]] if len(self.y) else [])]
+        read = partial(self._prepare, channels_last=self._channels_last)
+        return Table(self._x, read, torch.stack(columns))
+
     def prepare(self, x: Tensor) -> Tensor:
         """Other samples of the data's shape and range, prepared as these are."""
         return self._prepare(x, self._channels_last)
@@ -89,6 +104,22 @@ class Samples:
         """Yield all prepared samples in order, ``size`` at a time."""
         for start in range(0, len(self), size):
             yield self.inputs(slice(start, start + size))
+
+
+@dataclass(frozen=True)
+class Table:
+    """All mini-batches of a phase as rows of the stored samples, for an engine that reads them.
+
+    Attributes:
+        data: Stored samples N×… on the device, the same tensor for all clients of a data set.
+        read: Prepares stored samples for a model.
+        picks: Row in ``data``, row in the phase's samples and label of each sample of all
+            mini-batches, one after the other, [3, total] int64; without labels [2, total].
+    """
+
+    data: Tensor
+    read: Callable[[Tensor], Tensor]
+    picks: Tensor
 
 
 def batch_bounds(count: int, batch_size: int, drop_last: bool) -> list[tuple[int, int]]:
@@ -135,9 +166,7 @@ def training_batches(
     bounds = batch_bounds(count, batch_size, drop_last)
     group = max(1, BLOCK // batch_size)
     for epoch in range(epochs):
-        drawn = random_stream(seed, "order", *keys, epoch)
-        order = torch.randperm(count, generator=drawn) if shuffle else torch.arange(count)
-        order = onto(samples.y.device, order)
+        order = onto(samples.y.device, _order(count, epoch, seed, keys, shuffle))
         moves = None
         if augment:
             moves = draw_moves(count, random_stream(seed, "augment", *keys, epoch))
@@ -155,9 +184,39 @@ def training_batches(
                 yield x[within], labels[within] if len(labels) else labels, index[within]
 
 
+def training_table(
+    samples: Samples,
+    *,
+    epochs: int,
+    batch_size: int,
+    drop_last: bool,
+    seed: int,
+    keys: tuple[str | int, ...],
+    augment: bool = False,
+    shuffle: bool = True,
+) -> Table | None:
+    """Return the mini-batches of `training_batches` as a table, copied to the device in one piece.
+
+    Returns:
+        The table; None if the samples of a batch are not rows of stored samples.
+    """
+    if augment:
+        return None
+    count = len(samples)
+    used = batch_bounds(count, batch_size, drop_last)[-1][1]
+    orders = [_order(count, epoch, seed, keys, shuffle)[:used] for epoch in range(epochs)]
+    return samples.table(onto(samples.y.device, torch.cat(orders)))
+
+
+def _order(count: int, epoch: int, seed: int, keys: tuple[str | int, ...], shuffle: bool) -> Tensor:
+    """Return the order of a client's samples in an epoch, [count] on the CPU."""
+    drawn = random_stream(seed, "order", *keys, epoch)
+    return torch.randperm(count, generator=drawn) if shuffle else torch.arange(count)
+
+
 def onto(device: torch.device, tensor: Tensor) -> Tensor:
-    """Copy a CPU tensor to a device, without waiting for a CUDA device."""
-    if device.type != "cuda":
+    """Copy a CPU tensor to a device, without waiting for a device with streams."""
+    if not has_streams(device):
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
 
