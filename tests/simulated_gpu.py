@@ -175,11 +175,12 @@ class Graph:
     """A captured graph: the operations of its capture, on the memory of its capture."""
 
     def __init__(self, keep_graph=False):
-        self.steps, self.stream, self.state = [], None, None
+        self.steps, self.stream, self.state, self.replayed_on = [], None, None, set()
         GPU.graphs.append(self)
 
     def replay(self):
         GPU.launched("graph", self)
+        self.replayed_on.add(GPU.stream)
         with GPU.generator_has(self.state):
             for func, args, kwargs, out in self.steps:
                 GPU.run_again(func, args, kwargs, out)

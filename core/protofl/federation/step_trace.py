@@ -71,13 +71,14 @@ class StepTrace:
         with mode:
             self._step()
         mode.end()
-        made = mode.made()
+        made, first = mode.made, mode.noting
         del mode
-        self._expect_none_kept(made)
+        if not first:  # of two calls, what the next one reads is the better explanation
+            self._expect_none_kept(made)
 
     def _expect_none_kept(self, made: dict[StorageWeakRef, str]) -> None:
         """Check that no tensor that the step has computed is left, except its results."""
-        results = {_place(tensor) for tensor in self._results()}
+        results = {_place(tensor) for tensor in (*self._results(), *self.constants)}
 
         def kept() -> list[str]:
             left = (ref for ref in made if ref.cdata not in results and not ref.expired())
@@ -163,18 +164,19 @@ class _Outside(TorchDispatchMode):
 
 
 class _Mode(TorchDispatchMode):
-    """Notes the operations of one call of a step, or compares them with those noted before."""
+    """Notes the operations of one call of a step, or compares them with those noted before.
+
+    Attributes:
+        noting: Whether it notes them.
+        made: The memory of the step's results, with the operation that made each.
+    """
 
     def __init__(self, memory: list[Tensor], calls: list[_Call]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         # Storages are kept, so that no other tensor can take the place of one in memory.
         self._known = {_place(tensor): tensor for tensor in memory}
-        self._calls, self._noting, self._at = calls, not calls, 0
-        self._made: dict[StorageWeakRef, str] = {}
-
-    def made(self) -> dict[StorageWeakRef, str]:
-        """Return the memory of the step's results, with the operation that made each."""
-        return self._made
+        self._calls, self.noting, self._at = calls, not calls, 0
+        self.made: dict[StorageWeakRef, str] = {}
 
     def __torch_dispatch__(
         self,
@@ -196,7 +198,7 @@ class _Mode(TorchDispatchMode):
                 )
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         outside = [tensor for tensor in tensors if _place(tensor) not in self._known]
-        call = _Call(str(func), leaves, outside) if self._noting else None
+        call = _Call(str(func), leaves, outside) if self.noting else None
         if call is not None:
             self._calls.append(call)
         else:
@@ -206,7 +208,7 @@ class _Mode(TorchDispatchMode):
         for tensor in tree_leaves(result):
             if isinstance(tensor, Tensor) and _place(tensor) not in self._known:
                 self._known[_place(tensor)] = tensor
-                self._made |= dict.fromkeys(_weak(tensor), str(func))
+                self.made |= dict.fromkeys(_weak(tensor), str(func))
         return result
 
     def _compare(self, name: str, leaves: list[Any], outside: list[Tensor]) -> None:
