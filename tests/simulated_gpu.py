@@ -5,9 +5,9 @@ a CPU to the bit, and code that mixes devices fails as on a GPU. A captured grap
 operations of its capture on the same memory, with the numbers of the capture, as a CUDA graph
 does; draws come from the generator state that was the device's at the capture. A stream that uses
 memory which another stream has written, without having waited for it, is a `Race`, and so is a
-write into memory that another stream may still read. Memory that is freed while another stream may
-still use it is noted in ``freed_early``: an allocator may give it to the next tensor. What it can't
-show: seconds, and rounding of a GPU's kernels.
+write into memory that another stream may still read. If memory is freed, and its stream creates the
+next tensor, which may get that memory, while another stream may still use it, this is noted in
+``freed_early``. What it can't show: seconds, and rounding of a GPU's kernels.
 
 ``pytest_plugins`` names this file; a test takes the fixture ``gpu``.
 """
@@ -196,7 +196,7 @@ class Machine:
         copies: (``to device`` or ``to host``, bytes) of each copy.
         waits: Counts of reasons for which the program waited: ``item``, ``synchronize``.
         launches: (stream's number, operation) in the order of launches; see `watched`.
-        freed_early: What was freed while another stream may still have used it.
+        freed_early: Notes of memory that was taken again while another stream might use it.
         shown: Whether torch finds the device.
         total: Bytes of its memory.
         used: Bytes that a test says are used.
@@ -215,6 +215,7 @@ class Machine:
         self.stream = self.default
         self.written, self.check_races, self.watch = {}, True, False
         self.readers, self.freed_early, self.blocks = {}, [], weakref.WeakValueDictionary()
+        self.free = {}  # {stream of freed memory: {another stream that used it: its last use}}
         self.generator = Generator(State(torch.Generator().get_state()))
         self.total, self.used = 80 << 30, 0
 
@@ -415,6 +416,7 @@ class Machine:
         """Return the block of a tensor's memory."""
         found = self.blocks.get(_place(raw))
         if found is None:
+            self.expect_free()
             found = self.blocks[_place(raw)] = Block(_place(raw), self)
         return found
 
@@ -427,11 +429,17 @@ class Machine:
         if writer is not None:
             uses[writer] = max(number, uses.get(writer, 0))
         for stream, number in uses.items():
-            safe = stream is block.stream or stream in block.recorded
-            if not safe and block.stream.seen[stream.number] < number:
+            if stream is not block.stream and stream not in block.recorded:
+                free = self.free.setdefault(block.stream, {})
+                free[stream] = max(number, free.get(stream, 0))
+
+    def expect_free(self):
+        """Note freed memory that the current stream may take now, while another one uses it."""
+        for other, number in self.free.pop(self.stream, {}).items():
+            if self.stream.seen[other.number] < number:
                 self.freed_early.append(
-                    f"memory of stream {block.stream.number} is freed while stream "
-                    f"{stream.number} may use it; record_stream or a wait is missing"
+                    f"freed memory of stream {self.stream.number} is taken while stream "
+                    f"{other.number} may use it; record_stream or a wait is missing"
                 )
 
 

@@ -81,8 +81,8 @@ class StepTrace:
         results = {_place(tensor) for tensor in (*self._results(), *self.constants)}
 
         def kept() -> list[str]:
-            left = (ref for ref in made if ref.cdata not in results and not ref.expired())
-            return [made[ref] for ref in left]
+            left = {ref: op for ref, op in made.items() if ref.cdata not in results}
+            return [op for ref, op in left.items() if not ref.expired()]  # type: ignore[no-untyped-call]
 
         if kept():
             gc.collect()  # what is left in a circle of references is not kept
@@ -115,7 +115,7 @@ def read_outside(step: Callable[[], object], memory: Iterable[Tensor]) -> list[o
     mode = _Outside(memory)
     with mode:
         step()
-    left = [torch.UntypedStorage._new_with_weak_ptr(ref.cdata) for ref in mode.made]  # type: ignore[attr-defined]
+    left = [torch.UntypedStorage._new_with_weak_ptr(ref.cdata) for ref in mode.made]
     return [*mode.outside, *(storage for storage in left if storage is not None)]
 
 
@@ -290,7 +290,7 @@ def _place(tensor: Tensor) -> int:
 def _weak(tensor: Tensor) -> list[StorageWeakRef]:
     """Return a weak reference to a tensor's memory; none for a sparse tensor."""
     try:
-        return [StorageWeakRef(tensor.untyped_storage())]
+        return [StorageWeakRef(tensor.untyped_storage())]  # type: ignore[no-untyped-call]
     except (NotImplementedError, RuntimeError):
         return []
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -75,7 +75,7 @@ class TrainJob:
     client_state: ClientState
     sizes: Sequence[int] = ()
     table: Callable[[], Table | None] = lambda: None
-    counted: Callable[[Iterable[int]], Iterator[int]] = iter
+    counted: Callable[[Iterator[int]], Iterator[int]] = iter
     notes: list[str] = field(default_factory=list)
     lap: Callable[[str], None] = lambda phase: None
     weight_decay: float | None = None

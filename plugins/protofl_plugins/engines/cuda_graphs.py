@@ -258,7 +258,7 @@ class Stage:
             for batch in job.batches():
                 yield len(batch.x), batch
             return
-        for size in job.counted(job.sizes):
+        for size in job.counted(iter(job.sizes)):
             self.order.reach(size)
             yield size, None
 
@@ -512,7 +512,8 @@ class _Program:
         """The step itself: reads and writes fixed memory only."""
         stage, model = self._stage, self._stage.whole.model
         if self._copied:
-            batch = pf.Batch(*self._copied, self._phase)
+            x, y, index = self._copied
+            batch = pf.Batch(x, y, index, self._phase)
         else:
             batch = stage.order.batch(self._size, self._phase)
         output = stepping.forward(model.features, model.head, batch.x, stage.precision)

@@ -121,33 +121,36 @@ class Update:
             parameters, *moments = (
                 [each[i] for i, _ in members] for each in (self._parameters, *self._moments)
             )
-            present, rule = [gradient for _, gradient in members], {"lr": lr, "maximize": False}
+            present = [gradient for _, gradient in members]
             if isinstance(self._counts, Tensor):
-                steps = [self._counts[i] for i, _ in members]
+                first, second = moments
                 torch._fused_adam_(
                     parameters,
                     present,
-                    *moments,
+                    first,
+                    second,
                     [],
-                    steps,
+                    [self._counts[i] for i, _ in members],
+                    lr=lr,
                     beta1=0.9,
                     beta2=0.999,
                     eps=1e-8,
                     weight_decay=self._decay,
                     amsgrad=False,
-                    **rule,
+                    maximize=False,
                 )
             else:
                 torch._fused_sgd_(
                     parameters,
                     present,
-                    *(moments or [[]]),
+                    moments[0] if moments else [],
+                    lr=lr,
                     momentum=self._momentum,
                     weight_decay=self._decay,
                     dampening=0.0,
                     nesterov=False,
+                    maximize=False,
                     is_first_step=False,  # the momentum is 0 then: 0·m + g is g
-                    **rule,
                 )
 
     def _step(self, used: list[int], gradients: list[Tensor], clients: slice | None) -> None:
