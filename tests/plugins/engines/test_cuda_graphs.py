@@ -31,8 +31,8 @@ def run(
     return Run(make_plan(method, folder, members, engine=engine, **options), rounds, start)
 
 
-ABLE = [method for method in METHODS if method != "fedl2g"]
-"""FedL2G's server differentiates forward, which the simulated device does not."""
+ABLE = [method for method in METHODS if method not in ("fedl2g", "fedtsp")]
+"""The simulated device can't carry out FedL2G's forward differentiation and FedTSP's set-up."""
 
 
 @pytest.mark.parametrize(
