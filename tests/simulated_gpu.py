@@ -3,9 +3,11 @@
 The device is called ``simgpu``. Its tensors are wrappers of CPU tensors, so results equal those of
 a CPU to the bit, and code that mixes devices fails as on a GPU. A captured graph repeats the
 operations of its capture on the same memory, with the numbers of the capture, as a CUDA graph
-does. A stream that uses memory which another stream has written, without having waited for it, is
-a `Race`. What it can't show: seconds, rounding of a GPU's kernels, and memory that an allocator
-gives to another tensor.
+does; draws come from the generator state that was the device's at the capture. A stream that uses
+memory which another stream has written, without having waited for it, is a `Race`, and so is a
+write into memory that another stream may still read. If memory is freed, and its stream creates the
+next tensor, which may get that memory, while another stream may still use it, this is noted in
+``freed_early``. What it can't show: seconds, and rounding of a GPU's kernels.
 
 ``pytest_plugins`` names this file; a test takes the fixture ``gpu``.
 """
@@ -17,13 +19,15 @@ import threading
 import weakref
 from collections import Counter
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 
 import pytest
 import torch
 from torch import Tensor
 from torch.utils import backend_registration
 from torch.utils._pytree import tree_leaves, tree_map
+
+from protofl.system.randomness import _accelerated
 
 NAME = "simgpu"
 
@@ -52,11 +56,16 @@ class Simulated(Tensor):
             device=torch.device(NAME, 0),
         )
         GPU.took(raw.untyped_storage())
-        made.raw = raw
+        made.raw, made.block = raw, GPU.block(raw)
         return made
 
     def untyped_storage(self):
         return self.raw.untyped_storage()
+
+    def __deepcopy__(self, memo):
+        made = memo[id(self)] = self.detach().clone().requires_grad_(self.requires_grad)
+        made._is_param = getattr(self, "_is_param", False)
+        return made
 
     def __repr__(self, **_):
         return f"Simulated({self.raw!r})"
@@ -89,11 +98,59 @@ class Stream:
         return event
 
     def synchronize(self):
+        GPU.expect_no_capture("synchronize")
         GPU.note("synchronize")
         GPU.host_has_seen(self)
 
     def query(self):
         return True
+
+
+class Block:
+    """Memory of tensors that share it; noted when it is freed while another stream may use it."""
+
+    def __init__(self, place, machine):
+        self.place, self.machine, self.stream = place, machine, machine.stream
+        self.recorded = set()  # streams by record_stream
+
+    def __del__(self):
+        self.machine.freed(self)
+
+
+class State:
+    """A generator's seed and offset, which several generators can share."""
+
+    def __init__(self, values):
+        self.values = values
+
+
+class Generator:
+    """A generator of the device, with the interface of one of CUDA."""
+
+    def __init__(self, state):
+        self.state = state
+
+    def manual_seed(self, seed):
+        self.state.values = torch.Generator().manual_seed(seed).get_state()
+        return self
+
+    def get_state(self):
+        return self.state.values.clone()
+
+    def set_state(self, values):
+        GPU.expect_no_capture("set_state")
+        self.state.values = values.clone()
+        return self
+
+    def clone_state(self):
+        return Generator(State(self.get_state()))
+
+    def graphsafe_get_state(self):
+        return Generator(self.state)
+
+    def graphsafe_set_state(self, other):
+        self.state = other.state
+        return self
 
 
 class Event:
@@ -122,13 +179,15 @@ class Graph:
     """A captured graph: the operations of its capture, on the memory of its capture."""
 
     def __init__(self, keep_graph=False):
-        self.steps, self.stream = [], None
+        self.steps, self.stream, self.state, self.replayed_on = [], None, None, set()
         GPU.graphs.append(self)
 
     def replay(self):
         GPU.launched("graph", self)
-        for func, args, kwargs, out in self.steps:
-            GPU.run_again(func, args, kwargs, out)
+        self.replayed_on.add(GPU.stream)
+        with GPU.generator_has(self.state):
+            for func, args, kwargs, out in self.steps:
+                GPU.run_again(func, args, kwargs, out)
 
     def reset(self):
         self.steps = []
@@ -142,6 +201,7 @@ class Machine:
         copy_streams: The number of the stream of each copy.
         waits: Counts of reasons for which the program waited: ``item``, ``synchronize``.
         launches: (stream's number, operation) in the order of launches; see `watched`.
+        freed_early: Notes of memory that was taken again while another stream might use it.
         shown: Whether torch finds the device.
         total: Bytes of its memory; what needs more raises `torch.OutOfMemoryError`.
         used: Bytes that a test says others use.
@@ -165,6 +225,9 @@ class Machine:
         self.default = Stream()
         self.stream = self.default
         self.written, self.check_races, self.watch = {}, True, False
+        self.readers, self.freed_early, self.blocks = {}, [], weakref.WeakValueDictionary()
+        self.free = {}  # {stream of freed memory: {another stream that used it: its last use}}
+        self.generator = Generator(State(torch.Generator().get_state()))
         self.total, self.used, self.cards, self.float64 = 80 << 30, 0, 1, True
         self.storages, self.live, self.peak = {}, 0, 0
 
@@ -200,9 +263,9 @@ class Machine:
         self.storages[key] = size
         self.live += size
         self.peak = max(self.peak, self.live)
-        weakref.finalize(storage, self.freed, key, self.storages).atexit = False
+        weakref.finalize(storage, self.gone, key, self.storages).atexit = False
 
-    def freed(self, key, storages):
+    def gone(self, key, storages):
         self.written.pop(key, None)
         size = storages.pop(key)
         if storages is self.storages:  # not of a test before
@@ -243,7 +306,11 @@ class Machine:
         for tensor in tensors:
             if isinstance(tensor, Simulated):
                 self.read(tensor.raw, str(func))
-        out = func(*tree_map(_raw, args), **tree_map(_raw, kwargs))
+        if "_fused_" in str(func):
+            self.expect_alike(args)
+        out = self.computed(func, args, kwargs)
+        if func is aten._local_scalar_dense.default:
+            self.host_has_seen(self.stream)
         if to is not None and torch.device(to).type != NAME:
             return out  # empty_like(…, device="cpu")
         known = {id(t.raw): t for t in tensors if isinstance(t, Simulated)}
@@ -253,6 +320,39 @@ class Machine:
             self.capturing.steps.append((func, args, kwargs, result))
         self.launched(str(func))
         return result
+
+    def computed(self, func, args, kwargs):
+        """Carry out an operation on the CPU; draws come from the device's generator."""
+        args, kwargs = tree_map(_raw, args), tree_map(_raw, kwargs)
+        if (
+            torch.Tag.nondeterministic_seeded not in func.tags
+            or kwargs.get("generator") is not None
+        ):
+            return func(*args, **kwargs)
+        before = torch.get_rng_state()
+        torch.set_rng_state(self.generator.state.values)
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self.generator.state.values = torch.get_rng_state()
+            torch.set_rng_state(before)
+
+    @contextmanager
+    def generator_has(self, state):
+        before, self.generator.state = self.generator.state, state
+        try:
+            yield
+        finally:
+            self.generator.state = before
+
+    def expect_alike(self, args):
+        """Check what torch's fused kernels of CUDA ask of parameters, gradients and moments."""
+        lists = [each for each in args[:4] if each]
+        for tensors in zip(*lists, strict=True):
+            if len({(t.stride(), t.dtype) for t in tensors}) > 1:
+                raise RuntimeError("params and grads must have same dtype, device, and layout")
+        if len({t.dtype for t in args[0]}) > 1:
+            raise RuntimeError("params must have the same dtype")
 
     def expect_no_capture(self, what):
         if self.capturing is not None:
@@ -273,6 +373,8 @@ class Machine:
             self.write(raw, fresh=True)
             return made
         self.read(tensor.raw, "a copy to the host")
+        if not options.get("non_blocking"):
+            self.host_has_seen(self.stream)
         return raw
 
     def copied_onto(self, target, source):
@@ -297,7 +399,7 @@ class Machine:
         for tensor in tree_leaves((args, kwargs)):
             if isinstance(tensor, Simulated):
                 self.read(tensor.raw, str(func))
-        fresh = func(*tree_map(_raw, args), **tree_map(_raw, kwargs))
+        fresh = self.computed(func, args, kwargs)
         for old, new in zip(tree_leaves(out), tree_leaves(fresh), strict=True):
             if isinstance(old, Simulated) and _place(old.raw) != _place(new):
                 old.raw.copy_(new)
@@ -314,6 +416,12 @@ class Machine:
                 self.write(tensor.raw, fresh=_place(tensor.raw) not in places)
 
     def read(self, raw, what):
+        self.after_writes(raw, what)
+        stream = self.stream
+        stream.seen[stream.number] += 1
+        self.readers.setdefault(_place(raw), {})[stream] = stream.seen[stream.number]
+
+    def after_writes(self, raw, what):
         stream, number = self.written.get(_place(raw), (None, 0))
         current = self.stream
         if not self.check_races or stream is None or stream is current:
@@ -325,12 +433,51 @@ class Machine:
             )
 
     def write(self, raw, *, fresh=False):
+        place, stream = _place(raw), self.stream
         if fresh:  # in memory that may have been another tensor's
-            self.written.pop(_place(raw), None)
-        self.read(raw, "a write")
-        stream = self.stream
+            self.written.pop(place, None)
+            self.readers.pop(place, None)
+        self.after_writes(raw, "a write")
+        for other, number in self.readers.pop(place, {}).items():
+            if self.check_races and other is not stream and stream.seen[other.number] < number:
+                raise Race(
+                    f"stream {stream.number} writes what stream {other.number} may still read; "
+                    "wait_stream or an event is missing"
+                )
         stream.seen[stream.number] += 1
-        self.written[_place(raw)] = stream, stream.seen[stream.number]
+        self.written[place] = stream, stream.seen[stream.number]
+
+    # --- memory ---------------------------------------------------------------------------------
+
+    def block(self, raw):
+        """Return the block of a tensor's memory."""
+        found = self.blocks.get(_place(raw))
+        if found is None:
+            self.expect_free()
+            found = self.blocks[_place(raw)] = Block(_place(raw), self)
+        return found
+
+    def freed(self, block):
+        """Note memory that its stream may give away while another stream still uses it."""
+        if block.stream not in Stream.every:
+            return  # of an earlier test
+        uses = dict(self.readers.pop(block.place, {}))
+        writer, number = self.written.pop(block.place, (None, 0))
+        if writer is not None:
+            uses[writer] = max(number, uses.get(writer, 0))
+        for stream, number in uses.items():
+            if stream is not block.stream and stream not in block.recorded:
+                free = self.free.setdefault(block.stream, {})
+                free[stream] = max(number, free.get(stream, 0))
+
+    def expect_free(self):
+        """Note freed memory that the current stream may take now, while another one uses it."""
+        for other, number in self.free.pop(self.stream, {}).items():
+            if self.stream.seen[other.number] < number:
+                self.freed_early.append(
+                    f"freed memory of stream {self.stream.number} is taken while stream "
+                    f"{other.number} may use it; record_stream or a wait is missing"
+                )
 
 
 def _place(raw):
@@ -377,16 +524,20 @@ class Module:
     def device(self, device):
         yield
 
+    @property
+    def default_generators(self):
+        return (GPU.generator,)
+
     def manual_seed(self, seed):
-        torch.default_generator.manual_seed(seed)
+        GPU.generator.manual_seed(seed)
 
     manual_seed_all = manual_seed
 
     def get_rng_state(self, device=0):
-        return torch.default_generator.get_state()
+        return GPU.generator.get_state()
 
     def set_rng_state(self, state, device=0):
-        torch.default_generator.set_state(state)
+        GPU.generator.set_state(state)
 
     def get_amp_supported_dtype(self):
         return [torch.bfloat16, torch.float16]
@@ -416,13 +567,16 @@ class Module:
     @contextmanager
     def graph(self, graph, pool=None, stream=None, **_):
         assert GPU.capturing is None
-        GPU.capturing = graph
+        self.synchronize()
+        graph.state = GPU.generator.state
+        before, GPU.capturing = graph.state.values, graph
         try:
             with self.stream(stream or Stream()):
                 graph.stream = GPU.stream
                 yield
         finally:
             GPU.capturing = None
+            graph.state.values = before  # a capture draws nothing
 
     def mem_get_info(self, device=None):
         return GPU.total - GPU.used - GPU.live, GPU.total
@@ -476,13 +630,6 @@ def pytest_collection_finish(session):
             _registered()
 
 
-def pytest_collection_finish(session):
-    """Register the device before torch starts its threads for the backward pass, one a device."""
-    if any("gpu" in getattr(item, "fixturenames", ()) for item in session.items):
-        if hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
-            _registered()
-
-
 @pytest.fixture
 def gpu(monkeypatch):
     """The simulated device; ``torch.device("simgpu")`` computes there."""
@@ -495,6 +642,7 @@ def installed(monkeypatch):
         pytest.skip("this torch has no devices in Python")
     _registered()
     GPU.reset()
+    _accelerated.cache_clear()  # torch.manual_seed seeds the device, too
     made, listed, ranged = torch.tensor, Tensor.tolist, torch.arange
 
     def tensor(data, *, dtype=None, device=None, requires_grad=False, **_):
@@ -514,7 +662,12 @@ def installed(monkeypatch):
             return listed(self)
         GPU.expect_no_capture("tolist")
         GPU.note("item")
+        GPU.read(self.raw, "tolist")
+        GPU.host_has_seen(GPU.stream)
         return listed(self.raw)
+
+    def record_stream(self, stream):
+        self.block.recorded.add(stream)
 
     # torch's own go around the dispatch of operations.
     monkeypatch.setattr(torch, "tensor", tensor)
@@ -522,8 +675,9 @@ def installed(monkeypatch):
     monkeypatch.setattr(Tensor, "new_tensor", new_tensor)
     monkeypatch.setattr(Tensor, "tolist", tolist)
     monkeypatch.setattr(Tensor, "pin_memory", lambda self, *_: self)
-    monkeypatch.setattr(Tensor, "record_stream", lambda self, stream: None)
+    monkeypatch.setattr(Tensor, "record_stream", record_stream)
     GPU.shown = True
     yield GPU
     GPU.shown = False
     GPU.reset()
+    _accelerated.cache_clear()

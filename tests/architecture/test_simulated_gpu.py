@@ -106,3 +106,57 @@ def test_memory_is_counted_and_limited(gpu):
         torch.zeros(300, device="simgpu")
     assert module.memory_allocated() == before
     assert module.max_memory_allocated() - before == 400
+
+
+def test_a_write_before_another_stream_has_read_is_a_race(gpu):
+    module, x = torch.get_device_module("simgpu"), torch.ones(2, device="simgpu")
+    stream = module.Stream()
+    stream.wait_stream(module.current_stream())
+    with module.stream(stream):
+        x + 1
+    with pytest.raises(Race, match="may still read"):
+        x.zero_()
+    module.current_stream().wait_stream(stream)
+    x.zero_()
+
+
+def test_memory_that_another_stream_uses_is_noted_when_it_is_taken_again(gpu):
+    module, stream = torch.get_device_module("simgpu"), None
+    for waits, records in ((False, False), (False, True), (True, False)):
+        x, stream = torch.ones(2, device="simgpu"), module.Stream()
+        stream.wait_stream(module.current_stream())
+        with module.stream(stream):
+            x + 1
+        if records:
+            x.record_stream(stream)
+        if waits:
+            module.current_stream().wait_stream(stream)
+        del x
+        torch.ones(2, device="simgpu")
+        assert len(gpu.freed_early) == 1, "only the first one is freed early"
+
+
+def test_a_graph_draws_from_the_state_of_its_capture(gpu):
+    module, out = torch.get_device_module("simgpu"), torch.zeros(3, device="simgpu")
+    (generator,) = module.default_generators
+    own, graph = generator.clone_state(), module.CUDAGraph()
+    before = generator.graphsafe_get_state()
+    generator.graphsafe_set_state(own)
+    with module.graph(graph, stream=module.current_stream()):
+        out.copy_(torch.rand(3, device="simgpu"))
+    generator.graphsafe_set_state(before)
+    drawn = []
+    for seed in (1, 2, 1):
+        own.manual_seed(seed)
+        torch.rand(5, device="simgpu")
+        graph.replay()
+        drawn.append(out.tolist())
+    assert drawn[0] == drawn[2] != drawn[1]
+
+
+def test_torch_s_own_optimisers_refuse_gradients_of_another_layout(gpu):
+    parameter = torch.ones(2, 3, device="simgpu")
+    rule = {"lr": 1.0, "momentum": 0.0, "weight_decay": 0.0, "dampening": 0.0, "nesterov": False}
+    rule |= {"maximize": False, "is_first_step": False}
+    with pytest.raises(RuntimeError, match="same dtype, device, and layout"):
+        torch._fused_sgd_([parameter], [torch.ones(3, 2, device="simgpu").t()], [], **rule)

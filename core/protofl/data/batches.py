@@ -6,14 +6,16 @@ of all; an epoch gathers them in the order of a permutation, a block of batches 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from protofl.data.spec import AsStored, ModelInput
 from protofl.system.randomness import random_stream
-from protofl.system.transfers import pinned
+from protofl.system.transfers import has_streams, pinned
 
 BLOCK = 512
 """Samples that are gathered and normalised together."""
@@ -97,6 +99,19 @@ class Samples:
         """False for samples in host memory, which are copied to the device batch by batch."""
         return self._x.device.type == self._device.type
 
+    def table(self, index: Tensor) -> Table | None:
+        """Return the samples at ``index`` as rows of the stored samples.
+
+        Returns:
+            The table; None for features, which each client has of its own, and for samples in host
+            memory.
+        """
+        if self._read is not self._prepare or not self.on_device:
+            return None
+        columns = [self._rows[index], index, *([self.y[index]] if len(self.y) else [])]
+        read = partial(self._prepare, channels_last=self._channels_last)
+        return Table(self._x, read, torch.stack(columns))
+
     def prepare(self, x: Tensor) -> Tensor:
         """Other samples of the data's shape and range, prepared as these are."""
         return self._prepare(x, self._channels_last)
@@ -110,6 +125,22 @@ class Samples:
 def _there(index: Tensor | slice, tensor: Tensor) -> Tensor | slice:
     """Return an index where a tensor lies."""
     return index.to(tensor.device) if isinstance(index, Tensor) else index
+
+
+@dataclass(frozen=True)
+class Table:
+    """All mini-batches of a phase as rows of the stored samples, for an engine that reads them.
+
+    Attributes:
+        data: Stored samples N×… on the device, the same tensor for all clients of a data set.
+        read: Prepares stored samples for a model.
+        picks: Row in ``data``, row in the phase's samples and label of each sample of all
+            mini-batches, one after the other, [3, total] int64; without labels [2, total].
+    """
+
+    data: Tensor
+    read: Callable[[Tensor], Tensor]
+    picks: Tensor
 
 
 def batch_bounds(count: int, batch_size: int, drop_last: bool) -> list[tuple[int, int]]:
@@ -156,9 +187,8 @@ def training_batches(
     bounds = batch_bounds(count, batch_size, drop_last)
     group = max(1, BLOCK // batch_size)
     for epoch in range(epochs):
-        drawn = random_stream(seed, "order", *keys, epoch)
-        order = torch.randperm(count, generator=drawn) if shuffle else torch.arange(count)
-        here, order = order, onto(samples.y.device, order)
+        here = _order(count, epoch, seed, keys, shuffle)
+        order = onto(samples.y.device, here)
         moves = None
         if augment:
             moves = draw_moves(count, random_stream(seed, "augment", *keys, epoch))
@@ -178,9 +208,39 @@ def training_batches(
                 yield x[within], labels[within] if len(labels) else labels, index[within]
 
 
+def training_table(
+    samples: Samples,
+    *,
+    epochs: int,
+    batch_size: int,
+    drop_last: bool,
+    seed: int,
+    keys: tuple[str | int, ...],
+    augment: bool = False,
+    shuffle: bool = True,
+) -> Table | None:
+    """Return the mini-batches of `training_batches` as a table, copied to the device in one piece.
+
+    Returns:
+        The table; None if the samples of a batch are not rows of stored samples.
+    """
+    if augment:
+        return None
+    count = len(samples)
+    used = batch_bounds(count, batch_size, drop_last)[-1][1]
+    orders = [_order(count, epoch, seed, keys, shuffle)[:used] for epoch in range(epochs)]
+    return samples.table(onto(samples.y.device, torch.cat(orders)))
+
+
+def _order(count: int, epoch: int, seed: int, keys: tuple[str | int, ...], shuffle: bool) -> Tensor:
+    """Return the order of a client's samples in an epoch, [count] on the CPU."""
+    drawn = random_stream(seed, "order", *keys, epoch)
+    return torch.randperm(count, generator=drawn) if shuffle else torch.arange(count)
+
+
 def onto(device: torch.device, tensor: Tensor) -> Tensor:
-    """Copy a CPU tensor to a device, without waiting for a CUDA device."""
-    if device.type != "cuda":
+    """Copy a CPU tensor to a device, without waiting for a device with streams."""
+    if not has_streams(device):
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
 

@@ -3,6 +3,7 @@
 Public as ``protofl.backends``.
 """
 
+from protofl.data.batches import Table
 from protofl.errors import HostFailure, NotReplayable
 from protofl.federation.dispatcher import Dispatcher
 from protofl.federation.host import Host
@@ -10,10 +11,11 @@ from protofl.federation.jobs import Absent, Job, Reply, SaveReply
 from protofl.federation.plan import Plan
 from protofl.federation.pool_interface import ClientFiles, Pool, Presence
 from protofl.federation.run_data import load_dataset
-from protofl.federation.step_trace import StepTrace
+from protofl.federation.step_trace import StepTrace, read_outside
 from protofl.federation.train_job import TrainJob
 from protofl.system.device import visible_as_only
 from protofl.system.machine import Idle, fresh_interpreter
+from protofl.system.transfers import has_streams, module_of
 
 __all__ = [
     "Absent",
@@ -30,8 +32,12 @@ __all__ = [
     "Reply",
     "SaveReply",
     "StepTrace",
+    "Table",
     "TrainJob",
     "fresh_interpreter",
+    "has_streams",
     "load_dataset",
+    "module_of",
+    "read_outside",
     "visible_as_only",
 ]

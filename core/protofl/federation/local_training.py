@@ -9,12 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
 
-from protofl.data.batches import Samples, batch_bounds, training_batches
+from protofl.data.batches import Samples, batch_bounds, training_batches, training_table
 from protofl.errors import RunFailure, error_context, error_text
 from protofl.federation.jobs import Evaluate, Reply, Train, TrainReply
 from protofl.federation.plan import Plan
@@ -232,17 +231,15 @@ class Trainer:
             loss = plan.composition.loss(client, prepared, phase)
         slots = dict(state.slots())
         groups = parameter_groups(state.model, slots, settings.lr, rate, phase.trains)
-        drawn = partial(
-            training_batches,
-            samples,
-            epochs=epochs,
-            batch_size=settings.batch_size,
-            drop_last=settings.drop_last,
-            shuffle=settings.shuffle,
-            seed=state.seed,
-            keys=(phase.name, state.round, state.id),
-            augment=settings.augment and phase.data == "private",
-        )
+        order: dict[str, Any] = {
+            "epochs": epochs,
+            "batch_size": settings.batch_size,
+            "drop_last": settings.drop_last,
+            "shuffle": settings.shuffle,
+            "seed": state.seed,
+            "keys": (phase.name, state.round, state.id),
+            "augment": settings.augment and phase.data == "private",
+        }
         job = TrainJob(
             model=state.model,
             groups=groups,
@@ -255,7 +252,10 @@ class Trainer:
             device=plan.device,
             phase=phase,
             batch_size=settings.batch_size,
-            drawn=lambda: counter.over(drawn()),
+            drawn=lambda: counter.over(training_batches(samples, **order)),
+            sizes=[stop - start for start, stop in bounds] * epochs,
+            table=lambda: training_table(samples, **order),
+            counted=counter.over,
             client_state=state,
             weight_decay=settings.weight_decay,
             optimizer_options=settings.options.get("optimizer", {}),
@@ -283,7 +283,8 @@ class Trainer:
             return None
 
         def collect(batch: Batch, output: Output) -> None:
-            seen = Output(output.features.detach(), output.logits.detach())
-            composition.lifecycle("after_batch", client=client, batch=batch, output=seen)
+            if type(output) is Output:  # an engine's own kind of output copies what is read of it
+                output = Output(output.features.detach(), output.logits.detach())
+            composition.lifecycle("after_batch", client=client, batch=batch, output=output)
 
         return collect

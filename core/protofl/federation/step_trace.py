@@ -7,6 +7,7 @@ No device tells of this: the results are just wrong. So the operations are compa
 
 from __future__ import annotations
 
+import gc
 import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -40,10 +42,16 @@ class StepTrace:
     Args:
         step: The step. It has run once before, so that what it creates once is there.
         memory: Tensors in fixed memory, whose values may differ between calls.
+        results: Returns tensors that the step computes and that its caller reads after each call.
     """
 
-    def __init__(self, step: Callable[[], object], memory: Iterable[Tensor]) -> None:
-        self._step, self._memory = step, [*memory]
+    def __init__(
+        self,
+        step: Callable[[], object],
+        memory: Iterable[Tensor],
+        results: Callable[[], Iterable[Tensor]] = tuple,
+    ) -> None:
+        self._step, self._memory, self._results = step, [*memory], results
         self._calls: list[_Call] = []
 
     @property
@@ -57,15 +65,58 @@ class StepTrace:
         Raises:
             NotReplayable: A replay of the first call would compute something else.
             Waits: The step waits for tensors' values, which no recording can do.
+            Keeps: The step keeps a tensor that it has computed.
         """
         mode = _Mode(self._memory, self._calls)
         with mode:
             self._step()
         mode.end()
+        made, first = mode.made, mode.noting
+        del mode
+        if not first:  # of two calls, what the next one reads is the better explanation
+            self._expect_none_kept(made)
+
+    def _expect_none_kept(self, made: dict[StorageWeakRef, str]) -> None:
+        """Check that no tensor that the step has computed is left, except its results."""
+        results = {_place(tensor) for tensor in (*self._results(), *self.constants)}
+
+        def kept() -> list[str]:
+            left = {ref: op for ref, op in made.items() if ref.cdata not in results}
+            return [op for ref, op in left.items() if not ref.expired()]  # type: ignore[no-untyped-call]
+
+        if kept():
+            gc.collect()  # what is left in a circle of references is not kept
+        if names := kept():
+            raise Keeps(
+                f"the step keeps a tensor that it has computed ({names[0]}), and a recorded step "
+                "writes into the same memory each time"
+            )
 
 
 class Waits(RuntimeError):
     """A step waits for tensors' values, so it cannot be recorded; `eager` can run it."""
+
+
+class Keeps(RuntimeError):
+    """A step keeps a tensor that it has computed, for code outside of it; `eager` can run it."""
+
+
+def read_outside(step: Callable[[], object], memory: Iterable[Tensor]) -> list[object]:
+    """Run a step, and return everything outside of the memory that a recording has to keep alive.
+
+    Args:
+        step: The step.
+        memory: Its fixed memory.
+
+    Returns:
+        Tensors that it reads and did not compute, and storages that it created and that are left
+        after it, such as a table that a module creates in its first call.
+    """
+    mode = _Outside(memory)
+    with mode:
+        step()
+    left = [torch.UntypedStorage._new_with_weak_ptr(ref.cdata) for ref in mode.made]
+    return [*mode.outside, *(storage for storage in left if storage is not None)]
 
 
 class _Call:
@@ -83,14 +134,49 @@ class _Call:
         self.outside = [(tensor, tensor.detach().clone()) for tensor in outside]
 
 
+class _Outside(TorchDispatchMode):
+    """Notes the tensors that a step reads and has not computed, without a copy of their values."""
+
+    def __init__(self, memory: Iterable[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._known = {_place(tensor) for tensor in memory}
+        self.outside: list[Tensor] = []
+        self.made: set[StorageWeakRef] = set()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,  # noqa: ANN401 - torch's
+        types: Any,  # noqa: ANN401
+        args: Any = (),  # noqa: ANN401
+        kwargs: Any = None,  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401
+        """Note the arguments and results of an operation, and carry it out."""
+        for leaf in tree_leaves((args, kwargs or {})):
+            if isinstance(leaf, Tensor) and _place(leaf) not in self._known:
+                self._known.add(_place(leaf))
+                self.outside.append(leaf)
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor) and _place(leaf) not in self._known:
+                self._known.add(_place(leaf))
+                self.made.update(_weak(leaf))
+        return result
+
+
 class _Mode(TorchDispatchMode):
-    """Notes the operations of one call of a step, or compares them with those noted before."""
+    """Notes the operations of one call of a step, or compares them with those noted before.
+
+    Attributes:
+        noting: Whether it notes them.
+        made: The memory of the step's results, with the operation that made each.
+    """
 
     def __init__(self, memory: list[Tensor], calls: list[_Call]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         # Storages are kept, so that no other tensor can take the place of one in memory.
         self._known = {_place(tensor): tensor for tensor in memory}
-        self._calls, self._noting, self._at = calls, not calls, 0
+        self._calls, self.noting, self._at = calls, not calls, 0
+        self.made: dict[StorageWeakRef, str] = {}
 
     def __torch_dispatch__(
         self,
@@ -112,7 +198,7 @@ class _Mode(TorchDispatchMode):
                 )
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         outside = [tensor for tensor in tensors if _place(tensor) not in self._known]
-        call = _Call(str(func), leaves, outside) if self._noting else None
+        call = _Call(str(func), leaves, outside) if self.noting else None
         if call is not None:
             self._calls.append(call)
         else:
@@ -120,8 +206,9 @@ class _Mode(TorchDispatchMode):
         self._at += 1
         result = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(result):
-            if isinstance(tensor, Tensor):
-                self._known.setdefault(_place(tensor), tensor)
+            if isinstance(tensor, Tensor) and _place(tensor) not in self._known:
+                self._known[_place(tensor)] = tensor
+                self.made |= dict.fromkeys(_weak(tensor), str(func))
         return result
 
     def _compare(self, name: str, leaves: list[Any], outside: list[Tensor]) -> None:
@@ -198,6 +285,14 @@ def _place(tensor: Tensor) -> int:
         return int(tensor.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):  # a sparse tensor has no storage
         return id(tensor)
+
+
+def _weak(tensor: Tensor) -> list[StorageWeakRef]:
+    """Return a weak reference to a tensor's memory; none for a sparse tensor."""
+    try:
+        return [StorageWeakRef(tensor.untyped_storage())]  # type: ignore[no-untyped-call]
+    except (NotImplementedError, RuntimeError):
+        return []
 
 
 def _equal(one: Tensor, two: Tensor) -> bool:

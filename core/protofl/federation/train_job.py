@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from protofl.data.batches import Table
 from protofl.hooks.models.modules import CombinedModule
 from protofl.hooks.models.optimisers import PLAIN, make_optimizer
 from protofl.hooks.plugin.loss import Loss
@@ -32,7 +33,7 @@ class TrainJob:
         model: The client's model, in the right mode.
         groups: Parameters to update, with the learning rate of each group.
         loss: Named terms of a batch: ``loss(batch, output, step)``.
-        after_batch: To be called with the detached output of every step; None where no method
+        after_batch: To be called with the batch and the output of every step; None where no method
             asks for it.
         optimizer: ``sgd``, ``adam``, or another of `torch.optim`.
         momentum: Momentum of SGD.
@@ -43,6 +44,11 @@ class TrainJob:
         phase: The phase.
         batch_size: Samples per mini-batch; the last one of an epoch may hold fewer or some more.
         drawn: Draws inputs, labels and rows of every mini-batch; see `batches`.
+        sizes: Samples of every mini-batch of all epochs, in order.
+        table: Returns the mini-batches as rows of the stored samples, for an engine that takes the
+            samples of a batch by itself; None where they are not rows of stored samples.
+        counted: Yields items, one for each mini-batch, and counts them for the progress line, as
+            `batches` does.
         lap: To be called at the end of each part of a step, which books the time since the last
             call: ``data`` (which opens a step), ``forward``, ``loss``, ``backward``, ``update``.
             It does nothing unless the run is profiled, and never waits for a device.
@@ -68,6 +74,9 @@ class TrainJob:
     batch_size: int
     drawn: Callable[[], Iterator[tuple[Tensor, Tensor, Tensor]]]
     client_state: ClientState
+    sizes: Sequence[int] = ()
+    table: Callable[[], Table | None] = lambda: None
+    counted: Callable[[Iterator[int]], Iterator[int]] = iter
     notes: list[str] = field(default_factory=list)
     lap: Callable[[str], None] = lambda phase: None
     weight_decay: float | None = None

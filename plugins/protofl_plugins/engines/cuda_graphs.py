@@ -1,17 +1,28 @@
 """CUDA graphs: a training step is recorded once and replayed as one launch.
 
-A net of many small kernels spends its time on launching them. Here the step (forward, loss,
+A net of many small kernels spends its time on launching them. Here the step (batch, forward, loss,
 gradients, update) is captured once for each architecture, shape of a batch and composition, on
-fixed memory into which each client's weights, batches and tables are copied. So one capture serves
-all clients of an architecture, in all rounds. Several clients train at once on CUDA streams.
-Elsewhere the step itself runs again on the same memory, and every operation is compared with those
-of its first run (`protofl.backends.StepTrace`): slower than ``eager``, for trying it out.
+fixed memory into which each client's weights, tables and order of samples are copied. So one
+capture serves all clients of an architecture, in all rounds. Several clients train at once on CUDA
+streams, whose steps are launched in turn. On a CPU the step itself runs again on the same memory,
+and every operation is compared with those of its first run (`protofl.backends.StepTrace`): slower
+than ``eager``, for trying it out.
+
+**What keeps results right.** All work of a client, from the copy of its weights to its last step,
+is launched on the stream of its stage, so nothing overtakes a replay: neither the copy of the next
+inputs nor the next client's weights. A stage waits for the current stream before it starts, and the
+current stream waits for the stage before weights are copied back; so memory of either stream is
+used by the other only between the two waits, and none of it is freed there. Graphs of a stage share
+a memory pool and run one after the other; what one leaves for later lies outside of the pool, or is
+copied before the next one runs.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from functools import partial
 from typing import Any, Literal
@@ -27,17 +38,35 @@ from protofl_plugins.engines.stepping import Tree, tensors_of
 from protofl_plugins.engines.updates import Update
 
 PROGRAMS = 16
-"""Programs that a stage keeps from client to client, and stages that differ only in plain values of
-modules. With one more, all programs of all stages are dropped together: in some versions of torch,
-dropping one graph frees the cuBLAS workspace of other graphs captured on its stream (pytorch issue
-193402), and torch gives a stream to more than one user after 32."""
+"""Captured programs that a stage keeps from client to client, and stages that differ only in plain
+values of modules. With one more, all programs of all stages are dropped together: in some versions
+of torch, dropping one graph frees the cuBLAS workspace of other graphs captured on its stream
+(pytorch issue 193402), and torch gives a stream to more than one user after 32. Programs without a
+graph are dropped one by one."""
 
 WARM_UP = 3
-"""Runs before a capture; PyTorch's notes on CUDA graphs ask for a few on a side stream, in which
-libraries choose their algorithms. All but the first are compared with each other, at least two."""
+"""Runs before the first capture on a device; PyTorch's notes on CUDA graphs ask for a few, in which
+libraries choose their algorithms. All but the first are compared with each other, at least two.
+Later captures have one: it loads the kernels of the architecture, and shows what the graph reads
+besides its fixed memory."""
 
-Inputs = tuple[Tensor, Tensor, Tensor, Tree]
-"""Inputs of a step: samples, labels, rows, and the losses' ``constants``."""
+PAYS = 20
+"""Uses of a batch that is smaller or larger than usual from which its capture pays. A capture costs
+about as much as 20 eager steps (GPU.md, section 3: 0.4 s, and 5 to 35 ms), and saves one with each
+use. A rule that waits for as many uses as a capture costs takes at most twice the best time.
+
+Such batches cannot be padded to the usual size with a mask instead. BatchNorm's statistics are
+means over all B rows, so r padded rows change them for the other rows, whatever the loss masks.
+And a method's own terms (class means, pairs of samples, ranks) take means over the rows they see;
+no weight of the whole batch undoes that."""
+
+AHEAD = 16_384
+"""Samples whose places a stage holds on the device, 24 bytes each. Longer orders are copied in
+parts of that length, so that one capture serves clients of any size."""
+
+Inputs = tuple[tuple[Tensor, ...], Tree]
+"""Inputs of a step that are copied before it: samples, labels and rows, or nothing where the step
+takes them from the stage's table; and the losses' ``constants``."""
 
 
 class CUDAGraphs:
@@ -49,15 +78,18 @@ class CUDAGraphs:
         """Options."""
 
         streams: int = pf.Field(
-            2, ge=1, description="clients trained at once, each on a stream in memory of its own"
+            8, ge=1, description="clients trained at once, each on a stream in memory of its own"
         )
-        last: Literal["capture", "plain"] = pf.Field(
-            "capture", description="a smaller last batch: captured too, or its kernels one by one"
+        last: Literal["auto", "capture", "plain"] = pf.Field(
+            "auto",
+            description="a smaller last batch: captured too, or its kernels one by one; auto "
+            f"captures it from its {PAYS}th use on",
         )
 
     def __init__(self) -> None:
         self._stages: dict[tuple[stepping.Kind, int], Stage] = {}
         self._fallback = Fallback("cuda-graphs")
+        self._warm: set[torch.device] = set()
 
     @pf.hookimpl
     def choose_groups(self, architectures: list[str], config: Config) -> list[list[int]]:
@@ -79,21 +111,29 @@ class CUDAGraphs:
             return self._fallback.by_torch(jobs)
         return self._fallback.train(jobs, partial(self._on_stages, config))
 
+    def variants(self, clients: int) -> list[dict[str, Any]]:
+        """Return options that are worth a measurement with so many clients in a round."""
+        return [{"streams": streams} for streams in (1, 4, 8) if streams <= max(1, clients)]
+
     def _on_stages(
         self, config: Config, jobs: list[pf.backends.TrainJob]
     ) -> list[dict[str, float]]:
         kinds = [stepping.kind_of(job, rates=not job.scheduled) for job in jobs]
         keys = [(kind, kinds[:place].count(kind)) for place, kind in enumerate(kinds)]
-        pairs = list(zip(jobs, keys, strict=True))
         if any(stage.is_full for stage in self._stages.values()) or self._too_many(keys):
             self._drop_all(jobs[0].device)
         try:
-            for job, key in pairs:
+            for job, key in zip(jobs, keys, strict=True):
                 if key not in self._stages:
-                    self._stages[key] = Stage(job, plain_last=config.last == "plain")
-                with job.stream():
-                    self._stages[key].train(job)
-            return [self._stages[key].end(job) for job, key in pairs]
+                    self._stages[key] = Stage(job, last=config.last, warm=self._warm)
+            stages = [self._stages[key] for key in keys]
+            _launch(jobs, stages)
+            found = [stage.sums() for stage in stages]  # one wait for all clients
+            flat = {(n, label): s for n, sums in enumerate(found) for label, s in sums.items()}
+            numbers = stepping.numbers(flat)
+            for job, stage in zip(jobs, stages, strict=True):
+                stage.give(job)
+            return [{label: numbers[n, label] for label in sums} for n, sums in enumerate(found)]
         except Exception:
             self._drop_all(jobs[0].device)  # their memory is free before eager takes some
             raise
@@ -105,124 +145,329 @@ class CUDAGraphs:
 
     def _drop_all(self, device: torch.device) -> None:
         """Drop all stages with their graphs, none of which is at work any more."""
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        if pf.backends.has_streams(device):
+            pf.backends.module_of(device).synchronize(device)
         self._stages.clear()
+
+
+def _launch(jobs: Sequence[pf.backends.TrainJob], stages: Sequence[Stage]) -> None:
+    """Launch all steps of the clients, one of each stream in turn, long clients first.
+
+    All steps of one client at once would fill the launch queue, and clients would run one after the
+    other. Without streams they do, each inside the stream of its own draws.
+    """
+    if not pf.backends.has_streams(jobs[0].device):
+        for job, stage in zip(jobs, stages, strict=True):
+            with job.stream():
+                for _ in stage.steps(job):
+                    pass
+        return
+    pairs = sorted(zip(jobs, stages, strict=True), key=lambda pair: -pair[0].steps)
+    running = [stage.started(job) for job, stage in pairs]
+    while running:
+        running = [step for step in running if step()]
 
 
 class Stage:
     """Fixed memory for the training of clients of one kind, one after the other.
 
     It holds copies of a client's modules, an optimiser, and its steps as *programs*: one for each
-    shape of a batch and of what the losses are given, with fixed memory for both.
+    shape of a batch and of what the losses are given, with fixed memory for both. On a device with
+    streams, all of a client's steps are launched on the stage's own stream, and its random draws
+    come from a generator state of the stage, which each client seeds.
 
     Args:
         job: The first client; others must be of its kind.
-        plain_last: Whether batches smaller than usual have their kernels launched one by one.
+        last: Which programs of batches that are smaller or larger than usual are captured.
+        warm: Devices on which a step has been captured before; a new one is added.
     """
 
-    def __init__(self, job: pf.backends.TrainJob, *, plain_last: bool) -> None:
-        client_whole, cuda = job.whole(), job.device.type == "cuda"
+    def __init__(
+        self,
+        job: pf.backends.TrainJob,
+        *,
+        last: str = "auto",
+        warm: set[torch.device] | None = None,
+    ) -> None:
+        client_whole = job.whole()
         self.whole, self.precision = deepcopy(client_whole), job.precision
         names = stepping.groups_by_name(job, client_whole)
         named = dict(self.whole.named_parameters())
         groups = [([named[n] for n in each], lr) for each, lr in names]
         self.trained = [p for parameters, _ in groups for p in parameters]
         self.update = Update(job, groups, fixed=True)
+        self.device, self.order = job.device, _Order(job)
         self._tensors = list(tensors_of(self.whole).values())
-        self._least = job.batch_size if plain_last else 0
-        self._stream: Any = torch.cuda.Stream(job.device) if cuda else None  # type: ignore[no-untyped-call]
-        self._pool = torch.cuda.graph_pool_handle() if cuda else None
-        self._programs: dict[str, _Program] = {}  # none is dropped while the stage lives
-        self._checks = job.checks
+        self._usual, self._last, self._checks = job.batch_size, last, job.checks
+        self._warm = set() if warm is None else warm
+        self._programs: dict[str, _Program] = {}  # no captured one is dropped while the stage lives
         self._used: list[_Program] = []
+        self._module: Any = None
+        if pf.backends.has_streams(job.device):
+            self._module = module = pf.backends.module_of(job.device)
+            self._stream, self._pool = module.Stream(job.device), module.graph_pool_handle()
+            index = job.device.index
+            self._default = module.default_generators[
+                module.current_device() if index is None else index
+            ]
+            self._own = self._default.clone_state()
+            self._cpu_state = torch.get_rng_state()
 
-    def train(self, job: pf.backends.TrainJob) -> None:
-        """Launch all steps of a client on the stage's stream, which may still be at work then."""
-        if self._stream is None:
-            self._launch(job)
-            return
-        before = torch.cuda.get_rng_state(job.device)
-        self._stream.wait_stream(torch.cuda.current_stream(job.device))
-        with torch.cuda.stream(self._stream):
-            self._launch(job)
-        # Graphs read a generator's seed in one place, where the next client's is written.
-        if not torch.equal(torch.cuda.get_rng_state(job.device), before):
-            self._stream.synchronize()
+    # --- a client -------------------------------------------------------------------------------
 
-    def _launch(self, job: pf.backends.TrainJob) -> None:
+    def started(self, job: pf.backends.TrainJob) -> Callable[[], bool]:
+        """Return a function that launches a client's next step and says whether there was one."""
+        self._stream.wait_stream(self._module.current_stream(job.device))
+        with job.stream():  # its seeds, on the host alone
+            self._own.set_state(self._default.get_state())
+            self._cpu_state = torch.get_rng_state()
+        steps = self.steps(job)
+
+        def step() -> bool:
+            with self._module.stream(self._stream):
+                return next(steps, None) is not None
+
+        return step
+
+    def steps(self, job: pf.backends.TrainJob) -> Iterator[int]:
+        """Launch a client's steps; yield the number of samples after each."""
         torch._foreach_copy_(self._tensors, list(tensors_of(job.whole()).values()))
         for tensor in self.update.state:
             tensor.zero_()
         self.update.set_rates([lr for _, lr in job.groups])
-        chosen: dict[torch.Size, _Program] = {}  # within a phase only the batches' shapes differ
-        for number, batch in enumerate(job.batches()):
-            inputs = batch.x, batch.y, batch.index, job.loss.constants(number)
-            program = chosen.get(batch.x.shape)
+        self._used = []
+        chosen: dict[torch.Size | int, _Program] = {}  # in a phase only the batches' shapes differ
+        for number, (size, batch) in enumerate(self._batches(job)):
+            inputs: Inputs = (), job.loss.constants(number)
+            if batch is not None:
+                inputs = (batch.x, batch.y, batch.index), inputs[1]
+            shape = size if batch is None else batch.x.shape
+            program = chosen.get(shape)
             if program is None:
-                program = chosen[batch.x.shape] = self._program(job, inputs)
+                program = chosen[shape] = self._program(job, size, inputs)
+                self._used.append(program)
             program.run(inputs)
             if job.after_batch is not None:
-                output = program.output
-                seen = pf.Output(output.features.clone(), output.logits.clone())
-                job.after_batch(batch, seen)  # which may keep what it sees
-        self._used = list(chosen.values())
+                self._after_batch(job, program, batch)
+            yield size
 
-    def end(self, job: pf.backends.TrainJob) -> dict[str, float]:
-        """Give the client its weights; each loss term's sum over its samples."""
-        if self._stream is not None:
-            torch.cuda.current_stream(job.device).wait_stream(self._stream)
-        torch._foreach_copy_(list(tensors_of(job.whole()).values()), self._tensors)
+    def _batches(self, job: pf.backends.TrainJob) -> Iterator[tuple[int, pf.Batch | None]]:
+        """Yield the size of each batch, and the batch where the stage cannot take it by itself."""
+        table = job.table()
+        if table is None or not self.order.takes(table, job.sizes):
+            for batch in job.batches():
+                yield len(batch.x), batch
+            return
+        for size in job.counted(iter(job.sizes)):
+            self.order.reach(size)
+            yield size, None
+
+    def _after_batch(
+        self, job: pf.backends.TrainJob, program: _Program, batch: pf.Batch | None
+    ) -> None:
+        """Show a step to the methods, which may keep what they see."""
+        made = program.batch if batch is None else batch
+        lent = _LentBatch(made) if batch is None else batch
+        output = _LentOutput(program.output)
+        left = [weakref.ref(each) for each in (lent, output) if isinstance(each, _Lent)]
+        with self._own_draws() if self._module else nullcontext():
+            job.after_batch(lent, output)
+        del lent, output
+        for each in left:
+            if (kept := each()) is not None:
+                kept.copied()
+
+    def sums(self) -> dict[str, Tensor]:
+        """Return each loss term's sum over a client's samples; the current stream waits for it."""
+        if self._module:
+            self._module.current_stream(self.device).wait_stream(self._stream)
         sums: dict[str, Tensor] = {}
         for program in self._used:
             for label, value in program.sums.items():
                 sums[label] = sums.get(label, 0) + value
-        return stepping.numbers(sums)
+        return sums
 
-    def _program(self, job: pf.backends.TrainJob, inputs: Inputs) -> _Program:
+    def give(self, job: pf.backends.TrainJob) -> None:
+        """Give the client its weights, after `sums`; forget what it brought."""
+        torch._foreach_copy_(list(tensors_of(job.whole()).values()), self._tensors)
+        for program in self._used:
+            program.forget()
+        self.order.forget()
+
+    # --- programs -------------------------------------------------------------------------------
+
+    def _program(self, job: pf.backends.TrainJob, size: int, inputs: Inputs) -> _Program:
         """Return the program for a step's inputs, recorded if necessary, with zero sums."""
-        key = stepping.outline(inputs)
-        result = self._programs.get(key) or _Program(self, job, inputs)
-        self._programs[key] = result
-        for value in result.sums.values():
+        key = stepping.outline((size, inputs))
+        program = self._programs.pop(key, None) or _Program(self, job, size, inputs)
+        if not program.recorded:
+            plain = [other for other, each in self._programs.items() if not each.recorded]
+            for other in plain[: -PROGRAMS or None]:
+                del self._programs[other]
+        self._programs[key] = program
+        program.uses += job.sizes.count(size)
+        if not program.recorded and self._pays(program, size):
+            self._record(program)
+        for value in program.sums.values():
             value.zero_()
-        return result
+        return program
+
+    def _pays(self, program: _Program, size: int) -> bool:
+        """Return True if a program is worth its capture, or runs where nothing is captured."""
+        if size == self._usual or self._last == "capture" or self._checks or not self._module:
+            return True
+        return self._last == "auto" and program.uses >= PAYS
 
     @property
     def is_full(self) -> bool:
-        """True if the stage has more programs than it should keep."""
-        return len(self._programs) > PROGRAMS
+        """True if the stage has more captured programs than it should keep."""
+        return sum(program.recorded for program in self._programs.values()) > PROGRAMS
 
-    def recorded(
-        self, step: Callable[[], None], memory: Callable[[], list[Tensor]], x: Tensor
-    ) -> Callable[[], None]:
-        """Record a step and leave the stage as it was; a call of the result runs the step.
-
-        Args:
-            step: The step; what it keeps is created when it first runs.
-            memory: Returns the fixed memory that it uses besides that of the stage.
-            x: Its samples.
+    def _record(self, program: _Program) -> None:
+        """Record a program's step, and leave the stage as it was.
 
         Raises:
             NotReplayable: A replay would compute something else than the step.
         """
-        changed = [*self._tensors, *self.update.state]
+        changed = [*self._tensors, *self.update.state, *self.order.state]
         kept = [tensor.clone() for tensor in changed]
 
-        def fixed() -> list[Tensor]:
-            return [*self._tensors, *self.update.memory, *memory()]
+        def restore() -> None:
+            torch._foreach_copy_(changed, kept)
 
-        run: Callable[[], None] = step
-        with torch.random.fork_rng(devices=[x.device] * x.is_cuda):
-            if x.is_cuda and len(x) >= self._least and not self._checks:
-                with torch.cuda.device(x.device):
-                    run = _Graph(step, fixed, self._pool)
+        def memory() -> list[Tensor]:
+            return [*self._tensors, *self.update.memory, *self.order.memory, *program.memory()]
+
+        step = program.step
+        with self._draws_undone():
+            if self._module and not self._checks:
+                with self._module.device(self.device):
+                    program.recorded_step = self._captured(program, memory, restore)
             else:
                 step()
-                if self._checks or not x.is_cuda:
-                    run = pf.backends.StepTrace(step, fixed())
-        torch._foreach_copy_(changed, kept)
-        return run
+                program.recorded_step = pf.backends.StepTrace(step, memory(), program.results)
+        restore()
+
+    def _captured(
+        self, program: _Program, memory: Callable[[], list[Tensor]], restore: Callable[[], None]
+    ) -> _Graph:
+        """Warm up and capture a program's step."""
+        constants = pf.backends.read_outside(program.step, memory())
+        restore()
+        if self.device not in self._warm:
+            trace = pf.backends.StepTrace(program.step, memory(), program.results)
+            for _ in range(WARM_UP - 1):
+                trace()
+                restore()
+            constants += trace.constants
+        graph = _Graph(program.step, self._module, self._stream, self._pool, constants)
+        self._warm.add(self.device)
+        return graph
+
+    # --- random draws ---------------------------------------------------------------------------
+
+    @contextmanager
+    def _draws_undone(self) -> Iterator[None]:
+        """Leave torch's generators as they were before a block; on streams, it uses the stage's."""
+        with torch.random.fork_rng(devices=[]):
+            if not self._module:
+                yield
+                return
+            own, cpu = self._own.get_state(), self._cpu_state
+            with self._own_draws():
+                yield
+            self._own.set_state(own)
+            self._cpu_state = cpu
+
+    @contextmanager
+    def _own_draws(self) -> Iterator[None]:
+        """Let torch's default generators be the client's own, which other clients don't draw from.
+
+        A capture notes the state of the default generator, not the generator: replays draw from the
+        state that was there, and a client that writes its seed there draws its own numbers.
+        """
+        cpu, device = torch.get_rng_state(), self._default.graphsafe_get_state()
+        torch.set_rng_state(self._cpu_state)
+        self._default.graphsafe_set_state(self._own)
+        try:
+            yield
+        finally:
+            self._default.graphsafe_set_state(device)
+            self._cpu_state = torch.get_rng_state()
+            torch.set_rng_state(cpu)
+
+    def plainly(self, step: Callable[[], None]) -> None:
+        """Run a step's own code."""
+        context: AbstractContextManager[None] = self._own_draws() if self._module else nullcontext()
+        with context:
+            step()
+
+
+class _Order:
+    """The order of a client's samples in fixed memory, from which a step takes its next batch.
+
+    Args:
+        job: The first client of a stage.
+
+    Attributes:
+        state: What a step changes: the number of samples that it has passed.
+    """
+
+    def __init__(self, job: pf.backends.TrainJob) -> None:
+        self._device = job.device
+        self.state: list[Tensor] = []
+        self._data: pf.backends.Table | None = None
+        self._picks = self._steps = torch.empty(0)
+        self._all: Tensor | None = None
+        self._next = self._filled = self._end = 0
+
+    @property
+    def memory(self) -> list[Tensor]:
+        """All tensors that a step reads."""
+        return (
+            [] if self._data is None else [self._data.data, self._picks, self._steps, *self.state]
+        )
+
+    def takes(self, table: pf.backends.Table, sizes: Sequence[int]) -> bool:
+        """Hold a client's samples and order from now on, if they fit.
+
+        They don't if the stage's programs read the samples of another tensor.
+        """
+        if not sizes or max(sizes) > AHEAD or sum(sizes) != table.picks.shape[1]:
+            return False
+        if self._data is None:
+            self._data = table
+            shape = len(table.picks), AHEAD
+            self._picks = torch.zeros(shape, dtype=torch.int64, device=self._device)
+            self._steps = torch.arange(AHEAD, device=self._device)
+            self.state = [torch.zeros(1, dtype=torch.int64, device=self._device)]
+        elif table.data is not self._data.data or len(table.picks) != len(self._picks):
+            return False
+        self._all, self._next, self._filled = table.picks, 0, 0
+        return True
+
+    def reach(self, size: int) -> None:
+        """Make the next ``size`` samples available to the next step."""
+        if self._next + size > self._filled:
+            assert self._all is not None
+            part = self._all[:, self._next : self._next + AHEAD]
+            self._picks[:, : part.shape[1]].copy_(part)
+            self.state[0].zero_()
+            self._filled = self._next + part.shape[1]
+        self._next += size
+
+    def forget(self) -> None:
+        """Forget a client's order."""
+        self._all = None
+
+    def batch(self, size: int, phase: str) -> pf.Batch:
+        """Return the next batch; a part of a step."""
+        (passed,), table = self.state, self._data
+        assert table is not None
+        row, index, *labels = self._picks.index_select(1, passed + self._steps[:size]).unbind()
+        passed.add_(size)
+        y = labels[0] if labels else self._picks.new_empty(0)
+        return pf.Batch(table.read(table.data[row]), y, index, phase)
 
 
 class _Program:
@@ -230,26 +475,47 @@ class _Program:
 
     Attributes:
         sums: Each loss term's sum over samples; grows with every run.
-        output: What the model made of the last batch; the next run may write into its memory.
+        batch: The last batch; the next run may write into its memory.
+        output: What the model made of it, as well.
+        uses: Steps of all clients so far, and of the current one.
+        recorded_step: The recorded step; None as long as it is not recorded.
     """
 
-    def __init__(self, stage: Stage, job: pf.backends.TrainJob, inputs: Inputs) -> None:
+    def __init__(self, stage: Stage, job: pf.backends.TrainJob, size: int, inputs: Inputs) -> None:
         self.sums: dict[str, Tensor] = {}
+        self.batch: pf.Batch
         self.output: pf.Output
+        self.uses = 0
+        self.recorded_step: Callable[[], None] | None = None
         self._stage, self._terms = stage, job.loss_on(stage.whole).terms
+        self._size, self._phase = size, job.phase.name
         fixed: Inputs = tree_map_only(Tensor, lambda t: t.detach().clone(), inputs)
-        self._places = [(tensor, stepping.Last()) for tensor in _tensors(fixed)]
-        self._inputs = [tensor for tensor, _ in self._places]
-        x, y, index, self._constants = fixed
-        self._batch = pf.Batch(x, y, index, job.phase.name)
-        self._replay = stage.recorded(self._step, self._memory, self._batch.x)
+        self._inputs = _tensors(fixed)
+        self._last = [stepping.Last() for _ in self._inputs]
+        self._copied, self._constants = fixed
 
-    def _memory(self) -> list[Tensor]:
+    @property
+    def recorded(self) -> bool:
+        """True if the step is recorded."""
+        return self.recorded_step is not None
+
+    def memory(self) -> list[Tensor]:
+        """Fixed memory of the step besides that of the stage."""
         return [*self._inputs, *self.sums.values()]
 
-    def _step(self) -> None:
+    def results(self) -> list[Tensor]:
+        """What the step leaves for `after_batch`."""
+        batch, output = self.batch, self.output
+        return [batch.x, batch.y, batch.index, output.features, output.logits]
+
+    def step(self) -> None:
         """The step itself: reads and writes fixed memory only."""
-        stage, batch, model = self._stage, self._batch, self._stage.whole.model
+        stage, model = self._stage, self._stage.whole.model
+        if self._copied:
+            x, y, index = self._copied
+            batch = pf.Batch(x, y, index, self._phase)
+        else:
+            batch = stage.order.batch(self._size, self._phase)
         output = stepping.forward(model.features, model.head, batch.x, stage.precision)
         terms = self._terms(batch, output, self._constants)
         stage.update(torch.autograd.grad(stepping.total(terms), stage.trained, allow_unused=True))
@@ -257,54 +523,91 @@ class _Program:
             if label not in self.sums:  # in the first run, before any is captured
                 self.sums[label] = torch.zeros((), dtype=torch.float64, device=term.device)
             self.sums[label].add_(term.detach().double(), alpha=len(batch.x))
+        self.batch = batch
         self.output = pf.Output(output.features.detach(), output.logits.detach())
 
     def run(self, inputs: Inputs) -> None:
-        """Copy in what belongs to this step and is not there yet, and run the recorded step."""
-        for (place, last), tensor in zip(self._places, _tensors(inputs), strict=True):
+        """Copy in what belongs to this step and is not there yet, and run the step."""
+        for place, last, tensor in zip(self._inputs, self._last, _tensors(inputs), strict=True):
             if not last.same([tensor]):
                 place.copy_(tensor.detach())
-        self._replay()
+        if isinstance(self.recorded_step, _Graph):
+            self.recorded_step()
+        else:
+            self._stage.plainly(self.recorded_step or self.step)
+
+    def forget(self) -> None:
+        """Forget a client's tensors, which are copied."""
+        self._last = [stepping.Last() for _ in self._inputs]
 
 
 class _Graph:
-    """A step captured in a CUDA graph on the current stream; a call replays it there.
+    """A step captured in a CUDA graph on the stream of its replays; a call replays it there.
 
-    It reads and writes fixed memory alone and never waits; graphs of a pool never run together.
-    The capture is on the stream of the replays: a cuBLAS workspace belongs to a stream, and graphs
-    that share one destroy each other's sums when they run at the same time.
+    It reads and writes fixed memory alone and never waits; graphs of a pool never run together. A
+    cuBLAS workspace belongs to a stream, and graphs that share one destroy each other's sums when
+    they run at the same time. Another thread, such as one that writes a checkpoint, may use the
+    device during the capture.
 
     Args:
-        step: The step.
-        fixed: Returns its fixed memory, once it has run.
+        step: The step, which has run on the stream before.
+        module: The device's module, such as `torch.cuda`.
+        stream: The current stream.
         pool: The graph's memory pool.
-
-    Raises:
-        NotReplayable: A replay would compute something else than the step.
+        constants: What the step reads outside of its fixed memory, and must not become the memory
+            of others.
     """
 
     def __init__(
         self,
         step: Callable[[], None],
-        fixed: Callable[[], list[Tensor]],
-        pool: Any,  # noqa: ANN401 - torch's
+        module: Any,  # noqa: ANN401 - torch's
+        stream: Any,  # noqa: ANN401
+        pool: Any,  # noqa: ANN401
+        constants: list[object],
     ) -> None:
-        current, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(current)
-        with torch.cuda.stream(side):
-            step()
-            trace = pf.backends.StepTrace(step, fixed())
-            for _ in range(WARM_UP - 1):
-                trace()
-        current.wait_stream(side)
-        self._constants = trace.constants  # whose memory must not become that of others
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=pool, stream=current):
+        self._constants, self._graph = constants, module.CUDAGraph()
+        with module.graph(self._graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
             step()
 
     def __call__(self) -> None:
         """Launch the step on the current stream."""
         self._graph.replay()
+
+
+class _Lent:
+    """A batch or output in a graph's memory, which the next replay overwrites.
+
+    A tensor is copied when it is read, because most calls of ``after_batch`` read none.
+
+    Args:
+        made: The batch or output in the graph's memory.
+    """
+
+    def __init__(self, made: pf.Batch | pf.Output) -> None:
+        self._made = made
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - of a field that is not there yet
+        if name.startswith("_") or name not in type(self._made).__slots__:
+            raise AttributeError(name)
+        value = getattr(self._made, name)
+        value = value.clone() if isinstance(value, Tensor) else value
+        setattr(self, name, value)
+        return value
+
+    def copied(self) -> None:
+        """Copy all tensors, because the object is kept."""
+        for name in type(self._made).__slots__:
+            getattr(self, name)
+        del self._made
+
+
+class _LentBatch(_Lent, pf.Batch):
+    """A batch in a graph's memory."""
+
+
+class _LentOutput(_Lent, pf.Output):
+    """An output in a graph's memory."""
 
 
 def _tensors(tree: Inputs) -> list[Tensor]:

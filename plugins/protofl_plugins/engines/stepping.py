@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ Tree = Mapping[str, pf.Constants]
 
 NARROW = torch.bfloat16, torch.float16
 Function = Callable[[Tensor], Tensor]
+K = TypeVar("K")
 
 
 def forward(features: Function, head: Function, x: Tensor, precision: str) -> pf.Output:
@@ -37,7 +38,7 @@ def total(terms: Mapping[str, Tensor]) -> Tensor:
     return reduce(operator.add, terms.values())
 
 
-def numbers(sums: Mapping[str, Tensor]) -> dict[str, float]:
+def numbers(sums: Mapping[K, Tensor]) -> dict[K, float]:
     """Return sums on a device as numbers, with one copy."""
     return dict(zip(sums, torch.stack(list(sums.values())).tolist(), strict=True)) if sums else {}
 

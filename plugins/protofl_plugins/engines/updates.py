@@ -1,8 +1,9 @@
 """The optimisers of all engines: SGD, with or without momentum, and Adam; and torch's others.
 
 The first two do the arithmetic of `torch.optim` (see the tests), whose first optimiser costs a
-process most of a second and 150 MB, in a few operations for all parameters. Their whole state can
-be tensors, so that a captured step can be replayed and one update serves a stack of clients. Other
+process most of a second and 150 MB, in a few operations for all parameters; on a GPU in one kernel
+for all parameters with one learning rate (torch's ``fused=True``). Their whole state can be
+tensors, so that a captured step can be replayed and one update serves a stack of clients. Other
 optimisers are torch's own (`TorchUpdate`), for engines that train one client after the other.
 """
 
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.linalg import vector_norm
+from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
 import protofl as pf
 
@@ -56,12 +58,15 @@ class Update:
         self._group = [number for number, (parameters, _) in enumerate(groups) for _ in parameters]
         self._adam, self._momentum, self._clip = job.optimizer == "adam", job.momentum, job.clip
         self._clients, count = clients, len(self._parameters)
+        # A learning rate on the device would be read as float32, whatever the parameters are.
+        self._fused = fuses(job.device) and not clients and self._rates is None
         kept = 2 if self._adam else int(job.momentum != 0)
         self._moments = [[torch.zeros_like(p) for p in self._parameters] for _ in range(kept)]
         self._counts: list[int] | Tensor = [0] * count
-        if self._adam and (fixed or clients):
+        if self._adam and (fixed or clients or self._fused):
             shape = (count, clients) if clients else (count,)
-            self._counts = torch.zeros(shape, dtype=torch.float64, device=job.device)
+            dtype = torch.float32 if self._fused else torch.float64  # as torch's kernel reads it
+            self._counts = torch.zeros(shape, dtype=dtype, device=job.device)
 
     def set_rates(self, rates: Sequence[float]) -> None:
         """Take other learning rates, one a group, where they are on the device."""
@@ -96,9 +101,57 @@ class Update:
         shares: dict[int, Tensor] = {}
         if self._clip:
             present, shares = self._clipped(used, present, norms)
-        if used:
+        if used and self._fused:
+            self._fused_step(used, present)
+        elif used:
             self._step(used, present, clients)
         return shares
+
+    def _fused_step(self, used: list[int], gradients: list[Tensor]) -> None:
+        """The same step in one kernel for all parameters of one learning rate and type."""
+        alike: dict[Any, list[tuple[int, Tensor]]] = {}
+        for i, gradient in zip(used, gradients, strict=True):
+            parameter = self._parameters[i]
+            if gradient.stride() != parameter.stride():  # which torch's kernels refuse
+                gradient = torch.empty_like(parameter).copy_(gradient)
+            alike.setdefault((self._lr[i], parameter.dtype), []).append((i, gradient))
+        if isinstance(self._counts, Tensor):
+            torch._foreach_add_([self._counts[i] for i in used], 1.0)
+        for (lr, _), members in alike.items():
+            parameters, *moments = (
+                [each[i] for i, _ in members] for each in (self._parameters, *self._moments)
+            )
+            present = [gradient for _, gradient in members]
+            if isinstance(self._counts, Tensor):
+                first, second = moments
+                torch._fused_adam_(
+                    parameters,
+                    present,
+                    first,
+                    second,
+                    [],
+                    [self._counts[i] for i, _ in members],
+                    lr=lr,
+                    beta1=0.9,
+                    beta2=0.999,
+                    eps=1e-8,
+                    weight_decay=self._decay,
+                    amsgrad=False,
+                    maximize=False,
+                )
+            else:
+                torch._fused_sgd_(
+                    parameters,
+                    present,
+                    moments[0] if moments else [],
+                    lr=lr,
+                    momentum=self._momentum,
+                    weight_decay=self._decay,
+                    dampening=0.0,
+                    nesterov=False,
+                    maximize=False,
+                    is_first_step=False,  # the momentum is 0 then: 0·m + g is g
+                )
 
     def _step(self, used: list[int], gradients: list[Tensor], clients: slice | None) -> None:
         """The step of those parameters that have a gradient."""
@@ -177,6 +230,11 @@ class Update:
         parameter = self._parameters[i]
         number = number.to(parameter.dtype)
         return number.view(-1, *[1] * (parameter.dim() - 1)) if self._clients else number
+
+
+def fuses(device: torch.device) -> bool:
+    """Return True for a device on which one kernel updates all parameters."""
+    return pf.backends.has_streams(device) and device.type in _get_fused_kernels_supported_devices()
 
 
 class TorchUpdate:

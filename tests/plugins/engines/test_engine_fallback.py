@@ -165,6 +165,7 @@ def test_one_recording_serves_all_clients_and_rounds(options, tmp_path):
         return Tells.calls
 
     steps = calls(toy_plan(Tells, tmp_path, [RESIDUAL]))
+    options = {**options, "options": {"engine": {"streams": 2}}}
     plan = toy_plan(Tells, tmp_path, [RESIDUAL], engine="cuda-graphs", **options)
     sizes, lanes = 3, 2
     assert steps < calls(plan) <= steps + sizes * lanes
@@ -207,7 +208,9 @@ def test_groups_are_bounded_and_of_one_architecture(tmp_path):
     )
     names = ["a", "b", "a", "a", "b", "a", "a"]
     assert together.chunks(plan.choices["engine"], names) == [[0, 2], [3, 5], [6], [1, 4]]
-    plan = make_plan("local", tmp_path, [RESIDUAL], engine="cuda-graphs")
+    plan = make_plan(
+        "local", tmp_path, [RESIDUAL], engine="cuda-graphs", parts={"engine": {"streams": 2}}
+    )
     assert together.chunks(plan.choices["engine"], names) == [[0, 1], [2, 3], [4, 5], [6]]
 
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from protofl_plugins.engines import updates
 from protofl_plugins.engines.updates import Update
 
 KINDS = {"sgd": ("sgd", 0.0), "momentum": ("sgd", 0.9), "adam": ("adam", 0.0)}
@@ -57,6 +58,32 @@ def test_counting_on_the_device_changes_nothing(kind, clip):
         reference(given)
         for a, b in zip(ours, theirs, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("clip", "decay"), [(0.0, None), (1.5, 0.1)], ids=["free", "clipped"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("fixed", [True, False])
+def test_one_kernel_for_all_parameters_changes_nothing(fixed, kind, clip, decay, monkeypatch):
+    """A GPU updates them so; a gradient may come in another layout than its parameter."""
+    ours, theirs = (parameters(torch.Generator().manual_seed(0)) for _ in range(2))
+    reference = Update(rules(kind, clip, decay), [(theirs[:2], 0.1), (theirs[2:], 0.02)])
+    monkeypatch.setattr(updates, "fuses", lambda device: True)
+    update = Update(rules(kind, clip, decay), [(ours[:2], 0.1), (ours[2:], 0.02)], fixed=fixed)
+    assert update._fused
+    generator = torch.Generator().manual_seed(1)
+    for step in range(6):
+        given = gradients(generator, step)
+        given[0] = given[0].t().contiguous().t()
+        update(given)
+        reference(given)
+        for a, b in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+def test_rates_on_the_device_are_not_rounded_to_float32(monkeypatch):
+    monkeypatch.setattr(updates, "fuses", lambda device: True)
+    weights = parameters(torch.Generator().manual_seed(0))
+    assert not Update(rules("sgd", scheduled=True), [(weights, 0.1)], fixed=True)._fused
 
 
 @pytest.mark.parametrize("clip", [0.0, 1.5], ids=["free", "clipped"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import re
 import weakref
-from contextlib import contextmanager
 
 import pytest
 import torch
@@ -221,6 +220,57 @@ def test_a_trace_names_an_operation_that_waits():
         pf.backends.StepTrace(lambda: x.nonzero(), [x])()
 
 
+KEPT = []
+
+
+class KeepsInModule(nn.Module):
+    """Keeps its output for code outside of the step."""
+
+    def forward(self, x):
+        self.last = x.detach().mean() * 2
+        return self.last
+
+
+class KeepsTensor(ModulesNumber):
+    """Has a module that keeps what it computes."""
+
+    module = KeepsInModule
+
+
+class KeepsInList(Sound):
+    """Keeps a tensor of the step in a list."""
+
+    def factor(self, client, output, given):
+        KEPT[:] = [output.logits.detach() * 2]
+        return given["weight"]
+
+
+@pytest.mark.parametrize("method", [KeepsTensor, KeepsInList])
+def test_a_step_that_keeps_a_tensor_is_trained_by_eager(method, tmp_path):
+    """A graph writes into the memory of its capture, and another graph's tensor is not changed."""
+    wanted, found = (
+        Run(own_plan(method, tmp_path, engine), rounds=2) for engine in ("eager", "cuda-graphs")
+    )
+    (note,) = found.notes
+    assert "trained by eager: the step keeps a tensor that it has computed (aten." in note
+    assert_equal_runs(found, wanted, 0.0)
+    dry_run(own_plan(method, tmp_path))
+
+
+def test_what_a_step_reads_outside_of_its_memory_is_kept():
+    x, constant, cache = torch.ones(3), torch.arange(3.0), {}
+
+    def step():
+        if "table" not in cache:
+            cache["table"] = constant + 1
+        return (x * cache["table"]).sum()
+
+    found = pf.backends.read_outside(step, [x])
+    assert found[0] is constant
+    (table,) = found[1:]
+    assert table._cdata == cache["table"].untyped_storage()._cdata
+
+
 def test_constants_are_allowed_and_kept():
     x, constant = torch.ones(3), torch.arange(3.0)
     trace = pf.backends.StepTrace(lambda: (x * constant).sum(), [x])
@@ -419,48 +469,3 @@ def test_stages_that_differ_in_modules_numbers_are_bounded(monkeypatch, tmp_path
     run = Run(plan, rounds=8)
     assert 0 < len(plan.choices["engine"].instance._stages) <= 2 * 3
     assert_equal_runs(run, Run(own_plan(Ages, tmp_path, "eager"), rounds=8), 1e-4)
-
-
-def test_a_graph_is_captured_on_the_stream_that_replays_it(monkeypatch):
-    """A cuBLAS workspace belongs to a stream: graphs of two stages must not share one."""
-
-    class Stream:
-        def wait_stream(self, other):
-            pass
-
-    own, streams, calls = Stream(), [], []
-
-    @contextmanager
-    def entered(stream):
-        streams.append(stream)
-        yield
-        streams.pop()
-
-    class Graph:
-        def replay(self):
-            calls.append("replayed")
-
-    @contextmanager
-    def graph(graph, pool=None, stream=None):
-        calls.append((pool, stream))
-        with entered(stream):
-            yield
-
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: streams[-1])
-    monkeypatch.setattr(torch.cuda, "Stream", Stream)
-    monkeypatch.setattr(torch.cuda, "stream", entered)
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-    monkeypatch.setattr(torch.cuda, "graph", graph)
-    x, ran = torch.ones(2), []
-
-    def step():
-        ran.append(streams[-1])
-        x.mul_(2)
-
-    with entered(own):
-        replay = cuda_graphs._Graph(step, lambda: [x], "pool")
-    assert calls == [("pool", own)]
-    assert ran[-1] is own and all(stream is not own for stream in ran[:-1])
-    assert len(ran) == cuda_graphs.WARM_UP + 1
-    replay()
-    assert calls[-1] == "replayed"

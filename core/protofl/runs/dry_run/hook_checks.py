@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from protofl.errors import RunFailure, UsageError
 from protofl.federation.plan import Plan
@@ -152,7 +153,8 @@ class HookChecks(Watch):
             for name, term in result.items():
                 if isinstance(term, Tensor) and name in source.labels:
                     label = f"{who}: the term {name!r}"
-                    self._terms[label] = term.detach()
+                    with _disable_current_modes():  # a `StepTrace` counts what a step keeps
+                        self._terms[label] = term.detach().clone()
                     self._reached[label] = self._reached.get(label, False) or term.requires_grad
         return result
 

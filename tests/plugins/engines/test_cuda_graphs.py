@@ -1,0 +1,247 @@
+"""CUDA graphs on the simulated GPU: captures, streams, order of launches, copies, random draws."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from engine_toys import METHODS, UNLIKE, make_plan
+from slowness import quick
+from width_toys import takes_one_net
+
+import protofl as pf
+from protofl.testing import toy as toyfed
+from protofl.testing.equality import (
+    DROPOUT,
+    RAGGED,
+    RESIDUAL,
+    Run,
+    assert_equal_runs,
+    double_precision,
+)
+from protofl_plugins.engines import cuda_graphs
+
+
+def run(
+    method, folder, members, engine="cuda-graphs", rounds=2, start=0, engine_options=None, **options
+):
+    parts = {"parts": {"engine": engine_options}} if engine_options else {}
+    options = {"device": "simgpu", "lr": 0.005, **options, **parts}
+    return Run(make_plan(method, folder, members, engine=engine, **options), rounds, start)
+
+
+ABLE = [method for method in METHODS if method not in ("fedl2g", "fedtsp")]
+"""The simulated device can't carry out FedL2G's forward differentiation and FedTSP's set-up."""
+
+
+@pytest.mark.parametrize(
+    ("method", "streams"),
+    quick(
+        [(method, streams) for method in ABLE for streams in (1, 2, 8)],
+        *((method, 8) for method in UNLIKE),
+        ("fedproto", 1),
+        ("fedproto", 2),
+    ),
+)
+def test_every_method_equals_eager(method, streams, gpu, tmp_path):
+    members = [RESIDUAL] if takes_one_net(method) else [toyfed.CNN, RESIDUAL]
+    last = "capture" if streams == 8 else "auto"
+    with double_precision():
+        wanted = run(method, tmp_path, members, "eager", 2, 1)
+        found, again = (
+            run(method, tmp_path, members, "cuda-graphs", 2, 1, {"streams": streams, "last": last})
+            for _ in range(2)
+        )
+        assert not found.notes
+        assert gpu.graphs and not gpu.freed_early
+        assert_equal_runs(found, wanted, 1e-9)
+        assert toyfed.same(found.tensors(), again.tensors())
+
+
+OPTIONS = {
+    "momentum": {"momentum": 0.9, "weight_decay": 0.1, "clip": 0.5},
+    "adam": {"optimizer": "adam", "lr": 0.003, "weight_decay": 0.1, "local_epochs": 2},
+    "a rate that falls": {"lr_schedule": "exponential", "momentum": 0.5},
+    "augmented": {"augment": True},
+    "without the last batch": {"drop_last": True, "local_epochs": 2, "shuffle": False},
+}
+
+
+@pytest.mark.parametrize("kind", quick(OPTIONS, "momentum", "adam", "augmented"))
+def test_options_equal_eager(kind, gpu, tmp_path):
+    with double_precision():
+        wanted, found = (
+            run("fedproto", tmp_path, [RESIDUAL], engine, 2, **OPTIONS[kind])
+            for engine in ("eager", "cuda-graphs")
+        )
+        assert not found.notes and not gpu.freed_early
+        assert_equal_runs(found, wanted, 1e-7)
+
+
+def test_an_order_that_is_longer_than_the_table(gpu, monkeypatch, tmp_path):
+    monkeypatch.setattr(cuda_graphs, "AHEAD", 12)
+    with double_precision():
+        wanted, found = (
+            run("fedproto", tmp_path, [RESIDUAL], engine, 1, local_epochs=3)
+            for engine in ("eager", "cuda-graphs")
+        )
+        assert not found.notes
+        assert_equal_runs(found, wanted, 1e-9)
+
+
+# --- launches -------------------------------------------------------------------------------------
+
+STEPS = [6, 6, 6, 4, 4, 2]
+"""Batches of the six clients in two epochs without the last batch, by falling number."""
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedproto"])
+def test_steps_are_launched_in_turn_and_with_one_launch_each(method, gpu, tmp_path):
+    """`fedproto` has a hook ``after_batch``, which reads nothing by default."""
+    options = {"drop_last": True, "local_epochs": 2, "engine_options": {"last": "capture"}}
+    found = run(method, tmp_path, [RESIDUAL], **options)
+    with gpu.watched() as launches:
+        found.federation.round(2)
+    graphs = [stream for stream, what in launches if what == "graph"]
+    order = graphs[:6]
+    turns = [
+        stream for turn in range(6) for stream, n in zip(order, STEPS, strict=True) if n > turn
+    ]
+    assert len({*order}) == 6 and graphs == turns
+    numbers = [n for n, (_, what) in enumerate(launches) if what == "graph"]
+    between = [what for _, what in launches[numbers[5] : numbers[-1] + 1]]
+    assert between == ["graph"] * (len(turns) - 5)
+
+
+def test_a_graph_is_captured_on_the_stream_that_replays_it(gpu, tmp_path):
+    """A cuBLAS workspace belongs to a stream: graphs of two stages must not share one."""
+    found = run("local", tmp_path, [toyfed.CNN, RESIDUAL], engine_options={"last": "capture"})
+    assert not found.notes
+    assert all(graph.replayed_on == {graph.stream} for graph in gpu.graphs)
+    stages = found.plan.choices["engine"].instance._stages
+    assert len({stage._stream for stage in stages.values()}) == len(stages) == 6
+
+
+def test_orders_are_copied_once_for_a_client_and_phase(gpu, tmp_path):
+    orders = []
+    for epochs in (1, 3):
+        found = run("local", tmp_path, [RESIDUAL], local_epochs=epochs)
+        gpu.copies.clear()
+        found.federation.round(2)
+        orders.append(Counter(gpu.copies))
+    # 8 bytes a sample and epoch; everything else does not depend on the number of epochs
+    sizes = [8 * sum(classes) for classes in RAGGED]
+    assert orders[1] - orders[0] == Counter(("to device", 3 * size) for size in sizes)
+    assert orders[0] - orders[1] == Counter(("to device", size) for size in sizes)
+
+
+# --- captures -------------------------------------------------------------------------------------
+
+
+def test_one_warm_up_run_is_enough_after_the_first_capture(gpu, monkeypatch, tmp_path):
+    runs, plain = Counter(), cuda_graphs._Program.step
+    monkeypatch.setattr(
+        cuda_graphs._Program, "step", lambda self: (runs.update([id(self)]), plain(self))
+    )
+    found = run("local", tmp_path, [toyfed.CNN, RESIDUAL], engine_options={"last": "capture"})
+    assert not found.notes
+    first, *others = runs.values()
+    assert first == cuda_graphs.WARM_UP + 1
+    assert others and {*others} == {2}
+    assert len(gpu.graphs) == len(runs)
+
+
+def test_a_last_batch_is_captured_once_it_pays(gpu, monkeypatch, tmp_path):
+    monkeypatch.setattr(cuda_graphs, "PAYS", 4)
+    plan = make_plan("fedavg", tmp_path, [RESIDUAL], engine="cuda-graphs", device="simgpu")
+    found, captured = Run(plan, rounds=0), []
+    for number in range(5):
+        found.federation.round(number)
+        captured.append(len(gpu.graphs))
+    usual, odd = 5, 5  # five of the six clients have a whole batch, and five one of another size
+    assert captured == [usual, usual, usual, usual + odd, usual + odd]
+
+
+def test_programs_without_a_graph_are_bounded(gpu, monkeypatch, tmp_path):
+    monkeypatch.setattr(cuda_graphs, "PROGRAMS", 2)
+    options = {"streams": 1, "last": "plain"}
+    found = run("fedavg", tmp_path, [RESIDUAL], rounds=3, engine_options=options)
+    stages = found.plan.choices["engine"].instance._stages.values()
+    programs = [program for stage in stages for program in stage._programs.values()]
+    assert len(gpu.graphs) == sum(program.recorded for program in programs) == 1
+    assert max(len(stage._programs) for stage in stages) <= 1 + 2 + 1
+
+
+def test_variants_have_at_most_one_stream_a_client():
+    engine = cuda_graphs.CUDAGraphs()
+    assert engine.variants(clients=20) == [{"streams": 1}, {"streams": 4}, {"streams": 8}]
+    assert engine.variants(clients=5) == [{"streams": 1}, {"streams": 4}]
+    assert engine.variants(clients=1) == [{"streams": 1}]
+
+
+# --- random draws ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("last", ["capture", "plain"])
+def test_each_client_draws_from_its_own_seed(last, gpu, tmp_path):
+    """Dropout in graphs, and in steps without one, of clients that are at work at once."""
+    with double_precision():
+        wanted = run("fedproto", tmp_path, [DROPOUT], "eager")
+        one, eight, again = (
+            run("fedproto", tmp_path, [DROPOUT], engine_options={"streams": n, "last": last})
+            for n in (1, 8, 8)
+        )
+        assert not eight.notes and gpu.graphs
+        for found in (one, eight):
+            assert_equal_runs(found, wanted, 1e-9)
+        assert toyfed.same(eight.tensors(), again.tensors())
+
+
+# --- what a method keeps --------------------------------------------------------------------------
+
+
+class KeepsObjects:
+    """Keeps the batches and outputs of all steps, and draws a number in each."""
+
+    terms = {"ce": "cross-entropy"}
+
+    @pf.hookimpl
+    def local_loss(self, batch, output):
+        return {"ce": torch.nn.functional.cross_entropy(output.logits, batch.y)}
+
+    @pf.hookimpl
+    def after_batch(self, client, batch, output):
+        client.scratch.setdefault("seen", []).append((batch, output, torch.rand(())))
+
+    @pf.hookimpl
+    def after_training(self, client):
+        parts = [
+            [batch.x.sum(), batch.y.sum(), batch.index.sum(), output.features.sum(), drawn]
+            for batch, output, drawn in client.scratch["seen"]
+        ]
+        client.state["seen"] = torch.stack(
+            [torch.stack([p.double().cpu() for p in r]) for r in parts]
+        )
+
+
+def test_what_after_batch_keeps_is_not_overwritten(gpu, tmp_path):
+    plans = [
+        toyfed.make_plan(
+            "own",
+            tmp_path,
+            None,
+            toyfed.group(RESIDUAL),
+            {("method", "own"): KeepsObjects},
+            engine=engine,
+            device="simgpu",
+            backend="local",
+            local_epochs=2,
+        )
+        for engine in ("eager", "cuda-graphs")
+    ]
+    wanted, found = (Run(plan, rounds=1) for plan in plans)
+    assert not found.notes and gpu.graphs
+    for client in range(4):
+        one, two = (run.host.client(client).state["own"]["seen"] for run in (wanted, found))
+        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)
