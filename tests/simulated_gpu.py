@@ -50,6 +50,9 @@ class Simulated(Tensor):
         made.raw = raw
         return made
 
+    def untyped_storage(self):
+        return self.raw.untyped_storage()
+
     def __repr__(self, **_):
         return f"Simulated({self.raw!r})"
 
@@ -413,6 +416,13 @@ def _registered():
     return library
 
 
+def pytest_collection_finish(session):
+    """Register the device before torch starts its threads for the backward pass, one a device."""
+    if any("gpu" in getattr(item, "fixturenames", ()) for item in session.items):
+        if hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
+            _registered()
+
+
 @pytest.fixture
 def gpu(monkeypatch):
     """The simulated device; ``torch.device("simgpu")`` computes there."""
@@ -420,7 +430,7 @@ def gpu(monkeypatch):
         pytest.skip("this torch has no devices in Python")
     _registered()
     GPU.reset()
-    made, listed = torch.tensor, Tensor.tolist
+    made, listed, counted = torch.tensor, Tensor.tolist, torch.arange
 
     def tensor(data, *, dtype=None, device=None, requires_grad=False, **_):
         result = made(data, dtype=dtype)
@@ -429,6 +439,11 @@ def gpu(monkeypatch):
 
     def new_tensor(self, data, *, dtype=None, device=None, **rest):
         return tensor(data, dtype=dtype or self.dtype, device=device or self.device, **rest)
+
+    def arange(*bounds, device=None, **rest):
+        if device is None or torch.device(device).type != NAME:
+            return counted(*bounds, device=device, **rest)
+        return Simulated(counted(*bounds, **rest))  # torch's resizes a result of size 0
 
     def tolist(self):
         if not isinstance(self, Simulated):
@@ -439,6 +454,7 @@ def gpu(monkeypatch):
 
     # torch's own go around the dispatch of operations.
     monkeypatch.setattr(torch, "tensor", tensor)
+    monkeypatch.setattr(torch, "arange", arange)
     monkeypatch.setattr(Tensor, "new_tensor", new_tensor)
     monkeypatch.setattr(Tensor, "tolist", tolist)
     monkeypatch.setattr(Tensor, "pin_memory", lambda self, *_: self)

@@ -13,6 +13,7 @@ from protofl.federation.run_data import load_dataset
 from protofl.federation.step_trace import StepTrace
 from protofl.federation.train_job import TrainJob
 from protofl.system.machine import Idle, fresh_interpreter
+from protofl.system.transfers import has_streams, module_of, to_device
 
 __all__ = [
     "Absent",
@@ -31,5 +32,8 @@ __all__ = [
     "StepTrace",
     "TrainJob",
     "fresh_interpreter",
+    "has_streams",
     "load_dataset",
+    "module_of",
+    "to_device",
 ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from protofl.system.transfers import gathered, has_streams, spread, to_device, to_host
+from protofl.backends import has_streams, to_device
+from protofl.system.transfers import gathered, spread, to_host
 
 TENSORS = {
     "a": torch.randn(3, 5),
