@@ -63,6 +63,11 @@ class Samples:
     def __len__(self) -> int:
         return len(self._rows)
 
+    @property
+    def memory(self) -> list[Tensor]:
+        """All stored samples N×…, and the rows that belong here."""
+        return [self._x, self._rows]
+
     def first(self, count: int) -> Samples:
         """The first ``count`` of these samples."""
         return self.at(slice(count))

@@ -15,7 +15,7 @@ from protofl.federation.step_trace import StepTrace, read_outside
 from protofl.federation.train_job import TrainJob
 from protofl.system.device import visible_as_only
 from protofl.system.machine import Idle, fresh_interpreter
-from protofl.system.transfers import has_streams, module_of
+from protofl.system.transfers import has_streams, module_of, to_device
 
 __all__ = [
     "Absent",
@@ -39,5 +39,6 @@ __all__ = [
     "load_dataset",
     "module_of",
     "read_outside",
+    "to_device",
     "visible_as_only",
 ]

@@ -213,6 +213,8 @@ class Federation:
         if uploads:
             self._stages.begin("server")
             totals.measures |= self._server_side.learn(uploads)
+            while self.server.notes:
+                self._stages.note(self.server.notes.pop(0))
         totals.spend({"server": time.perf_counter() - start})
 
     def _follow_up(self, clients: list[int], number: int, totals: Totals) -> None:

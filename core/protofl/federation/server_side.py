@@ -39,7 +39,7 @@ from protofl.system.files.tables import finite
 from protofl.system.machine import time_limit
 from protofl.system.profile.clock import Sums
 from protofl.system.randomness import global_stream
-from protofl.system.transfers import as_floats, keep_apart
+from protofl.system.transfers import as_floats, has_streams, keep_apart
 
 if TYPE_CHECKING:
     from protofl.data.text_encoders import TextSource
@@ -234,6 +234,7 @@ def _fresh(plan: Plan, trial: int, sums: Sums) -> ServerState:
         texts=_texts(plan),
         sums=sums,
         dry=plan.dry,
+        replays=plan.choices["engine"].replays and has_streams(plan.device) and not plan.dry,
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import traceback
 from collections.abc import Callable, Iterable
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,12 @@ class StepTrace:
     def constants(self) -> list[Tensor]:
         """Tensors outside of the fixed memory that the step reads; a recording keeps them alive."""
         return [tensor for call in self._calls for tensor, _ in call.outside]
+
+    def of(self, step: Callable[[], object], memory: Iterable[Tensor]) -> StepTrace:
+        """Return a trace of another step, which is compared with the noted operations."""
+        other = copy(self)
+        other._step, other._memory = step, [*memory]
+        return other
 
     def __call__(self) -> None:
         """Run the step.

@@ -120,13 +120,14 @@ class DSFL:
             return pf.Payload()
         config, p_hat = server.config, _aggregated(uploads, server.config)
 
-        def loss(features: Tensor, logits: Tensor, index: Tensor) -> Tensor:
-            return cross_entropy(logits, p_hat[index])
+        def loss(features: Tensor, logits: Tensor, p_hat: Tensor) -> Tensor:
+            return cross_entropy(logits, p_hat)
 
         public_data.train_on_public(
             server,
             public_data.server_model(server),
             loss,
+            of=(p_hat,),
             epochs=config.server_epochs or config.public_epochs,
             lr=config.server_lr,
         )

@@ -99,7 +99,9 @@ class FedDF:
             return fused
         teacher = architecture_models.public_logits_of(server, uploads).mean(0)
         for name in architecture_models.architectures_of(server, uploads):
-            student = server.build(name)
+            student = server.scratch.get(name) or server.build(name)
+            if server.replays:  # its recorded steps change this one
+                server.scratch[name] = student
             pf.models.load_weights(student, server.global_state, f"model@{name}")
             _distil(server, student, teacher, name)
             fused.update(pf.models.pack_weights(student, f"model@{name}"))
@@ -125,8 +127,8 @@ def _distil(
         rows = torch.arange(len(public), device=server.device)
     best: list[Any] = [float("inf"), 0, None]  # loss, epochs since, weights
 
-    def loss(features: Tensor, logits: Tensor, index: Tensor) -> Tensor:
-        return F.kl_divergence(logits, teacher[rows[index]])
+    def loss(features: Tensor, logits: Tensor, teacher: Tensor) -> Tensor:
+        return F.kl_divergence(logits, teacher)
 
     def stop() -> bool:
         _, logits = public_data.evaluated(student, public.at(held))
@@ -140,6 +142,7 @@ def _distil(
         server,
         student,
         loss,
+        of=(teacher[rows],),
         epochs=config.server_epochs,
         lr=config.server_lr,
         rows=rows,

@@ -130,15 +130,24 @@ class FedET:
         s_div, dissent = _dissenting(z, label)
         lambda_: float = config.lambda_
 
-        def loss(features: Tensor, logits: Tensor, index: Tensor) -> Tensor:
-            some = dissent[index]
-            share = some.to(logits.dtype).mean()
-            diversity = F.kl_divergence(logits[some], s_div[index][some]) * share
-            return cross_entropy(logits, label[index]) + lambda_ * diversity
+        def loss(
+            features: Tensor, logits: Tensor, label: Tensor, s_div: Tensor, dissent: Tensor
+        ) -> Tensor:
+            share = dissent.to(logits.dtype).mean()
+            diversity = F.kl_divergence(logits[dissent], s_div[dissent]) * share
+            return cross_entropy(logits, label) + lambda_ * diversity
 
         epochs, lr = config.server_epochs, config.server_lr
         momentum = config.server_momentum if config.server_optimizer == "sgd" else None
-        public_data.train_on_public(server, model, loss, epochs=epochs, lr=lr, momentum=momentum)
+        public_data.train_on_public(
+            server,
+            model,
+            loss,
+            of=(label, s_div, dissent),
+            epochs=epochs,
+            lr=lr,
+            momentum=momentum,
+        )
 
         layer, sent = _layer(pf.models.pack_weights(model, "model")), pf.Payload()
         for name in dict.fromkeys(k.split("/")[0] for k in server.global_state if "@" in k):

@@ -25,6 +25,7 @@ learning rate of 0.05 clients' heads diverge, with 0.01 one did after some tens 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal, cast
 
 import torch
@@ -35,6 +36,7 @@ from torch.nn.functional import batch_norm, cross_entropy
 import protofl as pf
 from protofl import functional as F
 from protofl_plugins.shared import weights
+from protofl_plugins.shared.server_steps import minimise
 
 Norm = Literal["running", "batch"]
 """The statistics of BatchNorm."""
@@ -230,17 +232,22 @@ class FedGen:
         optimizer = torch.optim.Adam(theta, lr=config.eta_g)
         if "adam" in server.state and config.adam == "keep":
             optimizer.load_state_dict(server.state["adam"])
-        generator, size = server.generator("draws"), max(server.batch_size, 2)
-        for _ in server.epochs(config.epochs):
-            y = _labels(counts.sum(0), size, generator).to(server.device)
-            noise = torch.rand(size, config.noise, generator=generator).to(server.device)
+
+        def draws() -> Iterator[tuple[Tensor, Tensor]]:
+            generator, size = server.generator("draws"), max(server.batch_size, 2)
+            total = counts.sum(0).cpu()
+            for _ in server.epochs(config.epochs):
+                y = _labels(total, size, generator)
+                yield y, torch.rand(size, config.noise, generator=generator)
+
+        def loss(y: Tensor, noise: Tensor, heads: dict[str, Tensor], shares: Tensor) -> Tensor:
             z = G(noise, y)
-            loss = ensemble_loss(scores(head, heads, (z,)), y, shares[:, y], config.ensemble)
-            if config.diversity:
-                loss = loss + config.diversity * diversity_loss(noise, z)
-            for p, gradient in zip(theta, torch.autograd.grad(loss, theta), strict=True):
-                p.grad = gradient
-            optimizer.step()
+            ensemble = ensemble_loss(scores(head, heads, (z,)), y, shares[:, y], config.ensemble)
+            if not config.diversity:
+                return ensemble
+            return ensemble + config.diversity * diversity_loss(noise, z)
+
+        minimise(server, loss, optimizer, draws(), given=(heads, shares), changes=[G])
         server.state["adam"] = optimizer.state_dict()
         return pf.models.pack_weights(G, "generator")
 

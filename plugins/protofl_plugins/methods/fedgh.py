@@ -28,6 +28,7 @@ from torch.nn.functional import cross_entropy
 import protofl as pf
 from protofl_plugins.shared import weights
 from protofl_plugins.shared.prototypes import sent_rows
+from protofl_plugins.shared.server_steps import steps
 
 
 class FedGH:
@@ -101,12 +102,15 @@ class FedGH:
         P, labels = sent_rows(uploads, "prototypes", server.feature_dim)
         head = server.modules["head"]
         h: list[Tensor] = list(head.parameters())
-        generator = server.generator("shuffle")
+        generator, batches = server.generator("shuffle"), list[Tensor]()
         for _ in server.epochs(server.config.epochs):
             order = torch.randperm(len(labels), generator=generator).to(labels.device)
-            for rows in torch.split(order, server.batch_size):
-                loss = cross_entropy(head(P[rows]), labels[rows])
-                gradients = torch.autograd.grad(loss, h)
-                with torch.no_grad():
-                    torch._foreach_add_(h, gradients, alpha=-server.config.eta_s)
+            batches += torch.split(order, server.batch_size)
+
+        def step(P: Tensor, labels: Tensor) -> None:
+            gradients = torch.autograd.grad(cross_entropy(head(P), labels), h)
+            with torch.no_grad():
+                torch._foreach_add_(h, gradients, alpha=-server.config.eta_s)
+
+        steps(server, step, batches, of=(P, labels), changes=h)
         return pf.models.pack_weights(head, "head")

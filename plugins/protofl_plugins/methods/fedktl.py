@@ -24,17 +24,17 @@ Inference: the class whose v_c has the largest cosine with g_i(x).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss, normalize
-from torch.nn.utils import clip_grad_norm_
 
 import protofl as pf
 from protofl import functional as F
 from protofl_plugins.shared.prototypes import sent_rows
+from protofl_plugins.shared.server_steps import minimise
 
 
 class FedKTL:
@@ -372,25 +372,35 @@ def train_F(
     trained: list[list[Tensor]] = [[*transformer.parameters()]]
     embedding = None
     if config.centroids == "embedding":
-        embedding = centroids(server, transformer, P, labels)[0].requires_grad_()
+        start = centroids(server, transformer, P, labels)[0]
+        kept = server.scratch.setdefault("Q", torch.empty_like(start))  # where recorded steps look
+        embedding = kept.detach().copy_(start).requires_grad_()
         trained.append([embedding])
-    optimizer = torch.optim.Adam([w for group in trained for w in group], config.eta_S)
-    generator = server.generator("align")
+    optimizer = torch.optim.Adam([{"params": group} for group in trained], config.eta_S)
     transformer.train(len(P) > 1)
-    for _ in server.epochs(config.E_S):
-        order = torch.randperm(len(P), generator=generator).to(P.device)
-        for rows in _batches(order, config.B_S):
-            Q, y = transformer(P[rows]), labels[rows]
-            goal = F.class_means(Q, y, C)[0] if embedding is None else embedding
-            loss = config.lambda_ * centroid_distance(Q, y, goal, config.mse)  # Eq. 2
-            if config.mmd:
-                w = server.sample_latents(len(rows), generator)
-                loss = loss + mmd_rbf(Q, w)  # Eq. 3
-            optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(loss)
-            for group in trained if config.clip_F else ():
-                clip_grad_norm_(group, config.clip_F)
-            optimizer.step()
+
+    def batches() -> Iterator[tuple[Tensor, ...]]:
+        generator = server.generator("align")
+        for _ in server.epochs(config.E_S):
+            order = torch.randperm(len(P), generator=generator).to(P.device)
+            for rows in _batches(order, config.B_S):
+                yield (rows, server.sample_latents(len(rows), generator)) if config.mmd else (rows,)
+
+    def loss(P: Tensor, y: Tensor, *w: Tensor) -> Tensor:
+        Q = transformer(P)
+        goal = F.class_means(Q, y, C)[0] if embedding is None else embedding
+        distance = config.lambda_ * centroid_distance(Q, y, goal, config.mse)  # Eq. 2
+        return distance + mmd_rbf(Q, w[0]) if config.mmd else distance  # Eq. 3
+
+    minimise(
+        server,
+        loss,
+        optimizer,
+        batches(),
+        of=(P, labels),
+        changes=[transformer],
+        clip=config.clip_F,
+    )
 
 
 def centroid_distance(

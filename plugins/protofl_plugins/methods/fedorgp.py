@@ -29,6 +29,7 @@ import protofl as pf
 from protofl import functional as F
 from protofl_plugins.shared import trained_prototypes as trained
 from protofl_plugins.shared.prototypes import guides, sent_rows
+from protofl_plugins.shared.server_steps import steps
 
 THRESHOLD, TEMPERATURE = 0.3, 0.5
 """Constants of the adaptive weights in the published code."""
@@ -132,11 +133,16 @@ class FedORGP:
         P, labels = sent_rows(uploads, "prototypes", server.feature_dim)
         vectors, processor = trained.weights(server)
         weights = [vectors, *(processor.parameters() if processor is not None else ())]
-        for rows in trained.batches(server, len(labels), config.epochs):
-            loss = L_OR(P[rows], labels[rows], trained.prototypes(server), config)
+        lr = config.server_lr or server.lr
+
+        def step(P: Tensor, labels: Tensor) -> None:
+            loss = L_OR(P, labels, trained.prototypes(server), config)
             gradients = torch.autograd.grad(loss, weights)
             with torch.no_grad():
-                torch._foreach_add_(weights, gradients, alpha=-(config.server_lr or server.lr))
+                torch._foreach_add_(weights, gradients, alpha=-lr)
+
+        batches = trained.batches(server, len(labels), config.epochs)
+        steps(server, step, batches, of=(P, labels), changes=weights)
         return trained.payload(server)
 
 

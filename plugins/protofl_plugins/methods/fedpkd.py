@@ -195,18 +195,27 @@ class FedPKD:
         near = filter_by_prototype(R, S.argmax(1), P, known, config.theta)  # Eq. 9 and 10
         kept = near.nonzero().squeeze(1)
         S = S[kept]
-        label = S.argmax(1)
 
-        def loss(features: Tensor, logits: Tensor, index: Tensor) -> Tensor:
-            y = label[index]
-            kd = F.kl_divergence(logits, S[index])  # Eq. 11
+        def loss(
+            features: Tensor, logits: Tensor, S: Tensor, y: Tensor, P: Tensor, known: Tensor
+        ) -> Tensor:
+            kd = F.kl_divergence(logits, S)  # Eq. 11
             if config.ce:
                 kd = kd + cross_entropy(logits, y)
             pull = F.prototype_alignment(features, y, P, known, "mse")  # Eq. 12
             return delta * kd + (1 - delta) * pull  # Eq. 13
 
         epochs, lr = config.server_epochs, config.server_lr
-        public_data.train_on_public(server, model, loss, epochs=epochs, lr=lr, rows=kept)
+        public_data.train_on_public(
+            server,
+            model,
+            loss,
+            of=(S, S.argmax(1)),
+            given=(P, known),
+            epochs=epochs,
+            lr=lr,
+            rows=kept,
+        )
         _, M_G = public_data.evaluated(model, server.public, kept)
         return pf.Payload(public_logits=M_G, public_index=kept)
 

@@ -36,6 +36,7 @@ from protofl_plugins.shared.prototypes import (
     nearest_prototype,
     sent_rows,
 )
+from protofl_plugins.shared.server_steps import steps
 
 
 class FedTGP:
@@ -174,7 +175,13 @@ class FedTGP:
         P, labels = sent_rows(uploads, "prototypes", server.feature_dim)
         batches = trained.batches(server, len(labels), config.S)
         minimise_L_P(
-            *trained.weights(server), P, labels, delta, batches, config.server_lr or server.lr
+            server,
+            *trained.weights(server),
+            P,
+            labels,
+            delta,
+            batches,
+            config.server_lr or server.lr,
         )
         return trained.payload(server)
 
@@ -200,6 +207,7 @@ def adaptive_margin(server: pf.Server[FedTGP.Config], uploads: pf.Uploads) -> Te
 
 @torch.no_grad()
 def minimise_L_P(
+    server: pf.Server[Any],
     e: Tensor,
     processor: nn.Module | None,
     P: Tensor,
@@ -215,6 +223,7 @@ def minimise_L_P(
     vectors, in which autograd and the update of weights cost several times the arithmetic.
 
     Args:
+        server: The server.
         e: e^c, C×K.
         processor: F = FC–ReLU–FC, or None where P̂ = e.
         P: P_i^c of all clients, N×K.
@@ -230,12 +239,14 @@ def minimise_L_P(
     wide = P.to(dtype)
     norms = wide.square().sum(1, keepdim=True)
     is_label = one_hot(labels.long(), len(e)).to(dtype)
-    # Gathered once: a step then takes slices.
-    index, sizes = torch.cat(list(batches)), [len(rows) for rows in batches]
-    parts = [torch.split(t[index], sizes) for t in (wide, norms, is_label, is_label * delta)]
     layers = [] if processor is None else [m for m in processor if isinstance(m, nn.Linear)]  # type: ignore[attr-defined]
-    for q, squares, mine, shift in zip(*parts, strict=True):
-        _step(e, layers, q, squares, mine, shift, lr)
+    weights = [e, *(w for layer in layers for w in layer.parameters())]
+
+    def step(q: Tensor, norms: Tensor, is_label: Tensor, shift: Tensor) -> None:
+        _step(e, layers, q, norms, is_label, shift, lr)
+
+    tables = wide, norms, is_label, is_label * delta
+    steps(server, step, batches, of=tables, changes=weights, together=True)
 
 
 def _step(

@@ -8,7 +8,7 @@ Every client and the server hold the same public samples in the same order: row 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -16,6 +16,7 @@ from pydantic import model_validator
 from torch import Tensor
 
 import protofl as pf
+from protofl_plugins.shared.server_steps import minimise
 
 CHUNK = 128
 """Public samples that are scored together; rounding depends on it, so it is fixed."""
@@ -173,8 +174,10 @@ def server_model(server: pf.Server) -> pf.models.SplitModel:
 def train_on_public(
     server: pf.Server,
     model: pf.models.SplitModel,
-    loss: Callable[[Tensor, Tensor, Tensor], Tensor],
+    loss: Callable[..., Tensor],
     *,
+    of: Sequence[Tensor] = (),
+    given: Sequence[Any] = (),
     epochs: int,
     lr: float,
     momentum: float | None = None,
@@ -188,36 +191,53 @@ def train_on_public(
     Args:
         server: The server.
         model: The model; left in eval mode.
-        loss: The loss of a batch: ``loss(features, logits, index)``, where ``index`` counts
-            within ``rows``.
+        loss: The loss of a batch: ``loss(features, logits, *targets, *given)``, with the batch's
+            rows of the tables ``of``.
+        of: Tables with a row for each of the public samples to train on.
+        given: What the loss of every batch is given.
         epochs: Passes over the samples.
         lr: Learning rate.
         momentum: Of SGD; None for Adam.
         rows: The public samples to train on, [n]; None for all.
-        purpose: Names the stream from which the order is drawn.
+        purpose: Names the stream from which the order is drawn, and this training.
         cosine: Let the learning rate fall along a cosine to 0 after the last epoch.
         stop: Called after every epoch; true ends training.
     """
-    assert server.public is not None
-    samples = server.public if rows is None else server.public.at(rows)
+    public, parameters = server.public, list(model.parameters())
+    assert public is not None
+    if rows is None:
+        rows = torch.arange(len(public), device=server.device)
     generator = server.generator(purpose)
-    parameters = list(model.parameters())
     optimizer: torch.optim.Optimizer = (
         torch.optim.Adam(parameters, lr=lr)
         if momentum is None
         else torch.optim.SGD(parameters, lr=lr, momentum=momentum)
     )
-    for epoch in server.epochs(epochs):
-        model.train(len(samples) >= server.least_batch)
-        batches = list(server.batches(len(samples), generator))
-        for number, index in enumerate(batches):
-            if cosine:
-                progress = (epoch + number / len(batches)) / epochs
-                optimizer.param_groups[0]["lr"] = lr * (1 + math.cos(math.pi * progress)) / 2
-            features = model.features(samples.inputs(index))
-            optimizer.zero_grad()
-            loss(features, model.head(features), index).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
+
+    def batch_loss(rows: Tensor, *rest: Any) -> Tensor:  # noqa: ANN401
+        features = model.features(public.inputs(rows))
+        return loss(features, model.head(features), *rest)
+
+    for part in [server.epochs(epochs)] if stop is None else [[e] for e in server.epochs(epochs)]:
+        model.train(len(rows) >= server.least_batch)
+        batches, rates = list[Tensor](), list[float]()
+        for epoch in part:
+            order = list(server.batches(len(rows), generator))
+            progress = [(epoch + number / len(order)) / epochs for number in range(len(order))]
+            batches += order
+            rates += [lr * (1 + math.cos(math.pi * share)) / 2 for share in progress]
+        minimise(
+            server,
+            batch_loss,
+            optimizer,
+            batches,
+            of=(rows, *of),
+            given=given,
+            changes=[*model.buffers()],
+            reads=public.memory,
+            rates=rates if cosine else None,
+            name=purpose,
+        )
         model.eval()
         if stop is not None and stop():
             break

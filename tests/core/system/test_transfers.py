@@ -5,15 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from protofl.system.transfers import (
-    as_floats,
-    gathered,
-    has_streams,
-    keep_apart,
-    spread,
-    to_device,
-    to_host,
-)
+from protofl.backends import has_streams, to_device
+from protofl.system.transfers import as_floats, gathered, keep_apart, spread, to_host
 
 TENSORS = {
     "a": torch.randn(3, 5),

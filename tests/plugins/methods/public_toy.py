@@ -72,6 +72,10 @@ class DoubleSamples:
     def __len__(self):
         return len(self.x)
 
+    @property
+    def memory(self):
+        return [self.x]
+
     def inputs(self, index=slice(None)):
         return self.x[index]
 
@@ -86,7 +90,7 @@ class DoubleServer:
     """A server in float64 with models of one dense layer: f(x) = tanh(Ax), h(z) = Bz + b."""
 
     round, device, evaluates, test = 1, torch.device("cpu"), True, None
-    least_batch = 4
+    least_batch, replays = 4, False
 
     def __init__(self, config, samples=12, pixels=5, feature_dim=3, classes=4, batch=4, clients=()):
         stream = torch.Generator().manual_seed(5)
@@ -95,6 +99,7 @@ class DoubleServer:
         self.sizes = pixels, feature_dim, classes
         self.public = DoubleSamples(x)
         self.global_state, self.modules, self.state = GlobalState(), {}, {}
+        self.scratch = {}
         self.clients = {i: SimpleNamespace(architecture=name) for i, name in enumerate(clients)}
         self.orders = {}
 

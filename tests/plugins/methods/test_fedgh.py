@@ -57,6 +57,8 @@ def test_server_trains_the_head_on_all_pairs():
         config=FedGH.Config(eta_s=eta, epochs=3),
         modules={"head": head},
         batch_size=size,
+        replays=False,
+        device=torch.device("cpu"),
         feature_dim=4,
         epochs=range,
         generator=lambda purpose: torch.Generator().manual_seed(5),

@@ -156,6 +156,7 @@ class _Server:
         self.config = config(**{"E_S": 60, "hidden": 16, **values})
         self.num_classes, self.device = C, torch.device("cpu")
         self.modules, self.state, self.round = {}, {}, 0
+        self.replays, self.scratch = False, {}
         self.generator_outline = pf.datasets.Outline(latent_dim=6)
 
     def generator(self, purpose):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from protofl import functional as F
 from protofl_plugins.methods.fedtgp import minimise_L_P
 
 C, K, N, LR = 5, 7, 23, 0.05
+SERVER = SimpleNamespace(replays=False, device=torch.device("cpu"))
 
 
 def two_layers():
@@ -39,7 +41,7 @@ def test_steps_are_sgd_on_eq_10(processor, margin):
     vectors, module, anchored, labels, batches = parts(processor)
     slow_vectors, slow_module = copy.deepcopy((vectors, module))
 
-    minimise_L_P(vectors, module, anchored, labels, margin, batches, LR)
+    minimise_L_P(SERVER, vectors, module, anchored, labels, margin, batches, LR)
 
     slow = weights(slow_vectors, slow_module)
     for rows in batches:
@@ -57,7 +59,7 @@ def test_steps_are_sgd_on_eq_10(processor, margin):
 def test_the_loss_of_a_step_is_the_public_one():
     vectors, _, anchored, labels, _ = parts(None)
     plain = vectors.detach().clone().requires_grad_()
-    minimise_L_P(vectors, None, anchored, labels, 0.7, [torch.arange(N)], LR)
+    minimise_L_P(SERVER, vectors, None, anchored, labels, 0.7, [torch.arange(N)], LR)
     loss = F.margin_contrastive_loss(anchored, labels, plain, 0.7)
     (gradient,) = torch.autograd.grad(loss, plain)
     torch.testing.assert_close(vectors, plain - LR * gradient, rtol=1e-10, atol=1e-12)
@@ -66,5 +68,5 @@ def test_the_loss_of_a_step_is_the_public_one():
 def test_no_batches_change_nothing():
     vectors = torch.randn(3, 4)
     before = vectors.clone()
-    minimise_L_P(vectors, None, torch.randn(2, 4), torch.tensor([0, 1]), 1.0, [], 0.1)
+    minimise_L_P(SERVER, vectors, None, torch.randn(2, 4), torch.tensor([0, 1]), 1.0, [], 0.1)
     assert torch.equal(vectors, before)

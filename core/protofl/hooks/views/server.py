@@ -59,6 +59,26 @@ class Server(MethodView[ConfigT], StatefulView):
         return self._state.dry
 
     @property
+    def replays(self) -> bool:
+        """True if steps of training on the server should be recorded and replayed.
+
+        The run's engine does so with clients' steps, on a device with streams.
+        """
+        return self._state.replays
+
+    @property
+    def scratch(self) -> dict[str, Any]:
+        """What this method keeps as long as the process runs, such as recorded steps; not saved.
+
+        Results must not depend on it: a run that is resumed starts with an empty one.
+        """
+        return self._state.scratch.setdefault(self._owner, {})
+
+    def note(self, line: str) -> None:
+        """Tell the user a line, once in a run."""
+        self._state.notes.append(line)
+
+    @property
     def lr(self) -> float:
         """The clients' learning rate."""
         return self._state.lr

@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class ServerState(SideState):
-    """The server: global state, methods' modules and state, and the expected specs of uploads."""
+    """The server: global state, methods' modules and state, and the expected specs of uploads.
+
+    Attributes:
+        replays: True if steps of training on the server are recorded and replayed.
+        scratch: What methods keep as long as the process runs, {method: values}; not saved.
+        notes: Lines to tell the user.
+    """
 
     lr: float
     test: Samples | None = None
@@ -28,6 +34,9 @@ class ServerState(SideState):
     sums: Sums = field(default_factory=Sums)
     dry: bool = False
     evaluates: bool = False
+    replays: bool = False
+    scratch: dict[str, dict[str, Any]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
     learned: dict[str, Any] = field(default_factory=dict)
     global_state: GlobalState = field(default_factory=GlobalState)
     modules: dict[str, dict[str, nn.Module]] = field(default_factory=dict)
