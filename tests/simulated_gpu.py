@@ -630,13 +630,6 @@ def pytest_collection_finish(session):
             _registered()
 
 
-def pytest_collection_finish(session):
-    """Register the device before torch starts its threads for the backward pass, one a device."""
-    if any("gpu" in getattr(item, "fixturenames", ()) for item in session.items):
-        if hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
-            _registered()
-
-
 @pytest.fixture
 def gpu(monkeypatch):
     """The simulated device; ``torch.device("simgpu")`` computes there."""
@@ -663,11 +656,6 @@ def installed(monkeypatch):
 
     def new_tensor(self, data, *, dtype=None, device=None, **rest):
         return tensor(data, dtype=dtype or self.dtype, device=device or self.device, **rest)
-
-    def arange(*bounds, device=None, **rest):
-        if device is None or torch.device(device).type != NAME:
-            return counted(*bounds, device=device, **rest)
-        return Simulated(counted(*bounds, **rest))  # torch's resizes a result of size 0
 
     def tolist(self):
         if not isinstance(self, Simulated):

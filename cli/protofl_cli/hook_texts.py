@@ -97,11 +97,6 @@ LONGEST = 40
 """Largest number of lines of an example."""
 
 EXAMPLES = {
-    ("engine", "variants"): """
-@pf.hookimpl
-def variants(self, clients):
-    return [{"streams": n} for n in (8, 4, 1) if n <= clients]
-""",
     ("method", "end_round"): '''
 @pf.hookimpl
 def end_round(self, server):

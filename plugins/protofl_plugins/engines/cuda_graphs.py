@@ -111,9 +111,11 @@ class CUDAGraphs:
             return self._fallback.by_torch(jobs)
         return self._fallback.train(jobs, partial(self._on_stages, config))
 
+    @pf.hookimpl
     def variants(self, clients: int) -> list[dict[str, Any]]:
-        """Return options that are worth a measurement with so many clients in a round."""
-        return [{"streams": streams} for streams in (1, 4, 8) if streams <= max(1, clients)]
+        """Most streams first: the stages of their trial serve the trials of fewer."""
+        counts = {min(streams, max(1, clients)) for streams in (8, 4, 1)}
+        return [{"streams": streams} for streams in sorted(counts, reverse=True)]
 
     def _on_stages(
         self, config: Config, jobs: list[pf.backends.TrainJob]
