@@ -4,7 +4,7 @@ Public as ``protofl.backends``.
 """
 
 from protofl.data.batches import Table
-from protofl.errors import HostFailure, NotReplayable
+from protofl.errors import HostFailure, NotReplayable, device_is_full
 from protofl.federation.dispatcher import Dispatcher
 from protofl.federation.host import Host
 from protofl.federation.jobs import Absent, Job, Reply, SaveReply
@@ -34,6 +34,7 @@ __all__ = [
     "StepTrace",
     "Table",
     "TrainJob",
+    "device_is_full",
     "fresh_interpreter",
     "has_streams",
     "load_dataset",

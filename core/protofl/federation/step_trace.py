@@ -8,6 +8,7 @@ No device tells of this: the results are just wrong. So the operations are compa
 from __future__ import annotations
 
 import gc
+import time
 import traceback
 from collections.abc import Callable, Iterable
 from copy import copy
@@ -30,6 +31,9 @@ ADVICE = (
     "register_buffer('name', tensor); or run with --engine eager"
 )
 """Advice about a value that a recorded step cannot follow."""
+
+PATIENCE = 1.0
+"""Seconds in which torch's threads may let go of the last tensors of a backward pass."""
 
 _KEPT = "an engine that replays a step (CUDA graph) keeps the value of the first call"
 
@@ -93,6 +97,9 @@ class StepTrace:
 
         if kept():
             gc.collect()  # what is left in a circle of references is not kept
+        until = time.monotonic() + PATIENCE
+        while kept() and time.monotonic() < until:
+            time.sleep(0.01)
         if names := kept():
             raise Keeps(
                 f"the step keeps a tensor that it has computed ({names[0]}), and a recorded step "

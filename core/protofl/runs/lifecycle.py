@@ -50,9 +50,6 @@ from protofl.system.profile.profiles import run_profile
 from protofl.system.torch_state import standard_torch
 from protofl.system.transfers import copied
 
-MEASURED = ("backend", "engine", "client_store")
-"""Options whose ``auto`` may wait for the dry run."""
-
 
 @standard_torch()
 def start(
@@ -204,8 +201,8 @@ class _Lifecycle:
         """Do the dry run, open the hosts, and create the folder.
 
         With ``--backend auto`` the dry run measures the work, from which the backend follows.
-        Worker processes that are certain, or likely, load their libraries while it works; on a GPU
-        none starts before engine and client store are chosen. Whatever ends the block, an error of
+        Worker processes that are certain, or likely, load their libraries while it works; with
+        ``--engine auto`` on a GPU none starts before the engine is chosen. Whatever ends the block, an error of
         the dry run or an interruption too, ends the workers.
 
         Yields:
@@ -219,7 +216,7 @@ class _Lifecycle:
                 likely = plan.choosing("backend", "process")
         with ExitStack() as until:
             early: Pool | None = None
-            if "auto" not in (getattr(likely.settings, name) for name in MEASURED):
+            if "auto" not in (likely.settings.backend, likely.settings.engine):
                 early = until.enter_context(closing(self._pool(likely)))
             learned = self._try_out()
             plan = self.plan

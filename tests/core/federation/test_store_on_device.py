@@ -118,8 +118,8 @@ def test_on_the_device_no_weights_are_copied(gpu, store):
     gpu.copies.clear()
     federation.round(1)
     sizes = [size for way, size in gpu.copies]
-    assert max(sizes) < min(WEIGHTS) / 4  # rows of samples, and the download
-    assert gpu.count("to host") == 0
+    assert max(sizes) < min(WEIGHTS) / 4  # rows of samples, downloads and uploads
+    assert gpu.count("to host") == 4  # an upload of each client
 
 
 def test_a_checkpoint_copies_a_client_in_one_piece(gpu, tmp_path):
@@ -138,7 +138,7 @@ def test_in_host_memory_each_client_is_copied_once_each_way_and_stage(gpu, no_ro
     federation.round(1)
     assert of_weights(gpu, "to host") == 4
     assert of_weights(gpu, "to device") == 4 + 4  # for training, and for evaluation
-    assert gpu.waits["synchronize"] == 0
+    assert gpu.waits["synchronize"] == 4  # for an upload of each client
 
 
 def test_a_client_that_fits_stays_beside_its_copy(gpu, tmp_path):

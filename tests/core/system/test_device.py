@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import protofl as pf
+from protofl.backends import visible_as_only
 from protofl.system.device import (
     current_card,
     device_of,
     devices_of,
     different_cards,
-    visible_as_only,
 )
 
 NAMES = ["NVIDIA H100", "NVIDIA H100", "NVIDIA A100"]

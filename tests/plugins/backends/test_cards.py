@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import protofl as pf
-from protofl.federation.plan import Plan
+from protofl.backends import Plan
 from protofl.runs.dry_run import short_rounds  # noqa: F401 - the whole library, before patches
 from protofl_plugins.backends import process
 from protofl_workbench.batch.batch_tasks import with_hosts

@@ -175,8 +175,8 @@ def test_programs_without_a_graph_are_bounded(gpu, monkeypatch, tmp_path):
 
 def test_variants_have_at_most_one_stream_a_client():
     engine = cuda_graphs.CUDAGraphs()
-    assert engine.variants(clients=20) == [{"streams": 1}, {"streams": 4}, {"streams": 8}]
-    assert engine.variants(clients=5) == [{"streams": 1}, {"streams": 4}]
+    assert engine.variants(clients=20) == [{"streams": 8}, {"streams": 4}, {"streams": 1}]
+    assert engine.variants(clients=5) == [{"streams": 5}, {"streams": 4}, {"streams": 1}]
     assert engine.variants(clients=1) == [{"streams": 1}]
 
 

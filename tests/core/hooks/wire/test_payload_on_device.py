@@ -12,9 +12,9 @@ from simulated_gpu import Simulated
 
 import protofl as pf
 from protofl import Payload
+from protofl.backends import to_device
 from protofl.hooks.wire.payload import GlobalState, PayloadOnDevice, on_host
 from protofl.models import load_weights, pack_weights
-from protofl.system.transfers import to_device
 
 GPU = "simgpu"
 
