@@ -202,8 +202,8 @@ class _Lifecycle:
 
         With ``--backend auto`` the dry run measures the work, from which the backend follows.
         Worker processes that are certain, or likely, load their libraries while it works; with
-        ``--engine auto`` on a GPU none starts before the engine is chosen. Whatever ends the block, an error of
-        the dry run or an interruption too, ends the workers.
+        ``--engine auto`` on a GPU none starts before the engine is chosen. Whatever ends the block,
+        an error of the dry run or an interruption too, ends the workers.
 
         Yields:
             The plan, the hosts, and what the dry run has learned of payloads.

@@ -34,6 +34,9 @@ def run(
 ABLE = [method for method in METHODS if method not in ("fedl2g", "fedtsp")]
 """The simulated device can't carry out FedL2G's forward differentiation and FedTSP's set-up."""
 
+SERVER_ADAM = ("fedgen", "fedktl", "fedpkd", "feddf", "fedet", "ds-fl")
+"""Methods whose servers train with Adam."""
+
 
 @pytest.mark.parametrize(
     ("method", "streams"),
@@ -55,7 +58,8 @@ def test_every_method_equals_eager(method, streams, gpu, tmp_path):
         )
         assert not found.notes
         assert gpu.graphs and not gpu.freed_early
-        assert_equal_runs(found, wanted, 1e-9)
+        # The server's steps are recorded, too, and a recorded Adam rounds in another order.
+        assert_equal_runs(found, wanted, 1e-5 if method in SERVER_ADAM else 1e-9)
         assert toyfed.same(found.tensors(), again.tensors())
 
 
