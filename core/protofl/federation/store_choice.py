@@ -4,7 +4,8 @@
   methods' modules and state, and a download that belongs to the client (the most of any of them).
   Without a dry run it counts as twice its model.
 - **Clients** stay on the device as long as all of them take at most half of its free memory.
-  Samples that lie there already count as free. Otherwise they lie in pinned host memory, if that
+  Samples that lie there already count as free. Of several cards each has its part of the clients,
+  and the first one's memory is asked. Otherwise they lie in pinned host memory, if that
   takes at most half of the free memory of the machine; a pinned block has a power of two of bytes.
   Otherwise they lie on disk.
 - **Samples** lie on the device, once for each process that uses it, as long as they take at most
@@ -26,11 +27,18 @@ from protofl.system.options.settings import Settings
 from protofl.system.transfers import free_memory, size_of
 
 
+def cards(settings: Settings) -> int:
+    """Return the number of different devices among which clients are divided."""
+    return len({*settings.device.split(",")})
+
+
 def sharers(settings: Settings) -> int:
-    """Return the number of processes with clients that share a device."""
+    """Return the largest number of processes with clients that share a device."""
     if settings.backend in ("local", "auto"):
         return 1
-    return max(1, min(settings.workers or len(usable_cores()), settings.clients))
+    named = len(settings.device.split(","))
+    usual = named if settings.backend == "process" else len(usable_cores())
+    return max(1, -(-min(settings.workers or usual, settings.clients) // cards(settings)))
 
 
 @lru_cache(maxsize=256)
@@ -66,7 +74,7 @@ def choose_store(
         beside: See `client_sizes`.
     """
     sizes = [*client_sizes(info, settings.clients, beside)]
-    total, ram = sum(sizes), free_ram()
+    total, ram = -(-sum(sizes) // cards(settings)), free_ram()
     of_device = f"half of the {size_text(free)} that are free on the device"
     if total <= free // 2:
         return "device", f"clients stay on the device: {size_text(total)}, at most {of_device}"
@@ -86,7 +94,8 @@ def room_for_samples(info: RunInfo, settings: Settings, device: torch.device, th
         device: The device.
         there: Bytes of other samples that lie there.
     """
-    free, clients = free_memory(device), sum(client_sizes(info, settings.clients, None))
+    free = free_memory(device)
+    clients = sum(client_sizes(info, settings.clients, None)) // cards(settings)
     stay = {"auto": clients <= (free + there) // 2, "device": True}
     if stay.get(settings.client_store, False):
         free = max(0, free - clients)

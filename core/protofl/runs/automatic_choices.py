@@ -202,7 +202,8 @@ def _measured(
             _check_steps(plan, engine)
         except Exception as error:  # an engine may fail in any way
             failure = f"its steps can't be replayed: {_first_line(error)}"
-    variants = engine.call("variants", clients=most(plan)) or [{}]
+    at_once = most(plan) if plan.settings.backend in ("local", "auto") else 1
+    variants = engine.call("variants", clients=at_once) or [{}]
     result = list[tuple[Plan, Measured]]()
     for options in variants if not failure else [{}]:
         planned = plan.choosing("engine", name, options)

@@ -247,7 +247,8 @@ class _TrialHost(Host):
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
-        self.one_by_one = False
+        # Hosts in other processes get one client at a time.
+        self.one_by_one = plan.settings.backend not in ("local", "auto")
         self.steps, self.notes = Counter[int](), dict[str, None]()
         self.sums: dict[int, Counter[str]] = {}
 

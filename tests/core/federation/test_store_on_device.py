@@ -269,6 +269,19 @@ def test_the_choice(gpu, monkeypatch):
     assert store == "disk" and "free host memory" in line
 
 
+def test_several_cards_divide_the_clients(gpu):
+    info, settings = (plan := on("auto", clients=20)).info, plan.settings
+    total = sum(store_choice.client_sizes(info, 20, 100))
+    two = settings.model_copy(update={"device": "cuda:0,cuda:1", "backend": "process"})
+    assert store_choice.choose_store(info, settings, total, 100)[0] != "device"
+    assert store_choice.choose_store(info, two, total, 100)[0] == "device"
+    sharing = [
+        store_choice.sharers(two.model_copy(update={"device": device, "workers": workers}))
+        for device, workers in [("cuda:0,cuda:1", 0), ("cuda:0,cuda:1", 3), ("cuda:0,cuda:0", 0)]
+    ]
+    assert sharing == [1, 2, 2]
+
+
 def test_a_run_says_where_its_clients_are(gpu, monkeypatch, tmp_path):
     install(monkeypatch)
     shown = []

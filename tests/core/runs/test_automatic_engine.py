@@ -194,6 +194,15 @@ def test_clients_of_the_trial_train_at_the_same_time(monkeypatch):
     assert trial.rounds[1].sums[0].keys() == {"ce", "align"}
 
 
+def test_hosts_in_other_processes_are_tried_one_client_at_a_time(monkeypatch):
+    monkeypatch.setattr(Grouped, "seen", [])
+    plan = Plan.make({**GIVEN, "method": "fedproto", "engine": "grouped"},
+                     PARTS | {("engine", "grouped"): Grouped})  # fmt: skip
+    elsewhere = plan.settings.model_copy(update={"backend": "process"})
+    trial = try_engine(replace(plan, settings=elsewhere), [0, 1])
+    assert not Grouped.seen and {*trial.weights} == {0, 1}
+
+
 def test_preparations_are_counted_by_shape_and_group():
     plan = make_plan("local", batch_size=4, partition="iid")
     rest = {int(size) % 4 for size in plan.split(0).train_sizes}
