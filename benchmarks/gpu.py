@@ -278,6 +278,9 @@ class Parts:
                 for stage in steady[0]
                 if stage != "total"
             }
+        if label == "auto":  # what it chose, and why: engine, client store, arithmetic
+            config = json.loads((result.folder / "config.json").read_text())
+            row["notes"] = " · ".join(config.get("notes", []))
         if peaks:
             row |= {"peak GiB": max(peaks), "grows": peaks[-1] / peaks[min(1, len(peaks) - 1)] - 1}
         return row

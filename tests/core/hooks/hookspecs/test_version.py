@@ -78,6 +78,7 @@ HOOKS = {
             "train": "job config",
             "train_group": "jobs config",
             "choose_groups": "architectures config",
+            "variants": "clients",
         },
         "backend": {"open_pool": "plan config workers idle"},
     },
