@@ -256,7 +256,7 @@ def test_every_function_is_on_its_page(module, page):
 
 
 THEIRS = set(
-    "Any Callable Collection Container DataFrame Exception Figure Hashable IO Image Iterable "
+    "Any BaseException Callable Collection Container DataFrame Exception Figure Hashable IO Image Iterable "
     "Iterator Mapping NDArray NoReturn None Sequence "
     "AbstractContextManager Unpack Path Module Optimizer Parameter Tensor Generator Literal".split()
 )
