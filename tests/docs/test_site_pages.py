@@ -256,8 +256,8 @@ def test_every_function_is_on_its_page(module, page):
 
 
 THEIRS = set(
-    "Any BaseException Callable Collection Container DataFrame Exception Figure Hashable IO Image Iterable "
-    "Iterator Mapping NDArray NoReturn None Sequence "
+    "Any BaseException Callable Collection Container DataFrame Exception Figure Hashable IO Image "
+    "Iterable Iterator Mapping NDArray NoReturn None Sequence "
     "AbstractContextManager Unpack Path Module Optimizer Parameter Tensor Generator Literal".split()
 )
 """Types of Python, torch, NumPy, pandas and Pillow."""
