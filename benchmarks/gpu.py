@@ -340,7 +340,7 @@ class Parts:
         done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
         lines = done.stdout.strip().splitlines() or [done.stderr.strip()[-200:]]
         failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
-        yield {"case": "pytest -m gpu", "equal": done.returncode in (0, 5), "error": lines[-1]}
+        yield {"case": "pytest -m gpu", "equal": done.returncode in (0, 5), "says": lines[-1]}
         for line in failed[:20]:
             yield {"case": line[:160], "equal": False}
 
