@@ -7,7 +7,7 @@ import json
 
 import pytest
 import torch
-from engine_toys import make_plan
+from engine_toys import METHODS, make_plan
 
 import protofl as pf
 from protofl.testing import toy as toyfed
@@ -113,17 +113,29 @@ def by_eager(tmp_path_factory):
     return functools.cache(lambda m: figures(m, tmp_path_factory.mktemp(m), engine="eager"))
 
 
-@pytest.mark.parametrize("streams", [1, 2, 8])
-@pytest.mark.parametrize("method", [*EAGER, "heterofl", "fedgen", "fedtsp"])
-def test_results_are_those_of_eager(method, streams, float32, by_eager, tmp_path):
+ENGINES = {
+    **{f"{n} streams": {"engine": "cuda-graphs", "set": {"engine.streams": n}} for n in (1, 2, 8)},
+    "vmapped": {"engine": "vmapped"},
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("method", METHODS)
+def test_results_are_those_of_eager(method, engine, float32, by_eager, tmp_path):
     wanted = by_eager(method)
-    parts = {"engine": "cuda-graphs", "set": {"engine.streams": streams}}
-    found = figures(method, tmp_path, **parts)
+    found = figures(method, tmp_path, **ENGINES[engine])
     # FedTSP amplifies rounding: on a CPU, weights changed by 1e-7 change its second loss by 12 %.
     rounds, tolerance = (1, 0.05) if method == "fedtsp" else (2, 0.01)
     for (accuracy, loss), (ours, own) in zip(wanted[:rounds], found[:rounds], strict=True):
         assert ours == pytest.approx(accuracy, abs=0.06 if method == "fedtsp" else 0.02)
         assert own == pytest.approx(loss, rel=tolerance)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_equal_runs_give_equal_bits(engine, tmp_path):
+    exact = {**ENGINES[engine], "deterministic": True}
+    first, again = (figures("fedproto", tmp_path / each, **exact) for each in ("one", "two"))
+    assert first == again
 
 
 @pytest.mark.parametrize("method", EAGER)
