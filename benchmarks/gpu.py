@@ -174,10 +174,11 @@ class Parts:
 
     def _methods(self) -> list[str]:
         from protofl.hooks.discovery.registry import Registry
+        from protofl.testing.donors import methods_to_run
 
         if self._tiny:
             return ["fedproto", "fedtgp", "alignfed"]
-        names = [plugin.name for plugin in Registry().plugins("method")]
+        names = methods_to_run(Registry())
         return [*FIRST, *(name for name in names if name not in FIRST)]
 
     def _engines(self) -> Iterator[tuple[str, dict[str, Any]]]:
