@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from runtime_toys import install, lines_of, make_plan, open_federation, train, without_times
+from slowness import quick
 from torch import nn
 
 import protofl as pf
@@ -68,7 +69,7 @@ def on(store, method=Local, **options):
 # --- results -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", [Counting, "fedproto", "ds-fl"])
+@pytest.mark.parametrize("method", quick([Counting, "fedproto", "ds-fl"], "ds-fl"))
 def test_results_do_not_depend_on_the_store(gpu, monkeypatch, method):
     options = {"rounds": 3, "participation": 0.75} | ({"public": 10} if method == "ds-fl" else {})
     expected = without_times(lines_of(make_plan(method, **options)))
@@ -359,7 +360,7 @@ def test_samples_that_do_not_fit_are_copied_batch_by_batch(gpu, monkeypatch, tmp
 
 
 @pytest.mark.parametrize("store", STORES)
-@pytest.mark.parametrize("method", ["fedproto", Counting])
+@pytest.mark.parametrize("method", quick(["fedproto", Counting], "fedproto"))
 def test_memory_is_flat(gpu, store, method):
     federation = open_federation(on(store, method, rounds=10))
     found = []

@@ -42,8 +42,7 @@ SERVER_ADAM = ("fedgen", "fedktl", "fedpkd", "feddf", "fedet", "ds-fl")
     ("method", "streams"),
     quick(
         [(method, streams) for method in ABLE for streams in (1, 2, 8)],
-        *((method, 8) for method in UNLIKE),
-        ("fedproto", 1),
+        *((method, 8) for method in UNLIKE[2:]),
         ("fedproto", 2),
     ),
 )

@@ -426,6 +426,7 @@ class ByRound(Sound):
         return {"weight": 1.0 / (1 + client.round)}
 
 
+@pytest.mark.slow
 def test_no_graph_is_dropped_while_its_stage_lives(monkeypatch, tmp_path):
     """Dropping one graph frees the workspace of others on its stream (pytorch issue 193402)."""
     monkeypatch.setattr(cuda_graphs, "PROGRAMS", 3)
