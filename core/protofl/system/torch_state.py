@@ -38,7 +38,7 @@ class TorchState:
     """
 
     dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
-    device: torch.device = field(default_factory=torch.get_default_device)
+    device: torch.device = field(default_factory=lambda: _default_device())
     grad: bool = field(default_factory=torch.is_grad_enabled)
     inference: bool = field(default_factory=torch.is_inference_mode_enabled)
     casts: dict[str, tuple[bool, torch.dtype]] = field(
@@ -60,7 +60,7 @@ class TorchState:
             )
         if now.device != self.device:
             torch.set_default_device(None)
-            if torch.get_default_device() != self.device:
+            if _default_device() != self.device:
                 _enter(self.device)
             result.append(f"changed torch's default device to {now.device}")
         if now.inference != self.inference:
@@ -84,6 +84,17 @@ class TorchState:
         for _ in range(self.depth - depth):
             torch.autocast_increment_nesting()
         torch.clear_autocast_cache()
+
+
+def _default_device() -> torch.device:
+    """Return torch's default device.
+
+    torch 2.6 can't say it after ``torch.set_default_device(None)``.
+    """
+    try:
+        return torch.get_default_device()
+    except AttributeError:
+        return torch.device("cpu")
 
 
 def _autocast_depth() -> int:
