@@ -17,6 +17,7 @@ from torch import Tensor
 
 from protofl.errors import RunFailure
 from protofl.system.files.atomic import REPLACES_OPEN_FILES, atomic_replacement
+from protofl.system.torch_state import standard_torch
 from protofl.system.transfers import to_host
 
 SIZES = {
@@ -235,6 +236,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Any) -> Non
             file.write(flat.view(torch.uint8).numpy().data)
 
 
+@standard_torch()  # an early safetensors reads onto torch's default device
 def opened_tensors(file: Any, names: Sequence[str]) -> dict[str, Tensor]:  # noqa: ANN401
     """Read tensors of a file of `safetensors.safe_open`: views of the mapped file.
 

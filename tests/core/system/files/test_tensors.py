@@ -155,7 +155,8 @@ def test_nothing_is_pickled():
 @pytest.mark.parametrize("about", [None, {"forms": '[null,{"ä":["F32",1]}]\n\x7f'}])
 def test_payload_bytes_are_those_of_the_library(about):
     tensors = {'ä\x01"\\/\n\x7f€𝒳': torch.randn(2, 3)}
-    for place, dtype in enumerate(WIRE_TYPES):
+    known = safetensors.torch._SIZE  # early versions lack some types
+    for place, dtype in enumerate(dtype for dtype in WIRE_TYPES if dtype in known):
         tensors[f"part{place % 3}/{place}"] = torch.arange(3.0 + place).to(dtype)
         tensors[f"none{place}"] = torch.zeros(0, 3).to(dtype)
         tensors[f"one{place}"] = torch.ones(()).to(dtype)
