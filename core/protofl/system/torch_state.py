@@ -87,14 +87,8 @@ class TorchState:
 
 
 def _default_device() -> torch.device:
-    """Return torch's default device.
-
-    torch 2.6 can't say it after ``torch.set_default_device(None)``.
-    """
-    try:
-        return torch.get_default_device()
-    except AttributeError:
-        return torch.device("cpu")
+    """Return the device of new tensors; torch 2.6's own function does not see ``torch.device``."""
+    return torch.empty(0).device
 
 
 def _autocast_depth() -> int:
