@@ -293,6 +293,8 @@ def _audited(event, given):
     for path in paths:
         if isinstance(path, str | bytes | os.PathLike):
             whole = os.path.realpath(os.fsdecode(path))
+            if f"{os.sep}__pycache__" in whole:  # Python keeps modules that it has compiled
+                continue
             if whole != os.devnull and not whole.startswith(WATCHED["folders"]):
                 WATCHED["found"].append(f"{event} {whole}")
 
