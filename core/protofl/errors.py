@@ -273,7 +273,7 @@ _FULL = (
     "CUDA out of memory", "CUDA error: out of memory", "HIP out of memory",
     "HIP error: out of memory", "XPU out of memory", "STATUS_ALLOC_FAILED",
 )  # fmt: skip
-"""What torch and NVIDIA's libraries say if the memory of a GPU does not suffice."""
+"""Messages of torch and NVIDIA's libraries about a GPU without enough memory."""
 
 
 def less_memory(error: BaseException) -> str:

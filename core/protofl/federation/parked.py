@@ -103,7 +103,7 @@ class Parked:
         return {name: tensors[name] for name in self._order}, self.header
 
     def fetched(self) -> Fetched | None:
-        """Start the copy to the device, beside what it computes; None if there is no memory."""
+        """Start the copy to the device while it computes; None if its memory is full."""
         if not self._like:
             return Fetched(self, None, None)
         streams = self._streams

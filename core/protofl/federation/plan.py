@@ -215,7 +215,7 @@ class Plan:
 
     @property
     def device(self) -> torch.device:
-        """Where this process computes: the first device."""
+        """The first device, on which this process computes."""
         return self.devices[0]
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Where clients and samples lie beside a device that computes in streams: the rules of ``auto``.
+"""The rules of ``auto``: where clients and samples are stored in a run on a GPU.
 
 - A client takes the bytes of its model, and of what the dry run's clients keep beside theirs: the
   methods' modules and state, and a download that belongs to the client (the most of any of them).

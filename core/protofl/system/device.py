@@ -123,7 +123,7 @@ def _check_number(text: str, device: torch.device) -> None:
         return
     if 0 < count <= device.index:  # without any, torch can't compute there anyway
         raise UsageError(
-            f"--device {text}: there is no card {device}",
+            f"--device {text}: card {device} does not exist",
             cards(device),
             "cards count from 0: name one of these",
         )

@@ -55,7 +55,7 @@ _OF_CONTAINERS = [
         "total_inactive_file",
     ),
 ]
-"""Where cgroups v2 and v1 say what a container may use and uses, caches of files included."""
+"""Files of cgroups v2 and v1 with a container's limit and use of memory, file caches included."""
 
 _LIMITS = (
     "ONEDNN_MAX_CPU_ISA",

@@ -190,7 +190,7 @@ def _tunables() -> str:
 
 
 def device_of_worker(plan: pf.backends.Plan, number: int) -> tuple[str, str, dict[str, str]]:
-    """Where a worker computes: on card i mod n.
+    """Return where a worker computes: worker i on card i mod n.
 
     Returns:
         The run's name of the device, the worker's own name of it, and what makes it the only card

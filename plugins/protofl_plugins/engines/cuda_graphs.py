@@ -52,7 +52,7 @@ besides its fixed memory."""
 
 PAYS = 20
 """Uses of a batch that is smaller or larger than usual from which its capture pays. A capture costs
-about as much as 20 eager steps (GPU.md, section 3: 0.4 s, and 5 to 35 ms), and saves one with each
+about as much as 20 eager steps (on an H200 0.4 s, and 5 to 35 ms), and saves one with each
 use. A rule that waits for as many uses as a capture costs takes at most twice the best time.
 
 Such batches cannot be padded to the usual size with a mask instead. BatchNorm's statistics are
@@ -506,7 +506,7 @@ class _Program:
         return [*self._inputs, *self.sums.values()]
 
     def results(self) -> list[Tensor]:
-        """What the step leaves for `after_batch`."""
+        """Return the tensors of the last step that `after_batch` may read."""
         batch, output = self.batch, self.output
         return [batch.x, batch.y, batch.index, output.features, output.logits]
 

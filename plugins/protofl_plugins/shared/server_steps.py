@@ -34,7 +34,7 @@ from protofl_plugins.engines.stepping import outline
 from protofl_plugins.engines.updates import Update
 
 Batch: TypeAlias = "Tensor | Sequence[Tensor]"
-"""What a step is given of a mini-batch: tensors with B rows each, or one of them."""
+"""Tensors of a mini-batch for a step, with B rows each; or one such tensor."""
 
 Changes: TypeAlias = "Iterable[Tensor | nn.Module]"
 """Tensors that steps change, and modules whose weights and buffers they change."""
@@ -44,8 +44,8 @@ ROWS = 4096
 
 PAYS = 20
 """Steps from which a recording pays: it costs about as much as so many steps launched one kernel
-at a time (GPU.md, section 3). A rule that waits for as many steps as a recording costs takes at
-most twice the best time, whatever is to come."""
+at a time. That is an estimate, as that of `protofl_plugins.engines.cuda_graphs`. A rule that waits
+for as many steps as a recording costs takes at most twice the best time, whatever is to come."""
 
 TRIES = 2
 """Failures from which a step is not tried again. One may be chance: torch's thread for the backward
@@ -250,7 +250,7 @@ class Recorder:
             writes = _Writes(memory.all)
             with writes:
                 body()
-            if writes.problem:  # which is no chance, and can't be undone
+            if writes.problem:  # another try would fail as well, and the step has run
                 program.failures = [""] * (TRIES - 1)
             return writes.problem
         if program.trace is None:

@@ -55,8 +55,8 @@ def test_several_cards(three):
 @pytest.mark.parametrize(
     ("text", "said", "near"),
     [
-        ("cuda:3", "there is no card cuda:3", "cuda:2 (NVIDIA A100)"),
-        ("cuda:0,cuda:7", "there is no card cuda:7", "cuda:0 (NVIDIA H100), cuda:1"),
+        ("cuda:3", "card cuda:3 does not exist", "cuda:2 (NVIDIA A100)"),
+        ("cuda:0,cuda:7", "card cuda:7 does not exist", "cuda:0 (NVIDIA H100), cuda:1"),
         ("cuda:0,cpu", "only cards of one kind", ""),
         ("cpu,cuda:0", "only cards of one kind", ""),
         ("cpu,cpu", "only cards of one kind", ""),
@@ -79,7 +79,7 @@ def test_devices_that_can_not_be(three, text, said, near):
 def test_a_card_that_is_hidden(three, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(pf.UsageError, match="there is no card cuda:4") as caught:
+    with pytest.raises(pf.UsageError, match="card cuda:4 does not exist") as caught:
         devices_of("cuda:4,cuda:5")
     assert "there are: cuda:0" in caught.value.near
     assert "CUDA_VISIBLE_DEVICES='4,5' chooses them" in caught.value.near

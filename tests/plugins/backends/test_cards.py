@@ -111,7 +111,7 @@ def test_several_cards_are_for_the_backend_process(options, gpu):
         with pytest.raises(pf.UsageError, match=f"the backend {backend} does not") as caught:
             plan_of(options, device="simgpu:0,simgpu:1", backend=backend)
         assert "--backend process" in caught.value.do
-    with pytest.raises(pf.UsageError, match="there is no card simgpu:2"):
+    with pytest.raises(pf.UsageError, match="card simgpu:2 does not exist"):
         plan_of(options, device="simgpu:0,simgpu:2")
 
 

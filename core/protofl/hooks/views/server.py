@@ -68,7 +68,7 @@ class Server(MethodView[ConfigT], StatefulView):
 
     @property
     def scratch(self) -> dict[str, Any]:
-        """What this method keeps as long as the process runs, such as recorded steps; not saved.
+        """Objects that this method keeps in this process, such as recorded steps; never saved.
 
         Results must not depend on it: a run that is resumed starts with an empty one.
         """
