@@ -211,7 +211,8 @@ def test_a_stranger_without_a_key_is_refused(lab, path):
     asked = request.Request(f"https://{address}{path}", b"", kind, method="POST")
     with pytest.raises(error.HTTPError) as refused:
         request.urlopen(asked, context=context, timeout=20)
-    assert 400 <= refused.value.code < 500
+    with refused.value as response:  # it holds the connection
+        assert 400 <= response.code < 500
 
 
 @pytest.mark.parametrize("what", ["another CA", "an unregistered key", "the key of another node"])
