@@ -9,7 +9,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
-from protofl.data.split import client_domains
 from protofl.federation import events, jobs
 from protofl.federation.evaluation import NoObserver, counts_in, figures_of, odd_counts
 from protofl.federation.participation import Participation
@@ -103,9 +102,6 @@ class Federation:
         self.trial = self._stages.trial = trial
         self.holders = set()
         self._who.start(trial, folder.rows if folder else ())
-        named = getattr(self.plan.choices["partitioner"].config, "column", "domain")
-        domains = self.plan.data.columns.get(named)
-        self._domains = client_domains(self.plan.split(trial), domains)
         self._server_side = ServerSide(self.plan, trial, self._sums)
         self.server.learned = deepcopy({**self.learned})
         self._build_validation()
@@ -173,7 +169,7 @@ class Federation:
             totals.unscored = self._who.lost(number, "unscored", [*chosen, *members.unseen])
             self.evaluate_clients(chosen, number, totals)
             totals.add_metrics(figures_of(self.plan.metrics, totals.counts))
-            totals.add_domains(self._domains)
+            totals.add_domains(self.plan.domains(self.trial))
             totals.samples_per_class = self.plan.balanced_per_class(self.trial)
             self._evaluate_unseen(number, totals)
         with self._sums.span("end_round", "server"):

@@ -56,6 +56,7 @@ def build_client(
     held = split.held_out(client)
     state = ClientState(
         id=client,
+        domain=plan.domain_of(client, trial),
         lr=plan.settings.lr,
         info=plan.info,
         architecture=architecture,

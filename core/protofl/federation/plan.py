@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ from protofl.data.spec import ModelInput
 from protofl.data.split import (
     Split,
     balanced_test,
+    client_domains,
     majority_correct,
     pooled_guess,
     samples_per_class,
@@ -309,6 +310,24 @@ class Plan:
     def split(self, trial: int) -> Split:
         """Return the training and test rows of each client in a trial."""
         return self.splits(self.settings.seed if self.settings.hold_split else self.seed(trial))
+
+    def domains(self, trial: int) -> Sequence[str]:
+        """Return the domain of each client; nothing unless every client has samples of one alone.
+
+        The partitioner's ``column`` names the domains, or the column ``domain`` of the data.
+        """
+        return self._domains(trial)
+
+    def domain_of(self, client: int, trial: int) -> int | None:
+        """Return the number of a client's domain in the order of names; None without `domains`."""
+        names = self._domains(trial)
+        return sorted({*names}).index(names[client]) if names else None
+
+    @cached_property
+    def _domains(self) -> Callable[[int], Sequence[str]]:
+        column = getattr(self.choices["partitioner"].config, "column", "domain")
+        values = self.data.columns.get(column)
+        return lru_cache(maxsize=2)(lambda trial: client_domains(self.split(trial), values))
 
     def majority_accuracy(self, trial: int, clients: Sequence[int] | None = None) -> float:
         """Return the accuracy of always guessing each client's most frequent class."""

@@ -10,6 +10,7 @@ from PIL import Image
 import protofl as pf
 from protofl.backends import Plan
 from protofl.data.split import client_domains
+from protofl.federation.host import build_client
 from protofl_plugins.datasets.digits import Digits, DigitsDomains
 from protofl_plugins.datasets.folder import Domains
 from protofl_plugins.partitioners.domain import Domain
@@ -173,8 +174,22 @@ def test_a_domain_without_images(tmp_path):
 def test_clients_of_several_domains_have_no_accuracy_of_them(few, tmp_path):
     given = {"method": "local", "models": "cnn4", "dataset": few, "data_dir": tmp_path}
     plan = Plan.make(given)
+    assert {plan.domain_of(client, 0) for client in range(plan.info.num_clients)} == {None}
     split, names = plan.split(0), np.array(["a"] * len(plan.data.y))
     assert client_domains(split, None) == []
     assert client_domains(split, names) == ["a"] * split.num_clients
     names[int(split.train(0)[0])] = "b"
     assert client_domains(split, names) == []
+
+
+def test_clients_of_one_domain_have_its_number(tmp_path):
+    options = {"partition": {"clients_per_domain": 2}}
+    plan = Plan.make(
+        {"method": "local", "models": "cnn4", "dataset": "digits-domains", "options": options,
+         "data_dir": tmp_path}
+    )  # fmt: skip
+    names = sorted({*plan.domains(0)})
+    assert names == sorted({*plan.data.columns["domain"].tolist()})
+    assert [plan.domain_of(client, 0) for client in range(10)] == [n // 2 for n in range(10)]
+    assert [names[n // 2] for n in range(10)] == plan.domains(0)
+    assert pf.Client(build_client(plan, 0, 7), "local").domain == 3

@@ -127,6 +127,16 @@ class Client(Learner[ConfigT], StatefulView):
         return self._state.id
 
     @property
+    def domain(self) -> int | None:
+        """The number of the client's domain, from 0, which clients of one domain share.
+
+        None if the data have no domains, or a client has samples of several. The column ``domain``
+        of the data names them, or the ``column`` of the partitioner. A node of a deployment knows
+        only its own samples, so it has None.
+        """
+        return self._state.domain
+
+    @property
     def malicious(self) -> bool:
         """True if the client is malicious (``--malicious``)."""
         return self.id in self._state.malicious

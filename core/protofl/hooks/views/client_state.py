@@ -164,6 +164,7 @@ class ClientState(SideState):
     Attributes:
         balanced: Equally many test samples of each class, of all clients; None if not measured.
         scores_all_classes: True while the ``balanced`` samples are scored.
+        domain: The number of its domain, as `Client.domain`.
         secret: Secret bytes of the client's host; none in a simulation.
     """
 
@@ -177,6 +178,7 @@ class ClientState(SideState):
     scores_all_classes: bool = False
     model: SplitModel
     steps: int = 0
+    domain: int | None = None
     secret: bytes = field(default=b"", repr=False)
     received: Payload = field(default_factory=Payload)
     scratch: dict[str, dict[str, Any]] = field(default_factory=dict)
