@@ -78,7 +78,7 @@ ADAM = {"fedgen", "fedgen-official", "fedktl", "fedktl-official", "fedpkd", "fed
 WIDTHS = [toy_width(width) for width in (1.0, 0.5)]
 """A convolution, BatchNorm and two linear layers, in two widths."""
 
-MODELS = [[toyfed.CNN, toyfed.NORM], WIDTHS, [toyfed.NORM]]
+MODELS = [[toyfed.CNN, toyfed.NORM], WIDTHS, toyfed.EXITS, [toyfed.NORM]]
 """Architectures of the clients: the first that a method does not refuse."""
 
 
