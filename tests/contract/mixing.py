@@ -26,8 +26,10 @@ from protofl.testing import toy
 
 FILE = Path(__file__).with_name("mixing.txt")
 
-RUNS, ALIKE = "runs", "runs with one architecture"
+RUNS, ALIKE, DEPTHS = "runs", "runs with one architecture", "runs with one net in depths"
 TERM = "--add local_loss"
+FOUND = (RUNS, ALIKE, DEPTHS)
+"""Outcomes of combinations that run, by the group that the clients need."""
 PLACES = [
     *(f"--use {hook}" for hook in ROUND_HOOKS),
     *(f"--add {hook}" for hook in MERGED_HOOKS),
@@ -44,7 +46,7 @@ class Mixer:
     def __init__(self, registry, folder):
         self.registry = registry
         data = {("dataset", "toy"): toy.dataset(toy.make_images(toy.MIXED))}
-        groups = (toy.group(toy.CNN, toy.NORM), toy.group(toy.NORM))
+        groups = (toy.group(toy.CNN, toy.NORM), toy.group(toy.NORM), toy.group(*toy.EXITS))
         self.registries = [
             Registry(registry.block, registry.extra | data | {("model-group", "toy"): group})
             for group in groups
@@ -73,7 +75,7 @@ class Mixer:
         plugins = {name: self.registry.load("method", name) for name in methods}
         fitting = {n: FITTING.get(n, getattr(p, "check_options", {})) for n, p in plugins.items()}
         options["options"] = {name: own for name, own in fitting.items() if own}
-        for registry, found in zip(self.registries, (RUNS, ALIKE), strict=True):
+        for registry, found in zip(self.registries, FOUND, strict=True):
             try:
                 given = {**self.given, **options, "method": main}
                 dry_run(Plan.make(given, report=lambda line: None, registry=registry))

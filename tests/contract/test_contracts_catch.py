@@ -698,3 +698,10 @@ def test_a_loss_term_that_is_not_declared_as_a_donor_is_told_so():
 def test_a_donor(plugin, why):
     only = "a_donor_is_run_by_others_alone"
     assert why in failures(MethodContract, plugin, only)[only]
+
+
+@pytest.mark.parametrize("method", ["ffa-lora", "depthfl"])
+def test_frozen_parameters_and_nets_with_exits_are_no_fault(method):
+    """One freezes parameters of the client's model, the other refuses the usual toy nets."""
+    checks = "the_dry_run terms_are_scalars_with_gradients"
+    assert failures(MethodContract, method, checks) == {}

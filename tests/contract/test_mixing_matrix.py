@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mixing import ALIKE, FILE, HOOK_PLACES, RUNS, TERM, mixer, read, text
+from mixing import FILE, FOUND, HOOK_PLACES, TERM, mixer, read, text
 
 import protofl as pf
 from protofl.hooks.discovery.registry import Registry
@@ -21,12 +21,12 @@ def method_of(donor):
 
 def kind(outcome):
     """Return an outcome without the name of what is missing."""
-    return outcome if outcome in (RUNS, ALIKE) else outcome.split()[1]
+    return outcome if outcome in FOUND else outcome.split()[1]
 
 
 def check(main, donors):
     with mixer() as made:
-        assert made.outcome(main) in (RUNS, ALIKE)
+        assert made.outcome(main) in FOUND
         found = made.row(main, donors)
     assert len([cell for cell in found if cell[0] != TERM]) == len(HOOK_PLACES) * len(donors)
     stored = {c: o for c, o in STORED.items() if c[1] == main and method_of(c[2]) in donors}
@@ -72,7 +72,7 @@ def test_a_ninth_of_all_runs_or_is_refused_as_stored(main):
 
 def test_every_combination_is_stored():
     assert {main for _, main, _ in STORED} == {*METHODS}
-    assert {kind(outcome) for outcome in STORED.values()} <= {RUNS, ALIKE, *KINDS}
+    assert {kind(outcome) for outcome in STORED.values()} <= {*FOUND, *KINDS}
     pairs = len(METHODS) * (len(METHODS) - 1)
     assert len([cell for cell in STORED if cell[0] != TERM]) == len(HOOK_PLACES) * pairs
     assert FILE.read_text(encoding="utf-8") == text(STORED)

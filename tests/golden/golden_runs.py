@@ -26,14 +26,17 @@ Options = Mapping[str, object]
 OPTIONS: dict[str, Options] = {
     "fedet": {},
     "fedgen": {"epochs": 5, "eta_g": 0.01},
+    "fedit": {"ranks": "4,2"},
     "fedktl": {"mu": 1},
     "fedl2g": {"warmup": 0},
     "fedorgp": {"lambda_c": 1},
     "fedplvm": {"lambda": 1},
     "fedprox": {"mu": 0.1},
     "fedsa": {"alpha": 0.9},
+    "fedsa-lora": {"ranks": "4,2"},
     "fedtgp": {"S": 20},
     "fedtsp": {"steps": 3},
+    "ffa-lora": {"ranks": "4,2"},
     "fiarse": {"sizes": "1,0.5,0.25", "server_rate": 0.5},
     "flexlora": {"ranks": "4,2"},
     "flora": {"ranks": "4,2"},
@@ -75,7 +78,7 @@ ADAM = {"fedgen", "fedgen-official", "fedktl", "fedktl-official", "fedpkd", "fed
 WIDTHS = [toy_width(width) for width in (1.0, 0.5)]
 """A convolution, BatchNorm and two linear layers, in two widths."""
 
-MODELS = [[toyfed.CNN, toyfed.NORM], WIDTHS, [toyfed.NORM]]
+MODELS = [[toyfed.CNN, toyfed.NORM], WIDTHS, toyfed.EXITS, [toyfed.NORM]]
 """Architectures of the clients: the first that a method does not refuse."""
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from width_toys import takes_one_net
+from width_toys import nets_of
 
 MAIN = (signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 PATIENCE = 300
@@ -76,7 +76,7 @@ class Place:
         data = self.folder / "tiny.npz"
         if not data.exists():
             make_data(data)
-        models = "cnn4" if takes_one_net(self.method) else "htcnn8"
+        models = nets_of(self.method, "htcnn8", "cnn4", "depths:cnn4@3,1")
         if self.method in PARTS_OF_ONE_NET:
             models = "widths:cnn4@1,0.5"
         options = {

@@ -1,4 +1,4 @@
-"""A small net in several widths, for HeteroFL and FedRolex, and who takes only one net."""
+"""A small net in several widths, for HeteroFL and FedRolex, and the nets that a method takes."""
 
 from __future__ import annotations
 
@@ -18,21 +18,34 @@ from protofl.testing import toy
 from protofl_plugins.models.widths import narrow
 
 
+def nets_of(method, several, one, depths=toy.EXITS):
+    """Return the nets that a method takes: ``several``, else ``one``, else one in ``depths``."""
+    for members, toys in ((several, TOYS), (one, [toy.NORM])):
+        if _takes(method, tuple(toys)):
+            return members
+    return depths
+
+
+TOYS = [toy.CNN, toy.NORM]
+
+
 @cache
-def takes_one_net(method):
-    """Return True if a method refuses clients with different nets."""
+def _takes(method, members):
     with tempfile.TemporaryDirectory() as folder, computing_in(torch.float32):
         x = torch.zeros(12, *toy.make_images(toy.MIXED).x.shape[1:])
         np.savez(Path(folder, "public.npz"), x_train=x.numpy(), y_train=np.arange(12) % 4)
         options = getattr(Registry().load("method", method), "check_options", {})
         more = {"options": {method: options}} if options else {}
+        models = toy.group(*members)
         try:
-            toy.make_plan(method, Path(folder), public=f"npz:{folder}/public.npz", **more)
+            toy.make_plan(
+                method, Path(folder), models=models, public=f"npz:{folder}/public.npz", **more
+            )
         except Refused as error:
             if error.lacks != "requirement":
                 raise
-            return True
-    return False
+            return False
+    return True
 
 
 def toy_width(width):

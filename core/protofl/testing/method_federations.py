@@ -14,6 +14,7 @@ from protofl.testing.donors import Sound
 
 MIXED = toy.group(toy.CNN, toy.NORM)
 WITH_NORM = toy.group(toy.NORM)
+EXITS = toy.group(*toy.EXITS)
 WIDTHS = toy.group(toy.WIDE, toy.NARROW, toy.CNN)
 Line = Mapping[str, Any]
 
@@ -23,7 +24,8 @@ class MethodFederations(Sound):
 
     Attributes:
         models: Model groups to try in order, until the method refuses none; by default two
-            architectures, one of them with BatchNorm, then one for all.
+            architectures, one of them with BatchNorm, then one for all. One net in two depths with
+            exits (DepthFL) is the last to try in every check.
         run: Further options of the runs, where the method needs some.
     """
 
@@ -62,7 +64,7 @@ class MethodFederations(Sound):
             name: values for name, values in run_options["options"].items() if values
         }
         refused: Refused | None = None
-        for group in models or self.models:
+        for group in (*(models or self.models), EXITS):
             try:
                 return toy.make_plan(
                     self.main, self.folder, models=group, extra=self.parts, **run_options
@@ -71,7 +73,8 @@ class MethodFederations(Sound):
                 if error.lacks != "requirement":
                     raise
                 refused = refused or error
-        raise refused or AssertionError("there is no group to try")
+        assert refused is not None
+        raise refused
 
     def fed(self, *, trial: int = 0, backwards: bool = False, **options: Any) -> toy.Toy:  # noqa: ANN401
         """A toy federation of the method; ``options`` as `plan` takes them.

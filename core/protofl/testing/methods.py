@@ -75,7 +75,8 @@ class MethodContract(RunChecks):
             Client(state, self.main), federation.given[0], Phase()
         )
         trained = [state.model, *(slot.module for _, slot in state.slots() if slot.train)]
-        return loss(batch, output, 0), [p for module in trained for p in module.parameters()]
+        weights = (p for module in trained for p in module.parameters())
+        return loss(batch, output, 0), [p for p in weights if p.requires_grad]
 
     def test_the_loss_is_the_sum_of_its_terms(self) -> None:
         """The training loss is the sum of the terms, and all are finite."""

@@ -33,6 +33,7 @@ from protofl.testing.toy_data import make_images as make_images
 from protofl.testing.toy_data import random_batch as random_batch
 from protofl.testing.toy_plugins import CNN as CNN
 from protofl.testing.toy_plugins import EMBEDDING as EMBEDDING
+from protofl.testing.toy_plugins import EXITS as EXITS
 from protofl.testing.toy_plugins import NARROW as NARROW
 from protofl.testing.toy_plugins import NORM as NORM
 from protofl.testing.toy_plugins import PIXELS as PIXELS

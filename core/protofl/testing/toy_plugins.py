@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+import torch
 from torch import Tensor, nn
 
 import protofl as pf
@@ -129,6 +130,41 @@ def _embedding(sample: pf.datasets.SampleSpec, K: int) -> nn.Module:
     return nn.Sequential(_MeanEmbedding(sample.vocabulary, 6), nn.Linear(6, K), nn.Tanh())
 
 
+class _Stages(nn.Module):
+    """One or two stages; each has an exit with half of the features, and a missing one has 0."""
+
+    def __init__(self, depth: int, sample: pf.datasets.SampleSpec, K: int) -> None:
+        super().__init__()
+        flat, self.width = math.prod(sample.shape), K
+        first = nn.Sequential(nn.Flatten(), nn.Linear(flat, 10), nn.BatchNorm1d(10), nn.ReLU())
+        second = nn.Sequential(nn.Linear(10, 9), nn.Tanh())
+        self.stages = nn.ModuleList([first, second][:depth])
+        self.exits = nn.ModuleList(nn.Linear(width, K // 2) for width in (10, 9)[:depth])
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = []
+        for stage, leave in zip(self.stages, self.exits, strict=True):
+            x = stage(x)
+            rows.append(leave(x))
+        z = torch.cat(rows, 1)
+        return nn.functional.pad(z, (0, self.width - z.shape[1]))
+
+
+class _Exits(nn.Module):
+    """A classifier on each exit's half of the features."""
+
+    def __init__(self, depth: int, K: int, C: int) -> None:
+        super().__init__()
+        self.width = K // 2
+        self.classifiers = nn.ModuleList(nn.Linear(self.width, C) for _ in range(depth))
+
+    def scores(self, z: Tensor) -> list[Tensor]:
+        return [h(z[:, n * self.width :][:, : self.width]) for n, h in enumerate(self.classifiers)]
+
+    def forward(self, z: Tensor) -> Tensor:
+        return torch.stack(self.scores(z)).mean(0)
+
+
 def _linear(K: int, C: int) -> nn.Module:
     return nn.Linear(K, C)
 
@@ -204,3 +240,12 @@ EMBEDDING = architecture("embedding", _embedding)
 
 
 TWO_LAYERS = architecture("cnn-mlp", _cnn, _two_layers, "5")
+
+
+EXITS = [
+    architecture(
+        f"exits@{depth}", partial(_Stages, depth), partial(_Exits, depth), f"exits-{depth}"
+    )
+    for depth in (2, 1)
+]
+"""One net in two depths, with an exit after each stage; for methods such as DepthFL."""

@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl_plugins.models.low_rank import best_of_rank, stack
-from protofl_plugins.shared import adapters, weights
+from protofl_plugins.shared import adapters
 
 
 class FlexLoRA:
@@ -68,7 +68,7 @@ class FlexLoRA:
     def receive(self, client: pf.Client[Config]) -> None:
         """Install B_i, A_i and the head."""
         adapters.install_factors(client)
-        weights.install(client, "head")
+        adapters.install_head(client)
 
     @pf.hookimpl
     def local_loss(

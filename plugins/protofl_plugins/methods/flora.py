@@ -27,7 +27,7 @@ from torch.nn.functional import cross_entropy
 import protofl as pf
 from protofl_plugins.models.adapted import Adapted
 from protofl_plugins.models.low_rank import Factors, stack
-from protofl_plugins.shared import adapters, weights
+from protofl_plugins.shared import adapters
 
 
 class FLoRA:
@@ -100,7 +100,7 @@ class FLoRA:
         for adapter in adapters.adapters_of(client).values():
             a = adapters.rows_of(adapter.rank, adapter.a.shape[1], drawn).to(adapter.a)
             adapters.install(adapter, Factors(torch.zeros_like(adapter.b), a))
-        weights.install(client, "head")
+        adapters.install_head(client)
 
     @pf.hookimpl
     def local_loss(

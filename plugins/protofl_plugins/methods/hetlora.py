@@ -23,11 +23,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from torch.linalg import vector_norm
-from torch.nn.functional import cross_entropy, pad
+from torch.nn.functional import cross_entropy
 
 import protofl as pf
-from protofl_plugins.models.low_rank import Factors
-from protofl_plugins.shared import adapters, weights
+from protofl_plugins.models.low_rank import Factors, padded_mean
+from protofl_plugins.shared import adapters
 
 
 class HetLoRA:
@@ -84,7 +84,7 @@ class HetLoRA:
     def receive(self, client: pf.Client[Config]) -> None:
         """Install B_i, A_i and the head, without the slices that were pruned."""
         adapters.install_factors(client)
-        weights.install(client, "head")
+        adapters.install_head(client)
         _cut(client, _rank(client))
 
     @pf.hookimpl
@@ -150,10 +150,8 @@ def _mean_by_norm(factors: Sequence[Factors], old: Factors) -> Factors:
     norms = torch.stack([f.norm() for f in factors])
     w = torch.where(norms.sum() > 0, norms, torch.ones_like(norms))
     w = w / w.sum()
-    here = max(f.rank for f in factors)
-    padded = [(pad(f.b, (0, here - f.rank)), pad(f.a, (0, 0, 0, here - f.rank))) for f in factors]
-    b, a = (torch.tensordot(w, torch.stack(each), 1) for each in zip(*padded, strict=True))
-    return Factors(torch.cat([b, old.b[:, here:]], 1), torch.cat([a, old.a[here:]]))
+    b = padded_mean([f.b for f in factors], w, old.b, dim=1)
+    return Factors(b, padded_mean([f.a for f in factors], w, old.a, dim=0))
 
 
 def _rank(client: pf.Client[HetLoRA.Config]) -> int:

@@ -16,15 +16,11 @@ which gives the same weights. Σ goes into B, as published for FlexLoRA, whose s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import torch
-from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
-from protofl_plugins.models.low_rank import Factors, best_of_rank, stack
-from protofl_plugins.shared import adapters, weights
+from protofl_plugins.models.low_rank import best_of_rank, slice_weights, stack
+from protofl_plugins.shared import adapters
 
 
 class RaFLoRA:
@@ -73,7 +69,7 @@ class RaFLoRA:
     def receive(self, client: pf.Client[Config]) -> None:
         """Install B_i, A_i and the head."""
         adapters.install_factors(client)
-        weights.install(client, "head")
+        adapters.install_head(client)
 
     @pf.hookimpl
     def local_loss(
@@ -102,17 +98,7 @@ class RaFLoRA:
         result = adapters.mean_heads(server, uploads)
         for name in server.state["columns"]:
             factors, p = adapters.sent_factors(server, uploads, name)
-            product = stack(factors, _slice_weights(factors, p))
+            product = stack(factors, slice_weights([f.rank for f in factors], p))
             fresh = adapters.fresh(server, name).to(p)
             result |= adapters.packed(name, best_of_rank(product, fresh))
         return result
-
-
-def _slice_weights(factors: Sequence[Factors], p: Tensor) -> list[Tensor]:
-    """Return p_i/(Σ_{j: r_j ≥ k} p_j) of each client's slices k = 1…r_i, [r_i] of each."""
-    largest = max(f.rank for f in factors)
-    present = torch.tensor([f.rank for f in factors], device=p.device)
-    has = torch.arange(largest, device=p.device) < present.unsqueeze(1)  # M × k
-    share = has * p.unsqueeze(1)
-    share = share / share.sum(0)
-    return [row[: f.rank] for row, f in zip(share, factors, strict=True)]

@@ -68,6 +68,7 @@ class Adapted(nn.Module):
         scale: s.
         draw: ``draw(columns)`` returns the first A, [r, columns]; B begins at 0.
         merges: Has M, [rows, columns] of each weight; else M = 0.
+        train_a: A is trained; else it stays as it was drawn.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Adapted(nn.Module):
         draw: Callable[[int], Tensor],
         *,
         merges: bool,
+        train_a: bool = True,
     ) -> None:
         super().__init__()
         unmask(net)  # adapters learn beside the whole net
@@ -87,7 +89,7 @@ class Adapted(nn.Module):
         self.a, self.b = nn.ParameterList(), nn.ParameterList()
         for name, (rows, columns) in self.sizes.items():
             like = net.get_parameter(name)
-            self.a.append(nn.Parameter(draw(columns).to(like)))
+            self.a.append(nn.Parameter(draw(columns).to(like), requires_grad=train_a))
             self.b.append(nn.Parameter(like.new_zeros(rows, rank)))
         self.has_merged = merges
         for place, (rows, columns) in enumerate(self.sizes.values() if merges else ()):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 
 class Factors(NamedTuple):
@@ -60,6 +61,38 @@ def stack(factors: Sequence[Factors], weights: Sequence[Tensor]) -> Factors:
     return Factors(torch.cat([f.b for f in factors], 1), torch.cat(scaled))
 
 
+def padded_mean(matrices: Sequence[Tensor], weights: Tensor, old: Tensor, dim: int) -> Tensor:
+    """Return Σ_i w_i·X_i of matrices that are padded with zeros along a dimension.
+
+    Args:
+        matrices: The X_i of M clients, of r_i slices along ``dim``.
+        weights: w_i, [M].
+        old: The earlier result, of the largest rank of the run: slices that no client of the round
+            has stay, as zeros in A and B could not be trained again.
+        dim: 0 for A, [r_i, columns]; 1 for B, [rows, r_i].
+    """
+    here = max(matrix.shape[dim] for matrix in matrices)
+    padded = [
+        pad(X, (0, 0, 0, here - len(X)) if dim == 0 else (0, here - X.shape[1])) for X in matrices
+    ]
+    mean = torch.tensordot(weights, torch.stack(padded), 1)
+    return torch.cat([mean, old.narrow(dim, here, old.shape[dim] - here)], dim)
+
+
+def slice_weights(ranks: Sequence[int], p: Tensor) -> list[Tensor]:
+    """Return p_i/(Σ_{j: r_j ≥ k} p_j) of each client's slices k = 1…r_i, [r_i] of each.
+
+    Args:
+        ranks: r_i of M clients.
+        p: p_i, [M].
+    """
+    present = torch.tensor(ranks, device=p.device)
+    has = torch.arange(max(ranks), device=p.device) < present.unsqueeze(1)  # M × k
+    share = has * p.unsqueeze(1)
+    share = share / share.sum(0)
+    return [row[:rank] for row, rank in zip(share, ranks, strict=True)]
+
+
 def best_of_rank(product: Factors, fresh: Tensor) -> Factors:
     """Return U·Σ and V of the r largest singular values of B·A, the nearest product of rank r.
 
@@ -72,6 +105,6 @@ def best_of_rank(product: Factors, fresh: Tensor) -> Factors:
     rank, available = len(fresh), min(len(fresh), len(S))
     b = (U * S)[:, :available]
     return Factors(
-        torch.nn.functional.pad(b, (0, rank - available)),
+        pad(b, (0, rank - available)),
         torch.cat([V[:available], fresh[available:]]),
     )

@@ -21,6 +21,7 @@ from torch import Tensor
 import protofl as pf
 from protofl_plugins.models.adapted import Adapted, Layers, matrices, thawed
 from protofl_plugins.models.low_rank import Factors
+from protofl_plugins.shared import weights
 from protofl_plugins.shared.number_lists import joined
 
 KEYS = {
@@ -32,6 +33,8 @@ KEYS = {
     "adapter/*/b": pf.Key("[rows, r]", "B of the same adapter", varies=-1),
 }
 """The factors of adapters as they travel; the rank r may differ between clients."""
+BOTH = "ab"
+"""The factors A and B, for functions that can send one of them."""
 
 
 def ranks_of(text: str) -> list[int]:
@@ -110,12 +113,16 @@ def unfit(run: pf.RunInfo, config: AdapterConfig) -> list[str]:
     ]
 
 
-def adapt(client: pf.Client[Any], *, merges: bool = False) -> None:
+def adapt(client: pf.Client[Any], *, merges: bool = False, train_a: bool = True) -> None:
     """Freeze the client's net and give its layers adapters of the client's rank.
+
+    The first A_i are the first r_i rows of one A of the largest rank, which all clients draw from
+    the run's seed.
 
     Args:
         client: The client.
         merges: The adapters are merged into the frozen weights after rounds (FLoRA).
+        train_a: Train A too; False keeps it as it was drawn (FFA-LoRA).
     """
     model = cast(pf.models.SplitModel, client.module("model"))
     if isinstance(model.extractor, Adapted):  # by another method of the run
@@ -128,8 +135,9 @@ def adapt(client: pf.Client[Any], *, merges: bool = False) -> None:
         config.layers,
         rank,
         config.scale * unit(config, client.id),
-        lambda columns: rows_of(rank, columns, drawn),
+        lambda columns: rows_of(max(ranks), columns, drawn)[:rank],
         merges=merges,
+        train_a=train_a,
     )
 
 
@@ -147,12 +155,17 @@ def adapted_layers(server: pf.Server[Any]) -> tuple[pf.Payload, dict[str, tuple[
     return pf.models.pack_weights(model.head, "head") if averaged else pf.Payload(), sizes
 
 
-def initial_factors(server: pf.Server[Any]) -> pf.Payload:
-    """Return A of the largest rank, drawn, and B = 0 of each layer; and the head."""
+def initial_factors(server: pf.Server[Any], parts: str = BOTH) -> pf.Payload:
+    """Return A of the largest rank, drawn, and B = 0 of each layer; and the head.
+
+    Args:
+        server: The server.
+        parts: The factors that travel: ``a``, ``b`` or both.
+    """
     first, sizes = adapted_layers(server)
     for name, (rows, _) in sizes.items():
         a = fresh(server, name)
-        first |= packed(name, Factors(a.new_zeros(rows, len(a)), a))
+        first |= packed(name, Factors(a.new_zeros(rows, len(a)), a), parts)
     return first
 
 
@@ -160,28 +173,49 @@ def initial_factors(server: pf.Server[Any]) -> pf.Payload:
 
 
 def first_slices(server: pf.Server[Any], client_id: int) -> pf.Payload:
-    """Return B[:, :r_i]/s_i and A[:r_i] of each layer, and the head."""
+    """Return B[:, :r_i]/s_i and A[:r_i] of each layer, those that the server has; and the head."""
     rank, s_i = server.state["ranks"][client_id], unit(server.config, client_id)
     sent = server.global_state.select("head/*")
     for name in server.state["columns"]:
-        sent |= packed(name, known(server.global_state, name).cut(rank).times(1 / s_i))
+        for key, factor in parts_of(server.global_state, name).items():
+            if key.endswith("/a"):
+                sent[key] = factor[:rank].clone()
+            else:
+                first = factor[:, :rank].contiguous()
+                sent[key] = first if s_i == 1 else (1 / s_i) * first
     return sent
 
 
+@torch.no_grad()
 def install_factors(client: pf.Client[Any]) -> None:
-    """Copy the received factors into the client's adapters; does nothing without any."""
-    if client.received:
-        for name, adapter in adapters_of(client).items():
-            install(adapter, known(client.received, name))
+    """Copy the received factors into the client's adapters; factors that were not sent stay."""
+    for name, adapter in adapters_of(client).items():
+        for key, factor in parts_of(client.received, name).items():
+            if key.endswith("/a"):
+                adapter.a.zero_()[: len(factor)] = factor[: adapter.rank]
+            else:
+                adapter.b.zero_()[:, : factor.shape[1]] = factor[:, : adapter.rank]
 
 
-def trained_factors(client: pf.Client[Any], rank: int) -> pf.Payload:
-    """Return n_i, the head if heads are averaged, and the first slices of B_i and A_i."""
+def install_head(client: pf.Client[Any]) -> None:
+    """Copy the received head into the client's, if heads are averaged."""
+    if client.config.head == "average":
+        weights.install(client, "head")
+
+
+def trained_factors(client: pf.Client[Any], rank: int, parts: str = BOTH) -> pf.Payload:
+    """Return n_i, the head if heads are averaged, and the first slices of B_i and A_i.
+
+    Args:
+        client: The client.
+        rank: The number of slices.
+        parts: The factors to send: ``a``, ``b`` or both.
+    """
     sent = pf.Payload(samples=torch.tensor(client.num_samples))
     if client.config.head == "average":
         sent |= pf.models.pack_weights(client.module("head"), "head")
     for name, adapter in adapters_of(client).items():
-        sent |= packed(name, adapter.cut(rank))
+        sent |= packed(name, adapter.cut(rank), parts)
     return sent
 
 
@@ -189,9 +223,10 @@ def rank_fault(server: pf.Server[Any], client_id: int, upload: pf.Payload) -> st
     """Return the fault of an upload whose rank is above the client's own; empty without one."""
     most = server.state["ranks"][client_id]
     for name in server.state["columns"]:
-        rank = known(upload, name).rank
-        if rank > most:
-            return f"an adapter of {name} with rank {rank}, and its own rank is {most}"
+        for key, factor in parts_of(upload, name).items():
+            rank = factor.shape[0 if key.endswith("/a") else 1]
+            if rank > most:
+                return f"an adapter of {name} with rank {rank}, and its own rank is {most}"
     return ""
 
 
@@ -199,17 +234,25 @@ def mean_heads(server: pf.Server[Any], uploads: pf.Uploads) -> pf.Payload:
     """Return Σ_i p_i·h_i, p_i = n_i/n, if heads are averaged; else nothing."""
     if server.config.head != "average":
         return pf.Payload()
-    samples = torch.stack([upload["samples"] for upload in uploads.values()])
-    return pf.models.average_weights([*uploads.values()], "head", samples)
+    return pf.models.average_weights([*uploads.values()], "head", _samples(uploads))
+
+
+def shares(uploads: pf.Uploads) -> Tensor:
+    """Return p_i = n_i/n of the round's clients, [M]."""
+    samples = _samples(uploads)
+    return samples / samples.sum()
+
+
+def _samples(uploads: pf.Uploads) -> Tensor:
+    return torch.stack([upload["samples"] for upload in uploads.values()])
 
 
 def sent_factors(
     server: pf.Server[Any], uploads: pf.Uploads, name: str
 ) -> tuple[list[Factors], Tensor]:
     """Return s_i·B_i and A_i of a weight by the round's M clients, and p_i = n_i/n, [M]."""
-    samples = torch.stack([upload["samples"] for upload in uploads.values()])
     factors = [known(upload, name).times(unit(server.config, i)) for i, upload in uploads.items()]
-    return factors, (samples / samples.sum()).to(factors[0].a)
+    return factors, shares(uploads).to(factors[0].a)
 
 
 # --- adapters of one side, and of the wire --------------------------------------------------------
@@ -236,9 +279,16 @@ def known(payload: Mapping[str, Tensor], name: str) -> Factors:
     return Factors(payload[f"adapter/{name}/b"], payload[f"adapter/{name}/a"])
 
 
-def packed(name: str, factors: Factors) -> pf.Payload:
-    """Return the factors of a weight by wire names."""
-    return pf.Payload({f"adapter/{name}/a": factors.a, f"adapter/{name}/b": factors.b.contiguous()})
+def parts_of(payload: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+    """Return the factors of a weight that a payload has, by wire names."""
+    keys = (f"adapter/{name}/{part}" for part in BOTH)
+    return {key: payload[key] for key in keys if key in payload.keys()}
+
+
+def packed(name: str, factors: Factors, parts: str = BOTH) -> pf.Payload:
+    """Return the factors of a weight by wire names: ``a``, ``b`` or both."""
+    found = {"a": factors.a, "b": factors.b.contiguous()}
+    return pf.Payload({f"adapter/{name}/{part}": found[part] for part in parts})
 
 
 @torch.no_grad()

@@ -57,13 +57,19 @@ def optimiser(config: SubmodelConfig, sgd: Mapping[str, float]) -> dict[str, Any
 def unequal_nets(run: pf.RunInfo) -> list[str]:
     """Return the reason why clients' nets are not parts of one: they are more than its widths."""
     nets = {a.name.partition("@")[0] for a in run.architectures}
-    if run.homogeneous or len(nets) == 1:
+    if run.homogeneous or (len(nets) == 1 and len(_layers_of(run)) == 1):
         return []
     names = ", ".join(a.name for a in run.architectures)
     return [
         f"it needs one net in several widths, and the clients have {names}; "
         "--models widths:resnet18@1,0.5,0.25"
     ]
+
+
+def _layers_of(run: pf.RunInfo) -> set[tuple[str, ...]]:
+    """Return the different lists of names of the nets' parameters; one for widths of one net."""
+    models = map(run.unset_model, run.architectures)
+    return {tuple(name for name, _ in model.named_parameters()) for model in models}
 
 
 def widest_net(server: pf.Server[SubmodelConfig]) -> pf.Payload:

@@ -79,7 +79,7 @@ def options_of(method):
 
 def run(method, there, tmp_path, **options):
     """Run on the first model group that the method accepts; return the result and the grid."""
-    for group in ("toy", "toy1", "widths:cnn4@1,0.5"):
+    for group in ("toy", "toy1", "widths:cnn4@1,0.5", "depths:cnn4@2,1"):
         try:
             given = options | {"models": group}
             return deployed(method, there, out=tmp_path / group.partition(":")[0], **given)

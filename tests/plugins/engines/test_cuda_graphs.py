@@ -8,7 +8,7 @@ import pytest
 import torch
 from engine_toys import METHODS, UNLIKE, make_plan
 from slowness import quick
-from width_toys import takes_one_net
+from width_toys import nets_of
 
 import protofl as pf
 from protofl.testing import toy as toyfed
@@ -47,7 +47,7 @@ SERVER_ADAM = ("fedgen", "fedktl", "fedpkd", "feddf", "fedet", "ds-fl")
     ),
 )
 def test_every_method_equals_eager(method, streams, gpu, tmp_path):
-    members = [RESIDUAL] if takes_one_net(method) else [toyfed.CNN, RESIDUAL]
+    members = nets_of(method, [toyfed.CNN, RESIDUAL], [RESIDUAL])
     last = "capture" if streams == 8 else "auto"
     with double_precision():
         wanted = run(method, tmp_path, members, "eager", 2, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from engine_toys import make_plan, with_engines
 from slowness import quick
-from width_toys import takes_one_net
+from width_toys import nets_of
 
 from protofl.testing import toy as toyfed
 from protofl.testing.equality import RESIDUAL, Run, assert_equal_runs, double_precision, worst
@@ -35,7 +35,7 @@ def pair(engine, method, folder, members, *, set=None, **options):
 
 def members_of(method):
     # No bias before BatchNorm: its gradient is only rounding error, which Adam amplifies.
-    return [RESIDUAL] if takes_one_net(method) else [toyfed.CNN, RESIDUAL]
+    return nets_of(method, [toyfed.CNN, RESIDUAL], [RESIDUAL])
 
 
 @pytest.mark.parametrize(("name", "method"), with_engines("vmapped", ENGINES))

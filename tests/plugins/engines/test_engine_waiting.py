@@ -6,7 +6,7 @@ import pytest
 import torch
 from engine_toys import make_plan, with_engines
 from torch.utils._python_dispatch import TorchDispatchMode
-from width_toys import takes_one_net
+from width_toys import nets_of
 
 from protofl.hooks.plugin.members import Choice
 from protofl.testing import toy as toyfed
@@ -65,7 +65,7 @@ def waits(monkeypatch, epochs, *given, **options):
     ("engine", "method"), with_engines("eager", ["eager", "vmapped", "cuda-graphs"])
 )
 def test_waiting_does_not_grow_with_the_steps(engine, method, tmp_path, monkeypatch):
-    members = [RESIDUAL] if takes_one_net(method) else [toyfed.CNN, RESIDUAL]
+    members = nets_of(method, [toyfed.CNN, RESIDUAL], [RESIDUAL])
     given = (monkeypatch, 1), (monkeypatch, 3)
     one, three = (waits(*g, method, tmp_path, members, engine=engine) for g in given)
     assert len(one) == len(three), three

@@ -11,6 +11,7 @@ import torch
 from engine_toys import METHODS, make_plan
 from torch import nn
 from torch.nn.functional import cross_entropy
+from width_toys import nets_of
 
 import protofl as pf
 from protofl import Client
@@ -173,7 +174,8 @@ def test_a_run_without_the_dry_run_goes_on_by_eager(method, tmp_path):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_can_be_replayed(name, tmp_path):
-    dry_run(make_plan(name, tmp_path, [RESIDUAL], engine="cuda-graphs"))
+    members = nets_of(name, [RESIDUAL], [RESIDUAL])
+    dry_run(make_plan(name, tmp_path, members, engine="cuda-graphs"))
 
 
 def test_a_value_of_given_reaches_a_recorded_step(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from slowness import KINDS, quick
-from width_toys import takes_one_net
+from width_toys import nets_of
 
 from protofl.hooks.discovery.registry import Registry
 from protofl.runs.dry_run.short_rounds import dry_run
@@ -33,7 +33,7 @@ def public(tmp_path_factory):
 
 @pytest.mark.parametrize("method", quick(METHODS, *KINDS))
 def test_it_runs_with_encoded_payloads(method, public):
-    models = toy.group(toy.NORM) if takes_one_net(method) else None
+    models = toy.group(*nets_of(method, [toy.CNN, toy.NORM], [toy.NORM]))
     own = {method: getattr(Registry().load("method", method), "check_options", {})}
     sizes = {}
     for transforms in ([], ["top-k", "quantise"]):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from hostile_uploads import entry, raw
-from width_toys import takes_one_net
+from width_toys import nets_of
 
 import protofl as pf
 from protofl.hooks.discovery.registry import Registry
@@ -64,7 +64,7 @@ def trained(name, folder):
         np.savez(path, x_train=x.astype(np.float32), y_train=np.arange(12) % 4)
     method = name.partition(" ")[0]
     options = {"public": f"npz:{path}"} if needs_public(method) else {}
-    options |= {"models": toy.group(toy.NORM)} if takes_one_net(method) else {}
+    options["models"] = toy.group(*nets_of(method, [toy.CNN, toy.NORM], [toy.NORM]))
     sets = {"options": {method: METHODS[method]}} if METHODS[method] else {}
     plan = toy.make_plan(method, folder, **options, **ENCODED.get(name, sets))
     made = toy.Toy(plan)
