@@ -55,6 +55,8 @@ def run_info(
         server_architecture=getattr(group.plugin, "server_architecture", "resnet56"),
         auxiliary_architecture=getattr(group.plugin, "auxiliary_architecture", None) or first,
         malicious=settings.malicious,
+        optimizer=settings.optimizer,
+        momentum=settings.momentum,
         native=K == "native",
         others=partial(architectures_of, registry, sample),
         places=tuple(map(used.index, numbers)),

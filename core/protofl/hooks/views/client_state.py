@@ -164,11 +164,13 @@ class ClientState(SideState):
     Attributes:
         balanced: Equally many test samples of each class, of all clients; None if not measured.
         scores_all_classes: True while the ``balanced`` samples are scored.
+        lr_factor: Factor of learning rates in this round (``--lr-schedule``).
         secret: Secret bytes of the client's host; none in a simulation.
     """
 
     id: int
     lr: float
+    lr_factor: float = 1.0
     architecture: Architecture
     train: Samples
     test: Samples
