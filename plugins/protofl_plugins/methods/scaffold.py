@@ -9,11 +9,11 @@ Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Lea
     up        Δy_i = y_i − x, Δc_i = c_i⁺ − c_i;   c_i ← c_i⁺
     server    x ← x + η_g·1/|S|·Σ_i Δy_i,   c ← c + 1/N·Σ_i Δc_i                          (Eq. 5)
 
-S are the clients of the round, N is the number of all clients. c and all c_i start at 0, and c_i
-stays on the client. g_i(x) of option I is the gradient of the client's mean loss over all of its
-samples, by another pass in train mode. The correction is the loss term ⟨c − c_i, y_i − x⟩, whose
-gradient is c − c_i. BatchNorm statistics are averaged without η_g. Inference is by the shared
-model.
+S are the clients of the round, N is the number of all clients that can take part. c and all c_i
+start at 0, and c_i stays on the client. g_i(x) of option I is the gradient of the client's mean
+loss over all of its samples, by another pass in train mode. The correction is the loss term
+⟨c − c_i, y_i − x⟩, whose gradient is c − c_i. BatchNorm statistics are averaged without η_g.
+Inference is by the shared model.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class SCAFFOLD:
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """Eq. 5."""
-        result, N = pf.Payload(), len(server.clients)
+        result, N = pf.Payload(), server.num_clients
         for key, old in server.global_state.select("model/*", "control/*").items():
             changes = torch.stack([upload[_update(key)] for upload in uploads.values()])
             if not old.is_floating_point():  # BatchNorm's count of batches

@@ -87,10 +87,11 @@ def test_option_ii_divides_by_the_learning_rate_of_the_round(toy):
         plain.assert_equal_states(plain.global_state(found, "control"), control)
 
 
-def test_c_is_the_mean_of_the_clients(toy):
-    found = toy("scaffold", models=plain.ONE, participation=0.5)
+@pytest.mark.parametrize(("options", "count"), [({"participation": 0.5}, 4), ({"unseen": 1}, 3)])
+def test_c_is_the_mean_of_the_clients_that_can_take_part(toy, options, count):
+    found = toy("scaffold", models=plain.ONE, **options)
     found.rounds(3)
-    own = [found.client(n).state["scaffold"].get("control") for n in range(4)]
+    own = [found.client(n).state.get("scaffold", {}).get("control") for n in range(4)]
     total = sum(each.double() for each in own if each is not None)
     c = torch.cat(
         [
@@ -98,7 +99,7 @@ def test_c_is_the_mean_of_the_clients(toy):
             for name, _ in found.client(0).model.named_parameters()
         ]
     )
-    torch.testing.assert_close(c.double(), total / 4, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(c.double(), total / count, rtol=1e-5, atol=1e-6)
 
 
 def test_the_first_round_is_that_of_fedavg_with_the_plain_mean(toy):
