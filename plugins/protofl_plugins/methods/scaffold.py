@@ -121,6 +121,8 @@ class SCAFFOLD:
         c_i = _own_control(client)
         if client.config.option == "I":
             new = client.scratch["gradient"]
+        elif not client.round_lr:  # a schedule at 0: no step, and so no mean gradient
+            new = c_i
         else:
             x, c = _received(client, "model"), _received(client, "control")
             y_i = weights.flat(client.parameters()).detach()

@@ -87,6 +87,16 @@ def test_option_ii_divides_by_the_learning_rate_of_the_round(toy):
         plain.assert_equal_states(plain.global_state(found, "control"), control)
 
 
+def test_a_learning_rate_of_0_leaves_control_variates(toy):
+    schedule = {"schedule": {"over": 1, "floor": 0}}
+    found = toy("scaffold", models=plain.ONE, lr_schedule="cosine", options=schedule)
+    found.rounds(1)
+    before = found.client(0).state["scaffold"]["control"].clone()
+    found.rounds(1)
+    assert before.isfinite().all() and before.any()
+    assert torch.equal(found.client(0).state["scaffold"]["control"], before)
+
+
 @pytest.mark.parametrize(("options", "count"), [({"participation": 0.5}, 4), ({"unseen": 1}, 3)])
 def test_c_is_the_mean_of_the_clients_that_can_take_part(toy, options, count):
     found = toy("scaffold", models=plain.ONE, **options)
