@@ -98,7 +98,7 @@ def test_the_readme_s_commands_in_this_process(words):
 @pytest.mark.parametrize(
     "words",
     [
-        "fedrep --models cnn4 --set tau=1",
+        "fedrep-example --models cnn4 --set tau=1",
         "proto-nce --models cnn4",
         "fedproto --models widths5 --partition quantity",
     ],
@@ -126,7 +126,7 @@ def test_plugins_are_listed_with_their_distributions(installed, tmp_path):
 
     found = {(p["kind"], p["name"]): p for p in json.loads(done.stdout)}
     owners = {
-        ("method", "fedrep"): "protofl-fedrep",
+        ("method", "fedrep-example"): "protofl-fedrep",
         ("method", "proto-nce"): "protofl-proto-nce",
         ("model-group", "widths5"): "protofl-widths",
         ("partitioner", "quantity"): "protofl-widths",

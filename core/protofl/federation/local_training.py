@@ -197,6 +197,7 @@ class Trainer:
         """Prepare a phase, yield its job to the engine, and add the result to the reply."""
         composition = self._plan.composition
         client = Client(state, composition.main)
+        state.lr_factor = rate
         place = f"client {state.id}, round {state.round}"
         job, seen = self._job(state, phase, client, counter, rate)
         state.set_mode(True)

@@ -31,7 +31,7 @@ def run_info(
     """Return the information about the run that hooks may read."""
     group, sample, K = choices["model-group"], model_input.seen(data.sample), settings.feature_dim
     check_arrivals(settings, settings.rounds)
-    seen = settings.clients - count_unseen(settings.clients, settings.unseen)
+    unseen = count_unseen(settings.clients, settings.unseen)
     architectures: list[Architecture] = group.call("architectures")
     first, further = architectures[0].name, group.call("server_architectures") or []
     listed, used = settings.architectures, [*range(min(settings.clients, len(architectures)))]
@@ -42,7 +42,7 @@ def run_info(
         group=settings.models,
         architectures=mine,
         num_clients=settings.clients,
-        participants=participants(settings.participation, seen),
+        participants=participants(settings.participation, settings.clients - unseen),
         class_names=(*data.classes,),
         num_classes=data.num_classes,
         feature_dim=getattr(group.plugin, "feature_dim", 512) if K == "native" else K,
@@ -55,6 +55,9 @@ def run_info(
         server_architecture=getattr(group.plugin, "server_architecture", "resnet56"),
         auxiliary_architecture=getattr(group.plugin, "auxiliary_architecture", None) or first,
         malicious=settings.malicious,
+        unseen=unseen,
+        optimizer=settings.optimizer,
+        momentum=settings.momentum,
         native=K == "native",
         others=partial(architectures_of, registry, sample),
         places=tuple(map(used.index, numbers)),

@@ -143,7 +143,8 @@ class RunChecks(MethodFederations):
     def test_native_widths(self) -> None:
         """A method that declares native_widths trains with a feature width per architecture."""
         if getattr(self.cls, "native_widths", False):
-            federation = self.fed(models=[WIDTHS, toy.group(toy.NARROW)], feature_dim="native")
+            groups = [WIDTHS, toy.group(toy.NARROW), WITH_NORM]
+            federation = self.fed(models=groups, feature_dim="native")
             expect_finite(federation.rounds(2))
 
     # --- equal runs -----------------------------------------------------------------------------

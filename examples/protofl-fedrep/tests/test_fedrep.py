@@ -48,3 +48,19 @@ def test_clients_share_the_body_and_keep_their_heads(tmp_path):
     assert not any(torch.equal(heads[0], other) for other in heads[1:])
     names = {key.partition("/")[0] for key in simulation.server.global_state}
     assert names == {"body"}
+
+
+def test_it_trains_the_models_of_protofls_fedrep(tmp_path):
+    """With one batch an epoch, as the order of samples depends on the names of phases."""
+    own = federation(tmp_path, batch_size=1000, options={"own": {"tau": 2}})
+    options = {"fedrep": {"head_epochs": 2}}
+    plan = toy.make_plan(
+        "fedrep", tmp_path, models=toy.group(toy.NORM), batch_size=1000, options=options
+    )
+    shipped = toy.Toy(plan)
+    own.rounds(2)
+    shipped.rounds(2)
+    for client in range(4):
+        expected = shipped.client(client).model.state_dict()
+        for name, tensor in own.client(client).model.state_dict().items():
+            torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-5)

@@ -39,14 +39,7 @@ class FedPer:
     @pf.hookimpl
     def requires(self, run: pf.RunInfo) -> list[str]:
         """Require one architecture, so that W_B has one shape."""
-        if run.homogeneous:
-            return []
-        names = ", ".join(a.name for a in run.architectures)
-        return [
-            f"it averages feature extractors, and the clients have {len(run.architectures)} "
-            f"architectures ({names}); a homogeneous group works (--models cnn4, resnet18), or a "
-            "method that shares heads (lg-fedavg)"
-        ]
+        return weights.unequal_extractors(run)
 
     @pf.hookimpl
     def setup_server(self, server: pf.Server[Config]) -> pf.Payload:

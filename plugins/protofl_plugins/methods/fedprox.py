@@ -11,8 +11,7 @@ shared model.
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
@@ -67,7 +66,7 @@ class FedProx:
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.Constants:
         """Keep w as it was received."""
-        return {"w": _flat(client).detach()}
+        return {"w": weights.flat(client.parameters()).detach()}
 
     @pf.hookimpl
     def local_loss(
@@ -78,7 +77,7 @@ class FedProx:
         constants: pf.Constants,
     ) -> pf.Terms:
         """Eq. 2."""
-        squared = (_flat(client) - constants["w"]).square().sum()
+        squared = (weights.flat(client.parameters()) - constants["w"]).square().sum()
         return {
             "ce": cross_entropy(output.logits, batch.y),
             "prox": client.config.mu / 2 * squared,
@@ -98,8 +97,3 @@ class FedProx:
     def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
         """Evaluate w on the global test samples."""
         return weights.shared_model(server, weights.built_model(server))
-
-
-def _flat(client: pf.Learner) -> Tensor:
-    """w_i as one vector: a few operations whatever the number of layers, and a rule for vmap."""
-    return torch.cat([p.flatten() for p in client.parameters()])

@@ -8,10 +8,11 @@ travel as ``NAME/*``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import protofl as pf
 
@@ -24,12 +25,16 @@ class SharingConfig(pf.Config):
     )
 
 
-class ModelSharingConfig(SharingConfig):
-    """Options of the aggregation of whole models."""
+class BuffersConfig(pf.Config):
+    """BatchNorm statistics in the mean."""
 
     buffers: Literal["average", "local"] = pf.Field(
         "average", description="average BatchNorm statistics too, or keep them on the client"
     )
+
+
+class ModelSharingConfig(BuffersConfig, SharingConfig):
+    """Options of the aggregation of whole models."""
 
 
 # --- before the run -------------------------------------------------------------------------------
@@ -47,6 +52,18 @@ def unequal_models(run: pf.RunInfo) -> list[str]:
         f"it averages whole models, and the clients have {len(run.architectures)} "
         f"architectures ({names}); a homogeneous group works ({one}), or a "
         "method for heterogeneous models (fedproto, fedtgp, fedsa)"
+    ]
+
+
+def unequal_extractors(run: pf.RunInfo) -> list[str]:
+    """Return the reason why clients can't share one extractor: they have several architectures."""
+    if run.homogeneous:
+        return []
+    names = ", ".join(a.name for a in run.architectures)
+    return [
+        f"it averages feature extractors, and the clients have {len(run.architectures)} "
+        f"architectures ({names}); a homogeneous group works (--models cnn4, resnet18), or a "
+        "method that shares heads (lg-fedavg)"
     ]
 
 
@@ -75,9 +92,14 @@ def built_model(server: pf.Server[Any]) -> pf.models.SplitModel:
 # --- a round --------------------------------------------------------------------------------------
 
 
-def averages_buffers(config: SharingConfig) -> bool:
+def averages_buffers(config: pf.Config) -> bool:
     """Return True if BatchNorm statistics travel; with ``buffers=local`` they stay on clients."""
-    return not isinstance(config, ModelSharingConfig) or config.buffers == "average"
+    return not isinstance(config, BuffersConfig) or config.buffers == "average"
+
+
+def flat(tensors: Iterable[Tensor]) -> Tensor:
+    """Return tensors as one vector: a few operations for any number of layers, and vmap's rule."""
+    return torch.cat([tensor.flatten() for tensor in tensors])
 
 
 def install(client: pf.Client[Any], module_name: str) -> None:
@@ -86,10 +108,12 @@ def install(client: pf.Client[Any], module_name: str) -> None:
         pf.models.load_weights(client.module(module_name), client.received, module_name)
 
 
-def trained_weights(client: pf.Client[Any], module_name: str) -> pf.Payload:
-    """Return the weights of the client's module, and n_i."""
+def trained_weights(
+    client: pf.Client[Any], module_name: str, prefix: str | None = None
+) -> pf.Payload:
+    """Return the weights of the client's module as ``PREFIX/*``, by default its name, and n_i."""
     weights = pf.models.pack_weights(
-        client.module(module_name), module_name, buffers=averages_buffers(client.config)
+        client.module(module_name), prefix or module_name, buffers=averages_buffers(client.config)
     )
     return pf.Payload(weights, samples=torch.tensor(client.num_samples))
 

@@ -147,6 +147,11 @@ class Client(Learner[ConfigT], StatefulView):
         return self._state.lr
 
     @property
+    def round_lr(self) -> float:
+        """The learning rate of this round's training: `lr` with its schedule."""
+        return self._state.lr * self._state.lr_factor
+
+    @property
     def scores_all_classes(self) -> bool:
         """True while ``inference`` scores samples of all classes (``--measure global-accuracy``).
 

@@ -165,11 +165,13 @@ class ClientState(SideState):
         balanced: Equally many test samples of each class, of all clients; None if not measured.
         scores_all_classes: True while the ``balanced`` samples are scored.
         domain: The number of its domain, as `Client.domain`.
+        lr_factor: Factor of learning rates in this round (``--lr-schedule``).
         secret: Secret bytes of the client's host; none in a simulation.
     """
 
     id: int
     lr: float
+    lr_factor: float = 1.0
     architecture: Architecture
     train: Samples
     test: Samples

@@ -97,6 +97,9 @@ class RunInfo:
         server_architecture: The architecture of a model that the server trains.
         auxiliary_architecture: The small architecture that clients share (FML, FedKD).
         malicious: The share of malicious clients.
+        unseen: Clients that never take part in a round (``--unseen``).
+        optimizer: The clients' optimiser (``--optimizer``).
+        momentum: Momentum of SGD.
         native: True if features keep each architecture's own width (``--feature-dim native``).
         others: Returns the architectures of any installed group, by its name.
         places: Place of each client's architecture in ``architectures``; empty for i mod X.
@@ -119,6 +122,9 @@ class RunInfo:
     server_architecture: str = "resnet56"
     auxiliary_architecture: str = ""
     malicious: float = 0.0
+    unseen: int = 0
+    optimizer: str = "sgd"
+    momentum: float = 0.0
     native: bool = False
     others: Callable[[str], Sequence[Architecture]] = field(default=lambda group: (), repr=False)
     places: tuple[int, ...] = ()

@@ -114,6 +114,11 @@ class Server(MethodView[ConfigT], StatefulView):
         return Cards(self._info)
 
     @property
+    def num_clients(self) -> int:
+        """Clients that can take part in rounds: all of ``clients`` but unseen ones."""
+        return self._info.num_clients - self._info.unseen
+
+    @property
     def generator_outline(self) -> Outline:
         """The sizes of the image generator, for a method with ``needs_generator``."""
         return self._images.outline

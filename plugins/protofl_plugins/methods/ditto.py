@@ -1,0 +1,119 @@
+"""Ditto: clients train a model of their own near the shared model.
+
+Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization", ICML 2021 (arXiv
+2012.04221), Eq. 1 and algorithm 1, with FedAvg as the solver of G(·).
+
+    shared    w_k: local steps on F_k(w_k), starting from w
+    own       v_k ← v_k − η·(∇F_k(v_k) + λ·(v_k − w)), s steps, continuing from the last round
+              (min over v_k of h_k(v_k; w) = F_k(v_k) + λ/2·‖v_k − w‖²)
+    server    w ← w + Σ_k p_k·(w_k − w)
+
+F_k is the client's mean cross-entropy, w the model that the client received, p_k = n_k/n. v_k is
+the client's model; w_k is a second net that trains on the same batches, so s is the number of
+steps of a round. v_k starts from the first w that the client receives. Inference is by v_k.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import protofl as pf
+from protofl_plugins.shared import weights
+
+
+class Ditto:
+    """Clients train a model of their own near the shared model (Li et al., 2021)."""
+
+    class Config(weights.ModelSharingConfig):
+        """Options, with the paper's symbols."""
+
+        lambda_: float = pf.Field(
+            1.0,
+            alias="lambda",
+            ge=0,
+            description="λ, weight of the distance to w; 0 regresses to local training, large "
+            "values to the shared model. λ·η above 2 diverges",
+        )
+
+    native_widths = True
+    terms = {
+        "ce": "cross-entropy of v_k",
+        "prox": "λ/2·‖v_k − w‖², Eq. 1",
+        "shared_ce": "cross-entropy of w_k",
+    }
+    uploads = {
+        "model/*": "the shared model w_k after local training; gradients can be inverted from it. "
+        "The client's own model stays private",
+        "samples": "n_k, the number of training samples",
+    }
+    downloads = {"model/*": "w, the average of the clients' copies of the shared model"}
+
+    @pf.hookimpl
+    def requires(self, run: pf.RunInfo) -> list[str]:
+        """Require a single architecture."""
+        return weights.unequal_models(run)
+
+    @pf.hookimpl
+    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
+        """Build w."""
+        buffers = weights.averages_buffers(server.config)
+        return pf.models.pack_weights(weights.built_model(server), "model", buffers=buffers)
+
+    @pf.hookimpl
+    def setup_client(self, client: pf.Client[Config]) -> None:
+        """Add the net of w_k."""
+        client.add_module("shared", deepcopy(client.module("model")))
+
+    @pf.hookimpl
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
+        """Send w."""
+        return server.global_state.select("model/*")
+
+    @pf.hookimpl
+    def receive(self, client: pf.Client[Config]) -> None:
+        """Install w: w_k ← w, and in the first round of the client v_k ← w."""
+        if not client.received.under("model"):
+            return
+        pf.models.load_weights(client.module("shared"), client.received, "model")
+        if not client.state.get("started"):
+            weights.install(client, "model")
+            client.state["started"] = True
+
+    @pf.hookimpl
+    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+        """Keep w as it was received."""
+        return {"w": weights.flat(client.module("shared").parameters()).detach()}
+
+    @pf.hookimpl
+    def local_loss(
+        self,
+        client: pf.Learner[Config],
+        batch: pf.Batch,
+        output: pf.Output,
+        constants: pf.Constants,
+    ) -> pf.Terms:
+        """h_k(v_k; w) and F_k(w_k)."""
+        distance = (weights.flat(client.parameters()) - constants["w"]).square().sum()
+        return {
+            "ce": cross_entropy(output.logits, batch.y),
+            "prox": client.config.lambda_ / 2 * distance,
+            "shared_ce": cross_entropy(client.module("shared")(batch.x), batch.y),
+        }
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
+        """Send w_k and n_k."""
+        return weights.trained_weights(client, "shared", "model")
+
+    @pf.hookimpl
+    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
+        """Average: w ← Σ_k p_k·w_k, as Σ_k p_k = 1."""
+        return weights.mean_weights(server, uploads, "model")
+
+    @pf.hookimpl
+    def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
+        """Evaluate w on the global test samples."""
+        return weights.shared_model(server, weights.built_model(server))

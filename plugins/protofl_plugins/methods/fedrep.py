@@ -1,0 +1,103 @@
+"""FedRep: clients share a representation and keep their heads, trained one after the other.
+
+Collins et al., "Exploiting Shared Representations for Personalized Federated Learning", ICML 2021
+(arXiv 2102.07078), algorithm 1. In each round, with epochs in place of single updates:
+
+    h_i     ← GRD(f_i(h_i, φ), h_i, α), τ_h times: epochs on the head, φ fixed
+    φ_i     ← GRD(f_i(h_i, φ_i), φ_i, α) from φ_i = φ: epochs on the representation, h_i fixed
+    server  φ ← 1/(rn) · Σ_i φ_i over the rn clients of the round
+
+φ is the feature extractor, h_i the head. The server builds φ and sends it from round 0. A client
+continues from its own h_i in the next round. Clients train with cross-entropy and infer by their
+own head on φ. The statistics of BatchNorm in the extractor belong to φ; both phases update them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch.nn.functional import cross_entropy
+
+import protofl as pf
+from protofl_plugins.shared import weights
+
+
+class FedRep:
+    """Clients share a representation and train their own heads first (Collins et al., 2021)."""
+
+    class Config(weights.SharingConfig, pf.VariantConfig):
+        """Options, with the paper's symbols."""
+
+        deviations = {
+            "aggregate": pf.Deviation(
+                "algorithm 1", "uniform", "weighted", "the code weights φ_i by n_i"
+            ),
+        }
+        head_epochs: int = pf.Field(
+            10,
+            ge=1,
+            description="τ_h, epochs of the head before those of φ, whose number is "
+            "--local-epochs; many fit the head to the φ received",
+        )
+        aggregate: Literal["weighted", "uniform"] = pf.Field(
+            None, description="weights n_i/n of the average, or 1/(rn)"
+        )
+
+    native_widths = True
+    check_options = {"head_epochs": 2}
+    terms = {"ce": "cross-entropy, in both phases"}
+    uploads = {
+        "extractor/*": pf.Key(
+            "as the parameter",
+            "φ_i, the extractor after local training; gradients can be inverted from it",
+        ),
+        "samples": "n_i, the number of training samples",
+    }
+    downloads = {
+        "extractor/*": pf.Key("as the parameter", "φ, the average of the clients' extractors")
+    }
+
+    @pf.hookimpl
+    def requires(self, run: pf.RunInfo) -> list[str]:
+        """Require one architecture, so that φ has one shape."""
+        return weights.unequal_extractors(run)
+
+    @pf.hookimpl
+    def phases(self, config: Config) -> list[pf.Phase]:
+        """Train the head for τ_h epochs, then the representation."""
+        return [
+            pf.Phase("head", epochs=config.head_epochs, trains=("head",)),
+            pf.Phase("representation", trains=("extractor",)),
+        ]
+
+    @pf.hookimpl
+    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
+        """Build φ."""
+        return pf.models.pack_weights(weights.built_model(server).extractor, "extractor")
+
+    @pf.hookimpl
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
+        """Send φ."""
+        return server.global_state.select("extractor/*")
+
+    @pf.hookimpl
+    def receive(self, client: pf.Client[Config]) -> None:
+        """Install φ: φ_i ← φ."""
+        weights.install(client, "extractor")
+
+    @pf.hookimpl
+    def local_loss(
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output
+    ) -> pf.Terms:
+        """Cross-entropy, of which each phase updates its part."""
+        return {"ce": cross_entropy(output.logits, batch.y)}
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
+        """Send φ_i and n_i."""
+        return weights.trained_weights(client, "extractor")
+
+    @pf.hookimpl
+    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
+        """Average: φ ← 1/(rn) · Σ_i φ_i."""
+        return weights.mean_weights(server, uploads, "extractor")

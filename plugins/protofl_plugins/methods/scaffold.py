@@ -1,0 +1,208 @@
+"""SCAFFOLD: control variates correct the drift of clients.
+
+Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020
+(arXiv 1910.06378), algorithm 1.
+
+    local     y_i ← y_i − η_l·(g_i(y_i) + c − c_i), K steps from y_i = x                  (Eq. 3)
+    control   c_i⁺ = g_i(x)                                    option I                   (Eq. 4)
+              c_i⁺ = c_i − c + (x − y_i)/(K·η_l)               option II
+    up        Δy_i = y_i − x, Δc_i = c_i⁺ − c_i;   c_i ← c_i⁺
+    server    x ← x + η_g·1/|S|·Σ_i Δy_i,   c ← c + 1/N·Σ_i Δc_i                          (Eq. 5)
+
+S are the clients of the round, N is the number of all clients that can take part. c and all c_i
+start at 0, and c_i stays on the client. g_i(x) of option I is the gradient of the client's mean
+loss over all of its samples, by another pass in train mode. The correction is the loss term
+⟨c − c_i, y_i − x⟩, whose gradient is c − c_i. BatchNorm statistics are averaged without η_g.
+Inference is by the shared model.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+import protofl as pf
+from protofl_plugins.shared import weights
+
+
+class SCAFFOLD:
+    """Control variates correct the drift of clients (Karimireddy et al., 2020)."""
+
+    class Config(weights.BuffersConfig):
+        """Options, with the paper's symbols."""
+
+        option: Literal["I", "II"] = pf.Field(
+            "II",
+            description="c_i of the next round: the gradient at x, or the mean gradient of the "
+            "steps, without further cost",
+        )
+        server_rate: float = pf.Field(
+            1.0, gt=0, description="η_g, the server's step size; 1 sets x to the mean of the y_i"
+        )
+
+    native_widths = True
+    terms = {
+        "ce": "cross-entropy",
+        "correction": "⟨c − c_i, y_i − x⟩, the correction of Eq. 3",
+    }
+    uploads = {
+        "model_update/*": pf.Key("as the parameter", "Δy_i; gradients can be inverted from it"),
+        "control_update/*": pf.Key(
+            "as the parameter", "Δc_i, the change of the client's mean gradient"
+        ),
+    }
+    downloads = {
+        "model/*": "x, the shared model",
+        "control/*": pf.Key("as the parameter", "c, the mean of the clients' control variates"),
+    }
+
+    @pf.hookimpl
+    def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
+        """Require a single architecture, and with option II steps that are plain SGD."""
+        reasons = weights.unequal_models(run)
+        if config.option == "II" and (run.optimizer != "sgd" or run.momentum):
+            steps = run.optimizer if run.optimizer != "sgd" else f"momentum {run.momentum:g}"
+            reasons.append(
+                "option II takes (x − y_i)/(K·η_l) for the mean gradient of the steps, which is "
+                f"right for SGD without momentum, and the run has {steps}; --optimizer sgd "
+                "--momentum 0 works, or --set option=I"
+            )
+        return reasons
+
+    @pf.hookimpl
+    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
+        """Build x, and c = 0."""
+        model = weights.built_model(server)
+        buffers = weights.averages_buffers(server.config)
+        x = pf.models.pack_weights(model, "model", buffers=buffers)
+        c = pf.models.pack_weights(model, "control", buffers=False)
+        return pf.Payload({**x, **{key: torch.zeros_like(tensor) for key, tensor in c.items()}})
+
+    @pf.hookimpl
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
+        """Send x and c."""
+        return server.global_state.select("model/*", "control/*")
+
+    @pf.hookimpl
+    def receive(self, client: pf.Client[Config]) -> None:
+        """Install x: y_i ← x."""
+        weights.install(client, "model")
+
+    @pf.hookimpl
+    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+        """Keep x and c − c_i; with option I, take g_i(x)."""
+        if client.config.option == "I":
+            client.scratch["gradient"] = full_gradient(client)
+        correction = _received(client, "control") - _own_control(client)
+        return {"x": weights.flat(client.parameters()).detach(), "correction": correction}
+
+    @pf.hookimpl
+    def local_loss(
+        self,
+        client: pf.Learner[Config],
+        batch: pf.Batch,
+        output: pf.Output,
+        constants: pf.Constants,
+    ) -> pf.Terms:
+        """The loss whose gradient is g_i(y_i) + c − c_i, Eq. 3."""
+        moved = weights.flat(client.parameters()) - constants["x"]
+        return {
+            "ce": cross_entropy(output.logits, batch.y),
+            "correction": (constants["correction"] * moved).sum(),
+        }
+
+    @pf.hookimpl
+    def after_training(self, client: pf.Client[Config]) -> None:
+        """c_i⁺, Eq. 4."""
+        c_i = _own_control(client)
+        if client.config.option == "I":
+            new = client.scratch["gradient"]
+        elif not client.round_lr:  # a schedule at 0: no step, and so no mean gradient
+            new = c_i
+        else:
+            x, c = _received(client, "model"), _received(client, "control")
+            y_i = weights.flat(client.parameters()).detach()
+            new = c_i - c + (x - y_i) / (client.steps * client.round_lr)
+        client.scratch["change"] = new - c_i
+        client.state["control"] = new
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
+        """Send Δy_i and Δc_i."""
+        x, y_i = client.received, pf.models.pack_weights(client.module("model"), "model")
+        moved = {_update(key): y_i[key] - x[key] for key in x.select("model/*")}
+        named = dict(client.module("model").named_parameters())
+        parts = client.scratch["change"].split([p.numel() for p in named.values()])
+        changes = {
+            f"control_update/{name}": part.view_as(p)
+            for (name, p), part in zip(named.items(), parts, strict=True)
+        }
+        return pf.Payload({**moved, **changes})
+
+    @pf.hookimpl
+    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
+        """Eq. 5."""
+        result, N = pf.Payload(), server.num_clients
+        for key, old in server.global_state.select("model/*", "control/*").items():
+            changes = torch.stack([upload[_update(key)] for upload in uploads.values()])
+            if not old.is_floating_point():  # BatchNorm's count of batches
+                result[key] = old + changes.amax(0)
+            elif key.startswith("control/"):
+                result[key] = old + changes.sum(0) / N
+            else:
+                rate = 1.0 if "/buffer/" in key else server.config.server_rate
+                result[key] = old + rate * changes.mean(0)
+        return result
+
+    @pf.hookimpl
+    def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
+        """Evaluate x on the global test samples."""
+        return weights.shared_model(server, weights.built_model(server))
+
+
+def _update(key: str) -> str:
+    """Return the key of the change of ``model/NAME`` or ``control/NAME``."""
+    part, _, name = key.partition("/")
+    return f"{part}_update/{name}"
+
+
+def _received(client: pf.Client[SCAFFOLD.Config], part: str) -> Tensor:
+    """Return x (``model``) or c (``control``) as one vector, in the order of the parameters."""
+    names = [name for name, _ in client.module("model").named_parameters()]
+    return weights.flat(client.received[f"{part}/{name}"] for name in names)
+
+
+def _own_control(client: pf.Client[SCAFFOLD.Config]) -> Tensor:
+    """Return c_i as one vector; 0 before the client's first round."""
+    if "control" in client.state:
+        return cast(Tensor, client.state["control"])
+    return torch.zeros_like(weights.flat(client.parameters()))
+
+
+@torch.enable_grad()
+def full_gradient(client: pf.Client[SCAFFOLD.Config]) -> Tensor:
+    """Return g_i(x), the gradient of the mean loss over all samples, as one vector.
+
+    The model is in train mode, as in the steps that g_i(x) stands for; its BatchNorm statistics
+    stay as they are. Batches have the run's size or up to twice as many samples.
+    """
+    model, n = client.module("model"), client.num_samples
+    parameters = {name: p.detach().clone() for name, p in model.named_parameters()}
+    trained = [name for name, p in model.named_parameters() if p.requires_grad]
+    for name in trained:
+        parameters[name].requires_grad_()
+    total = {name: torch.zeros_like(p) for name, p in parameters.items()}
+    model.train(n >= client.least_batch)
+    for rows in torch.arange(n).tensor_split(max(1, n // client.batch_size)):
+        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        scores = functional_call(model, {**parameters, **buffers}, client.train.inputs(rows))
+        loss = cross_entropy(scores, client.train.y[rows.to(client.device)], reduction="sum") / n
+        gradients = torch.autograd.grad(loss, [parameters[name] for name in trained])
+        for name, gradient in zip(trained, gradients, strict=True):
+            total[name] += gradient
+    model.eval()
+    return weights.flat(total.values()).detach()
