@@ -119,7 +119,7 @@ def read_records(folder: Path) -> list[Record]:
         ValueError: A run is not one of the table, or is unfinished.
     """
     found = []
-    for place in sorted(folder.iterdir()) if folder.is_dir() else ():
+    for place in sorted(p for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else ():
         run = pf.load_run(place)
         problem = problem_of(run, place.name)
         if not problem and run.state not in ("finished", "diverged"):
