@@ -80,7 +80,7 @@ def settings_of(
     if not settings:
         raise errors[0]
     if len(runs_by_data) > 1 and not any(len(setting.groups) > 1 for setting in settings):
-        raise _different_data(*firsts[:2], remedy)
+        raise _different_data(firsts[0], firsts[1], remedy)
     if len(settings) > 1:
         notes += [
             f"{s.title}: nothing to compare {s.groups[0].label} with"
