@@ -7,11 +7,15 @@ import pytest
 import torch
 from runtime_toys import install, make_plan, open_federation, train, without_times
 from torch.nn.functional import cross_entropy
+from written_records import LINE
 
 import protofl as pf
 from protofl.federation.evaluation import PREDICTED, TRUE, counts_in
 from protofl.federation.jobs import Evaluate
+from protofl.federation.predictions import Predictions
 from protofl.hooks.transport.rules import Fault
+from protofl.records.predicted import read_predictions
+from protofl.records.row import Row
 
 CHOICES = ("last", "best", "validation")
 OPTIONS = {"rounds": 6, "validation": 0.2, "lr": 0.5, "trials": 2, "partition": "dirichlet"}
@@ -248,3 +252,27 @@ def test_many_classes_have_a_wider_type():
     from protofl.federation.evaluation import class_type
 
     assert class_type(256) == torch.uint8 and class_type(257) == torch.int32
+
+
+def test_an_unscored_client_is_left_out(tmp_path):
+    """Its reply came, and its counts were found to be wrong afterwards."""
+    plan = make_plan("local", record_predictions="last")
+    recorder = Predictions(plan, tmp_path, (), lambda line: None)
+    for client in (2, 0, 1):
+        classes = torch.tensor([client, 3], dtype=torch.uint8)
+        recorder.take(client, pf.Payload({PREDICTED: classes, TRUE: classes}))
+    row = Row(LINE | {"test_accuracy": 1.0, "unscored": {"1": "counts of another shape"}})
+    recorder.keep(row, [], [])
+    found = read_predictions(tmp_path, [row], "last", 0, 0)
+    assert found.clients.tolist() == [0, 0, 2, 2] and found.true.tolist() == [0, 3, 2, 3]
+
+
+def test_a_device_s_predictions_are_the_cpu_s(toys, gpu, tmp_path):
+    """There, a thread commits a round while the next one trains."""
+    given = OPTIONS | RECORD | {"trials": 1}
+    whole = train("fedproto", tmp_path / "cpu", **given)
+    other = train("fedproto", tmp_path / "gpu", device="simgpu", **given)
+    for which in CHOICES:
+        one, two = (pf.load_run(run.folder).predictions(which) for run in (whole, other))
+        assert one.round == two.round
+        assert np.array_equal(one.predicted, two.predicted) and np.array_equal(one.true, two.true)
