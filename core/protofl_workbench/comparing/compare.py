@@ -50,6 +50,9 @@ WILCOXON, MCNEMAR = "wilcoxon", "mcnemar"
 TESTS = (WILCOXON, MCNEMAR)
 """Tests of `compare`."""
 
+CONFIDENCE = 0.95
+"""Default confidence of intervals."""
+
 BASELINES = ("local", "fedavg")
 """Methods that are the baseline by default, in this order; otherwise the first group is."""
 
@@ -63,7 +66,7 @@ def compare(
     unpaired: bool = False,
     by: str | Sequence[str] = (),
     rounds: int | None = None,
-    confidence: float = 0.95,
+    confidence: float = CONFIDENCE,
     labels: Labels = (),
     test: str = WILCOXON,
     round: str = "",
@@ -100,7 +103,13 @@ def compare(
         >>> print(pf.compare(["runs/fedproto", "runs/fedtgp"], target=0.8))  # doctest: +SKIP
     """
     _check(target, confidence, rounds)
-    _check_test(test, round, figures, target, unpaired)
+    others = {
+        "--figure": bool(figures),
+        "--target": target is not None,
+        "--unpaired": unpaired,
+        "--confidence": confidence != CONFIDENCE,
+    }
+    _check_test(test, round, [flag for flag, given in others.items() if given])
     notes: list[str] = []
     if unpaired:
         groups = finished_trials(grouped(runs, by, settings=not by, notes=notes), rounds, notes)
@@ -149,31 +158,30 @@ def _over_samples(
     return Comparison(tables, tuple(notes), True, shown, MCNEMAR)
 
 
-def _check_test(
-    test: str,
-    round: str,
-    figures: str | Sequence[str],
-    target: float | None,
-    unpaired: bool,
-) -> None:
-    """Check the test, and options that apply only to one of the tests."""
+def _check_test(test: str, round: str, others: Sequence[str]) -> None:
+    """Check the test, and options that apply only to one of the tests.
+
+    Args:
+        test: The test.
+        round: The round of recorded predictions.
+        others: Given options of the other test.
+    """
     if test not in TESTS:
         raise unknown("test", test, TESTS)
+    if test == WILCOXON and round:
+        raise UsageError(
+            f"--round {round} applies only to --test mcnemar",
+            do="choose the round of an accuracy by --figure final, best or validation",
+        )
     if test == WILCOXON:
-        if round:
-            raise UsageError(
-                f"--round {round} applies only to --test mcnemar",
-                do="choose the round of an accuracy by --figure final, best or validation",
-            )
         return
     if round not in ("", *mcnemar.FIGURE_OF):
         raise unknown("round", round, mcnemar.FIGURE_OF)
-    others = {"--figure": bool(figures), "--target": target is not None, "--unpaired": unpaired}
-    if flag := next((flag for flag, given in others.items() if given), ""):
-        hint = "; --round chooses the round" if flag == "--figure" else ""
+    if others:
+        hint = "; --round chooses the round" if "--figure" in others else ""
         raise UsageError(
-            f"--test mcnemar cannot be used with {flag}",
-            "it compares the predictions of paired test samples" + hint,
+            f"--test mcnemar cannot be used with {others[0]}",
+            "it compares the predictions of paired test samples, without an interval" + hint,
             "leave one of them out",
         )
 

@@ -202,6 +202,7 @@ def test_other_samples_under_the_same_hash_are_refused(recorded):
         ("--test mcnemar --unpaired", "cannot be used with --unpaired"),
         ("--test mcnemar --figure best", "--round chooses the round"),
         ("--test mcnemar --target 0.5", "cannot be used with --target"),
+        ("--test mcnemar --confidence 0.9", "without an interval"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(cli, pair, words, message):
