@@ -123,6 +123,7 @@ TYPES = (
     "protofl.records.observed.Prototypes",
     "protofl.records.observed.Features",
     "protofl.records.observed.Images",
+    "protofl.records.predicted.Predicted",
     "protofl_workbench.replaying.replay.Replay",
     "protofl_workbench.replaying.replay.Replayed",
     "protofl_workbench.replaying.replayed_server.ReplayedRound",

@@ -20,6 +20,7 @@ from site_hook_reference import hook_reference
 from site_methods import add_to_navigation, family_table, not_measured
 from site_mixing import mixing_table
 from site_plugins import method_table, option_table, plugin_reference, wire_table
+from site_table10 import table_10
 
 DOCS = Path(__file__).parents[1]
 MARK = re.compile(r"^<!-- generated: (\w+)([\w./ -]*?) -->$", re.MULTILINE)
@@ -46,6 +47,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "not_measured": not_measured,
     "options": option_table,
     "plugins": plugin_reference,
+    "table_10": table_10,
     "types": types,
     "wire": wire_table,
 }

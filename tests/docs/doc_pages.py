@@ -26,7 +26,7 @@ def commands_of(blocks):
     """Yield the words of each ``protofl …`` line, without comments, with continued lines joined."""
     for line in "\n".join(blocks).replace("\\\n", " ").splitlines():
         start = line.find("protofl ")
-        if start == 0 or line[:start].endswith("/"):
+        if start == 0 or (start > 0 and line[start - 1] == "/"):
             yield shlex.split(line[start:], comments=True)[1:]
 
 

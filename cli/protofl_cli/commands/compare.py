@@ -83,6 +83,23 @@ def compare(
             "--unpaired", help="Also compare runs on different data or with different seeds."
         ),
     ] = False,
+    test: Annotated[
+        str,
+        option(
+            "--test",
+            "NAME",
+            "wilcoxon compares trials; mcnemar compares test samples, of runs with "
+            "--record-predictions",
+        ),
+    ] = "wilcoxon",
+    round_: Annotated[
+        str,
+        option(
+            "--round",
+            "ROUND",
+            "With --test mcnemar: last, best (on test samples) or validation (default: last)",
+        ),
+    ] = "",
     confidence: Annotated[
         float, option("--confidence", "SHARE", "Confidence of the intervals.")
     ] = 0.95,
@@ -115,7 +132,7 @@ def compare(
 
     Runs that differ only in their seeds are one group. Prints the mean ± std of each group over
     trials, and the difference to the baseline with Wilcoxon's signed-rank test and a confidence
-    interval.
+    interval, or with McNemar's test over recorded predictions.
     """
     kind = _format(format_, out)
     if out is not None:
@@ -124,7 +141,7 @@ def compare(
         arguments = {
             "figures": figure or (), "target": target, "baseline": baseline, "unpaired": unpaired,
             "by": group_by or (), "rounds": rounds, "confidence": confidence,
-            "labels": label or (),
+            "labels": label or (), "test": test, "round": round_,
         }  # fmt: skip
         of_reproduction = {
             "scale": scale, "variant": variant, "only": only, "columns": columns, "set_": set_,

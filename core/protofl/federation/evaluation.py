@@ -30,6 +30,9 @@ from protofl.system.transfers import to_host
 FEATURES, LABELS = "(features)", "(labels)"
 """Keys of features and labels among the counts of metrics, which have no such names."""
 
+PREDICTED, TRUE = "(predicted)", "(true)"
+"""Keys of predicted and true classes among the counts of metrics (`--record-predictions`)."""
+
 CORRECT = "(correct)"
 """The same for rightly predicted samples, on their way from a device."""
 
@@ -167,7 +170,7 @@ def counts_in(plan: Plan, job: Evaluate, reply: EvaluateReply) -> Payload:
     members = plan.composition.members.items()
     scoring = {name for name, member in members if hasattr(member.plugin, "score_client")}
     for name, tensor in result.items():
-        if name in (FEATURES, LABELS):
+        if name in (FEATURES, LABELS, PREDICTED, TRUE):
             continue
         if name not in metrics and name.partition(".")[0] not in scoring:
             raise Fault(name, "names", "which the run does not count")
@@ -181,7 +184,35 @@ def counts_in(plan: Plan, job: Evaluate, reply: EvaluateReply) -> Payload:
         raise Fault("", "names", f"counts whose payload {detail}")
     if job.observe:
         _check_features(plan, result[FEATURES], result[LABELS], job.observe)
+    predictions = [key in result for key in (PREDICTED, TRUE)]
+    if predictions != [job.predictions] * 2:
+        detail = "lacks predictions" if job.predictions else "has predictions, not asked for"
+        raise Fault("", "names", f"counts whose payload {detail}")
+    if job.predictions:
+        _check_predictions(plan, result[PREDICTED], result[TRUE], reply)
     return result
+
+
+def class_type(num_classes: int) -> torch.dtype:
+    """Return the type in which predictions of C classes are sent and stored: uint8 or int32."""
+    return torch.uint8 if num_classes <= 256 else torch.int32
+
+
+def _check_predictions(plan: Plan, predicted: Tensor, true: Tensor, reply: EvaluateReply) -> None:
+    """Check predicted and true classes, [n] each, of all test samples of a client.
+
+    Raises:
+        Fault: They have another form, or other hits than the reply counts.
+    """
+    most, expected = plan.info.num_classes, class_type(plan.info.num_classes)
+    for name, classes in ((PREDICTED, predicted), (TRUE, true)):
+        if classes.dtype != expected or classes.shape != (reply.count,):
+            detail = f"as {classes.dtype} {list(classes.shape)}, expected {expected} [n]"
+            raise Fault(name, "shape", detail)
+        if not ((classes >= 0) & (classes < most)).all():
+            raise Fault(name, "classes", f"out of 0 to {most - 1}")
+    if int((predicted == true).sum()) != reply.correct:
+        raise Fault(PREDICTED, "figures", "with other correct predictions than are counted")
 
 
 def _check_features(plan: Plan, features: Tensor, labels: Tensor, most: int) -> None:
@@ -325,15 +356,15 @@ def score(
         plan: The run.
         state: The client.
         download: What it would download next; one that was fine-tuned has received it.
-        job: After which round it is scored, whether it was fine-tuned, and how many features are
-            wanted.
+        job: After which round it is scored, whether it was fine-tuned, how many features are
+            wanted, and whether predictions are.
         profile: Takes the operators, where they are sampled.
         counter: Counts mini-batches.
 
     Returns:
         Of its ``test`` samples, its ``validation`` samples where any are held out, and its
         ``train`` and the ``balanced`` samples where they are measured; and what the test samples'
-        scores count in the run's metrics, with the features.
+        scores count in the run's metrics, with features and predictions that are wanted.
     """
     train = state.train if "train-accuracy" in plan.settings.measure else None
     more = {"validation": state.validation, "train": train, "balanced": state.balanced}
@@ -341,6 +372,7 @@ def score(
     composition, client = plan.composition, Client(state, plan.composition.main)
     place = f"client {state.id}, evaluation of round {job.round}"
     measured, kept = plan.metrics or composition.has("score_client"), list[Tensor]()
+    predicted = list[Tensor]()
     counts, figures, features = dict[str, Tensor](), dict[str, SupportsFloat](), dict[str, Tensor]()
     writes = composition.has("receive") or composition.has("score_client")
     with state.unchanged() if writes else state.same_download():
@@ -358,7 +390,10 @@ def score(
                 for x, y in counter.over(pairs):
                     with autocast(plan.settings.precision, plan.device):
                         scores = composition.call("inference", client=client, x=x)
-                    correct[number] += (scores.argmax(1) == y).sum()
+                    classes = scores.argmax(1)
+                    correct[number] += (classes == y).sum()
+                    if job.predictions and number == 0:
+                        predicted.append(classes)
                     if measured and number == 0:
                         kept.append(scores.float() if scores.element_size() < 4 else scores)
         if kept:
@@ -369,6 +404,10 @@ def score(
         if job.observe:
             with error_context(f"features, {place}"):
                 features = test_features(plan, state, job.observe)
+        if job.predictions:
+            kind = class_type(plan.info.num_classes)
+            classes = torch.cat(predicted) if predicted else state.test.y[:0]
+            features |= {PREDICTED: classes.to(kind), TRUE: state.test.y.to(kind)}
         tensors = {name: value for name, value in figures.items() if isinstance(value, Tensor)}
         here = to_host({CORRECT: correct, **counts, **tensors, **features})  # the only wait
     state.forget_scratch()

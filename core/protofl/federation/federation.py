@@ -20,6 +20,7 @@ from protofl.federation.pool_interface import (
     Presence,
     keep_files,
 )
+from protofl.federation.predictions import Predictions
 from protofl.federation.round_stages import Stages
 from protofl.federation.round_totals import Totals
 from protofl.federation.server_side import ServerSide, admit_uploads, book_losses
@@ -57,6 +58,7 @@ class Federation:
         flops: What clients of each architecture compute, where rounds are to tell of it.
         learned: What the dry run has shown of uploads; empty where there was none.
         observer: Keeps what the run is asked to observe.
+        predictions: Takes the predictions of each evaluation, if the run records them.
         elsewhere: True if the pool keeps the clients' files.
     """
 
@@ -83,6 +85,7 @@ class Federation:
         self.flops: Sequence[ClientFlops] = ()
         self.learned: Mapping[str, Any] = {}
         self.observer = NoObserver()
+        self.predictions: Predictions | None = None
         self._server_side: ServerSide
 
     @property
@@ -263,10 +266,19 @@ class Federation:
         clients = [client for client in clients if client not in totals.unscored]
         self._stages.begin("evaluate", clients, epochs=epochs or 0)
         observe = self.observer.samples(number) if epochs is None else 0
+        predictions = self.predictions if epochs is None else None
         skip = self.plan.settings.on_lost_client == "skip"
         for portion in self._server_side.portions(clients, totals):
             work = [
-                jobs.Evaluate(client, number, observe, epochs or 0, blob=blob, may_fail=skip)
+                jobs.Evaluate(
+                    client,
+                    number,
+                    observe,
+                    epochs or 0,
+                    predictions=predictions is not None,
+                    blob=blob,
+                    may_fail=skip,
+                )
                 for client, blob in portion.items()
             ]
             asked = {job.client: job for job in work}
@@ -278,6 +290,8 @@ class Federation:
                     self._stages.leave_unscored(asked[client], fault, totals)
                     continue
                 self.observer.take_features(client, counts)
+                if predictions is not None:
+                    predictions.take(client, counts)
                 totals.add_score(client, reply, counts)
         if skip:
             tests = {client: count for client, (_, count) in totals.scores.items()}

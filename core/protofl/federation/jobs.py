@@ -162,12 +162,14 @@ class Evaluate(RoundJob):
         observe: Test samples whose features are wanted too, at most.
         epochs: Epochs for which it is trained on its own samples before, and not for long: then
             it is what it was.
+        predictions: Whether the predicted and the true class of each test sample are wanted too.
     """
 
     op = "evaluate"
 
     observe: int = 0
     epochs: int = 0
+    predictions: bool = False
 
 
 @dataclass
@@ -269,7 +271,8 @@ class Absent(Reply):
 class EvaluateReply(Reply):
     """The correct predictions on a client's test samples, and the number of these samples.
 
-    The blob is what their scores count in the run's metrics, and features that are wanted.
+    The blob is what their scores count in the run's metrics, and features and predictions that are
+    wanted.
 
     Attributes:
         correct: Test samples predicted rightly.

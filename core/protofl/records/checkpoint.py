@@ -226,6 +226,11 @@ class Checkpoint:
         return self._kept[self.last.kept[title]] if title in self.last.kept else None
 
     @property
+    def commits(self) -> tuple[Commit, ...]:
+        """The last commit and the one before, those before the first round excepted."""
+        return tuple(commit for commit in (self.last, self._before) if commit.server)
+
+    @property
     def names(self) -> frozenset[str]:
         """The names of all files that the last two commits and the kept ones need."""
         return self._names(self.last) | self._names(self._before)

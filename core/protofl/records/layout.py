@@ -20,7 +20,7 @@ FAILURE = "failure.json"
 SESSION = "session.json"
 PREPARATION = "preparation.json"
 
-FOLDERS = ("checkpoint/", "parked/", "profile/", "observed/", "uploads/")
+FOLDERS = ("checkpoint/", "parked/", "profile/", "observed/", "uploads/", "predictions/")
 OWN = (CONFIG, METRICS, SUMMARY, PARTITION, PREPARATION, TRACKING, FAILURE, SESSION, *FOLDERS)
 """Files and folders that a run writes into its folder."""
 

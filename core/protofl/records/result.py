@@ -69,6 +69,21 @@ def is_exhausted(rows: Sequence[Row], patience: int) -> bool:
     return bool(rows) and 0 < patience <= rows[-1].round - at and bool(rows[-1].evaluated)
 
 
+def chosen_row(rows: Sequence[Row], which: str) -> Row | None:
+    """Return the line of the round of a trial that is chosen in this way; None if there is none.
+
+    Args:
+        rows: Lines of the trial.
+        which: ``last`` for the last evaluated round, ``best`` for the first round with the best
+            test accuracy, ``validation`` for the first with the best validation accuracy.
+    """
+    name = "validation_accuracy" if which == "validation" else "test_accuracy"
+    scored = [row for row in rows if row.get(name) is not None]
+    if which == "last":
+        return max(scored, key=lambda row: row.round, default=None)
+    return max(scored, key=lambda row: (row[name], -row.round), default=None)
+
+
 def recorded_accuracies(rows: Sequence[Row]) -> dict[int, dict[int, float]]:
     """Return the accuracy of every client in the last recorded evaluation, by trial.
 
@@ -111,7 +126,8 @@ def summarise(
     trials, patience = [], about.get("patience", 0)
     for trial in sorted({row.trial for row in rows}):
         evaluated = [r for r in rows if r.trial == trial and r.test_accuracy is not None]
-        best = max(evaluated, key=lambda r: (r.test_accuracy, -r.round))
+        best = chosen_row(evaluated, "best")
+        assert best is not None
         *_, last = trial_rows = [row for row in rows if row.trial == trial]
         ended = "patience" if is_exhausted(trial_rows, patience) else "rounds"
         trials.append(
@@ -171,10 +187,9 @@ def _best_and_final(
 
 def _selected(rows: list[Row]) -> dict[str, Any]:
     """Return the round that validation samples select; empty without validation samples."""
-    scored = [row for row in rows if row.validation_accuracy is not None]
-    if not scored:
+    chosen = chosen_row(rows, "validation")
+    if chosen is None:
         return {}
-    chosen = max(scored, key=lambda row: (row.validation_accuracy, -row.round))
     figures = (chosen[k] for k in ("test_accuracy", "client_test_accuracy", "validation_accuracy"))
     return {
         "validation_selected_round": chosen.round,

@@ -62,6 +62,11 @@ class RunFolder:
         return {"engine": str(last["engine"])} if "engine" in last else {}
 
     @property
+    def saved_rounds(self) -> list[tuple[int, int]]:
+        """Trial and round of the last two commits, from either of which a run may be resumed."""
+        return [(commit.trial, commit.round) for commit in self._checkpoint.commits]
+
+    @property
     def parked(self) -> Path:
         """A folder for files of clients between rounds; it does not outlive the process."""
         return expand_user(self.path).absolute() / "parked"

@@ -179,6 +179,12 @@ class _Lifecycle:
                     federation.observer = Observer(
                         plan, self.folder.path, recorded_rounds, self._note
                     )
+                if plan.settings.record_predictions:
+                    from protofl.federation.predictions import Predictions
+
+                    federation.predictions = Predictions(
+                        plan, self.folder.path, self.folder.rows, self._note
+                    )
                 if "flops" in plan.settings.measure:
                     from protofl.runs.dry_run.short_rounds import count_flops
 
@@ -192,6 +198,8 @@ class _Lifecycle:
                             federation.start_trial(trial)
                     self._trial(federation, commits, first)
                     self.accuracies[trial] = federation.client_accuracy
+                if federation.predictions is not None:
+                    federation.predictions.finish(self.folder.rows, self.folder.saved_rounds)
         finally:
             if (self.folder.path / "config.json").exists():
                 self.profile.write(self.folder.path / "profile")
@@ -331,6 +339,8 @@ class _Lifecycle:
                 commits(events.RoundStarted(federation.trial, number))
                 row, clients = federation.round(number)
                 row = row.changed(**other)
+                if federation.predictions is not None:
+                    federation.predictions.keep(row, rows, self.folder.saved_rounds)
                 trained |= {*clients}
                 rows.append(row)
                 ended = is_exhausted(rows, settings.patience)

@@ -47,6 +47,10 @@ def plan_run(request: Request, note: Callable[[str], None], data: Dataset | None
         from protofl.federation.observer import check_observing
 
         check_observing(plan)
+    if plan.settings.record_predictions:
+        from protofl.federation.predictions import check_recording
+
+        check_recording(plan)
     for tracker in plan.trackers:
         tracker.call("check")
     if (line := plan.check_initial_weights()) and not request.resume:

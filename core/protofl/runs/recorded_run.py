@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from protofl.federation.plan import Plan
     from protofl.hooks.models.architecture import SplitModel
     from protofl.records.observed import Observed
+    from protofl.records.predicted import Predicted
     from protofl.records.recorded_split import RecordedSplit
     from protofl.runs.new_data import Evaluation
     from protofl.runs.scorer import Scorer
@@ -237,6 +238,27 @@ class Run(Reading):
         from protofl.records.observed import Observed
 
         return Observed(self.folder)
+
+    def predictions(
+        self, which: str = "last", trial: int = 0, rounds: int | None = None
+    ) -> Predicted:
+        """Return the recorded predictions (``--record-predictions``) of a round.
+
+        Args:
+            which: ``last`` for the last evaluated round, ``best`` for the first round with the best
+                test accuracy, ``validation`` for the first with the best validation accuracy.
+            trial: The trial.
+            rounds: The first rounds among which the round is chosen; None for all.
+
+        Raises:
+            UsageError: The run has not recorded the predictions of this round.
+        """
+        from protofl.records.predicted import read_predictions
+
+        stored = trial if self.only_trials is None else self.only_trials[trial]
+        rows = self.rows_of(trial)
+        rows = rows if rounds is None else [row for row in rows if row.round < rounds]
+        return read_predictions(self.folder, rows, which, trial, stored)
 
     def model(self, client: int, which: str = "last", trial: int = 0) -> SplitModel:
         """Return a client's model in eval mode, with its weights at the end of a round.

@@ -10,7 +10,7 @@ import numpy as np
 
 from protofl.errors import UsageError, unknown
 from protofl.system.formatting import count
-from protofl_workbench.comparing import statistics
+from protofl_workbench.comparing import mcnemar, statistics
 from protofl_workbench.comparing.chosen_figures import (
     AnyFigure,
     costs_to_target,
@@ -21,6 +21,7 @@ from protofl_workbench.comparing.chosen_figures import (
 from protofl_workbench.comparing.comparison import Comparison
 from protofl_workbench.comparing.figure_table import Difference, FigureTable, GroupFigure
 from protofl_workbench.comparing.pairing import (
+    UNPAIRED,
     Setting,
     finished_trials,
     paired_trials,
@@ -44,6 +45,14 @@ from protofl_workbench.comparing.trial_figures import (
 )
 from protofl_workbench.comparing.trials import Trial
 
+WILCOXON, MCNEMAR = "wilcoxon", "mcnemar"
+
+TESTS = (WILCOXON, MCNEMAR)
+"""Tests of `compare`."""
+
+CONFIDENCE = 0.95
+"""Default confidence of intervals."""
+
 BASELINES = ("local", "fedavg")
 """Methods that are the baseline by default, in this order; otherwise the first group is."""
 
@@ -57,8 +66,10 @@ def compare(
     unpaired: bool = False,
     by: str | Sequence[str] = (),
     rounds: int | None = None,
-    confidence: float = 0.95,
+    confidence: float = CONFIDENCE,
     labels: Labels = (),
+    test: str = WILCOXON,
+    round: str = "",
 ) -> Comparison:
     """Compare runs, paired over seeds and splits.
 
@@ -77,28 +88,41 @@ def compare(
         confidence: Confidence of the intervals.
         labels: {group: its label in the tables}, or texts ``GROUP=LABEL``. The beginning of a
             group's name is enough: ``fedtgp`` for ``fedtgp, tau=1``.
+        test: ``wilcoxon`` compares trials (unpaired ones by the Mann-Whitney U test); ``mcnemar``
+            compares test samples, of runs with ``--record-predictions``.
+        round: With ``mcnemar``: ``last`` (the default), ``best`` or ``validation``.
 
     Returns:
         A table for each figure and setting. Notes name the trials that are left out.
 
     Raises:
         UsageError: The runs cannot be compared (other data, other evaluation, other splits, no
-            common seed), or a figure is not recorded.
+            common seed), or a figure or the predictions are not recorded.
 
     Examples:
         >>> print(pf.compare(["runs/fedproto", "runs/fedtgp"], target=0.8))  # doctest: +SKIP
     """
     _check(target, confidence, rounds)
+    others = {
+        "--figure": bool(figures),
+        "--target": target is not None,
+        "--unpaired": unpaired,
+        "--confidence": confidence != CONFIDENCE,
+    }
+    _check_test(test, round, [flag for flag, given in others.items() if given])
     notes: list[str] = []
     if unpaired:
         groups = finished_trials(grouped(runs, by, settings=not by, notes=notes), rounds, notes)
         settings = [Setting("all runs", tuple(groups))]
     else:
-        settings = settings_of(runs, by, rounds, notes)
+        remedy = UNPAIRED if test == WILCOXON else "compare runs on the same data"
+        settings = settings_of(runs, by, rounds, notes, remedy)
     renamed = new_labels(labels, (g.label for setting in settings for g in setting.groups))
     settings = [replace(s, groups=tuple(with_labels(s.groups, renamed))) for s in settings]
     notes += label_notes(renamed)
     baselines = _baselines(settings, renamed.get(baseline, baseline), notes)
+    if test == MCNEMAR:
+        return _over_samples(settings, baselines, round or "last", notes)
     trials = [trial for setting in settings for group in setting.groups for trial in group.trials]
     names = [figures] if isinstance(figures, str) else list(figures)
     alone = {key: trial for setting in settings for key, trial in trials_alone(setting).items()}
@@ -116,6 +140,50 @@ def compare(
     notes += _round_notes(trials, chosen)
     notes += _explanations(tables, trials, shown, not unpaired, confidence)
     return Comparison(tables, tuple(notes), not unpaired, shown)
+
+
+def _over_samples(
+    settings: Sequence[Setting], baselines: Sequence[str], which: str, notes: list[str]
+) -> Comparison:
+    """Return the comparison by McNemar's test over recorded predictions of a round."""
+    mcnemar.check_recorded([group for setting in settings for group in setting.groups], which)
+    tables = tuple(
+        table
+        for setting, base in zip(settings, baselines, strict=True)
+        for table in mcnemar.mcnemar_tables(setting, which, base, notes)
+    )
+    notes += ["± is the population standard deviation over trials"]
+    notes += mcnemar.explanations(tables, which)
+    shown = (mcnemar.FIGURE_OF[which],)
+    return Comparison(tables, tuple(notes), True, shown, MCNEMAR)
+
+
+def _check_test(test: str, round: str, others: Sequence[str]) -> None:
+    """Check the test, and options that apply only to one of the tests.
+
+    Args:
+        test: The test.
+        round: The round of recorded predictions.
+        others: Given options of the other test.
+    """
+    if test not in TESTS:
+        raise unknown("test", test, TESTS)
+    if test == WILCOXON and round:
+        raise UsageError(
+            f"--round {round} applies only to --test mcnemar",
+            do="choose the round of an accuracy by --figure final, best or validation",
+        )
+    if test == WILCOXON:
+        return
+    if round not in ("", *mcnemar.FIGURE_OF):
+        raise unknown("round", round, mcnemar.FIGURE_OF)
+    if others:
+        hint = "; --round chooses the round" if "--figure" in others else ""
+        raise UsageError(
+            f"--test mcnemar cannot be used with {others[0]}",
+            "it compares the predictions of paired test samples, without an interval" + hint,
+            "leave one of them out",
+        )
 
 
 def _check(target: float | None, confidence: float, rounds: int | None) -> None:

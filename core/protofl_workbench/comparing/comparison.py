@@ -41,12 +41,14 @@ class Comparison:
         notes: Remarks about the tables.
         paired: True if differences are taken over pairs of trials.
         shown: Figures whose differences are part of the text; the others are only in `lines`.
+        test: ``wilcoxon`` (the Mann-Whitney U test if not paired) or ``mcnemar``.
     """
 
     tables: tuple[FigureTable, ...]
     notes: tuple[str, ...]
     paired: bool
     shown: tuple[str, ...]
+    test: str = "wilcoxon"
 
     def text(self, format: str = "md") -> str:
         """Return the comparison as text.
@@ -64,7 +66,12 @@ class Comparison:
 
     def lines(self) -> list[dict[str, Any]]:
         """Return a flat mapping for each group and figure; None stands for NaN."""
-        return [_line(table, row) for table in self.tables for row in table.rows]
+        by_seed = self.test == "mcnemar"
+        return [
+            _line(table, row) | ({"seed": table.seed} if by_seed else {})
+            for table in self.tables
+            for row in table.rows
+        ]
 
     def frame(self) -> pd.DataFrame:
         """Return `lines` as a pandas frame.
@@ -126,10 +133,13 @@ def sheets(comparison: Comparison) -> list[Sheet]:
     settings = dict.fromkeys(table.setting for table in comparison.tables)
     for setting in settings:
         setting_tables = [table for table in comparison.tables if table.setting == setting]
-        result += [_figures(setting, tables) for tables in _parts(setting_tables)]
+        of_all_seeds = [table for table in setting_tables if table.seed is None]
+        result += [_figures(setting, tables) for tables in _parts(of_all_seeds)]
         where = f"{setting}: " if len(settings) > 1 else ""
         result += [
-            _differences(table, comparison.paired, where)
+            _samples(table, where)
+            if comparison.test == "mcnemar"
+            else _differences(table, comparison.paired, where)
             for table in setting_tables
             if table.baseline and table.name in comparison.shown
         ]
@@ -197,6 +207,28 @@ def _differences(table: FigureTable, paired: bool, where: str) -> Sheet:
     title = f"{where}{table.title.removesuffix(' (%)')}: difference to {table.baseline}"
     title += " in percentage points" * table.share
     return Sheet(title, tuple(heads), tuple(rows))
+
+
+def _samples(table: FigureTable, where: str) -> Sheet:
+    """Return the table of McNemar's test: samples that only one of two methods gets right."""
+    pairs = [(row.label, row.difference) for row in table.rows if row.difference is not None]
+    several = len(pairs) > 1
+    rows = [
+        (
+            label,
+            f"{d.count:,}",
+            _difference(d, table.share),
+            f"{d.better:,} / {d.worse:,}",
+            _p(d.p),
+            *([_p(d.holm)] if several else []),
+        )
+        for label, d in pairs
+    ]
+    heads = ("method", "samples", "difference", f"right alone: method / {table.baseline}", "p")
+    title = f"{where}{table.title.removesuffix(' (%)')}"
+    title += f", seed {table.seed}" if table.seed is not None else ""
+    title += f": difference to {table.baseline} in percentage points"
+    return Sheet(title, (*heads, *(["Holm"] * several)), tuple(rows))
 
 
 def _spread(row: GroupFigure, table: FigureTable) -> str:
@@ -271,7 +303,8 @@ def _json(comparison: Comparison) -> str:
         for line, row in zip(comparison.lines(), rows, strict=True)
     ]
     notes = list(comparison.notes)
-    return json_text({"paired": comparison.paired, "figures": figures, "notes": notes})
+    facts = {"paired": comparison.paired, "test": comparison.test}
+    return json_text({**facts, "figures": figures, "notes": notes})
 
 
 FORMATS: dict[str, Callable[[Comparison], str]] = {

@@ -41,7 +41,11 @@ class Setting:
 
 
 def settings_of(
-    runs: Runs, by: str | Sequence[str], rounds: int | None, notes: list[str]
+    runs: Runs,
+    by: str | Sequence[str],
+    rounds: int | None,
+    notes: list[str],
+    remedy: str = UNPAIRED,
 ) -> list[Setting]:
     """Return the settings of runs, with the groups of each.
 
@@ -50,6 +54,7 @@ def settings_of(
         by: Options to group by.
         rounds: Number of rounds of each trial that count.
         notes: Takes a line for each trial that is left out.
+        remedy: What to do about runs on other data or splits, for the error.
 
     Raises:
         UsageError: No setting has two groups, no group has a finished trial, or trials of one seed
@@ -70,12 +75,12 @@ def settings_of(
             notes.append(f"{title}: {error.what}")
             continue
         together = tuple(_one_per_pair(group, notes) for group in finished)
-        _check_splits(together)
+        _check_splits(together, remedy)
         settings.append(Setting(title, together))
     if not settings:
         raise errors[0]
     if len(runs_by_data) > 1 and not any(len(setting.groups) > 1 for setting in settings):
-        raise _different_data(*firsts[:2])
+        raise _different_data(firsts[0], firsts[1], remedy)
     if len(settings) > 1:
         notes += [
             f"{s.title}: nothing to compare {s.groups[0].label} with"
@@ -85,8 +90,13 @@ def settings_of(
     return settings
 
 
-def paired_trials(ours: Group, theirs: Group) -> list[tuple[Trial, Trial]]:
+def paired_trials(ours: Group, theirs: Group, remedy: str = UNPAIRED) -> list[tuple[Trial, Trial]]:
     """Return the pairs of trials with the same seed and split, by seeds.
+
+    Args:
+        ours: The first group.
+        theirs: The second group.
+        remedy: What to do if there is no pair, for the error.
 
     Raises:
         UsageError: There is no pair.
@@ -99,7 +109,7 @@ def paired_trials(ours: Group, theirs: Group) -> list[tuple[Trial, Trial]]:
             for g in (ours, theirs)
         ]
         what = f"{ours.label} and {theirs.label} have no seed in common"
-        raise UsageError(what, "; ".join(seeds), UNPAIRED)
+        raise UsageError(what, "; ".join(seeds), remedy)
     return sorted(pairs, key=lambda pair: pair[0].seed)
 
 
@@ -175,7 +185,7 @@ def _differing(one: dict[str, object], other: dict[str, object]) -> list[str]:
     return [key for key in sorted(one.keys() | other.keys()) if one.get(key) != other.get(key)]
 
 
-def _check_splits(groups: Sequence[Group]) -> None:
+def _check_splits(groups: Sequence[Group], remedy: str) -> None:
     """Raise a `UsageError` if trials of one seed have different splits."""
     seen: dict[int, Trial] = {}
     for trial in (trial for group in groups for trial in group.trials):
@@ -185,16 +195,16 @@ def _check_splits(groups: Sequence[Group]) -> None:
             raise UsageError(
                 f"{one.file} and {other.file} have different splits for seed {trial.seed}",
                 f"the hashes are {one.hash[:12]}… and {other.hash[:12]}…",
-                UNPAIRED,
+                remedy,
             )
 
 
-def _different_data(one: Run, other: Run) -> UsageError:
+def _different_data(one: Run, other: Run, remedy: str) -> UsageError:
     apart = _differing(data_options(one), data_options(other))
     values = [f"{option_text(one, key)} and {option_text(other, key)}" for key in apart]
     return UsageError(
         f"{one.folder / CONFIG} and {other.folder / CONFIG} cannot be compared: they differ in "
         f"{', '.join(apart)}",
         "; ".join(values),
-        f"compare runs on the same data; {UNPAIRED}",
+        "; ".join(dict.fromkeys(("compare runs on the same data", remedy))),
     )

@@ -56,6 +56,24 @@ def least_p(pairs: int) -> float:
     return min(1.0, 2.0 ** (1 - pairs)) if pairs else math.nan
 
 
+def mcnemar(ours: int, theirs: int) -> float:
+    """Return the two-sided p of McNemar's test (1947), exact by the binomial distribution.
+
+    Of the samples that only one of two classifiers gets right, each gets half on average if both
+    are equally good. Samples that both get right, or both get wrong, do not count.
+
+    Args:
+        ours: Samples that only the first classifier gets right.
+        theirs: Samples that only the second classifier gets right.
+
+    Returns:
+        p of SciPy's exact binomial test; 1 if there are no such samples.
+    """
+    from scipy.stats import binomtest
+
+    return float(binomtest(ours, ours + theirs).pvalue) if ours + theirs else 1.0
+
+
 def mann_whitney(ours: Sequence[float] | Floats, theirs: Sequence[float] | Floats) -> float:
     """Return the two-sided p of SciPy's Mann-Whitney U test.
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from protofl.errors import UsageError, unknown
 from protofl.records.layout import architectures_in
+from protofl.records.predicted import Predicted
 from protofl.records.row import Row
 from protofl.runs.recorded_run import Run
 from protofl.system.files.tables import flat
@@ -60,6 +61,14 @@ class Trial:
         """Folder of the run, and the number of the trial if there are several."""
         several = int(self.run.config["trials"]) > 1
         return f"{self.run.folder}, trial {self.number}" if several else str(self.run.folder)
+
+    def predictions(self, which: str) -> Predicted:
+        """Return the recorded predictions of the last, best or validation-chosen round.
+
+        Raises:
+            UsageError: They are not recorded.
+        """
+        return self.run.predictions(which, self.number, self.rounds)
 
     @property
     def diverged(self) -> int | None:

@@ -50,7 +50,7 @@ def compare_reproduction(
     columns = list(dict.fromkeys(column for _, column in found_runs))
     tables: list[FigureTable] = []
     notes = [f"{len(lacking)} runs are missing: {_few(lacking)}"] if lacking else []
-    paired, shown = True, tuple[str, ...]()
+    paired, shown, test = True, tuple[str, ...](), ""
     base = _row_named(reproduction, arguments.pop("baseline", ""))
     labels = new_labels(arguments.pop("labels", ()), reproduction.rows)
     for column in columns:
@@ -66,14 +66,14 @@ def compare_reproduction(
         title = ", ".join(filter(None, (reproduction.name, column)))
         tables += [replace(table, setting=title) for table in comparison.tables]
         notes += [line for line in comparison.notes if line not in notes]
-        paired, shown = comparison.paired, comparison.shown
+        paired, shown, test = comparison.paired, comparison.shown, comparison.test
     if not tables:
         raise UsageError(
             f"{reproduction.name}: no column has runs of two rows in {runs}",
             f"missing: {_few(lacking)}" if lacking else "",
             f"start them: protofl reproduce {reproduction.name}; or give their folder: --runs",
         )
-    return Comparison(tuple(tables), tuple(notes), paired, shown)
+    return Comparison(tuple(tables), tuple(notes), paired, shown, test)
 
 
 def reproduction_runs(

@@ -38,7 +38,7 @@ PATIENCE = 60.0
 
 FIELDS = {
     "Train": ("round", "when", "keep_received", "may_fail", "may_be_undone"),
-    "Evaluate": ("round", "observe", "epochs", "may_fail"),
+    "Evaluate": ("round", "observe", "epochs", "predictions", "may_fail"),
 }
 """{kind of a job that a node does: its values beside the client}; all other jobs are refused."""
 
@@ -203,6 +203,8 @@ class Node:
             raise MalformedMessage(f"client {str(client)[:40]!r} is not on this node")
         if header.get("observe", 0) and not self._policy.observe:
             raise MalformedMessage("it asks for features (rule: [policy] observe)")
+        if header.get("predictions") and not self._policy.observe:
+            raise MalformedMessage("it asks for predictions (rule: [policy] observe)")
         if header["kind"] == "Evaluate":
             self._count_evaluation(client, header.get("round"), tuned=bool(header.get("epochs")))
         known = ("client", *FIELDS[header["kind"]])

@@ -22,7 +22,7 @@ TAKEN = (
     "weight_decay clip feature_dim drop_last shuffle augment precision public options use add drop "
     "transforms seed trials hold_split same_init deterministic engine job_limit validation "
     "split_batch eval_every eval_clients on_bad_upload upload_limit upload_bound on_lost_client "
-    "measure metrics observe observe_samples malicious classes"
+    "measure metrics observe observe_samples record_predictions malicious classes"
 ).split()
 """Options that a node takes as they are, if no rule refuses them."""
 
@@ -56,7 +56,8 @@ class Policy:
         longest_job: Seconds that a job may take.
         classes: Allow code of files and modules that is not installed.
         malicious: Allow attacks by this node's clients, for experiments.
-        observe: Allow features and images of samples to leave the node.
+        observe: Allow features, images, and true and predicted classes of samples to leave the
+            node.
         class_counts: Allow metrics that count test samples by class.
         paths: Allow plugins that read a file which the plan names.
         most_clients: Largest number of clients in a run; a node builds the split of all of them.
@@ -177,6 +178,9 @@ def _check(plan: Mapping[str, Any], policy: Policy, data: LocalData | None) -> N
         raise refused("malicious", f"--malicious {plan['malicious']:g} attacks from this node")
     if plan["observe"] and not policy.observe:
         raise refused("observe", f"--observe {','.join(plan['observe'])} sends what samples show")
+    if plan["record_predictions"] and not policy.observe:
+        chosen = ",".join(plan["record_predictions"])
+        raise refused("observe", f"--record-predictions {chosen} sends the class of each sample")
     if plan["clients"] > policy.most_clients:
         many = f"it has {plan['clients']:,} clients, more than {policy.most_clients:,}"
         raise refused("most_clients", many)

@@ -201,6 +201,7 @@ def test_a_recipe_keeps_neither_what_is_measured_nor_what_is_observed(tmp_path, 
         "observe_samples": 3,
         "observe_limit": 10,
         "record_uploads": True,
+        "record_predictions": ["last"],
     }
     own = {"lambda": "0.5", "ece.bins": "5"}
     out = tmp_path / "run"

@@ -382,7 +382,11 @@ def test_runs_that_observe(runs, log):
     shutil.rmtree(plain.folder)
     for given in ({}, {"observe": "prototypes", "observe_every": 2}):
         assert find(ask(**given), runs).folder == seen.folder
-    for given in ({"observe": "prototypes"}, {"record_uploads": True}):
+    for given in (
+        {"observe": "prototypes"},
+        {"record_uploads": True},
+        {"record_predictions": "last"},
+    ):
         assert find(ask(**given), runs) is None
 
 

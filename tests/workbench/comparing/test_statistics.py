@@ -18,6 +18,7 @@ from protofl_workbench.comparing.statistics import (
     interval,
     least_p,
     mann_whitney,
+    mcnemar,
     wilcoxon,
 )
 
@@ -55,6 +56,39 @@ def test_wilcoxon_is_scipy_s():
         own = draws.normal(0.3, 1, count)
         theirs = scipy.stats.wilcoxon(own, method="exact").pvalue
         assert wilcoxon(own) == pytest.approx(theirs, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "p"),
+    [
+        *[(121, 59, 4e-6), (70, 59, 0.378688), (80, 59, 0.089452)],
+        *[(30, 60, 0.00206), (10, 30, 0.002221), (10, 10, 1.0)],
+    ],
+)
+def test_mcnemar_has_the_values_of_statsmodels(ours, theirs, p):
+    """They are those of statsmodels' own tests, computed by VassarStats."""
+    assert mcnemar(ours, theirs) == pytest.approx(p, abs=5e-7)
+
+
+def test_mcnemar_is_scipy_s_and_counts_all_outcomes():
+    """Against SciPy's exact test, and the sum of the probabilities of all as unequal outcomes."""
+    assert mcnemar(0, 0) == 1.0 and mcnemar(0, 6) == 2**-5
+    for ours, theirs in itertools.product(range(9), range(9)):
+        if number := ours + theirs:
+            far = abs(ours - number / 2)
+            chance = [math.comb(number, k) / 2**number for k in range(number + 1)]
+            slow = sum(c for k, c in enumerate(chance) if abs(k - number / 2) >= far)
+            assert mcnemar(ours, theirs) == pytest.approx(slow, abs=1e-12)
+            exact = scipy.stats.binomtest(min(ours, theirs), number, 0.5).pvalue
+            assert mcnemar(ours, theirs) == pytest.approx(exact, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "p"), [(148, 138, 0.59), (141, 197, 0.003), (111, 85, 0.07)]
+)
+def test_mcnemar_has_the_figures_of_the_page(ours, theirs, p):
+    """They are in docs/reference/published-tables.md, from runs before --record-predictions."""
+    assert mcnemar(ours, theirs) == pytest.approx(p, abs=0.006)
 
 
 def test_p_has_a_least_value():

@@ -309,6 +309,17 @@ def test_fedorgps_baselines_have_the_weights_of_its_scripts():
             assert own == wanted, (variant, cell.name)
 
 
+def test_fedorgps_scripts_differ_in_one_weight():
+    """They run (λ_c, λ_s, γ) = (10, 1, 10); the table's rows have λ_c = 100, the default."""
+    reproduction = find_reproduction("fedorgp/table-1")
+    paper, scripts = (cells_of(reproduction, Change(variant=v)) for v in ("paper", "scripts"))
+    assert len(paper) == len(scripts) == 64
+    for one, other in zip(paper, scripts, strict=True):
+        more = {"fedorgp.lambda_c": 10} if one.row == "fedorgp" else {}
+        own, changed = ({"set": {}, **cell.options} for cell in (one, other))
+        assert changed == {**own, "set": {**own["set"], **more}}
+
+
 def test_fedsas_variants_follow_its_own_code():
     """FedSA's data generator requires 1 sample per client; its FedDistill uses cross-entropy."""
     reproduction = find_reproduction("fedsa/table-2")

@@ -27,6 +27,10 @@ SIGHTS = ("prototypes", "features", "images")
 """Observations that a run records on request, see docs/how-to/observe-prototypes.md."""
 
 
+CHOSEN_ROUNDS = ("last", "best", "validation")
+"""Rounds whose predictions a run records on request, see docs/reference/record.md."""
+
+
 def _known(value: Any, known: Sequence[str], noun: str) -> Any:  # noqa: ANN401 - as pydantic has it
     """Return names in the order in which they are listed.
 
@@ -60,6 +64,11 @@ Measures = Annotated[
 
 Sights = Annotated[
     list[str], BeforeValidator(partial(_known, known=SIGHTS, noun="word of --observe"))
+]
+
+Predictions = Annotated[
+    list[str],
+    BeforeValidator(partial(_known, known=CHOSEN_ROUNDS, noun="round of --record-predictions")),
 ]
 
 Affects = Literal["method", "data", "digits", "extent", "record", "nothing"]

@@ -14,6 +14,7 @@ from protofl.system.options.option import (
     Labels,
     Measures,
     Names,
+    Predictions,
     Rounds,
     Share,
     Sights,
@@ -299,6 +300,11 @@ class Settings(Strict):
         1000, "Largest size of all observations in MB", affects="nothing", metavar="MB", gt=0
     )
     record_uploads: bool = record(False, "Record the uploads of every round for protofl replay")
+    record_predictions: Predictions = record(
+        [], "Record the predicted class of every test sample in these rounds of each trial: last, "
+        "best (on test samples), validation (chosen on validation samples)",
+        metavar="ROUND[,ROUND…]", usual="none"
+    )
     track: Names = names(
         [], "Experiment trackers", affects="nothing", chooses="tracker", recorded=False, common=True
     )
