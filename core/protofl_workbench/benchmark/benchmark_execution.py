@@ -59,6 +59,7 @@ class Entry:
         cell: Row, column, and options of the final runs.
         tuning: The search.
         weight: The main weight; None if the method has none.
+        scale: Name of the scale.
         scores: {candidate: validation accuracy} of finished tuning runs; −∞ for failed ones.
         best: The chosen candidate, after the search.
         finals: {seed: outcome} of the final runs.
@@ -68,6 +69,7 @@ class Entry:
     cell: Cell
     tuning: Tuning
     weight: Weight | None
+    scale: str = "paper"
     scores: dict[Candidate, float] = field(default_factory=dict)
     best: Candidate | None = None
     finals: dict[int, Outcome] = field(default_factory=dict)
@@ -183,6 +185,7 @@ def base_record(entry: Entry) -> Record:
     return {
         "method": entry.cell.row,
         "setting": entry.cell.column,
+        "scale": entry.scale,
         "definition": entry.definition,
         "options": options,
     }
@@ -293,7 +296,7 @@ def entries_of(
     rows = tuple(dict.fromkeys(cell.row for cell in cells))
     columns = tuple(dict.fromkeys(cell.column for cell in cells))
     weights = {cell.row: _weight(cell, reproduction.tuning) for cell in cells}
-    entries = [Entry(cell, tuning, weights[cell.row]) for cell in cells]
+    entries = [Entry(cell, tuning, weights[cell.row], change.scale) for cell in cells]
     return BenchmarkProgress(reproduction, change.scale, tuning, rows, columns), entries
 
 
@@ -318,6 +321,7 @@ def run_benchmark(
     shard: Shard = WHOLE,
     follow: events.Follow = events.ignore,
     note: Note = lambda line: None,
+    planned: Callable[[int], None] = lambda count: None,
 ) -> BenchmarkProgress:
     """Run the missing entries of a benchmark, and return the records of all selected entries.
 
@@ -334,32 +338,59 @@ def run_benchmark(
             has parts of all settings.
         follow: Called with every event of the batch.
         note: Takes a line before each long step.
+        planned: Takes the number of runs before any of them starts, refused ones included.
 
     Raises:
         UsageError: An entry cannot be run, or its data are missing; nothing has been started.
     """
-    progress, entries = entries_of(reproduction, change or Change(), added)
-    folder = folder_of(expand_user(runs), reproduction, progress.scale)
-    todo = []
-    for entry in entries:
-        key = entry.cell.row, entry.cell.column
-        record = read_record(file_of(folder, entry.cell.column, entry.cell.row))
-        if record is not None and record["definition"] == entry.definition:
-            progress.records[key] = record
-            if not (again and "failed" in record):
-                continue
-        todo.append(entry)
+    progress, todo = recorded_entries(
+        reproduction, change or Change(), Path(runs), added, again=again
+    )
     if not start:
+        if shard.is_part:
+            raise UsageError(
+                f"--shard {shard}: --no-run starts nothing that shards could share",
+                do="leave one of them out",
+            )
         return progress
-    own = [entry for entry in todo if _owner(progress, entry, shard)]
+    own = [entry for entry in todo if is_own(progress, entry, shard)]
     progress.others = len(todo) - len(own)
     own = _with_data(progress, own, note, skip_missing=skip_missing)
     if own:
-        _run(progress, own, folder, expand_user(runs), at_once, follow)
+        note(f"planning {len(own)} methods in settings")
+        planned(sum(entry.runs for entry in own))
+        folder = folder_of(expand_user(Path(runs)), reproduction, progress.scale)
+        _run(progress, own, folder, expand_user(Path(runs)), at_once, follow)
     return progress
 
 
-def _owner(progress: BenchmarkProgress, entry: Entry, shard: Shard) -> bool:
+def recorded_entries(
+    reproduction: Reproduction,
+    change: Change,
+    runs: Path,
+    added: Sequence[str] = (),
+    *,
+    again: bool = False,
+) -> tuple[BenchmarkProgress, list[Entry]]:
+    """Return the progress of a benchmark with its records, and the entries without one.
+
+    Raises:
+        UsageError: A name or an option is wrong, or a record is damaged.
+    """
+    progress, entries = entries_of(reproduction, change, added)
+    folder = folder_of(expand_user(runs), reproduction, progress.scale)
+    todo = []
+    for entry in entries:
+        record = read_record(file_of(folder, entry.cell.column, entry.cell.row))
+        if record is not None and record["definition"] == entry.definition:
+            progress.records[entry.cell.row, entry.cell.column] = record
+            if not (again and "failed" in record):
+                continue
+        todo.append(entry)
+    return progress, todo
+
+
+def is_own(progress: BenchmarkProgress, entry: Entry, shard: Shard) -> bool:
     """Return True if an entry is in a shard; the place in the whole table decides."""
     row = [*progress.reproduction.rows].index(entry.cell.row)
     column = [*progress.reproduction.columns].index(entry.cell.column)
@@ -391,9 +422,7 @@ def check_entries(
     entries: Sequence[Entry], batch: Batch, *, measure: bool = False
 ) -> list[CheckedRun]:
     """Plan the first final run of each entry with the setting's own learning rate."""
-    first = [
-        BatchRun(f"{e.cell.row}, {e.cell.column}", e.cell.request()) for e in entries
-    ]
+    first = [BatchRun(f"{e.cell.row}, {e.cell.column}", e.cell.request()) for e in entries]
     return batch.check_all(first, measure=measure, only_plan=True)
 
 

@@ -103,7 +103,9 @@ def validation_score(rows: Sequence[Row]) -> float:
 
     No other number of the record is read.
     """
-    found = [row["validation_accuracy"] for row in rows if row.get("validation_accuracy") is not None]
+    found = [
+        row["validation_accuracy"] for row in rows if row.get("validation_accuracy") is not None
+    ]
     return max((a for a in found if not math.isnan(a)), default=-math.inf)
 
 

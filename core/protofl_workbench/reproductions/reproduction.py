@@ -307,7 +307,9 @@ class Reproduction:
     def with_rows(self, methods: Iterable[str]) -> Reproduction:
         """Return the reproduction with a further row for each method that has none."""
         added = {name: Line(name, name, options={"method": name}) for name in methods}
-        return replace(self, rows={**self.rows, **{k: v for k, v in added.items() if k not in self.rows}})
+        return replace(
+            self, rows={**self.rows, **{k: v for k, v in added.items() if k not in self.rows}}
+        )
 
     def is_empty(self, row: str, column: str) -> bool:
         """Return True if the paper leaves a cell empty."""

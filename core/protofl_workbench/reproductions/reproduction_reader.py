@@ -287,7 +287,9 @@ def _tuning(file: File, kind: str, rows: Mapping[str, Line]) -> Tuning | None:
     values = file.merged("tuning")
     if kind != "benchmark":
         if values:
-            file.fail(("tuning",), "tuning: only a benchmark is tuned", do='write kind = "benchmark"')
+            file.fail(
+                ("tuning",), "tuning: only a benchmark is tuned", do='write kind = "benchmark"'
+            )
         return None
     if not values:
         file.fail((), "a benchmark has a table [tuning]", do="write its rates, factors and rounds")

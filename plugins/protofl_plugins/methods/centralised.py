@@ -32,7 +32,9 @@ class Centralised:
         """Options."""
 
         epochs: int = pf.Field(
-            1, ge=0, description="passes of the server over all samples in a round; 0 trains nothing"
+            1,
+            ge=0,
+            description="passes of the server over all samples in a round; 0 trains nothing",
         )
 
     native_widths = True
@@ -51,13 +53,8 @@ class Centralised:
         return [pf.Phase("none", when="after_server", terms=("none",))]
 
     @pf.hookimpl
-    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
-        """Build w_g of every architecture."""
-        return architecture_models.initial_models(server)
-
-    @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
-        """Send w_g of the client's architecture."""
+        """Send w_g of the client's architecture; nothing before it is trained."""
         payload = architecture_models.model_of(server, client_id)
         if f"samples@{client_id}/labels" in server.global_state:
             payload["kept"] = torch.tensor(1)
@@ -66,7 +63,8 @@ class Centralised:
     @pf.hookimpl
     def receive(self, client: pf.Client[Config]) -> None:
         """Install w_g."""
-        weights.install(client, "model")
+        if client.received.select("model/*"):
+            weights.install(client, "model")
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
@@ -97,7 +95,8 @@ class Centralised:
         trained = pf.Payload()
         for name in architecture_models.architectures_of(server, server.clients):
             model = server.build(name)
-            pf.models.load_weights(model, state, f"model@{name}")
+            if any(key.startswith(f"model@{name}/") for key in state):
+                pf.models.load_weights(model, state, f"model@{name}")
             _train(server, model, x, y, name)
             trained.update(pf.models.pack_weights(model, f"model@{name}"))
         return trained
@@ -122,7 +121,5 @@ def _train(
 
     optimizer = torch.optim.SGD(model.parameters(), lr=server.lr)
     with torch.enable_grad():
-        minimise(
-            server, loss, optimizer, batches, of=(x, y), changes=[*model.buffers()], name=name
-        )
+        minimise(server, loss, optimizer, batches, of=(x, y), changes=[*model.buffers()], name=name)
     model.eval()
