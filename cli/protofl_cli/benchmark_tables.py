@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def show_benchmark(progress: BenchmarkProgress) -> None:
     """Print a table for each setting, refused methods with their reasons, and what is missing."""
-    from protofl_workbench.benchmark.benchmark_page import HEADINGS, cells_of, settings_of
+    from protofl_workbench.benchmark.benchmark_page import HEADINGS, SHORT, cells_of, settings_of
 
     render.text()
     render.text(progress.reproduction.heading, "bold")
@@ -24,8 +24,11 @@ def show_benchmark(progress: BenchmarkProgress) -> None:
         label = progress.reproduction.columns[setting.name].label
         if setting.standings:
             render.text()
-            rows = [cells_of(standing) for standing in setting.standings]
-            render.table(HEADINGS, rows, right=HEADINGS[1:], keep=HEADINGS[:2], title=label)
+            shown = [HEADINGS[0], *SHORT]
+            places = [HEADINGS.index(heading) for heading in shown]
+            cells = [cells_of(standing) for standing in setting.standings]
+            rows = [[row[place] for place in places] for row in cells]
+            render.table(shown, rows, right=SHORT, keep=SHORT[:2], title=label)
         for method, reason in setting.refused.items():
             render.text(f"· {setting.name}: {method} does not fit: {reason}", "dim")
         for method, reason in setting.failed.items():

@@ -113,8 +113,9 @@ class Entry:
             self._plan_search(second_step(self.tuning, self.weight, best) if best else [])
         elif self._step == 2:
             self.best = best_candidate(self.scores)
-            for seed in self.tuning.seeds if self.best is not None else ():
-                self._plan(f"seed {seed}", self.final_options(self.best, seed), seed)
+            if self.best is not None:
+                for seed in self.tuning.seeds:
+                    self._plan(f"seed {seed}", self.final_options(self.best, seed), seed)
         self._step = min(self._step + 1, 3)
         if self._step < 3 and not self.waiting and self.error is None:
             self._advance()
@@ -128,6 +129,8 @@ class Entry:
                 self._plan(name, self.search_options(candidate), candidate)
 
     def _plan(self, name: str, options: dict[str, Any], what: Candidate | int) -> None:
+        if self._planned:  # the first run has tried the hooks
+            options["dry_run"] = False
         request = replace(self.cell, options=options).request()
         run = BatchRun(f"{self.cell.row}, {self.cell.column}: {name}", request)
         self._planned[run] = what
@@ -157,7 +160,11 @@ class Entry:
             self.finals[what] = outcome
 
     def record(self) -> Record:
-        """Return the record of a finished entry."""
+        """Return the record of an entry that has ended.
+
+        An entry that diverged is not repeated, because it would diverge again; one that failed in
+        another way is.
+        """
         finished = [o for _, o in sorted(self.finals.items()) if o.error is None]
         record = base_record(self)
         record["search"] = search_record(self.scores)
@@ -169,11 +176,13 @@ class Entry:
         record["runs"] = [figures_of(outcome.run) for outcome in finished]
         if finished:
             record |= environment_of(finished[0].run, self.cell.row)
-        diverged = [f"seed {s} diverged" for s, o in sorted(self.finals.items()) if o.error]
-        if self.best is None:
-            diverged = ["every run of the search diverged"]
-        if diverged:
-            record["failed"] = "; ".join(diverged)
+        failed = [f"seed {s} diverged" for s, o in sorted(self.finals.items()) if o.error]
+        if self.error is not None:
+            failed = [self.error.what]
+        elif self.best is None:
+            failed = ["every run of the search diverged"]
+        if failed:
+            record |= {"failed": "; ".join(failed), "diverged": self.error is None}
         return record
 
 
@@ -332,7 +341,7 @@ def run_benchmark(
         added: Further methods. Without ``only`` they run alone, beside ``local``.
         start: False to only read records.
         skip_missing: True to leave out settings whose data are missing.
-        again: True to repeat entries that diverged.
+        again: True to repeat entries that diverged; other failed ones are always repeated.
         at_once: Number of parallel runs; None for one per core, 0 to run in this process.
         shard: The entries to run: every N-th along the diagonals of the table, so that each shard
             has parts of all settings.
@@ -384,7 +393,7 @@ def recorded_entries(
         record = read_record(file_of(folder, entry.cell.column, entry.cell.row))
         if record is not None and record["definition"] == entry.definition:
             progress.records[entry.cell.row, entry.cell.column] = record
-            if not (again and "failed" in record):
+            if "failed" not in record or (record["diverged"] and not again):
                 continue
         todo.append(entry)
     return progress, todo
@@ -447,7 +456,6 @@ def _run(
         key = entry.cell.row, entry.cell.column
         if entry.error is not None:
             progress.failed[key] = entry.error
-            return
         progress.records[key] = record = entry.record()
         write_record(folder, record)
 
@@ -462,7 +470,8 @@ def _run(
                 progress.records[key] = record = {**base_record(entry), "refused": reason}
                 write_record(folder, record)
             elif checked.error is not None:
-                progress.failed[key] = checked.error
+                entry.error = checked.error
+                ended(entry)
             else:
                 todo.append(entry)
         if not todo:

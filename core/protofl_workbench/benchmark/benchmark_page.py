@@ -50,6 +50,9 @@ HEADINGS = (
     "groups",
 )
 
+SHORT = ("accuracy %", "interval", "worse off (chance)", "lr", "weight", "mean rank", "groups")
+"""The headings beside the method that fit on a screen."""
+
 Record = Mapping[str, Any]
 
 
@@ -177,12 +180,14 @@ _READING = (
 )
 
 _LIMITS = (
-    "That a method is good or bad in general. Data and nets are small, and ten clients take part in "
-    "every round. Levels and order may differ with more data, larger nets or partial participation.",
+    "That a method is good or bad in general. Data and nets are small, and ten clients take part "
+    "in every round. Levels and order may differ with more data, larger nets or partial "
+    "participation.",
     "That two methods with a common letter are equal. The test did not tell them apart with this "
     "number of clients and seeds.",
     "That a significant difference is large, or holds for other clients. Clients of a run share a "
-    "server, so that their differences are not independent, and p is too small rather than too large.",
+    "server, so that their differences are not independent, and p is too small rather than too "
+    "large.",
     "That a method fails if its other options would help. The search covers the learning rate and "
     "one weight; server steps, temperatures and auxiliary nets keep their defaults.",
     "That traffic or time of a method is fixed. Both count up to the round that validation chose, "
@@ -203,7 +208,8 @@ protofl reproduce {name} --add MY_METHOD --dataset mnist=npz:FILE --dataset fash
 The method can be one of another package. Its main weight is the first number among its options that
 is positive by default, may be 0 and has no upper bound, because weights of loss terms are declared
 so. `--add` can be repeated, and `--columns` selects settings. `--out FILE.md` writes a page like
-this one; with the records of this page in the folder `FILE/`, the method appears among all others."""
+this one. With the records of this page in the folder `FILE/`, it shows the method among all
+others."""
 
 
 def _list(lines: Iterable[str]) -> str:
@@ -247,8 +253,8 @@ def _ranks_part(reproduction: Reproduction, settings: Sequence[Setting], folder:
     ]
     return [
         "## Ranks over settings",
-        f"Ranks among the {len(over)} methods that are ranked in all {len(settings)} settings; 1 is "
-        "best.",
+        f"Ranks among the {len(over)} methods that are ranked in all {len(settings)} settings; "
+        "1 is best.",
         _table(("method", "mean", "std", *(s.name for s in settings)), rows),
         f"![Ranks of each method over settings]({folder}/ranks.png)",
     ]
@@ -360,12 +366,7 @@ def _conditions(reproduction: Reproduction, records: Sequence[Record]) -> list[s
         f"{count(searches, 'tuning run')} and {count(finals, 'final run')}."
     )
     lines.append(f"Commits: {_distinct(r.get('commit') or 'not known' for r in ran)}.")
-    machines = (
-        f"{r.get('machine', {}).get('processor', 'not known')}, torch "
-        f"{r.get('versions', {}).get('torch', '?')}, Python {r.get('versions', {}).get('python', '?')}"
-        for r in ran
-    )
-    lines.append(f"Machines: {_distinct(machines)}.")
+    lines.append(f"Machines: {_distinct(map(_machine, ran))}.")
     packages = (
         f"{r['plugin']['distribution']} {r['plugin']['version']}" for r in ran if r.get("plugin")
     )
@@ -380,6 +381,13 @@ def _conditions(reproduction: Reproduction, records: Sequence[Record]) -> list[s
     if scales:
         lines.insert(0, f"**Scale {', '.join(sorted(scales))}: the figures mean nothing.**")
     return lines
+
+
+def _machine(record: Record) -> str:
+    """Return the kind of processor, and the versions, that made a record."""
+    processor = record.get("machine", {}).get("processor", "not known")
+    versions = record.get("versions", {})
+    return f"{processor}, torch {versions.get('torch', '?')}, Python {versions.get('python', '?')}"
 
 
 def _distinct(values: Iterable[str]) -> str:

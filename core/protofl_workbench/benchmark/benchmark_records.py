@@ -97,7 +97,7 @@ def _rounded(value: float | None) -> float | None:
 def environment_of(run: Run, method: str) -> dict[str, Any]:
     """Return versions, kind of machine, and the code of the method that made a run."""
     plugins = [p for p in run.config.get("plugins", ()) if p.get("kind") == "method"]
-    plugin = next((p for p in plugins if p.get("name") == method), {})
+    plugin: Mapping[str, Any] = next((p for p in plugins if p.get("name") == method), {})
     return {
         "versions": dict(run.config.get("versions", {})),
         "machine": dict(run.config.get("machine", {})),

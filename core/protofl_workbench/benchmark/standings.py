@@ -161,8 +161,8 @@ def standing_of(record: Record, alone: Record | None) -> Standing:
     return Standing(
         method=str(record["method"]),
         accuracy=_mean(accuracies),
-        low=max(0.0, low),
-        high=min(1.0, high),
+        low=low if math.isnan(low) else max(0.0, low),
+        high=high if math.isnan(high) else min(1.0, high),
         seeds=len(runs),
         global_accuracy=_mean([run["global_accuracy"] for run in runs]),
         worst=_mean([min(run["clients"].values()) for run in runs]),
@@ -200,7 +200,7 @@ def _mean(values: Sequence[float | None]) -> float:
 
 
 def _letter(number: int) -> str:
-    """Return a, b, … z, aa, …"""
+    """Return the letter of a group: a, b, … z, aa and so on."""
     letters = ""
     number += 1
     while number:
