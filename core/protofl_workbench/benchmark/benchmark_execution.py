@@ -8,7 +8,7 @@ are in progress at once, and shards have whole entries. A finished entry has a r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -441,7 +441,20 @@ def refusal(checked: CheckedRun) -> str:
     A method refuses by an error of its planning. Other errors are not refusals.
     """
     error = checked.error
-    return error.what if isinstance(error, UsageError) else ""
+    if not isinstance(error, UsageError):
+        return ""
+    method = str(checked.batch_run.request.options.get("method"))
+    return (error.near or error.what).splitlines()[0].removeprefix(f"{method}: ")
+
+
+def _quieter(follow: events.Follow) -> events.Follow:
+    """Return a follower without the notes about tuning runs that final runs do not reuse."""
+
+    def quieter(event: events.Event) -> None:
+        if not (isinstance(event, events.Note) and " is not reused: " in event.text):
+            follow(event)
+
+    return quieter
 
 
 def _run(
@@ -459,10 +472,10 @@ def _run(
         progress.records[key] = record = entry.record()
         write_record(folder, record)
 
+    group = progress.reproduction.name
     with Batch(
-        runs, at_once=at_once, follow=follow, group=progress.reproduction.name,
-        repeat_diverged=False,
-    ) as batch:  # fmt: skip
+        runs, at_once=at_once, follow=_quieter(follow), group=group, repeat_diverged=False
+    ) as batch:
         todo = []
         for entry, checked in zip(entries, check_entries(entries, batch), strict=True):
             key = entry.cell.row, entry.cell.column
@@ -478,8 +491,3 @@ def _run(
             return
         alike = [entry.cell.request() for entry in todo for _ in range(entry.runs)]
         batch.do(Entries(todo, ended), alike)
-
-
-def selected(records: Mapping[tuple[str, str], Record], column: str) -> list[Record]:
-    """Return the records of a setting."""
-    return [record for (_, setting), record in records.items() if setting == column]
