@@ -10,13 +10,18 @@ from protofl_cli import render
 from protofl_cli.tables import clock
 
 if TYPE_CHECKING:
-    from protofl_workbench.benchmark.benchmark_execution import BenchmarkProgress
-    from protofl_workbench.benchmark.benchmark_plan import BenchmarkPlan
+    from protofl_workbench.reproductions.benchmark.benchmark_execution import BenchmarkProgress
+    from protofl_workbench.reproductions.benchmark.benchmark_plan import BenchmarkPlan
 
 
 def show_benchmark(progress: BenchmarkProgress) -> None:
     """Print a table for each setting, refused methods with their reasons, and what is missing."""
-    from protofl_workbench.benchmark.benchmark_page import HEADINGS, SHORT, cells_of, settings_of
+    from protofl_workbench.reproductions.benchmark.benchmark_page import (
+        HEADINGS,
+        SHORT,
+        cells_of,
+        settings_of,
+    )
 
     render.text()
     render.text(progress.reproduction.heading, "bold")

@@ -28,7 +28,7 @@ from protofl_cli.reproduction_options import (
 
 if TYPE_CHECKING:
     from protofl_workbench.batch.shard import Shard
-    from protofl_workbench.benchmark.benchmark_execution import BenchmarkProgress
+    from protofl_workbench.reproductions.benchmark.benchmark_execution import BenchmarkProgress
     from protofl_workbench.reproductions.cells import Change
     from protofl_workbench.reproductions.reproduction import Reproduction
     from protofl_workbench.reproductions.reproduction_result import ReproductionResult
@@ -198,7 +198,7 @@ def _benchmark(
     runs: Path,
     added: list[str],
     out: Path | None,
-    form: str | None,
+    form: str,
     *,
     plan: bool,
     **how: Any,  # noqa: ANN401 - as `run_benchmark` takes them
@@ -207,13 +207,13 @@ def _benchmark(
     from protofl.errors import UsageError
     from protofl_cli.benchmark_tables import show_benchmark, show_plan
 
-    if form not in (None, "md") or (out is None and form is not None):
+    if form not in ("", "md") or (form and out is None):
         raise UsageError(
             f"{loaded.name} is a benchmark, which is written as a page",
             do="write --out FILE.md; records and pictures are put into the folder FILE beside it",
         )
     if plan:
-        from protofl_workbench.benchmark.benchmark_plan import plan_benchmark
+        from protofl_workbench.reproductions.benchmark.benchmark_plan import plan_benchmark
 
         with render.waiting("planning"):
             planned = plan_benchmark(loaded, change, runs, added, shard=how["shard"])
@@ -221,7 +221,7 @@ def _benchmark(
         return
     progress = _benchmark_done(loaded, change, runs, added=added, **how)
     if out is not None:
-        from protofl_workbench.benchmark.benchmark_page import write_page
+        from protofl_workbench.reproductions.benchmark.benchmark_page import write_page
 
         for path in write_page(progress, out):
             render.line(f"benchmark: {path}", "dim")
@@ -243,7 +243,9 @@ def _benchmark_done(
         with BatchScreen() as screen:
             screen.loading("loading")
             with put_off():
-                from protofl_workbench.benchmark.benchmark_execution import run_benchmark
+                from protofl_workbench.reproductions.benchmark.benchmark_execution import (
+                    run_benchmark,
+                )
 
             def planned(count: int) -> None:
                 screen.total = count

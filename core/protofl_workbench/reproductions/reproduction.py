@@ -79,9 +79,9 @@ class Tuning(BaseModel):
         rate_factors: Factors of the learning rate in the second step, if there is no weight.
         seeds: Seeds of the final runs.
         rows: The rows that run by default; empty for all.
-        weights: {row: {option: value that the factors multiply}}. A row that is not listed has the
-            first weight that its method declares (`protofl_workbench.benchmark.candidates`); an
-            empty table says that it has none.
+        weights: {row: {option: value that the factors multiply}}; an empty table says that the row
+            has no weight. A row that is not listed has the first weight that its method declares
+            (`weight_of` of ``benchmark/candidates.py``).
         scales: {scale: keys of this table that replace those above}.
     """
 

@@ -147,10 +147,15 @@ def _methods() -> frozenset[str]:
 
 @lru_cache(maxsize=1)
 def _own_methods() -> tuple[str, ...]:
-    """Return the methods of this distribution, which are the rows of a benchmark."""
+    """Return the methods of this distribution, which are the rows of a benchmark.
+
+    Defences are methods that only donate hooks. They lie in a package of their own, so that nothing
+    has to be loaded to leave them out.
+    """
     from protofl.hooks.discovery.registry import installed
 
-    return tuple(p.name for p in installed("method") if p.distribution == "protofl")
+    found = [p for p in installed("method") if p.distribution == "protofl"]
+    return tuple(p.name for p in found if ".defences." not in p.target)
 
 
 def _columns(file: File) -> dict[str, Line]:

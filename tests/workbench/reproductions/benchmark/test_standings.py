@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from protofl_workbench.benchmark.standings import (
+from protofl_workbench.comparing.statistics import wilcoxon
+from protofl_workbench.reproductions.benchmark.standings import (
     groups_of,
     mean_ranks,
     rank_correlations,
@@ -17,7 +18,6 @@ from protofl_workbench.benchmark.standings import (
     significance,
     worse_off,
 )
-from protofl_workbench.comparing.statistics import wilcoxon
 
 
 def run(seed, clients, *, test=None, split="s"):

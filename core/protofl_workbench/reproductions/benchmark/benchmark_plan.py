@@ -9,7 +9,7 @@ from pathlib import Path
 from protofl.system.files.home import expand_user
 from protofl_workbench.batch.run_batch import Batch
 from protofl_workbench.batch.shard import WHOLE, Shard
-from protofl_workbench.benchmark.benchmark_execution import (
+from protofl_workbench.reproductions.benchmark.benchmark_execution import (
     Entry,
     check_entries,
     is_own,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from protofl_workbench.benchmark.standings import Ranks, Setting, ranks_over
 from protofl_workbench.plots.style import COLOURS, FAINT, FONTS, GROUND, INK, SMALL, TEXT, WIDTHS
+from protofl_workbench.reproductions.benchmark.standings import Ranks, Setting, ranks_over
 from protofl_workbench.reproductions.reproduction import Reproduction
 
 if TYPE_CHECKING:

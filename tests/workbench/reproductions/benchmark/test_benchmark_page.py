@@ -7,10 +7,10 @@ import re
 import numpy as np
 import pytest
 
-from protofl_workbench.benchmark.benchmark_execution import BenchmarkProgress
-from protofl_workbench.benchmark.benchmark_page import page_of, statements, write_page
-from protofl_workbench.benchmark.benchmark_records import read_records
-from protofl_workbench.benchmark.standings import setting_of
+from protofl_workbench.reproductions.benchmark.benchmark_execution import BenchmarkProgress
+from protofl_workbench.reproductions.benchmark.benchmark_page import page_of, statements, write_page
+from protofl_workbench.reproductions.benchmark.benchmark_records import read_records
+from protofl_workbench.reproductions.benchmark.standings import setting_of
 
 
 def run(seed, clients):

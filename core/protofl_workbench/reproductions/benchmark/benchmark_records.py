@@ -21,7 +21,7 @@ from protofl.errors import UsageError
 from protofl.records.row import Row
 from protofl.runs.recorded_run import Run
 from protofl.system.files.atomic import write_file
-from protofl_workbench.benchmark.candidates import Candidate, Weight
+from protofl_workbench.reproductions.benchmark.candidates import Candidate, Weight
 from protofl_workbench.reproductions.cells import Cell
 from protofl_workbench.reproductions.reproduction import Reproduction, Tuning
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from protofl_workbench.benchmark.benchmark_records import CENTRALISED, LOCAL
 from protofl_workbench.comparing.statistics import Floats, holm, interval, wilcoxon
+from protofl_workbench.reproductions.benchmark.benchmark_records import CENTRALISED, LOCAL
 
 LEVEL = 0.05
 """Significance level after Holm's correction."""

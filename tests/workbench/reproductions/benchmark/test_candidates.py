@@ -7,10 +7,9 @@ import math
 import pytest
 
 import protofl as pf
-from protofl.errors import UsageError
 from protofl.hooks.discovery.registry import Registry
 from protofl.records.row import Row
-from protofl_workbench.benchmark.candidates import (
+from protofl_workbench.reproductions.benchmark.candidates import (
     Candidate,
     Weight,
     best_candidate,
@@ -91,7 +90,7 @@ def test_a_stated_weight_wins_and_must_exist():
     config = Registry().load("method", "fedproto").Config
     assert weight_of(config, {"lambda": 0.1}, "fedproto") == Weight("lambda", 0.1)
     assert weight_of(config, {}, "fedproto") is None
-    with pytest.raises(UsageError) as found:
+    with pytest.raises(pf.UsageError) as found:
         weight_of(config, {"lamda": 0.1}, "fedproto")
     assert "'lambda'" in found.value.near
 

@@ -14,14 +14,15 @@ from typing import Any
 
 from protofl.system.files.atomic import write_file
 from protofl.system.formatting import count
-from protofl_workbench.benchmark.benchmark_execution import BenchmarkProgress
-from protofl_workbench.benchmark.benchmark_records import (
+from protofl_workbench.comparing.figure_table import markdown as md
+from protofl_workbench.reproductions.benchmark.benchmark_execution import BenchmarkProgress
+from protofl_workbench.reproductions.benchmark.benchmark_records import (
     CENTRALISED,
     LOCAL,
     read_records,
     write_record,
 )
-from protofl_workbench.benchmark.standings import (
+from protofl_workbench.reproductions.benchmark.standings import (
     LEVEL,
     Setting,
     Standing,
@@ -29,7 +30,6 @@ from protofl_workbench.benchmark.standings import (
     ranks_over,
     setting_of,
 )
-from protofl_workbench.comparing.figure_table import markdown as md
 from protofl_workbench.reproductions.reproduction import Reproduction
 
 HEADINGS = (
@@ -111,7 +111,7 @@ def write_page(progress: BenchmarkProgress, page: Path) -> list[Path]:
     Returns:
         The written files: the page first, then the pictures.
     """
-    from protofl_workbench.benchmark.benchmark_pictures import draw_pictures
+    from protofl_workbench.reproductions.benchmark.benchmark_pictures import draw_pictures
 
     folder = page.with_suffix("")
     for record in progress.records.values():

@@ -3,7 +3,7 @@
 A method in a setting is an entry. Its runs depend on each other: the second step of the search
 needs the first, and the final runs need the search. Entries are independent, so that several runs
 are in progress at once, and shards have whole entries. A finished entry has a record
-(`protofl_workbench.benchmark.benchmark_records`) and is not planned again.
+(`protofl_workbench.reproductions.benchmark.benchmark_records`) and is not planned again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.batch_events import BatchRun, CheckedRun, Outcome
 from protofl_workbench.batch.run_batch import Batch
 from protofl_workbench.batch.shard import WHOLE, Shard
-from protofl_workbench.benchmark.benchmark_records import (
+from protofl_workbench.reproductions.benchmark.benchmark_records import (
     LOCAL,
     definition_of,
     environment_of,
@@ -34,7 +34,7 @@ from protofl_workbench.benchmark.benchmark_records import (
     without_folder,
     write_record,
 )
-from protofl_workbench.benchmark.candidates import (
+from protofl_workbench.reproductions.benchmark.candidates import (
     Candidate,
     Weight,
     best_candidate,
@@ -173,8 +173,8 @@ class Entry:
             if self.weight is not None:
                 value = self.weight.value if self.best.weight is None else self.best.weight
                 record["weight"] = {"name": self.weight.name, "value": value}
-        record["runs"] = [figures_of(outcome.run) for outcome in finished]
         if finished:
+            record["runs"] = [figures_of(outcome.run) for outcome in finished]
             record |= environment_of(finished[0].run, self.cell.row)
         failed = [f"seed {s} diverged" for s, o in sorted(self.finals.items()) if o.error]
         if self.error is not None:

@@ -3,33 +3,57 @@
 from __future__ import annotations
 
 import json
+import shutil
+from types import SimpleNamespace
 
 import pytest
+from small_benchmark import SMALL
 
-from protofl.errors import UsageError
+import protofl as pf
+from protofl.errors import Diverged
+from protofl.hooks.discovery.registry import Registry
 from protofl.records.row import Row
-from protofl.runs.recorded_run import load_run
+from protofl.testing.donors import methods_to_run
 from protofl_workbench.batch import batch_events as events
+from protofl_workbench.batch.batch_events import Outcome
 from protofl_workbench.batch.shard import Shard
-from protofl_workbench.benchmark.benchmark_execution import entries_of, is_own, run_benchmark
-from protofl_workbench.benchmark.benchmark_plan import plan_benchmark
-from protofl_workbench.benchmark.benchmark_records import (
+from protofl_workbench.reproductions.benchmark.benchmark_execution import (
+    entries_of,
+    is_own,
+    run_benchmark,
+)
+from protofl_workbench.reproductions.benchmark.benchmark_plan import plan_benchmark
+from protofl_workbench.reproductions.benchmark.benchmark_records import (
     chosen_row,
     definition_of,
     file_of,
     folder_of,
     read_records,
+    write_record,
 )
 from protofl_workbench.reproductions.cells import Change
 from protofl_workbench.reproductions.finding import find_reproduction, reproduction_of_file
 from protofl_workbench.reproductions.reproduction_execution import run_reproduction
 
+ALL = ("local", "fedproto", "fedavg")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, few):
+    """Return a folder of runs: two methods in two settings, and one that fits only one."""
+    folder = tmp_path_factory.mktemp("benchmark")
+    (folder / "small.toml").write_text(SMALL, encoding="utf-8")
+    change = Change(only=ALL, datasets={"few": few})
+    run_benchmark(reproduction_of_file(folder / "small.toml"), change, folder / "runs", at_once=0)
+    return folder / "runs"
+
 
 @pytest.fixture
-def done(small, chosen, tmp_path):
-    """Return the progress of two methods in two settings, and of one that fits only one."""
-    change = chosen("local", "fedproto", "fedavg", columns=("equal", "unequal"))
-    return run_benchmark(small, change, tmp_path / "runs", at_once=0)
+def done(trained, small, chosen, tmp_path):
+    """Return the progress that is read from a copy of these runs, ``tmp_path / "runs"``."""
+    shutil.copytree(trained, tmp_path / "runs")
+    change = chosen(*ALL, columns=("equal", "unequal"))
+    return run_benchmark(small, change, tmp_path / "runs", start=False)
 
 
 @pytest.fixture
@@ -59,7 +83,7 @@ def test_every_method_is_tuned_and_run_with_the_same_budget(done, small, tmp_pat
     assert [c["weight"] for c in weighted["search"]] == [None, None, 1.0]
     assert weighted["weight"]["name"] == "lambda" and weighted["weight"]["value"] in (0.1, 1.0)
     assert "weight" not in ran["fedavg", "equal"]
-    configs = [load_run(p.parent).config for p in (tmp_path / "runs").glob("*/config.json")]
+    configs = [pf.load_run(p.parent).config for p in (tmp_path / "runs").glob("*/config.json")]
     searched = [c for c in configs if c["seed"] == 100]
     assert len(searched) == 15 and {c["rounds"] for c in searched} == {2}
     assert {c["rounds"] for c in configs if c["seed"] != 100} == {3}
@@ -142,34 +166,56 @@ def test_a_shard_runs_its_own_and_says_what_is_left(small, chosen, tmp_path):
     assert len(second.records) == 2 and second.others == 0
 
 
-def test_a_candidate_that_diverges_is_not_chosen(small, benchmark_file, chosen, tmp_path):
-    text = benchmark_file.read_text(encoding="utf-8")
-    benchmark_file.write_text(text.replace("[0.05, 0.2]", "[0.05, 1e20]"), encoding="utf-8")
-    wild = reproduction_of_file(benchmark_file)
-    progress = run_benchmark(wild, chosen("local"), tmp_path / "runs", at_once=0)
-    record = progress.records["local", "equal"]
-    assert record["search"][1]["validation_accuracy"] is None
-    assert record["lr"] in (0.05, 0.1) and len(record["runs"]) == 2
+def after_search(small, chosen, scores):
+    """Return an entry whose tuning runs had these scores; None for one that diverged."""
+    entry = entries_of(small, chosen("local"))[1][0]
+    for score in scores:
+        run = entry.next()
+        outcome = Outcome(run, "failed", error=Diverged("round 1: the loss is NaN"))
+        if score is not None:
+            outcome = Outcome(run, "finished")
+            rows = [Row({"validation_accuracy": score, "test_accuracy": 1 - score})]
+            vars(outcome)["run"] = SimpleNamespace(rows=rows)
+        entry.run_ended(outcome)
+    return entry
+
+
+def test_the_search_goes_by_validation_alone_and_leaves_diverged_candidates_out(small, chosen):
+    """Test accuracy is largest where validation accuracy is smallest; the second diverges."""
+    entry = after_search(small, chosen, [0.5, None, 0.7])
+    finals = [entry.next(), entry.next()]
+    assert [run.request.options["seed"] for run in finals] == [0, 1]
+    assert {run.request.options["lr"] for run in finals} == {0.1}  # 0.05 × 2
+    assert entry.next() is None and not entry.done
 
 
 def test_an_entry_that_diverges_has_a_record_and_is_repeated_on_request(
-    small, benchmark_file, chosen, tmp_path, heard
+    small, chosen, tmp_path, heard
 ):
     found, follow = heard
-    text = benchmark_file.read_text(encoding="utf-8")
-    benchmark_file.write_text(text.replace("[0.05, 0.2]", "[1e19, 1e20]"), encoding="utf-8")
-    wild = reproduction_of_file(benchmark_file)
-    progress = run_benchmark(wild, chosen("local"), tmp_path / "runs", at_once=0)
-    assert progress.records["local", "equal"]["failed"] == "every run of the search diverged"
-    run_benchmark(wild, chosen("local"), tmp_path / "runs", at_once=0, follow=follow)
-    assert not found
-    run_benchmark(wild, chosen("local"), tmp_path / "runs", at_once=0, again=True, follow=follow)
-    assert len(started(found)) == 2
+    entry = after_search(small, chosen, [None, None])
+    assert entry.next() is None and entry.done and entry.error is None
+    record = entry.record()
+    assert (record["failed"], record["diverged"]) == ("every run of the search diverged", True)
+    write_record(folder_of(tmp_path / "runs", small, "paper"), record)
+    there = run_benchmark(small, chosen("local"), tmp_path / "runs", at_once=0, follow=follow)
+    assert there.records["local", "equal"] == record and not found
+    run_benchmark(small, chosen("local"), tmp_path / "runs", at_once=0, again=True, follow=follow)
+    assert len(started(found)) == 5
+
+
+def test_a_run_that_fails_ends_its_entry_which_is_tried_again(small, chosen, tmp_path):
+    entry = after_search(small, chosen, [0.5])
+    entry.run_ended(Outcome(entry.next(), "failed", error=pf.RunFailure("a hook failed")))
+    assert entry.done and entry.record()["failed"] == "a hook failed"
+    write_record(folder_of(tmp_path / "runs", small, "paper"), entry.record())
+    again = run_benchmark(small, chosen("local"), tmp_path / "runs", at_once=0)
+    assert "failed" not in again.records["local", "equal"]
 
 
 def test_missing_data_are_an_error_before_any_run_or_leave_a_setting_out(small, tmp_path):
     change = Change(only=("local",), datasets={"few": f"npz:{tmp_path}/none.npz"})
-    with pytest.raises(UsageError) as found:
+    with pytest.raises(pf.UsageError) as found:
         run_benchmark(small, change, tmp_path / "runs", at_once=0)
     assert "none.npz" in found.value.what
     progress = run_benchmark(small, change, tmp_path / "runs", at_once=0, skip_missing=True)
@@ -182,7 +228,7 @@ def test_wrong_names_are_errors_before_any_run(small, chosen, tmp_path):
         (chosen("local", columns=("eqal",)), (), "'eqal'"),
         (chosen("local"), ("fedprotto",), "unknown method 'fedprotto'"),
     ):
-        with pytest.raises(UsageError) as found:
+        with pytest.raises(pf.UsageError) as found:
             run_benchmark(small, change, tmp_path / "runs", added=added, at_once=0)
         assert what.split("'")[1] in found.value.what
     assert not (tmp_path / "runs").exists()
@@ -191,7 +237,7 @@ def test_wrong_names_are_errors_before_any_run(small, chosen, tmp_path):
 def test_a_weight_that_the_method_does_not_have_is_an_error(benchmark_file, chosen, tmp_path):
     text = benchmark_file.read_text(encoding="utf-8").replace("{ lambda", "{ lamda")
     benchmark_file.write_text(text, encoding="utf-8")
-    with pytest.raises(UsageError, match="lamda"):
+    with pytest.raises(pf.UsageError, match="lamda"):
         run_benchmark(reproduction_of_file(benchmark_file), chosen("fedproto"), tmp_path / "runs")
 
 
@@ -216,7 +262,7 @@ def test_the_data_file_s_folder_is_no_part_of_the_definition(small, few):
 
 
 def test_a_benchmark_is_not_run_as_a_table(small):
-    with pytest.raises(UsageError, match="protofl reproduce small"):
+    with pytest.raises(pf.UsageError, match="protofl reproduce small"):
         run_reproduction(small)
 
 
@@ -224,17 +270,14 @@ def test_a_damaged_record_is_an_error_with_its_file(small, chosen, tmp_path):
     file = file_of(folder_of(tmp_path / "runs", small, "paper"), "equal", "local")
     file.parent.mkdir(parents=True)
     file.write_text("{", encoding="utf-8")
-    with pytest.raises(UsageError) as found:
+    with pytest.raises(pf.UsageError) as found:
         run_benchmark(small, chosen("local"), tmp_path / "runs", at_once=0)
     assert str(file) in found.value.what
 
 
 def test_the_installed_benchmark_has_all_methods_and_equal_budgets():
-    from protofl.hooks.discovery.registry import installed
-
     benchmark = find_reproduction("benchmark/htfl")
-    own = {plugin.name for plugin in installed("method") if plugin.distribution == "protofl"}
-    assert own <= {*benchmark.rows}
+    assert {*benchmark.rows} == {*methods_to_run(Registry(), "protofl")}
     _, entries = entries_of(benchmark, Change())
     assert len(entries) == len(benchmark.rows) * len(benchmark.columns)
     assert {entry.runs for entry in entries} == {9}
