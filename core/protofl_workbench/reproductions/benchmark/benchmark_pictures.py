@@ -74,9 +74,10 @@ def ranks_figure(ranks: Sequence[Ranks], settings: Sequence[str]) -> Figure:
         axes.plot([min(one.ranks), max(one.ranks)], [place, place], color=FAINT, linewidth=3)
     markers = ("o", "s", "^", "D", "v", "P", "X", "<")
     for number, name in enumerate(settings):
+        apart = 0.5 * ((number + 0.5) / len(settings) - 0.5)  # equal ranks stay visible
         axes.plot(
             [one.ranks[number] for one in ranks],
-            range(len(ranks)),
+            [place + apart for place in range(len(ranks))],
             linestyle="none",
             marker=markers[number % len(markers)],
             color=COLOURS[number % len(COLOURS)],
