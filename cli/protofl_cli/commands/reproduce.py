@@ -28,6 +28,7 @@ from protofl_cli.reproduction_options import (
 
 if TYPE_CHECKING:
     from protofl_workbench.batch.shard import Shard
+    from protofl_workbench.reproductions.benchmark.benchmark_execution import BenchmarkProgress
     from protofl_workbench.reproductions.cells import Change
     from protofl_workbench.reproductions.reproduction import Reproduction
     from protofl_workbench.reproductions.reproduction_result import ReproductionResult
@@ -64,6 +65,12 @@ DEVICE = _how(
     "Device: auto, cpu, cuda, cuda:N, several cards as cuda:0,cuda:1, cuda:all, or mps "
     "(default: auto)",
 )
+ADD = which(
+    "--add",
+    "METHOD",
+    "Add an installed method to a benchmark, also one of another package; without --only it runs "
+    "alone, beside local; repeatable.",
+)
 TRACK = _how(
     "--track",
     "NAME[,NAME…]",
@@ -97,6 +104,7 @@ def reproduce(
     variant: Annotated[str | None, VARIANT] = None,
     only: Annotated[str | None, ONLY] = None,
     columns: Annotated[str | None, COLUMNS] = None,
+    add: Annotated[list[str] | None, ADD] = None,
     rounds: Annotated[int | None, ROUNDS] = None,
     trials: Annotated[int | None, TRIALS] = None,
     dataset: Annotated[list[str] | None, DATASET] = None,
@@ -162,6 +170,17 @@ def reproduce(
         file=file,
         set_=set_,
     )
+    if loaded.kind == "benchmark":
+        _benchmark(
+            loaded, change, runs, add or [], out, form, plan=plan, start=not no_run,
+            skip_missing=skip_missing, again=again, at_once=at_once, shard=part,
+        )  # fmt: skip
+        return
+    if add:
+        raise UsageError(
+            f"--add {add[0]}: {loaded.name} is not a benchmark",
+            do="see: protofl reproduce --list benchmark",
+        )
     cells_of(loaded, change)  # finds wrong options before torch is loaded
     if plan:
         _plan(loaded, change, runs, part)
@@ -171,6 +190,75 @@ def reproduce(
     _show(result, form, out)
     if any(entry.state in ("failed", "broken off") for entry in result.entries.values()):
         raise typer.Exit(1)
+
+
+def _benchmark(
+    loaded: Reproduction,
+    change: Change,
+    runs: Path,
+    added: list[str],
+    out: Path | None,
+    form: str,
+    *,
+    plan: bool,
+    **how: Any,  # noqa: ANN401 - as `run_benchmark` takes them
+) -> None:
+    """Run a benchmark, print its tables, and write its records and its page."""
+    from protofl.errors import UsageError
+    from protofl_cli.benchmark_tables import show_benchmark, show_plan
+
+    if form not in ("", "md") or (form and out is None):
+        raise UsageError(
+            f"{loaded.name} is a benchmark, which is written as a page",
+            do="write --out FILE.md; records and pictures are put into the folder FILE beside it",
+        )
+    if plan:
+        from protofl_workbench.reproductions.benchmark.benchmark_plan import plan_benchmark
+
+        with render.waiting("planning"):
+            planned = plan_benchmark(loaded, change, runs, added, shard=how["shard"])
+        show_plan(planned)
+        return
+    progress = _benchmark_done(loaded, change, runs, added=added, **how)
+    if out is not None:
+        from protofl_workbench.reproductions.benchmark.benchmark_page import write_page
+
+        for path in write_page(progress, out):
+            render.line(f"benchmark: {path}", "dim")
+    show_benchmark(progress)
+    if progress.failed or any("failed" in record for record in progress.records.values()):
+        raise typer.Exit(1)
+
+
+def _benchmark_done(
+    loaded: Reproduction,
+    change: Change,
+    runs: Path,
+    **how: Any,  # noqa: ANN401
+) -> BenchmarkProgress:
+    """Run a benchmark, with a live line for every run."""
+    from protofl_cli.batch_screen import BatchScreen, show_failures
+
+    try:
+        with BatchScreen() as screen:
+            screen.loading("loading")
+            with put_off():
+                from protofl_workbench.reproductions.benchmark.benchmark_execution import (
+                    run_benchmark,
+                )
+
+            def planned(count: int) -> None:
+                screen.total = count
+
+            progress = run_benchmark(
+                loaded, change, runs, follow=screen, note=screen.loading, planned=planned, **how
+            )
+            screen.end()
+            show_failures(screen.failed)
+        return progress
+    except KeyboardInterrupt as stop:
+        do_this = "finished runs are saved; resume with the same command"
+        raise typer.Exit(interrupted(stop, do_this)) from None
 
 
 def _show(result: ReproductionResult, form: str | None, out: Path | None) -> None:

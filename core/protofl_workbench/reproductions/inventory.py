@@ -93,6 +93,19 @@ class ReproductionProgress:
         return {cell.key: shard.owner(place) for place, cell in enumerate(cells)}
 
 
+def check_is_no_benchmark(reproduction: Reproduction) -> None:
+    """Check that the cells of a reproduction are runs by themselves.
+
+    Raises:
+        UsageError: It is a benchmark, whose methods are tuned first.
+    """
+    if reproduction.tuning is not None:
+        raise UsageError(
+            f"{reproduction.name} is a benchmark: its methods are tuned before they run",
+            do=f"run it on the command line: protofl reproduce {reproduction.name}",
+        )
+
+
 def needs_run(reproduction: Reproduction, cell: Cell) -> bool:
     """Return True if a cell needs a run, False for an account."""
     if reproduction.draw == "partition":

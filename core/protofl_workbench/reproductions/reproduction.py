@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 if TYPE_CHECKING:
     from protofl_workbench.reproductions.reproduction_files import File
 
-KindOfReproduction = Literal["table", "curves", "bars", "account", "pictures"]
+KindOfReproduction = Literal["table", "curves", "bars", "account", "pictures", "benchmark"]
 KINDS_OF_REPRODUCTION: dict[str, str] = {
     "table": "figures of runs, rows × columns",
     "curves": "a figure over rounds, one curve a row, a panel a column",
     "bars": "figures of runs as bars, beside the table",
     "account": "traffic and FLOPs of a round, without training",
     "pictures": "a picture a cell",
+    "benchmark": "methods × settings, each method tuned with the same budget",
 }
 
 DRAWINGS: dict[str, str] = {
@@ -53,6 +62,65 @@ class OfImages(BaseModel):
     rounds: list[NonNegativeInt] = []
     classes: PositiveInt | None = None
     client: NonNegativeInt | None = None
+
+
+class Tuning(BaseModel):
+    """The table ``[tuning]`` of a benchmark: the search of each method in each setting.
+
+    First each of ``rates`` is tried with the method's own weight. Then, with the best learning
+    rate, its weight times each of ``factors``; of a method without a weight, the learning rate
+    times each of ``rate-factors``. Candidates are scored by the best validation accuracy.
+
+    Attributes:
+        seed: Seed of the tuning runs, which no final run has.
+        rounds: Rounds of a tuning run.
+        rates: Learning rates of the first step.
+        factors: Factors of the method's weight in the second step.
+        rate_factors: Factors of the learning rate in the second step, if there is no weight.
+        seeds: Seeds of the final runs.
+        rows: The rows that run by default; empty for all.
+        weights: {row: {option: value that the factors multiply}}; an empty table says that the row
+            has no weight. A row that is not listed has the first weight that its method declares
+            (`weight_of` of ``benchmark/candidates.py``).
+        scales: {scale: keys of this table that replace those above}.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, alias_generator=lambda n: n.replace("_", "-")
+    )
+
+    seed: NonNegativeInt = 100
+    rounds: PositiveInt
+    rates: list[PositiveFloat] = Field(min_length=1)
+    factors: list[PositiveFloat] = []
+    rate_factors: list[PositiveFloat] = []
+    seeds: list[NonNegativeInt] = Field([0, 1, 2], min_length=1)
+    rows: list[str] = []
+    weights: dict[str, dict[str, float]] = {}
+    scales: dict[str, dict[str, Any]] = {}
+
+    @model_validator(mode="after")
+    def _check_budget(self) -> Tuning:
+        if len(self.factors) != len(self.rate_factors):
+            raise ValueError(
+                f"{len(self.factors)} factors and {len(self.rate_factors)} rate-factors: every "
+                "method has the same number of candidates"
+            )
+        if self.seed in self.seeds:
+            raise ValueError(f"seed {self.seed} of the tuning runs is also one of the final runs")
+        if any(len(weight) > 1 for weight in self.weights.values()):
+            raise ValueError("weights: one option a row")
+        return self
+
+    @property
+    def candidates(self) -> int:
+        """Number of tuning runs of each method in each setting."""
+        return len(self.rates) + len(self.factors)
+
+    def at(self, scale: str) -> Tuning:
+        """Return the tuning at a scale."""
+        given = self.model_dump(by_alias=True) | {"scales": {}}
+        return Tuning.model_validate(given | self.scales.get(scale, {}))
 
 
 EMPTY = "–"
@@ -192,6 +260,7 @@ class Reproduction:
         chosen: Choices made where the paper leaves a value open.
         draw: A name of `DRAWINGS`, for ``pictures``.
         of_images: Options of pictures of images.
+        tuning: The search of a benchmark; None for other kinds.
         origin: Distribution and version, or the file.
         text: Content of the file.
         source: The file and the files that it extends, for errors.
@@ -216,6 +285,7 @@ class Reproduction:
     chosen: tuple[str, ...] = ()
     draw: str = ""
     of_images: OfImages = field(default_factory=OfImages)
+    tuning: Tuning | None = None
     origin: str = ""
     text: str = field(default="", repr=False)
     source: File | None = field(default=None, repr=False, compare=False)
@@ -233,6 +303,13 @@ class Reproduction:
             line.figures.get(column) or line.figure or self.columns[column].figure or self.figure
         )
         return figure.model_copy(update={"of": figure.of.replace("{column}", column)})
+
+    def with_rows(self, methods: Iterable[str]) -> Reproduction:
+        """Return the reproduction with a further row for each method that has none."""
+        added = {name: Line(name, name, options={"method": name}) for name in methods}
+        return replace(
+            self, rows={**self.rows, **{k: v for k, v in added.items() if k not in self.rows}}
+        )
 
     def is_empty(self, row: str, column: str) -> bool:
         """Return True if the paper leaves a cell empty."""

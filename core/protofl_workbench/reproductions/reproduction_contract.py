@@ -84,6 +84,7 @@ class ReproductionContract(Contract):
             skip(f"a reproduction that is published also has [scales.{SMOKE}] with few rounds")
         planned = set[str]()
         for reproduction in self.reproductions:
+            fits = set[str]()
             expect(
                 SMOKE in reproduction.scales,
                 f"{reproduction.name} has no scale {SMOKE}: write [scales.{SMOKE}] with few rounds",
@@ -92,9 +93,23 @@ class ReproductionContract(Contract):
                 rounds = cell.options.get("rounds", 100)
                 expect(rounds <= 20, f"{reproduction.name}: scale {SMOKE} has {rounds} rounds")
                 alike = {k: v for k, v in cell.options.items() if k not in SIZES}
-                if str(alike) not in planned:
-                    planned.add(str(alike))
+                if str(alike) in planned or cell.column in fits:
+                    continue
+                planned.add(str(alike))
+                if reproduction.tuning is None:
                     self.plan(reproduction, cell)
+                elif self.fits(reproduction, cell):
+                    fits.add(cell.column)
+            lacks = [c for c in reproduction.columns if reproduction.tuning and c not in fits]
+            expect(not lacks, f"{reproduction.name}: no method fits {', '.join(lacks)}")
+
+    def fits(self, reproduction: Reproduction, cell: Cell) -> bool:
+        """Return True if the method of a benchmark's cell fits its setting."""
+        try:
+            self.plan(reproduction, cell)
+        except UsageError:
+            return False
+        return True
 
     def plan(self, reproduction: Reproduction, cell: Cell) -> None:
         """Plan the run of a cell."""

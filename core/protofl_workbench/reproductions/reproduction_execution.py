@@ -22,6 +22,7 @@ from protofl_workbench.reproductions.account import flops, plan_of, traffic
 from protofl_workbench.reproductions.cells import Cell, Change
 from protofl_workbench.reproductions.inventory import (
     ReproductionProgress,
+    check_is_no_benchmark,
     finished_run,
     missing_inputs,
     reuse_notes,
@@ -126,6 +127,7 @@ def run_reproduction(
         UsageError: A cell cannot be run, or its data or weights are missing; nothing has been
             started.
     """
+    check_is_no_benchmark(reproduction)
     progress = ReproductionProgress.of(reproduction, change or Change())
     if shard.is_part and not start:
         raise UsageError(

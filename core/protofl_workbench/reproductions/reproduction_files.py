@@ -53,7 +53,17 @@ def _common(one: Sequence[str], two: Sequence[str]) -> int:
 
 
 TEXTS = ("title", "paper", "place", "kind", "variant")
-TABLES = ("options", "rows", "columns", "published", "scales", "variants", "constants", "files")
+TABLES = (
+    "options",
+    "rows",
+    "columns",
+    "published",
+    "scales",
+    "variants",
+    "constants",
+    "files",
+    "tuning",
+)
 KEYS = (*TEXTS, *TABLES, "extends", "figure", "chosen", "derived", "draw")
 
 PLAIN = {"a valid dictionary": "a table", "a valid integer": "an integer", "a valid": "a"}

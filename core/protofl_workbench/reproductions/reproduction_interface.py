@@ -19,6 +19,7 @@ from protofl_workbench.reproductions.cells import Change
 from protofl_workbench.reproductions.finding import find_reproduction
 from protofl_workbench.reproductions.inventory import (
     ReproductionProgress,
+    check_is_no_benchmark,
     finished_run,
     missing_inputs,
 )
@@ -83,6 +84,7 @@ def reproduction_runs(
     note: Callable[[str], None] = lambda line: None,
 ) -> tuple[dict[tuple[str, str], Run], list[str]]:
     """Return the finished runs of a reproduction by row and column, and the cells without a run."""
+    check_is_no_benchmark(reproduction)
     progress = ReproductionProgress.of(reproduction, change)
     selected = {cell.key: cell for cell in progress.to_run()}
     absent = missing_inputs([*selected.values()], note, fetch=False)

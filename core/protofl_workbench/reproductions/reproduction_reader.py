@@ -26,6 +26,7 @@ from protofl_workbench.reproductions.reproduction import (
     OfImages,
     Reproduction,
     Scale,
+    Tuning,
     published_figure,
 )
 from protofl_workbench.reproductions.reproduction_figures import READERS, UNITS
@@ -86,6 +87,7 @@ def _reproduction(file: File, name: str) -> Reproduction:
         derived=file.expect(("derived",), file.values.get("derived", False), bool),
         draw=draw,
         of_images=of_images,
+        tuning=_tuning(file, kind, rows),
         files=file.expect(("files",), file.merged("files"), dict[str, str]),
     )
     _check_cells(file, reproduction)
@@ -102,6 +104,8 @@ def _rows(file: File, kind: str) -> dict[str, Line]:
     names = [
         *dict.fromkeys([*row_file.values.get("published", {}), *row_file.values.get("rows", {})])
     ]
+    if kind == "benchmark":
+        names = [*dict.fromkeys([*names, *_own_methods()])]
     if not names and kind == "pictures":
         return {"": Line("", "")}
     if not names:
@@ -139,6 +143,19 @@ def _methods() -> frozenset[str]:
     from protofl.hooks.discovery.registry import installed
 
     return frozenset(p.name for kind in ("method", "recipe") for p in installed(kind))
+
+
+@lru_cache(maxsize=1)
+def _own_methods() -> tuple[str, ...]:
+    """Return the methods of this distribution, which are the rows of a benchmark.
+
+    Defences are methods that only donate hooks. They lie in a package of their own, so that nothing
+    has to be loaded to leave them out.
+    """
+    from protofl.hooks.discovery.registry import installed
+
+    found = [p for p in installed("method") if p.distribution == "protofl"]
+    return tuple(p.name for p in found if ".defences." not in p.target)
 
 
 def _columns(file: File) -> dict[str, Line]:
@@ -268,6 +285,30 @@ def _drawing(file: File, kind: str) -> tuple[str, OfImages]:
         key = next(iter(values))
         file.fail(("draw", key), f"{key} is an option of images, and the picture is {picture}")
     return picture, of_images
+
+
+def _tuning(file: File, kind: str, rows: Mapping[str, Line]) -> Tuning | None:
+    """Read ``[tuning]`` of a benchmark, and check it at every scale."""
+    values = file.merged("tuning")
+    if kind != "benchmark":
+        if values:
+            file.fail(
+                ("tuning",), "tuning: only a benchmark is tuned", do='write kind = "benchmark"'
+            )
+        return None
+    if not values:
+        file.fail((), "a benchmark has a table [tuning]", do="write its rates, factors and rounds")
+    tuning: Tuning = file.expect(("tuning",), values, Tuning)
+    for scale, changes in tuning.scales.items():
+        path = ("tuning", "scales", scale)
+        if scale not in _scales(file, "scales"):
+            file.unknown(path, "scale", scale, _scales(file, "scales"))
+        given = {key: value for key, value in values.items() if key != "scales"}
+        file.expect(path, given | changes, Tuning)
+    for row in [*tuning.weights, *(r for c in tuning.scales.values() for r in c.get("rows", ()))]:
+        if row not in rows:
+            file.unknown(("tuning",), "row", row, rows)
+    return tuning
 
 
 def _check_cells(file: File, reproduction: Reproduction) -> None:

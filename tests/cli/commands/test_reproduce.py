@@ -384,7 +384,9 @@ def test_a_reproduction_is_data():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [n for c in collections().values() for n in c.names()])
+@pytest.mark.parametrize(
+    "name", [n for c, found in collections().items() for n in found.names() if c != "benchmark"]
+)
 def test_smoke(name, tmp_path_factory, data_dir):
     """Every reproduction runs at its smallest scale; shared runs are trained once.
 

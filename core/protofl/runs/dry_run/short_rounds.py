@@ -86,7 +86,9 @@ def dry_run(
         from protofl.runs.dry_run.refusals import explained
 
         raise explained(error, plan, host.down, host.up, missing_keys.reader) from error
-    missing = [term for term in plan.composition.terms if term.label not in line.loss_terms]
+    composition = plan.composition
+    trains = any(composition.terms_of(phase) for phase in composition.phases(plan.info))
+    missing = [t for t in composition.terms if trains and t.label not in line.loss_terms]
     if missing or missing_keys.evaluation:
         from protofl.runs.dry_run.refusals import without_key, without_term
 

@@ -1,0 +1,493 @@
+"""Execution of a benchmark: the search and the final runs of each method in each setting.
+
+A method in a setting is an entry. Its runs depend on each other: the second step of the search
+needs the first, and the final runs need the search. Entries are independent, so that several runs
+are in progress at once, and shards have whole entries. A finished entry has a record
+(`protofl_workbench.reproductions.benchmark.benchmark_records`) and is not planned again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from protofl.errors import Diverged, ProtoflError, UsageError, unknown
+from protofl.hooks.discovery.registry import installed
+from protofl.records.row import Row
+from protofl.system.files.home import expand_user
+from protofl.system.options.plugin_options import Config
+from protofl_workbench.batch import batch_events as events
+from protofl_workbench.batch.batch_events import BatchRun, CheckedRun, Outcome
+from protofl_workbench.batch.run_batch import Batch
+from protofl_workbench.batch.shard import WHOLE, Shard
+from protofl_workbench.reproductions.benchmark.benchmark_records import (
+    LOCAL,
+    definition_of,
+    environment_of,
+    figures_of,
+    file_of,
+    folder_of,
+    read_record,
+    search_record,
+    without_folder,
+    write_record,
+)
+from protofl_workbench.reproductions.benchmark.candidates import (
+    Candidate,
+    Weight,
+    best_candidate,
+    first_step,
+    second_step,
+    validation_score,
+    weight_of,
+)
+from protofl_workbench.reproductions.cells import Cell, Change, cells_of, merged
+from protofl_workbench.reproductions.inventory import missing_inputs
+from protofl_workbench.reproductions.reproduction import Reproduction, Tuning
+
+Note = Callable[[str], None]
+Record = dict[str, Any]
+
+
+@dataclass(eq=False)
+class Entry:
+    """A method in a setting, and the progress of its runs.
+
+    Attributes:
+        cell: Row, column, and options of the final runs.
+        tuning: The search.
+        weight: The main weight; None if the method has none.
+        scale: Name of the scale.
+        scores: {candidate: validation accuracy} of finished tuning runs; −∞ for failed ones.
+        best: The chosen candidate, after the search.
+        finals: {seed: outcome} of the final runs.
+        error: Error of a run that ends the entry.
+    """
+
+    cell: Cell
+    tuning: Tuning
+    weight: Weight | None
+    scale: str = "paper"
+    scores: dict[Candidate, float] = field(default_factory=dict)
+    best: Candidate | None = None
+    finals: dict[int, Outcome] = field(default_factory=dict)
+    error: ProtoflError | None = None
+    waiting: list[BatchRun] = field(default_factory=list)
+    going: dict[BatchRun, Candidate | int] = field(default_factory=dict)
+    _planned: dict[BatchRun, Candidate | int] = field(default_factory=dict)
+    _step: int = 0
+
+    @property
+    def definition(self) -> str:
+        """Digest of everything that defines the runs."""
+        return definition_of(self.cell, self.tuning, self.weight)
+
+    @property
+    def runs(self) -> int:
+        """Number of runs."""
+        return self.tuning.candidates + len(self.tuning.seeds)
+
+    @property
+    def done(self) -> bool:
+        """True if no further run will start."""
+        return not self.waiting and not self.going and (self.error is not None or self._step == 3)
+
+    def next(self) -> BatchRun | None:
+        """Return the next run; None if there is none, or if running ones come first."""
+        if self.error is None and not self.waiting and not self.going:
+            self._advance()
+        if self.error is not None or not self.waiting:
+            return None
+        run = self.waiting.pop(0)
+        self.going[run] = self._planned[run]
+        return run
+
+    def _advance(self) -> None:
+        """Plan the runs of the next step."""
+        if self._step == 0:
+            self._plan_search(first_step(self.tuning))
+        elif self._step == 1:
+            best = best_candidate(self.scores)
+            self._plan_search(second_step(self.tuning, self.weight, best) if best else [])
+        elif self._step == 2:
+            self.best = best_candidate(self.scores)
+            if self.best is not None:
+                for seed in self.tuning.seeds:
+                    self._plan(f"seed {seed}", self.final_options(self.best, seed), seed)
+        self._step = min(self._step + 1, 3)
+        if self._step < 3 and not self.waiting and self.error is None:
+            self._advance()
+
+    def _plan_search(self, candidates: Sequence[Candidate]) -> None:
+        for candidate in candidates:
+            if candidate not in self.scores:
+                name = f"lr={candidate.rate:g}"
+                if candidate.weight is not None and self.weight is not None:
+                    name += f" {self.weight.name}={candidate.weight:g}"
+                self._plan(name, self.search_options(candidate), candidate)
+
+    def _plan(self, name: str, options: dict[str, Any], what: Candidate | int) -> None:
+        if self._planned:  # the first run has tried the hooks
+            options["dry_run"] = False
+        request = replace(self.cell, options=options).request()
+        run = BatchRun(f"{self.cell.row}, {self.cell.column}: {name}", request)
+        self._planned[run] = what
+        self.waiting.append(run)
+
+    def search_options(self, candidate: Candidate) -> dict[str, Any]:
+        """Return the options of a tuning run. It measures nothing but validation and test."""
+        over = {"seed": self.tuning.seed, "rounds": self.tuning.rounds}
+        options = merged(merged(self.cell.options, candidate.options(self.weight)), over)
+        options["rounds"] = min(self.tuning.rounds, int(self.cell.options["rounds"]))
+        options.pop("measure", None)
+        return options
+
+    def final_options(self, candidate: Candidate, seed: int) -> dict[str, Any]:
+        """Return the options of a final run."""
+        return merged(merged(self.cell.options, candidate.options(self.weight)), {"seed": seed})
+
+    def run_ended(self, outcome: Outcome) -> None:
+        """Take the outcome of a run."""
+        what = self.going.pop(outcome.batch_run)
+        diverged = isinstance(outcome.error, Diverged)
+        if outcome.error is not None and not diverged:
+            self.error, self.waiting = outcome.error, []
+        elif isinstance(what, Candidate):
+            self.scores[what] = -float("inf") if diverged else validation_score(outcome.run.rows)
+        else:
+            self.finals[what] = outcome
+
+    def record(self) -> Record:
+        """Return the record of an entry that has ended.
+
+        An entry that diverged is not repeated, because it would diverge again; one that failed in
+        another way is.
+        """
+        finished = [o for _, o in sorted(self.finals.items()) if o.error is None]
+        record = base_record(self)
+        record["search"] = search_record(self.scores)
+        if self.best is not None:
+            record["lr"] = self.best.rate
+            if self.weight is not None:
+                value = self.weight.value if self.best.weight is None else self.best.weight
+                record["weight"] = {"name": self.weight.name, "value": value}
+        if finished:
+            record["runs"] = [figures_of(outcome.run) for outcome in finished]
+            record |= environment_of(finished[0].run, self.cell.row)
+        failed = [f"seed {s} diverged" for s, o in sorted(self.finals.items()) if o.error]
+        if self.error is not None:
+            failed = [self.error.what]
+        elif self.best is None:
+            failed = ["every run of the search diverged"]
+        if failed:
+            record |= {"failed": "; ".join(failed), "diverged": self.error is None}
+        return record
+
+
+def base_record(entry: Entry) -> Record:
+    """Return the keys that every record has."""
+    options = {**entry.cell.options, "dataset": without_folder(str(entry.cell.options["dataset"]))}
+    dropped = ("data_dir", "device", "engine", "track")
+    options = {key: value for key, value in options.items() if key not in dropped}
+    return {
+        "method": entry.cell.row,
+        "setting": entry.cell.column,
+        "scale": entry.scale,
+        "definition": entry.definition,
+        "options": options,
+    }
+
+
+class Entries:
+    """Source of a batch: the runs of entries, those of earlier entries first.
+
+    Args:
+        entries: The entries.
+        ended: Called with each entry that has ended.
+    """
+
+    def __init__(self, entries: Sequence[Entry], ended: Callable[[Entry], None]) -> None:
+        self._open, self._ended = [*entries], ended
+        self._owners: dict[BatchRun, Entry] = {}
+
+    def next(self) -> BatchRun | None:
+        """Return the next run that can start."""
+        for entry in [*self._open]:
+            if (run := entry.next()) is not None:
+                self._owners[run] = entry
+                return run
+            self._close(entry)
+        return None
+
+    def should_continue(self, batch_run: BatchRun, row: Row, rounds: int) -> bool:
+        """Return True: no run is stopped early, so that budgets are equal."""
+        return True
+
+    def run_ended(self, outcome: Outcome) -> None:
+        """Pass an outcome to its entry."""
+        entry = self._owners.pop(outcome.batch_run)
+        entry.run_ended(outcome)
+        self._close(entry)
+
+    def _close(self, entry: Entry) -> None:
+        if entry.done and entry in self._open:
+            self._open.remove(entry)
+            self._ended(entry)
+
+
+@dataclass
+class BenchmarkProgress:
+    """The records of a benchmark so far.
+
+    Attributes:
+        reproduction: The benchmark, with added rows.
+        scale: Name of the scale.
+        tuning: The search at this scale.
+        rows: The selected rows.
+        columns: The selected settings.
+        records: {(row, column): record}.
+        failed: {(row, column): error} of entries that failed in this call.
+        missing: {column: why its data are missing}.
+        others: Entries that other shards have not finished.
+    """
+
+    reproduction: Reproduction
+    scale: str
+    tuning: Tuning
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    records: dict[tuple[str, str], Record] = field(default_factory=dict)
+    failed: dict[tuple[str, str], ProtoflError] = field(default_factory=dict)
+    missing: dict[str, UsageError] = field(default_factory=dict)
+    others: int = 0
+
+
+def with_added(reproduction: Reproduction, added: Sequence[str]) -> Reproduction:
+    """Return a benchmark with further methods.
+
+    Raises:
+        UsageError: The reproduction is not a benchmark, or a method is not installed.
+    """
+    if not added:
+        return reproduction
+    if reproduction.tuning is None:
+        raise UsageError(f"--add {added[0]}: {reproduction.name} is not a benchmark")
+    known = {plugin.name for plugin in installed("method")}
+    for name in added:
+        if name not in known:
+            raise unknown("method", name, known, "install its package: pip install -e FOLDER")
+    return reproduction.with_rows(added)
+
+
+def entries_of(
+    reproduction: Reproduction, change: Change, added: Sequence[str] = ()
+) -> tuple[BenchmarkProgress, list[Entry]]:
+    """Return the empty progress of a benchmark, and its entries row by row.
+
+    Args:
+        reproduction: The benchmark.
+        change: Scale, rows, columns and other changes.
+        added: Further methods. Without ``only`` they run alone, beside ``local``.
+
+    Raises:
+        UsageError: A name or an option is wrong.
+    """
+    reproduction = with_added(reproduction, added)
+    assert reproduction.tuning is not None
+    cells_of(reproduction, replace(change, only=()))  # finds wrong scales, data sets and files
+    tuning = reproduction.tuning.at(change.scale)
+    if change.trials is not None:
+        tuning = tuning.model_copy(update={"seeds": tuning.seeds[: change.trials]})
+    only = change.only or ((LOCAL, *added) if added else tuple(tuning.rows))
+    cells = cells_of(reproduction, replace(change, only=tuple(dict.fromkeys(only)), trials=None))
+    rows = tuple(dict.fromkeys(cell.row for cell in cells))
+    columns = tuple(dict.fromkeys(cell.column for cell in cells))
+    weights = {cell.row: _weight(cell, reproduction.tuning) for cell in cells}
+    entries = [Entry(cell, tuning, weights[cell.row], change.scale) for cell in cells]
+    return BenchmarkProgress(reproduction, change.scale, tuning, rows, columns), entries
+
+
+def _weight(cell: Cell, tuning: Tuning) -> Weight | None:
+    """Return the main weight of a row."""
+    request = cell.request()
+    plugin = request.registry.load("method", str(request.options["method"]))
+    config = getattr(plugin, "Config", Config)
+    return weight_of(config, tuning.weights.get(cell.row), cell.row)
+
+
+def run_benchmark(
+    reproduction: Reproduction,
+    change: Change | None = None,
+    runs: str | Path = "runs",
+    *,
+    added: Sequence[str] = (),
+    start: bool = True,
+    skip_missing: bool = False,
+    again: bool = False,
+    at_once: int | None = None,
+    shard: Shard = WHOLE,
+    follow: events.Follow = events.ignore,
+    note: Note = lambda line: None,
+    planned: Callable[[int], None] = lambda count: None,
+) -> BenchmarkProgress:
+    """Run the missing entries of a benchmark, and return the records of all selected entries.
+
+    Args:
+        reproduction: The benchmark.
+        change: Scale, rows, columns and other changes.
+        runs: Folder of runs and records; finished entries and runs are not repeated.
+        added: Further methods. Without ``only`` they run alone, beside ``local``.
+        start: False to only read records.
+        skip_missing: True to leave out settings whose data are missing.
+        again: True to repeat entries that diverged; other failed ones are always repeated.
+        at_once: Number of parallel runs; None for one per core, 0 to run in this process.
+        shard: The entries to run: every N-th along the diagonals of the table, so that each shard
+            has parts of all settings.
+        follow: Called with every event of the batch.
+        note: Takes a line before each long step.
+        planned: Takes the number of runs before any of them starts, refused ones included.
+
+    Raises:
+        UsageError: An entry cannot be run, or its data are missing; nothing has been started.
+    """
+    progress, todo = recorded_entries(
+        reproduction, change or Change(), Path(runs), added, again=again
+    )
+    if not start:
+        if shard.is_part:
+            raise UsageError(
+                f"--shard {shard}: --no-run starts nothing that shards could share",
+                do="leave one of them out",
+            )
+        return progress
+    own = [entry for entry in todo if is_own(progress, entry, shard)]
+    progress.others = len(todo) - len(own)
+    own = _with_data(progress, own, note, skip_missing=skip_missing)
+    if own:
+        note(f"planning {len(own)} methods in settings")
+        planned(sum(entry.runs for entry in own))
+        folder = folder_of(expand_user(Path(runs)), reproduction, progress.scale)
+        _run(progress, own, folder, expand_user(Path(runs)), at_once, follow)
+    return progress
+
+
+def recorded_entries(
+    reproduction: Reproduction,
+    change: Change,
+    runs: Path,
+    added: Sequence[str] = (),
+    *,
+    again: bool = False,
+) -> tuple[BenchmarkProgress, list[Entry]]:
+    """Return the progress of a benchmark with its records, and the entries without one.
+
+    Raises:
+        UsageError: A name or an option is wrong, or a record is damaged.
+    """
+    progress, entries = entries_of(reproduction, change, added)
+    folder = folder_of(expand_user(runs), reproduction, progress.scale)
+    todo = []
+    for entry in entries:
+        record = read_record(file_of(folder, entry.cell.column, entry.cell.row))
+        if record is not None and record["definition"] == entry.definition:
+            progress.records[entry.cell.row, entry.cell.column] = record
+            if "failed" not in record or (record["diverged"] and not again):
+                continue
+        todo.append(entry)
+    return progress, todo
+
+
+def is_own(progress: BenchmarkProgress, entry: Entry, shard: Shard) -> bool:
+    """Return True if an entry is in a shard; the place in the whole table decides."""
+    row = [*progress.reproduction.rows].index(entry.cell.row)
+    column = [*progress.reproduction.columns].index(entry.cell.column)
+    return shard.takes(row + column)
+
+
+def _with_data(
+    progress: BenchmarkProgress, entries: list[Entry], note: Note, *, skip_missing: bool
+) -> list[Entry]:
+    """Return the entries whose data are here; data that can be downloaded are.
+
+    Raises:
+        UsageError: Data are missing, and nothing is left out.
+    """
+    for column in dict.fromkeys(entry.cell.column for entry in entries):
+        of_column = [entry.cell for entry in entries if entry.cell.column == column]
+        probe = of_column[0]
+        options = merged(probe.options, {"method": LOCAL})  # needs no generator
+        missing = missing_inputs([replace(probe, options=options)], note, fetch=True)
+        if missing:
+            error = next(iter(missing.values()))
+            if not skip_missing:
+                raise UsageError(f"{column}: {error.what}", error.near, error.do)
+            progress.missing[column] = error
+    return [entry for entry in entries if entry.cell.column not in progress.missing]
+
+
+def check_entries(
+    entries: Sequence[Entry], batch: Batch, *, measure: bool = False
+) -> list[CheckedRun]:
+    """Plan the first final run of each entry with the setting's own learning rate."""
+    first = [BatchRun(f"{e.cell.row}, {e.cell.column}", e.cell.request()) for e in entries]
+    return batch.check_all(first, measure=measure, only_plan=True)
+
+
+def refusal(checked: CheckedRun) -> str:
+    """Return why a method does not fit a setting; empty if it fits.
+
+    A method refuses by an error of its planning. Other errors are not refusals.
+    """
+    error = checked.error
+    if not isinstance(error, UsageError):
+        return ""
+    method = str(checked.batch_run.request.options.get("method"))
+    return (error.near or error.what).splitlines()[0].removeprefix(f"{method}: ")
+
+
+def _quieter(follow: events.Follow) -> events.Follow:
+    """Return a follower without the notes about tuning runs that final runs do not reuse."""
+
+    def quieter(event: events.Event) -> None:
+        if not (isinstance(event, events.Note) and " is not reused: " in event.text):
+            follow(event)
+
+    return quieter
+
+
+def _run(
+    progress: BenchmarkProgress,
+    entries: Sequence[Entry],
+    folder: Path,
+    runs: Path,
+    at_once: int | None,
+    follow: events.Follow,
+) -> None:
+    def ended(entry: Entry) -> None:
+        key = entry.cell.row, entry.cell.column
+        if entry.error is not None:
+            progress.failed[key] = entry.error
+        progress.records[key] = record = entry.record()
+        write_record(folder, record)
+
+    group = progress.reproduction.name
+    with Batch(
+        runs, at_once=at_once, follow=_quieter(follow), group=group, repeat_diverged=False
+    ) as batch:
+        todo = []
+        for entry, checked in zip(entries, check_entries(entries, batch), strict=True):
+            key = entry.cell.row, entry.cell.column
+            if reason := refusal(checked):
+                progress.records[key] = record = {**base_record(entry), "refused": reason}
+                write_record(folder, record)
+            elif checked.error is not None:
+                entry.error = checked.error
+                ended(entry)
+            else:
+                todo.append(entry)
+        if not todo:
+            return
+        alike = [entry.cell.request() for entry in todo for _ in range(entry.runs)]
+        batch.do(Entries(todo, ended), alike)

@@ -1,0 +1,184 @@
+"""Records of a benchmark: one JSON file for each method in each setting.
+
+A record has what the tables and statistics need: the chosen options, the scores of the search, and
+of each final run the figures of the round that validation samples chose, the accuracy of each
+client in it, and the validation and test accuracy of every round. It has no weights and no paths of
+the machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import protofl
+from protofl.errors import UsageError
+from protofl.records.row import Row
+from protofl.runs.recorded_run import Run
+from protofl.system.files.atomic import write_file
+from protofl_workbench.reproductions.benchmark.candidates import Candidate, Weight
+from protofl_workbench.reproductions.cells import Cell
+from protofl_workbench.reproductions.reproduction import Reproduction, Tuning
+
+DECIMALS = 4
+"""Decimals of accuracies in the curves; the figures of the chosen round are not rounded."""
+
+LOCAL, CENTRALISED = "local", "centralised"
+
+
+def definition_of(cell: Cell, tuning: Tuning, weight: Weight | None) -> str:
+    """Return a digest of everything that defines the runs of a method in a setting.
+
+    Data files count by their names, so that a record is valid on another machine.
+    """
+    options = {**cell.options, "dataset": without_folder(str(cell.options.get("dataset")))}
+    for key in ("data_dir", "device", "engine", "track"):
+        options.pop(key, None)
+    search = tuning.model_dump(exclude={"rows", "weights", "scales"})
+    values = {"options": options, "tuning": search, "weight": weight and vars(weight)}
+    text = json.dumps(values, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def without_folder(dataset: str) -> str:
+    """Return a data set as ``npz:FILE`` without the folder of the file."""
+    name, colon, place = dataset.partition(":")
+    return f"{name}{colon}{Path(place).name}" if colon else name
+
+
+def chosen_row(rows: Sequence[Row]) -> Row:
+    """Return the first row with the best validation accuracy.
+
+    Raises:
+        UsageError: No row has one.
+    """
+    found = [row for row in rows if row.get("validation_accuracy") is not None]
+    if not found:
+        raise UsageError("no round has a validation accuracy", do="run with --validation 0.2")
+    return max(found, key=lambda row: (row["validation_accuracy"], -row.round))
+
+
+def figures_of(run: Run) -> dict[str, Any]:
+    """Return the figures of a finished final run, as the record has them.
+
+    Traffic is the sum over the rounds up to the chosen one; seconds are those of the median round.
+    """
+    rows = run.rows_of(min(run.trials))
+    chosen = chosen_row(rows)
+    until = [row for row in rows if row.round <= chosen.round]
+    seconds = sorted(float(row.seconds["total"]) for row in rows)
+    measures = chosen.get("measures") or {}
+    return {
+        "seed": int(run.config["seed"]) + min(run.trials),
+        "rounds": len(rows),
+        "chosen_round": chosen.round + 1,
+        "test_accuracy": chosen.test_accuracy,
+        "client_test_accuracy": chosen.client_test_accuracy,
+        "global_accuracy": measures.get("global_accuracy"),
+        "clients": dict(chosen.client_accuracies),
+        "split": run.split(min(run.trials)).hash,
+        "upload_bytes": sum(int(row["upload_bytes"]) for row in until),
+        "download_bytes": sum(int(row["download_bytes"]) for row in until),
+        "seconds_per_round": round(seconds[len(seconds) // 2], 3),
+        "validation_curve": [_rounded(row.get("validation_accuracy")) for row in rows],
+        "test_curve": [_rounded(row.test_accuracy) for row in rows],
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, DECIMALS)
+
+
+def environment_of(run: Run, method: str) -> dict[str, Any]:
+    """Return versions, kind of machine, and the code of the method that made a run."""
+    plugins = [p for p in run.config.get("plugins", ()) if p.get("kind") == "method"]
+    plugin: Mapping[str, Any] = next((p for p in plugins if p.get("name") == method), {})
+    return {
+        "versions": dict(run.config.get("versions", {})),
+        "machine": dict(run.config.get("machine", {})),
+        "plugin": {k: plugin.get(k, "") for k in ("distribution", "version", "code")},
+        "commit": commit(),
+        "data": str(run.config.get("data", {}).get("digest", ""))[:16],
+    }
+
+
+@cache
+def commit() -> str:
+    """Return the commit of the source of protofl; empty if it is installed without one."""
+    folder = Path(protofl.__file__).parent
+    command = ["git", "-C", str(folder), "rev-parse", "--short=10", "HEAD"]
+    try:
+        made = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return made.stdout.strip() if made.returncode == 0 else ""
+
+
+def search_record(scores: Mapping[Candidate, float]) -> list[dict[str, Any]]:
+    """Return the candidates of a search with their validation accuracy; None for a failed run."""
+    return [
+        {"lr": c.rate, "weight": c.weight, "validation_accuracy": None if s < 0 else s}
+        for c, s in scores.items()
+    ]
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def folder_of(runs: Path, reproduction: Reproduction, scale: str) -> Path:
+    """Return the folder of the records within a folder of runs."""
+    return runs / "benchmark" / reproduction.name.replace("/", "-") / scale
+
+
+def file_of(folder: Path, setting: str, method: str) -> Path:
+    """Return the file of a record."""
+    name = "".join(c if c.isalnum() or c in "-_.+" else "-" for c in method)
+    return folder / setting / f"{name}.json"
+
+
+def write_record(folder: Path, record: Mapping[str, Any]) -> Path:
+    """Write a record, one line for each final run."""
+    path = file_of(folder, str(record["setting"]), str(record["method"]))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    runs = record.get("runs", [])
+    rest = {key: value for key, value in record.items() if key != "runs"}
+    text = json.dumps(rest, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    lines = ",\n".join("  " + json.dumps(run, sort_keys=True, allow_nan=False) for run in runs)
+    body = f'{text[:-2]},\n "runs": [\n{lines}\n ]\n}}\n' if runs else f"{text}\n"
+    write_file(path, body)
+    return path
+
+
+def read_record(path: Path) -> dict[str, Any] | None:
+    """Return a record; None if the file is missing.
+
+    Raises:
+        UsageError: The file is damaged.
+    """
+    if not path.is_file():
+        return None
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        assert isinstance(record, dict)
+        assert {"setting", "method", "definition"} <= record.keys()
+    except (ValueError, AssertionError) as error:
+        raise UsageError(
+            f"{path} is not a record of a benchmark: {error or 'a key is missing'}",
+            do="delete the file; the method then runs again",
+        ) from None
+    return record
+
+
+def read_records(folder: Path) -> list[dict[str, Any]]:
+    """Return all records in a folder, sorted by setting and method.
+
+    Raises:
+        UsageError: A file is damaged.
+    """
+    found = (read_record(path) for path in sorted(folder.glob("*/*.json")))
+    return [record for record in found if record is not None]

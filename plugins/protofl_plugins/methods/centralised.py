@@ -1,0 +1,125 @@
+"""Centralised: all training data in one place, one net of each architecture.
+
+The upper bound of a comparison: what could be reached if data might leave the clients. It is not
+federated learning and protects nothing.
+
+    round 0   every client sends all of its training samples D_i
+    server    min over w_g of  E_{(x, y) ~ ∪_i D_i} ℓ(w_g; x, y), for every architecture g
+    client    infers by w_g of its architecture
+
+The server trains each w_g for the run's local epochs in every round by SGD with the run's learning
+rate and batch size, without momentum; the clients train nothing. A client that has not sent its
+samples yet sends them with its first upload.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import protofl as pf
+from protofl_plugins.shared import architecture_models, weights
+from protofl_plugins.shared.server_steps import minimise
+
+
+class Centralised:
+    """All training data in one place, one net of each architecture: the upper bound."""
+
+    class Config(pf.Config):
+        """Options."""
+
+        epochs: int = pf.Field(
+            1,
+            ge=0,
+            description="passes of the server over all samples in a round; 0 trains nothing",
+        )
+
+    native_widths = True
+    uploads = {
+        "inputs": pf.Key("[s, …]", "ALL training samples of the client, as its model sees them"),
+        "labels": pf.Key("[s] int", "their labels"),
+    }
+    downloads = {
+        "model/*": "the model of the client's architecture, trained on all data",
+        "kept": pf.Key("[] int", "that the server has the client's samples"),
+    }
+
+    @pf.hookimpl
+    def phases(self) -> list[pf.Phase]:
+        """Train nothing on clients; they are evaluated with this round's models."""
+        return [pf.Phase("none", when="after_server", terms=("none",))]
+
+    @pf.hookimpl
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
+        """Send w_g of the client's architecture; nothing before it is trained."""
+        payload = architecture_models.model_of(server, client_id)
+        if f"samples@{client_id}/labels" in server.global_state:
+            payload["kept"] = torch.tensor(1)
+        return payload
+
+    @pf.hookimpl
+    def receive(self, client: pf.Client[Config]) -> None:
+        """Install w_g."""
+        if client.received.select("model/*"):
+            weights.install(client, "model")
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
+        """Send all training samples, once."""
+        if "kept" in client.received.keys():
+            return pf.Payload()
+        return pf.Payload({"inputs": client.train.inputs(), "labels": client.train.y})
+
+    @pf.hookimpl
+    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
+        """Keep the samples of the clients."""
+        return pf.Payload(
+            {
+                f"samples@{client}/{name}": upload[name]
+                for client, upload in uploads.items()
+                if "labels" in upload
+                for name in ("inputs", "labels")
+            }
+        )
+
+    @pf.hookimpl
+    def server_train(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
+        """Train w_g of every architecture on all samples that were sent."""
+        state = server.global_state
+        held = [c for c in server.clients if f"samples@{c}/labels" in state]
+        x = torch.cat([state[f"samples@{c}/inputs"] for c in held])
+        y = torch.cat([state[f"samples@{c}/labels"] for c in held])
+        trained = pf.Payload()
+        for name in architecture_models.architectures_of(server, server.clients):
+            model = server.build(name)
+            if any(key.startswith(f"model@{name}/") for key in state):
+                pf.models.load_weights(model, state, f"model@{name}")
+            _train(server, model, x, y, name)
+            trained.update(pf.models.pack_weights(model, f"model@{name}"))
+        return trained
+
+    @pf.hookimpl
+    def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
+        """Evaluate w_g of every architecture."""
+        return architecture_models.known_models(server)
+
+
+def _train(
+    server: pf.Server[Any], model: pf.models.SplitModel, x: Tensor, y: Tensor, name: str
+) -> None:
+    """Train a model by SGD on all samples [n, …] with labels [n]."""
+    generator, batches = server.generator(f"shuffle {name}"), list[Tensor]()
+    for _ in server.epochs(server.config.epochs):
+        batches += server.batches(len(y), generator)
+    model.train(len(y) >= server.least_batch)
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        return cross_entropy(model.head(model.features(x)), y)
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=server.lr)
+    with torch.enable_grad():
+        minimise(server, loss, optimizer, batches, of=(x, y), changes=[*model.buffers()], name=name)
+    model.eval()

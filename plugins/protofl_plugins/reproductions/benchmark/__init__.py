@@ -1,0 +1,1 @@
+"""Benchmarks: all methods under equal conditions."""
