@@ -21,13 +21,13 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
 import protofl as pf
 from protofl import functional as F
 from protofl_plugins.shared import weights
+from protofl_plugins.shared.clusters import clustered, contrast, with_absent_rows
 from protofl_plugins.shared.prototypes import sent_rows
 
 LEAST = 1e-4
@@ -35,9 +35,6 @@ LEAST = 1e-4
 
 MOST = 256
 """Prototypes of a class that an upload may hold."""
-
-BLOCK = 1024
-"""Rows whose cosines with all others are held at once."""
 
 Clusters = Literal["finch", "mean"]
 
@@ -153,8 +150,8 @@ class FedPLVM:
         terms = {"ce": cross_entropy(output.logits, y)}
         if constants:
             P, classes = constants["P"], constants["classes"]
-            contrast = sparse_contrast(f, y, P, classes, config.alpha, config.tau)
-            terms["sparsity"] = config.lambda_ * contrast.mean()
+            sparsity = sparse_contrast(f, y, P, classes, config.alpha, config.tau)
+            terms["sparsity"] = config.lambda_ * sparsity.mean()
             if config.correction:
                 distance = correction(f, y, constants["means"], constants["known"])
                 terms["correction"] = config.lambda_ * distance.mean()
@@ -175,13 +172,9 @@ class FedPLVM:
         averaged, config = pf.Payload(), server.config
         if config.share == "model":
             averaged = weights.mean_weights(server, uploads, "model")
-        P, classes = clustered(*sent_rows(uploads, "prototypes", server.feature_dim), config.server)
-        if "prototypes" in server.global_state:
-            old, old_classes = server.global_state.rows("prototypes")
-            absent = ~torch.isin(old_classes, classes)
-            P, classes = torch.cat([P, old[absent]]), torch.cat([classes, old_classes[absent]])
-        order = classes.argsort(stable=True)
-        return pf.Payload(averaged, prototypes=P[order], classes=classes[order])
+        rows, labels = sent_rows(uploads, "prototypes", server.feature_dim)
+        P, classes = with_absent_rows(server, *clustered(rows, labels, config.server))
+        return pf.Payload(averaged, prototypes=P, classes=classes)
 
     @pf.hookimpl
     def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
@@ -189,71 +182,6 @@ class FedPLVM:
         if server.config.share != "model":
             return {}
         return weights.shared_model(server, weights.built_model(server))
-
-
-def clustered(rows: Tensor, labels: Tensor, clusters: Clusters) -> tuple[Tensor, Tensor]:
-    """Return the prototypes of each class of rows N×K, n×K, and the class of each, [n]."""
-    prototypes, classes = list[Tensor](), torch.unique(labels)
-    for c in classes:
-        class_rows = rows[labels == c]
-        prototypes.append(
-            finch(class_rows)[0] if clusters == "finch" else class_rows.mean(0, keepdim=True)
-        )
-    counts = torch.tensor([len(P) for P in prototypes], device=labels.device)
-    return torch.cat(prototypes), classes.repeat_interleave(counts)
-
-
-def finch(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the last partition of FINCH with cosines that has more than one cluster.
-
-    Sarfraz et al., "Efficient Parameter-Free Clustering Using First Neighbor Relations", CVPR 2019.
-    Each row is linked with its nearest other one (Eq. 1), and the connected rows are a cluster. The
-    clusters' means are clustered in the same way, until all would be one. If already the first
-    partition is one cluster, it is the result.
-
-    Args:
-        rows: N×K.
-
-    Returns:
-        The means of the clusters, n×K, in the order of their first rows, and the cluster of each
-        row, [N] int64.
-    """
-    means, clusters = rows, torch.arange(len(rows), device=rows.device)
-    while len(means) > 1:
-        merged = _connected(_nearest(means))[clusters]
-        count = int(merged.max()) + 1
-        if count == 1 and len(means) < len(rows):
-            break
-        means, clusters = F.class_means(rows, merged, count)[0], merged
-    return means, clusters
-
-
-def _nearest(rows: Tensor) -> Tensor:
-    """Return the nearest other row of each by the cosine, the first of equal ones, [N]."""
-    unit = normalize(F.in_float64(rows), dim=1)
-    nearest = list[Tensor]()
-    for start in range(0, len(unit), BLOCK):
-        cosines = unit[start : start + BLOCK] @ unit.T
-        cosines.diagonal(start).fill_(-torch.inf)
-        nearest.append(cosines.argmax(1))
-    return torch.cat(nearest).to(rows.device)
-
-
-def _connected(neighbour: Tensor) -> Tensor:
-    """Return the cluster of each row, [N] from 0 in the order of first rows, of links [N].
-
-    Following the links leads into one circle for each cluster. Each step doubles the links that are
-    followed; the smallest row of the circle names the cluster.
-    """
-    end, least = neighbour, torch.arange(len(neighbour), device=neighbour.device)
-    for _ in range(len(neighbour).bit_length()):
-        least = torch.minimum(least, least[end])
-        end = end[end]
-    _, cluster = torch.unique(least[end], return_inverse=True)
-    first = torch.full_like(cluster, len(cluster)).scatter_reduce(
-        0, cluster, torch.arange(len(cluster), device=cluster.device), "amin"
-    )
-    return first[: int(cluster.max()) + 1].argsort().argsort()[cluster]
 
 
 def sparse_contrast(
@@ -271,9 +199,7 @@ def sparse_contrast(
     """
     cosines = normalize(f, dim=1) @ normalize(P.to(f.dtype), dim=1).T  # B×n
     s = cosines.clamp(min=LEAST) ** alpha / tau
-    same_class = y.unsqueeze(1) == classes
-    others = ~same_class & same_class.any(1, keepdim=True)
-    return s.logsumexp(1) - s.masked_fill(others, -torch.inf).logsumexp(1)
+    return contrast(s, y, classes)
 
 
 def correction(f: Tensor, y: Tensor, means: Tensor, known: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from slow_equations import mean, mean_cross_entropy, numbers
 import protofl as pf
 from protofl.testing import toy as toyfed
 from protofl_plugins.methods import fedplvm
+from protofl_plugins.shared.clusters import finch
 
 
 def cosine(a, b):
@@ -60,7 +61,7 @@ def test_a_client_sends_the_clusters_of_each_class(toy, clusters):
     expected, classes = [], []
     for c in sorted({*y.tolist()}):
         own = z[y == c]
-        rows = fedplvm.finch(own)[0] if clusters == "finch" else own.mean(0, keepdim=True)
+        rows = finch(own)[0] if clusters == "finch" else own.mean(0, keepdim=True)
         expected.append(rows)
         classes += [c] * len(rows)
     assert torch.allclose(sent["prototypes"], torch.cat(expected))
@@ -81,9 +82,7 @@ def test_the_server_clusters_each_class_again(toy, randn, clusters):
     expected = []
     for c in (0, 3):
         rows = torch.cat([u["prototypes"][u["classes"] == c] for u in uploads.values()])
-        expected.append(
-            fedplvm.finch(rows)[0] if clusters == "finch" else rows.mean(0, keepdim=True)
-        )
+        expected.append(finch(rows)[0] if clusters == "finch" else rows.mean(0, keepdim=True))
     assert torch.allclose(result["prototypes"], torch.cat(expected), rtol=1e-9)
     assert result["classes"].tolist() == [0] * len(expected[0]) + [3] * len(expected[1])
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from protofl_plugins.methods import fedplvm
+from protofl_plugins.shared import clusters as shared
 
 
 def cosine(a, b):
@@ -35,7 +35,7 @@ def partition(rows):
     return [names.index(c) for c in cluster]
 
 
-def slow_finch(rows):
+def slow_finch(rows, last=True):
     found, means = list(range(len(rows))), rows
     while len(means) > 1:
         step = partition(means)
@@ -44,27 +44,30 @@ def slow_finch(rows):
         found = [step[c] for c in found]
         members = [[r for r, c in zip(rows, found, strict=True) if c == k] for k in {*found}]
         means = [[sum(x) / len(own) for x in zip(*own, strict=True)] for own in members]
+        if not last:
+            break
     return means, found
 
 
 @pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("last", [True, False])
 @pytest.mark.parametrize(("n", "K", "groups"), [(60, 5, 4), (40, 2, 1), (7, 3, 2), (25, 16, 3)])
-def test_the_last_partition(n, K, groups, seed):
+def test_the_last_and_the_first_partition(n, K, groups, last, seed):
     generator = torch.Generator().manual_seed(seed)
     centres = 3 * torch.randn(groups, K, generator=generator, dtype=torch.float64)
     rows = centres[torch.arange(n) % groups]
     rows = rows + torch.randn(n, K, generator=generator, dtype=torch.float64)
-    means, clusters = fedplvm.finch(rows)
-    slow_means, slow = slow_finch(rows.tolist())
+    means, clusters = shared.finch(rows, last=last)
+    slow_means, slow = slow_finch(rows.tolist(), last)
     assert clusters.tolist() == slow
     assert torch.allclose(means, torch.tensor(slow_means, dtype=torch.float64), rtol=1e-9)
 
 
 def test_blocks_of_rows_change_nothing(monkeypatch):
     rows = torch.randn(50, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    whole = fedplvm.finch(rows)
-    monkeypatch.setattr(fedplvm, "BLOCK", 7)
-    for a, b in zip(fedplvm.finch(rows), whole, strict=True):
+    whole = shared.finch(rows)
+    monkeypatch.setattr(shared, "BLOCK", 7)
+    for a, b in zip(shared.finch(rows), whole, strict=True):
         assert torch.allclose(a, b)
 
 
@@ -81,7 +84,7 @@ def test_blocks_of_rows_change_nothing(monkeypatch):
 )
 def test_few_equal_and_zero_rows(rows, clusters):
     table = torch.tensor(rows).reshape(len(rows), 2)
-    means, found = fedplvm.finch(table)
+    means, found = shared.finch(table)
     assert found.tolist() == clusters
     assert len(means) == len({*clusters}) and means.dtype == torch.float32
     for c in {*clusters}:
