@@ -26,9 +26,9 @@ from protofl.testing import toy
 
 FILE = Path(__file__).with_name("mixing.txt")
 
-RUNS, ALIKE, DEPTHS = "runs", "runs with one architecture", "runs with one net in depths"
+RUNS, ALIKE = "runs", "runs with one architecture"
 TERM = "--add local_loss"
-FOUND = (RUNS, ALIKE, DEPTHS)
+FOUND = (RUNS, ALIKE, "runs with one net in depths", "runs with one net with exits")
 """Outcomes of combinations that run, by the group that the clients need."""
 PLACES = [
     *(f"--use {hook}" for hook in ROUND_HOOKS),
@@ -46,7 +46,8 @@ class Mixer:
     def __init__(self, registry, folder):
         self.registry = registry
         data = {("dataset", "toy"): toy.dataset(toy.make_images(toy.MIXED))}
-        groups = (toy.group(toy.CNN, toy.NORM), toy.group(toy.NORM), toy.group(*toy.EXITS))
+        members = ([toy.CNN, toy.NORM], [toy.NORM], toy.EXITS, toy.EXITS[:1])
+        groups = [toy.group(*nets) for nets in members]
         self.registries = [
             Registry(registry.block, registry.extra | data | {("model-group", "toy"): group})
             for group in groups

@@ -8,6 +8,7 @@ import pytest
 from slowness import quick
 
 from protofl.hooks.discovery.registry import Registry
+from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.system.options.parsing import parse_options
 from protofl.system.options.table import flag_of
 from protofl.testing import MethodContract
@@ -47,7 +48,9 @@ def test_an_ablation_runs(method, name):
         parts = options.pop("options", {})
         if "clients" in options:
             options["data"] = toyfed.make_images(toyfed.MIXED, given_split=False)
-        fed = contract.fed(set=parts.pop(method, {}), parts=parts, **options)
+        own = parts.pop(method, {})
+        dry_run(contract.plan(set=own, parts=parts, **options))  # as every run begins
+        fed = contract.fed(set=own, parts=parts, **options)
         expect_finite(fed.rounds(1))
     finally:
         contract.teardown_method()

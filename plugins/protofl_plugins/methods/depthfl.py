@@ -60,7 +60,7 @@ class DepthFL:
 
     terms = {
         "ce": "cross-entropy of all exits, summed",
-        "kd": "w/(d_k − 1)·Σ_i Σ_{j≠i} KL(p_j ‖ p_i), of a client with several exits",
+        "kd": "w/(d_k − 1)·Σ_i Σ_{j≠i} KL(p_j ‖ p_i); 0 of one exit",
         "dyn": "−⟨θ, g_k⟩ + α/2·‖θ − W_k‖² of FedDyn",
     }
     uploads = {
@@ -109,13 +109,11 @@ class DepthFL:
 
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.Constants:
-        """Give the loss the weight of distillation, and with FedDyn W_k and g_k."""
-        given: dict[str, Tensor] = {"w": torch.tensor(_weight(client.config, client.round))}
-        if client.config.alpha:
-            start = _flat(client).detach()
-            client.scratch["start"] = start
-            given |= {"start": start, "g": client.state.get("g", torch.zeros_like(start))}
-        return given
+        """Give the loss the weight of distillation, W_k and g_k."""
+        start = _flat(client).detach()
+        client.scratch["start"] = start
+        w = torch.tensor(_weight(client.config, client.round))
+        return {"w": w, "start": start, "g": client.state.get("g", torch.zeros_like(start))}
 
     @pf.hookimpl
     def local_loss(
@@ -127,22 +125,20 @@ class DepthFL:
     ) -> pf.Terms:
         """L_k."""
         scores = cast(HasExits, client.module("head")).scores(output.features)
-        terms = {"ce": torch.stack([cross_entropy(z, batch.y) for z in scores]).sum()}
-        if len(scores) > 1 and client.config.w:
-            terms["kd"] = constants["w"] * mutual_distillation(scores)
-        if client.config.alpha:
-            theta = _flat(client)
-            squared = (theta - constants["start"]).square().sum()
-            terms["dyn"] = client.config.alpha / 2 * squared - (theta * constants["g"]).sum()
-        return terms
+        theta, alpha = _flat(client), client.config.alpha
+        squared = (theta - constants["start"]).square().sum()
+        return {
+            "ce": torch.stack([cross_entropy(z, batch.y) for z in scores]).sum(),
+            "kd": constants["w"] * mutual_distillation(scores),
+            "dyn": alpha / 2 * squared - (theta * constants["g"]).sum(),
+        }
 
     @pf.hookimpl
     def after_training(self, client: pf.Client[Config]) -> None:
         """Update g_k."""
-        start = client.scratch.pop("start", None)
-        if start is not None:
-            moved = _flat(client).detach() - start
-            g = client.state.get("g", torch.zeros_like(start))
+        moved = _flat(client).detach() - client.scratch.pop("start")
+        if client.config.alpha:
+            g = client.state.get("g", torch.zeros_like(moved))
             client.state["g"] = g - client.config.alpha * moved
 
     @pf.hookimpl
@@ -175,8 +171,10 @@ def mutual_distillation(scores: Sequence[Tensor]) -> Tensor:
     """Return 1/(d − 1)·Σ_i Σ_{j≠i} KL(p_j ‖ p_i), the mean over samples; p_j is a constant.
 
     Args:
-        scores: Scores z_i of d ≥ 2 exits, B×C each.
+        scores: Scores z_i of d exits, B×C each; one exit alone has the sum 0.
     """
+    if len(scores) == 1:
+        return 0 * scores[0].sum()
     logs = [log_softmax(z, 1) for z in scores]
     pairs = [
         kl_div(learner, teacher.detach(), reduction="batchmean", log_target=True)

@@ -152,9 +152,8 @@ class FedPLVM:
             P, classes = constants["P"], constants["classes"]
             sparsity = sparse_contrast(f, y, P, classes, config.alpha, config.tau)
             terms["sparsity"] = config.lambda_ * sparsity.mean()
-            if config.correction:
-                distance = correction(f, y, constants["means"], constants["known"])
-                terms["correction"] = config.lambda_ * distance.mean()
+            distance = correction(f, y, constants["means"], constants["known"])
+            terms["correction"] = config.lambda_ * config.correction * distance.mean()
         return terms
 
     @pf.hookimpl

@@ -90,8 +90,6 @@ class HetLoRA:
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.Constants:
         """Give the loss the mask of the tail, and keep the tail's product of norms."""
-        if client.config.gamma == 1:
-            return {}
         tail = torch.zeros(adapters.rank_of(client), device=client.device)
         tail[_kept(client) : _rank(client)] = 1
         client.scratch["tail"], client.scratch["before"] = tail, _tail_of(client, tail)
@@ -106,16 +104,15 @@ class HetLoRA:
         constants: pf.Constants,
     ) -> pf.Terms:
         """Cross-entropy of W + s·B_i·A_i, and the penalty on the tail."""
-        terms = {"ce": cross_entropy(output.logits, batch.y)}
-        if constants:
-            terms["tail"] = client.config.lambda_ * _tail_of(client, constants["tail"])
-        return terms
+        return {
+            "ce": cross_entropy(output.logits, batch.y),
+            "tail": client.config.lambda_ * _tail_of(client, constants["tail"]),
+        }
 
     @pf.hookimpl
     def after_training(self, client: pf.Client[Config]) -> None:
         """Prune: r_i ← ⌊γr_i⌋ if the tail has become smaller."""
-        before = client.scratch.pop("before", None)
-        if before is None or not _tail_of(client, client.scratch["tail"]) < before:
+        if not _tail_of(client, client.scratch["tail"]) < client.scratch.pop("before"):
             return
         client.state["rank"] = _kept(client)
         _cut(client, client.state["rank"])

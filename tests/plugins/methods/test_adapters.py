@@ -575,9 +575,11 @@ def test_fedit_pads_as_the_published_code_of_flora():
     ("method", "part"), [(FedSALoRA, "a"), (FFALoRA, "b"), (FedIT, "a"), (FedIT, "b")]
 )
 def test_one_rank_is_averaged_as_the_published_code_of_fedsa_lora(method, part):
-    """``_para_weighted_avg`` of github.com/Pengxin-Guo/FedSA-LoRA, which runs all three methods.
+    """The numbers are those that published code gave for these factors and samples.
 
-    The numbers are those of its commit fc276b5 for these factors and samples.
+    They are the same of ``_para_weighted_avg`` of github.com/Pengxin-Guo/FedSA-LoRA, commit
+    fc276b5, which has FFA-LoRA too, and of ``FedAvg`` of FedIT's code,
+    github.com/JayZhang42/FederatedGPT-Shepherd, commit bcffa00.
     """
     sent = [{"a": matrix(2, 5, i) ** 2, "b": matrix(4, 2, -i) ** 2} for i in range(3)]
     if method is not FedIT:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import protofl as pf
+from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing import toy as toyfed
 from protofl.testing.equality import double_precision
 from protofl_plugins.methods.depthfl import DepthFL, mutual_distillation
@@ -127,10 +128,11 @@ def test_the_loss_is_that_of_a_loop(found, options, weight):
         torch.testing.assert_close(output.logits, mean, atol=1e-12, rtol=1e-9)
 
 
-def test_clients_of_one_exit_have_no_distillation_and_alpha_0_no_feddyn(found):
+def test_one_exit_has_no_distillation_and_alpha_0_no_feddyn(found):
     federation = found(alpha=0)
+    federation.rounds(1)
     client = pf.Client(federation.client(1), "depthfl")
-    z, y = torch.zeros(2, 8), torch.tensor([0, 1])
+    z, y = torch.randn(2, 8), torch.tensor([0, 1])
     constants = federation.lifecycle("before_training", client=client)["depthfl"]
     terms = federation.call(
         "local_loss",
@@ -139,10 +141,15 @@ def test_clients_of_one_exit_have_no_distillation_and_alpha_0_no_feddyn(found):
         output=pf.Output(z, z[:, :4]),
         constants=constants,
     )
-    assert {*terms} == {"ce"}
-    federation.rounds(1)
-    assert "g" not in pf.Client(federation.client(1), "depthfl").state
+    assert terms["ce"] and not terms["kd"] and not terms["dyn"]
+    assert "g" not in client.state
     assert "h" not in pf.Server(federation.server, "depthfl").state
+
+
+@pytest.mark.parametrize("options", [{"w": 0}, {"alpha": 0}, {"w": 0, "alpha": 0}])
+def test_parts_of_the_loss_can_be_turned_off(found, options):
+    dry_run(found(**options).plan)
+    dry_run(found(models=toyfed.group(toyfed.EXITS[1]), **options).plan)
 
 
 # --- FedDyn and the means -------------------------------------------------------------------------
