@@ -13,9 +13,8 @@ Huang et al., "Learn from Others and Be Yourself in Heterogeneous Federated Lear
 A round here is collaborative updating by L_Col, local updating by L_Loc, upload of Z_i, average. A
 client's first round is its pretraining, and it receives Z̄ from its second round on.
 
-Teachers score a client's own samples once: θ_i* after pretraining, and θ_i^{t−1} before
-collaborative updating. So a client keeps scores of its samples and no second model. With
-``--augment`` the teachers see the samples as they are. Inference is by the head.
+Both teachers are in evaluation mode. A client keeps θ_i* beside its model; θ_i^{t−1} is its model
+before the round. Inference is by the head.
 
 The equations are those of the published code, with the paper's names. There all clients exchange
 scores in every public batch, so that Z̄ follows the models; here, as in FedMD, once in a round.
@@ -23,6 +22,7 @@ scores in every public batch, so that Z̄ follows the models; here, as in FedMD,
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Literal
 
 import torch
@@ -118,17 +118,15 @@ class FCCL:
 
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.Constants:
-        """Return Z̄, and the scores of the client's samples by both teachers."""
+        """Add both teachers in the round's first phase; return Z̄."""
         if "public_logits" not in client.received or "intra" not in client.state:
             return {}
-        scratch = client.scratch
-        if "inter" not in scratch:  # the round's first phase: the model is still θ_i^{t−1}
-            scratch["inter"] = public_data.scores_of(client, client.train)
-        return {
-            **public_data.received_scores(client, "public_logits"),
-            "inter": scratch["inter"],
-            "intra": client.state["intra"].to(client.device),
-        }
+        if "inter" not in client.modules:  # the client's model is still θ_i^{t−1}
+            for name in ("inter", "intra"):
+                teacher = deepcopy(client.module("model"))
+                client.add_module(name, teacher, train=False, temporary=True)
+            pf.models.load_weights(client.module("intra"), client.state["intra"], "model")
+        return public_data.received_scores(client, "public_logits")
 
     @pf.hookimpl
     def local_loss(
@@ -146,15 +144,16 @@ class FCCL:
         terms = {"ce": cross_entropy(z, batch.y)}
         if batch.phase != "pretrain" and constants:
             for name in ("inter", "intra"):
-                kl = F.kl_divergence(z, constants[name][batch.index])
+                kl = F.kl_divergence(z, client.module(name)(batch.x))
                 terms[name] = config.lambda_loc * kl
         return terms
 
     @pf.hookimpl
     def after_training(self, client: pf.Client[Config]) -> None:
-        """Keep z_i* of the client's samples, after its first phase: pretraining."""
+        """Keep θ_i*, after the client's first phase: pretraining."""
         if "intra" not in client.state:
-            client.state["intra"] = public_data.scores_of(client, client.train)
+            trained = pf.models.pack_weights(client.module("model"), "model")
+            client.state["intra"] = {key: tensor.clone() for key, tensor in trained.items()}
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import log_softmax
 
 import protofl as pf
 from protofl_plugins.shared import weights
@@ -111,7 +111,7 @@ class FedRE:
             batches += torch.split(order, config.server_batch)
 
         def step(R: Tensor, Y: Tensor) -> None:
-            loss = cross_entropy(head(R), Y, reduction="sum")
+            loss = -(Y * log_softmax(head(R), 1)).sum()
             gradients = torch.autograd.grad(loss, h)
             with torch.no_grad():
                 torch._foreach_add_(h, gradients, alpha=-config.eta_s)

@@ -119,20 +119,15 @@ def public_phase(
 
 
 @torch.no_grad()
-def scores_of(client: pf.Client, samples: Any) -> Tensor:  # noqa: ANN401 - public or private samples
-    """Return the client's scores of samples, [N, C], in one evaluation pass."""
-    model = client.module("model")
-    was = model.training
-    model.eval()
-    logits = [client.head(client.features(x)) for x in samples.chunks(CHUNK)]
-    model.train(was)
-    return torch.cat(logits)
-
-
 def public_logits(client: pf.Client) -> Tensor:
     """Return the client's scores of all public samples, [N, C], in one evaluation pass."""
-    assert client.public is not None
-    return scores_of(client, client.public)
+    model, public = client.module("model"), client.public
+    assert public is not None
+    was = model.training
+    model.eval()
+    logits = [client.head(client.features(x)) for x in public.chunks(CHUNK)]
+    model.train(was)
+    return torch.cat(logits)
 
 
 def received_scores(client: pf.Client, name: str) -> pf.Constants:

@@ -78,21 +78,24 @@ def test_scores_without_a_correlation_have_none(rows):
     assert M.abs().max() < 1 + 1e-6
 
 
+def client_of(teachers, **options):
+    """Return a client whose teachers have the given scores for any batch."""
+    modules = {name: lambda x, scores=scores: scores for name, scores in teachers.items()}
+    return SimpleNamespace(config=FCCL.Config(**options), module=modules.__getitem__)
+
+
 def test_local_updating():
     batch, output = batch_of(5, 4, 3)
-    batch.phase, batch.index = "private", torch.tensor([3, 0, 6, 2, 1])
-    teachers = dict(zip(("inter", "intra"), logits(2, 7, 4), strict=True))
-    client = SimpleNamespace(config=FCCL.Config(lambda_loc=0.7))
-    terms = FCCL().local_loss(client, batch, output, teachers)
+    batch.phase = "private"
+    teachers = dict(zip(("inter", "intra"), logits(2, 5, 4), strict=True))
+    client = client_of(teachers, lambda_loc=0.7)
+    terms = FCCL().local_loss(client, batch, output, {"scores": logits(1, 8, 4)[0]})
     rows = numbers(output.logits)
     assert terms.keys() == {"ce", "inter", "intra"}
     ce = sum(cross_entropy(r, y) for r, y in zip(rows, batch.y.tolist(), strict=True)) / 5
     assert terms["ce"].item() == pytest.approx(ce, rel=1e-12)
     for name, scores in teachers.items():
-        kl = sum(
-            slow_kl(row, scores[n].tolist())
-            for row, n in zip(rows, batch.index.tolist(), strict=True)
-        )
+        kl = sum(slow_kl(a, b) for a, b in zip(rows, scores.tolist(), strict=True))
         assert terms[name].item() == pytest.approx(0.7 * float(kl) / 5, rel=1e-12)
     batch.phase = "pretrain"
     assert FCCL().local_loss(client, batch, output, {}).keys() == {"ce"}
@@ -105,8 +108,8 @@ def test_the_published_loss_on_private_samples():
     inter = torch.tensor([[0.1, 0, 0.4], [1.0, 1.2, -0.3], [0.2, 0.5, 0.6], [-0.9, 0.1, 0.3]])
     y, index = torch.tensor([0, 2, 1, 1]), torch.arange(4)
     batch = pf.Batch(torch.empty(4, 1), y, index, phase="private")
-    client, output = SimpleNamespace(config=FCCL.Config()), pf.Output(Z, Z)
-    terms = FCCL().local_loss(client, batch, output, {"inter": inter, "intra": intra})
+    client, output = client_of({"inter": inter, "intra": intra}), pf.Output(Z, Z)
+    terms = FCCL().local_loss(client, batch, output, {"scores": torch.empty(8, 3)})
     assert sum(terms.values()).item() == pytest.approx(1.5940346717834473, rel=1e-6)
 
 
@@ -139,33 +142,32 @@ def test_rounds(data_dir):
     assert [row["download_floats"] for row in toy.lines] == [0] + [clients * 20 * C] * 2
 
 
-@torch.no_grad()
-def scored(record):
-    """Return a client's scores of its training samples."""
-    record.model.eval()
-    return record.model(record.train.inputs())
+def weights_of(model):
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
 def test_teachers_are_the_pretrained_and_the_last_rounds_model(data_dir):
     toy = Public("fccl", data_dir).after(1)
-    pretrained = {i: scored(toy.client(i)) for i in range(4)}
+    pretrained = {i: weights_of(toy.client(i).model) for i in range(4)}
     toy.after(2)
-    last = {i: scored(toy.client(i)) for i in range(4)}
+    last = {i: weights_of(toy.client(i).model) for i in range(4)}
     for i in range(4):
         record = toy.client(i)
-        assert torch.allclose(record.state["fccl"]["intra"], pretrained[i], atol=1e-6)
-        assert not torch.allclose(last[i], pretrained[i], atol=1e-3)
-        # Both phases of the next round get the scores of before the first of them.
         record.received = toy.jobs(2)[i].down
         view = pf.Client(record, "fccl")
-        first = FCCL().before_training(view)["inter"]
-        with torch.no_grad():
-            for parameter in record.model.parameters():
-                parameter += 1
-        given = FCCL().before_training(view)
-        for found in (first, given["inter"]):
-            assert torch.allclose(found, last[i], atol=1e-6)
-        assert torch.equal(given["intra"], record.state["fccl"]["intra"])
+        # The second phase of a round finds another model, and the teachers of the first.
+        for _ in range(2):
+            given = FCCL().before_training(view)
+            assert torch.equal(given["scores"], record.received["public_logits"])
+            for name, expected in (("inter", last[i]), ("intra", pretrained[i])):
+                found = view.module(name).state_dict()
+                assert found.keys() == expected.keys()
+                assert all(torch.equal(found[key], expected[key]) for key in expected)
+                assert not any(p.requires_grad for p in view.module(name).parameters())
+            with torch.no_grad():
+                for parameter in record.model.parameters():
+                    parameter += 1
+        assert any(not torch.equal(last[i][key], pretrained[i][key]) for key in last[i])
 
 
 def test_a_late_client_is_pretrained_first(data_dir):

@@ -24,6 +24,7 @@ METHODS = {
     "fedtgp": {"S": 12},
     "fedorgp": {"epochs": 25},
     "fedgh": {"epochs": 25},
+    "fedre": {"epochs": 25},
     "fedgen": {"epochs": 40, "eta_g": 0.01},
     "fedktl": {"E_S": 35},
     "fedpkd": {"server_epochs": 20, "server_model": "normed"},
@@ -91,7 +92,7 @@ def test_recorded_steps_equal_the_code(method, tmp_path, gpu):
             actual = learned(server, uploads, replays=True)
     torch.testing.assert_close(plain, expected, rtol=1e-5, atol=1e-7)
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-7)
-    if method in ("fedtgp", "fedorgp", "fedgh"):
+    if method in ("fedtgp", "fedorgp", "fedgh", "fedre"):
         assert toyfed.same(actual, plain)
     replays, notes = sum(what == "graph" for _, what in launches), server.server.notes
     if method == "fedet":  # its loss selects samples by a mask
