@@ -110,8 +110,16 @@ def environment_of(run: Run, method: str) -> dict[str, Any]:
 @cache
 def commit() -> str:
     """Return the commit of the source of protofl; empty if it is installed without one."""
-    folder = Path(protofl.__file__).parent
-    command = ["git", "-C", str(folder), "rev-parse", "--short=10", "HEAD"]
+    file = Path(protofl.__file__)
+    # A repository that only holds the environment does not have this file.
+    if not _git(file.parent, "ls-files", "--error-unmatch", file.name):
+        return ""
+    return _git(file.parent, "rev-parse", "--short=10", "HEAD")
+
+
+def _git(folder: Path, *words: str) -> str:
+    """Return the output of git in a folder; empty if it fails or is not installed."""
+    command = ["git", "-C", str(folder), *words]
     try:
         made = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.SubprocessError):

@@ -17,6 +17,7 @@ from protofl.testing.donors import methods_to_run
 from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.batch_events import Outcome
 from protofl_workbench.batch.shard import Shard
+from protofl_workbench.reproductions.benchmark import benchmark_records
 from protofl_workbench.reproductions.benchmark.benchmark_execution import (
     entries_of,
     is_own,
@@ -264,6 +265,18 @@ def test_the_data_file_s_folder_is_no_part_of_the_definition(small, few):
 def test_a_benchmark_is_not_run_as_a_table(small):
     with pytest.raises(pf.UsageError, match="protofl reproduce small"):
         run_reproduction(small)
+
+
+def test_a_commit_is_that_of_the_source_and_not_of_a_folder_around_it(monkeypatch):
+    """An environment may lie in the repository of another project."""
+    found = []
+
+    def run(command, **others):
+        found.append(command[3])
+        return SimpleNamespace(returncode=found[-1] == "ls-files", stdout="abc")
+
+    monkeypatch.setattr(benchmark_records.subprocess, "run", run)
+    assert benchmark_records.commit.__wrapped__() == "" and found == ["ls-files"]
 
 
 def test_a_damaged_record_is_an_error_with_its_file(small, chosen, tmp_path):
