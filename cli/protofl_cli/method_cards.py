@@ -14,7 +14,15 @@ from protofl_cli.options import value_range, value_text
 from protofl_workbench.cards import step_cost
 from protofl_workbench.cards.measurements import Measurements
 from protofl_workbench.cards.method_pages import MethodPage
-from protofl_workbench.cards.payload_sizes import DIRECTIONS, ROUNDS, SIZES, SYMBOLS, KeySize
+from protofl_workbench.cards.payload_sizes import (
+    DIRECTIONS,
+    ROUNDS,
+    SHOWN,
+    SIZES,
+    SYMBOLS,
+    KeySize,
+    fitted,
+)
 from protofl_workbench.cards.published_figures import PublishedRow
 from protofl_workbench.cards.step_cost import BASELINE
 
@@ -132,7 +140,7 @@ def _payload_sizes(card: Card) -> str:
     measured = card.measured
     if not measured.keys:
         return "Nothing travels: 0 bytes in each direction."
-    sizes = SIZES if measured.payloads else ()
+    sizes = SIZES[:SHOWN] if measured.payloads else ()
     described = not card.page.written or TRAFFIC_TABLE not in card.page.text
     last = ["content, and what it reveals"] * described
     head = ["key", "shape", "bytes", *(f"C={c}, K={k}" for c, k in sizes), *last]
@@ -141,20 +149,28 @@ def _payload_sizes(card: Card) -> str:
         keys = [key for key in measured.keys if key.direction == direction]
         for key in keys:
             counted = ["not sent" if count is None else f"{count:,}" for count in key.measured]
-            row = [f"{direction}: {code(key.name)}", key.shape, key.formula or "–", *counted]
+            formula = key.formula or "–"
+            if "parameters" in formula and (fit := fitted(key.measured)):
+                formula += f": {fit}"
+            row = [f"{direction}: {code(key.name)}", key.shape, formula, *counted[: len(sizes)]]
             rows.append([*row, *[key.meaning] * described])
         payloads = [payload for payload in measured.payloads if payload.direction == direction]
         if payloads and keys:
-            whole = [f"{payload.bytes:,}" for payload in payloads]
-            recorded = [f"{payload.recorded_bytes:,}" for payload in payloads]
-            rows.append([f"{direction}: in all", "", "", *whole, *[""] * described])
-            rows.append([f"{direction}: in the record", "", "", *recorded, *[""] * described])
+            whole = [payload.bytes for payload in payloads]
+            recorded = [payload.recorded_bytes for payload in payloads]
+            for label, counts, formula in (
+                ("in all", whole, fitted(whole)),
+                ("in the record", recorded, ""),
+            ):
+                row = [f"{direction}: {label}", "", formula, *(f"{n:,}" for n in counts)]
+                rows.append([*row[: 3 + len(sizes)], *[""] * described])
     text = f"Bytes of one payload between the server and one client. {_symbols(measured.keys)}"
     if measured.payloads:
         text += (
             f" The numbers are those of the last of {ROUNDS} rounds of toy runs with the default "
-            "options, in which every client has all classes. The record of a run adds the header "
-            "of the file format, which names the tensors."
+            "options, in which every client has all classes. Sums with C and K are those of these "
+            "small nets. The record of a run adds the header of the file format, which names the "
+            "tensors."
         )
     else:
         text += f" Not measured: {measured.not_measured['payloads']}"
@@ -162,10 +178,10 @@ def _payload_sizes(card: Card) -> str:
 
 
 def _symbols(keys: Sequence[KeySize]) -> str:
-    """Return a sentence with the meanings of the sizes in the keys' shapes."""
-    used = {word for key in keys for word in re.findall(r"\w+", key.shape)}
+    """Return a sentence with the meanings of the sizes in the table."""
+    used = {"C", "K", *(word for key in keys for word in re.findall(r"\w+", key.shape))}
     known = [f"{symbol}: {meaning}" for symbol, meaning in SYMBOLS.items() if symbol in used]
-    return f"{'; '.join(known)}." if known else ""
+    return f"{'; '.join(known)}."
 
 
 def _cost(card: Card) -> str:
@@ -173,27 +189,27 @@ def _cost(card: Card) -> str:
     cost, versions = card.measured.cost, card.measured.versions
     if cost is None:
         return f"Not measured: {card.measured.not_measured['cost']}"
-    spread = f"{min(cost.ratios):.2f} … {max(cost.ratios):.2f}"
+    low, ratio, high = cost.quartiles
     counts = [
         ("multiply-adds of a step", "client_multiply_adds", step_cost.STEPS),
         ("calls of ATen of a step", "client_calls", step_cost.STEPS),
         ("multiply-adds of the server in a round", "server_multiply_adds", 1),
         ("calls of ATen of the server in a round", "server_calls", 1),
     ]
-    rows = [("processor time of a step", "", "", f"{cost.ratio:.2f} ({spread})")]
+    rows = [("processor time of a step", "", "", f"{ratio:.2f} ({low:.2f} … {high:.2f})")]
     for label, name, parts in counts:
         ours, local = (getattr(spent, name) / parts for spent in (cost.method, cost.baseline))
-        ratio = f"{ours / local:.2f}" if parts > 1 else ""
-        rows.append((label, f"{ours:,.0f}", f"{local:,.0f}", ratio))
+        times = f"{ours / local:.2f}" if parts > 1 else ""
+        rows.append((label, f"{ours:,.0f}", f"{local:,.0f}", times))
     text = (
         "A step is one mini-batch of local training, with its share of everything else that a "
         "client computes in a round: prototypes, distillation, packing of payloads. Measured with "
         f"the default options on toy images: `{step_cost.MODELS}`, {step_cost.SIDE}×"
         f"{step_cost.SIDE} pixels, {step_cost.CLASSES} classes, batches of {step_cost.BATCH}. "
         f"Rounds of `{card.name}` and `{BASELINE}` took turns in one process with one thread; the "
-        f"ratio of times is the median of {step_cost.PAIRS} pairs, with the smallest and the "
-        f"largest. It depends on the model and on the machine ({versions['processor']}, torch "
-        f"{versions['torch']}); the counts do not depend on the machine."
+        f"ratio of times is the median of {step_cost.PAIRS} pairs of rounds, with the quartiles. "
+        f"It depends on the model and on the machine ({versions['processor']}); the counts depend "
+        f"on torch ({versions['torch']}) only."
     )
     return f"{text}\n\n{table(('', card.name, BASELINE, 'ratio'), rows)}"
 

@@ -33,8 +33,8 @@ def card(
         bool,
         typer.Option(
             "--json",
-            help="JSON instead of Markdown: method, distribution, version, target, shares, has_page, "
-            "page, options, measured and published.",
+            help="JSON instead of Markdown: method, distribution, version, target, shares, "
+            "has_page, page, options, measured and published.",
         ),
     ] = False,
     force: Force = False,

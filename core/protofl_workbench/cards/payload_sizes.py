@@ -8,25 +8,30 @@ names the tensors; the header does not depend on the model, and is listed separa
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
+
+import numpy as np
 
 from protofl.hooks.wire.keys import declared_keys, matches, meaning_of, shape_of
 from protofl.testing import toy
 from protofl_workbench.cards.toy_runs import ToyRuns, plan_of
 
-SIZES = ((4, 8), (8, 8), (4, 16), (8, 16))
+SIZES = ((4, 8), (8, 8), (4, 16), (8, 16), (6, 12), (5, 10))
 """(number of classes C, feature width K) of the measured runs."""
+
+SHOWN = 4
+"""Number of `SIZES` in tables; the others are for `fitted`."""
 
 ROUNDS = 3
 """Rounds of a measured run; the last one counts."""
 
 SYMBOLS = {
-    "n": "classes with a row, at most those of the client (up) or C (down)",
     "C": "all classes",
     "K": "width of the features",
+    "n": "classes with a row",
     "N": "public samples of the round",
     "r": "rank of the factors",
 }
@@ -161,6 +166,28 @@ def toy_federation(runs: ToyRuns, classes: int, width: int) -> toy.Toy:
     return federation
 
 
+def fitted(measured: Sequence[int | None]) -> str:
+    """Return bytes as a sum of multiples of C·K, C·C, K, C and 1: ``4·C·K + 4·C``.
+
+    All `SIZES` but the last one determine the sum. The result is empty if the sum is wrong for the
+    last one, as for ranks that depend on the training.
+
+    Args:
+        measured: Bytes at each of `SIZES`.
+    """
+    if len(measured) < len(SIZES) or None in measured:
+        return ""
+    products = np.array([(c * k, c * c, k, c, 1) for c, k in SIZES], dtype=float)
+    counts = np.array(measured, dtype=float)
+    factors = np.rint(np.linalg.solve(products[:-1], counts[:-1]))
+    if not np.array_equal(products @ factors, counts):
+        return ""
+    names = ("·C·K", "·C·C", "·K", "·C", "")
+    terms = zip(factors.astype(int).tolist(), names, strict=True)
+    text = " + ".join(f"{factor}{name}" for factor, name in terms if factor)
+    return text.replace("+ -", "− ") or "0"
+
+
 def declaration(name: str, declared: Iterable[KeySize]) -> KeySize | None:
     """Return the declared key that covers a tensor's name; of several the longest."""
     found = [key for key in declared if matches(name, key.name)]
@@ -169,4 +196,5 @@ def declaration(name: str, declared: Iterable[KeySize]) -> KeySize | None:
 
 def tensor_bytes(entry: Mapping[str, Any]) -> int:
     """Return the bytes of a tensor, from its entry in the header of a safetensors file."""
-    return BYTES[entry["dtype"]] * prod(entry["shape"])
+    shape: list[int] = entry["shape"]
+    return BYTES[entry["dtype"]] * prod(shape)

@@ -9,17 +9,19 @@ before and after the steps, and on public samples.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import flop_registry
 
-from protofl.backends import Host, Job, Plan, Reply
 from protofl.federation.federation import Federation
-from protofl.federation.jobs import Train
+from protofl.federation.host import Host
+from protofl.federation.jobs import Job, Reply, Train
+from protofl.federation.plan import Plan
 from protofl_workbench.cards.toy_runs import ToyRuns, plan_of, toy_runs
 
 BASELINE = "local"
@@ -33,11 +35,12 @@ CLIENTS = 2
 STEPS = CLIENTS * CLASSES * SAMPLES // BATCH
 """Steps of local training in a round, of all clients."""
 
-COUNTED = 2
-"""The round, from 0, whose operations are counted; those before it warm up."""
+FIRST = 5
+"""The first measured round, from 0. Some methods, such as ``fedl2g``, change in early rounds."""
 
 PAIRS = 7
-"""Pairs of rounds, one of the method and one of ``local``, whose times are compared."""
+"""Pairs of rounds, one of the method and one of ``local``, whose times are compared. Operations are
+counted in the round after them."""
 
 
 @dataclass(frozen=True)
@@ -79,59 +82,72 @@ class StepCost:
     server_seconds: float
 
     @property
-    def ratio(self) -> float:
-        """Median of the ratios."""
-        return median(self.ratios)
+    def quartiles(self) -> tuple[float, float, float]:
+        """The first quartile, the median and the third quartile of the ratios."""
+        low, middle, high = quantiles(self.ratios, n=4, method="inclusive")
+        return low, middle, high
 
 
-class _Calls(TorchDispatchMode):
-    """Counts calls of ATen."""
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
+    """Counts calls of ATen and multiply-adds inside a block.
+
+    `torch.utils.flop_counter.FlopCounterMode` has the same formulas, but its hooks on gradients
+    fail inside `torch.autograd.grad`.
+    """
 
     def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's own
+        self.calls = self.multiply_adds = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401 - as torch calls it
-        self.count += 1
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        self.calls += 1
+        flops = flop_registry.get(func.overloadpacket)
+        if flops is not None:
+            self.multiply_adds += flops(*args, **(kwargs or {}), out_val=result) // 2
+        return result
 
 
-class _Operations:
-    """Counts operations inside a block."""
+@dataclass
+class _Sums:
+    """What jobs have taken so far: processor seconds, calls of ATen, multiply-adds."""
 
-    def __enter__(self) -> _Operations:
-        # The calls come first: the counter of FLOPs decomposes some of them.
-        self._flops = FlopCounterMode(display=False)
-        self._calls = _Calls()
-        self._flops.__enter__()
-        self._calls.__enter__()
-        return self
+    seconds: float = 0.0
+    calls: int = 0
+    multiply_adds: int = 0
 
-    def __exit__(self, *error: Any) -> None:  # noqa: ANN401 - as Python calls it
-        self._calls.__exit__(*error)
-        self._flops.__exit__(*error)
+    def add(self, after: _Sums, before: _Sums) -> None:
+        """Add what was taken between two moments."""
+        self.seconds += after.seconds - before.seconds
+        self.calls += after.calls - before.calls
+        self.multiply_adds += after.multiply_adds - before.multiply_adds
 
-    def now(self) -> tuple[int, int]:
-        """Return the calls and the multiply-adds so far."""
-        return self._calls.count, self._flops.get_total_flops() // 2
+
+def _now(operations: _Operations | None) -> _Sums:
+    """Return what the process has taken until now; operations only if they are counted."""
+    seconds = time.process_time()
+    return _Sums(seconds, *((operations.calls, operations.multiply_adds) if operations else ()))
 
 
 class _MeasuredPool:
-    """A host in this process that measures what clients spend on training."""
+    """A host in this process that measures what its jobs take."""
+
+    report: Callable[[str], None]
 
     def __init__(self, plan: Plan) -> None:
         self.host = Host(plan)
         self.operations: _Operations | None = None
-        self.training, self.all_jobs = [0.0, 0, 0], [0.0, 0, 0]
+        self.training, self.jobs = _Sums(), _Sums()
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Reply]]:
         """Do one job after the other."""
         for job in jobs:
-            before = self._now()
+            before = _now(self.operations)
             reply = self.host.handle(job)
-            spent = [after - start for start, after in zip(before, self._now(), strict=True)]
-            for total in (self.all_jobs, *([self.training] if isinstance(job, Train) else [])):
-                total[:] = [known + more for known, more in zip(total, spent, strict=True)]
+            after = _now(self.operations)
+            self.jobs.add(after, before)
+            if isinstance(job, Train):
+                self.training.add(after, before)
             yield job, reply
 
     def broadcast(self, job: Job) -> None:
@@ -140,10 +156,6 @@ class _MeasuredPool:
 
     def close(self) -> None:
         """Nothing to end."""
-
-    def _now(self) -> tuple[float, int, int]:
-        calls, multiply_adds = self.operations.now() if self.operations else (0, 0)
-        return time.process_time(), calls, multiply_adds
 
 
 class _MeasuredRun:
@@ -157,25 +169,22 @@ class _MeasuredRun:
 
     def round(self, *, counted: bool = False) -> Spent:
         """Run the next round; with ``counted``, count its operations, which makes it slower."""
-        self.pool.training, self.pool.all_jobs = [0.0, 0, 0], [0.0, 0, 0]
-        start, whole = time.process_time(), (0, 0)
-        if counted:
-            with _Operations() as self.pool.operations:
-                self.federation.round(self.number)
-                whole = self.pool.operations.now()
-            self.pool.operations = None
-        else:
+        self.pool.training, self.pool.jobs, whole = _Sums(), _Sums(), _Sums()
+        operations = _Operations() if counted else None
+        self.pool.operations = operations
+        with operations or nullcontext():
+            before = _now(operations)
             self.federation.round(self.number)
-        seconds = time.process_time() - start
+            whole.add(_now(operations), before)
         self.number += 1
-        trained, jobs = self.pool.training, self.pool.all_jobs
+        trained, jobs = self.pool.training, self.pool.jobs
         return Spent(
-            trained[0],
-            seconds - jobs[0],
-            trained[1],
-            whole[0] - jobs[1],
-            trained[2],
-            whole[1] - jobs[2],
+            client_seconds=trained.seconds,
+            server_seconds=whole.seconds - jobs.seconds,
+            client_calls=trained.calls,
+            server_calls=whole.calls - jobs.calls,
+            client_multiply_adds=trained.multiply_adds,
+            server_multiply_adds=whole.multiply_adds - jobs.multiply_adds,
         )
 
 
@@ -185,7 +194,7 @@ def step_plan(runs: ToyRuns) -> Plan:
     Raises:
         ProtoflError: The method refuses the run.
     """
-    rounds = COUNTED + 1 + PAIRS
+    rounds = FIRST + PAIRS + 2  # the last one, which is evaluated, is not run
     options = {"rounds": rounds, "eval_every": rounds, "batch_size": BATCH}
     return plan_of(runs, CLASSES, SAMPLES, SIDE, [MODELS], **options)
 
@@ -198,10 +207,10 @@ def measure_cost(runs: ToyRuns) -> StepCost:
     """
     with toy_runs(BASELINE) as baseline_runs:
         pair = [_MeasuredRun(step_plan(runs)), _MeasuredRun(step_plan(baseline_runs))]
-        for _ in range(COUNTED):
+        for _ in range(FIRST):
             for run in pair:
                 run.round()
-        method, baseline = (run.round(counted=True) for run in pair)
         times = [(pair[0].round(), pair[1].round()) for _ in range(PAIRS)]
+        method, baseline = (run.round(counted=True) for run in pair)
     ratios = tuple(one.client_seconds / other.client_seconds for one, other in times)
     return StepCost(method, baseline, ratios, median(one.server_seconds for one, _ in times))
