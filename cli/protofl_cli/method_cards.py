@@ -11,9 +11,18 @@ from protofl.hooks.plugin.providers import Baseline
 from protofl.system.options.plugin_options import Config, VariantConfig, option_names
 from protofl_cli.markdown_tables import code, table
 from protofl_cli.options import value_range, value_text
+from protofl_workbench.benchmark.standings import Setting
 from protofl_workbench.cards import step_cost
+from protofl_workbench.cards.benchmark_figures import (
+    BENCHMARK,
+    BETTER,
+    EQUAL,
+    WORSE,
+    BenchmarkRow,
+    benchmark_rows,
+)
 from protofl_workbench.cards.measurements import Measurements
-from protofl_workbench.cards.method_pages import MethodPage
+from protofl_workbench.cards.method_pages import MethodPage, page_of
 from protofl_workbench.cards.payload_sizes import (
     DIRECTIONS,
     ROUNDS,
@@ -23,8 +32,9 @@ from protofl_workbench.cards.payload_sizes import (
     KeySize,
     fitted,
 )
-from protofl_workbench.cards.published_figures import PublishedRow
+from protofl_workbench.cards.published_figures import PublishedRow, published_rows
 from protofl_workbench.cards.step_cost import BASELINE
+from protofl_workbench.reproductions.reproduction import Reproduction
 
 OPTIONS_MARK = re.compile(r"^<!-- generated: options [\w-]+ -->$", re.MULTILINE)
 """The place of the table of options in a page."""
@@ -45,6 +55,8 @@ class Card:
         method: The class.
         page: Its page.
         measured: Its payload sizes and costs.
+        benchmark: Its figures in the benchmark.
+        benchmark_command: The command that makes them.
         published: Published figures.
     """
 
@@ -53,7 +65,42 @@ class Card:
     method: type
     page: MethodPage
     measured: Measurements
+    benchmark: Sequence[BenchmarkRow]
+    benchmark_command: str
     published: Sequence[PublishedRow]
+
+
+def make_card(
+    name: str,
+    method: type,
+    plugin: Mapping[str, str],
+    measured: Measurements,
+    settings: Sequence[Setting],
+    reproductions: Sequence[Reproduction],
+) -> Card:
+    """Make the card of a method.
+
+    Args:
+        name: Name of the method.
+        method: The class.
+        plugin: Distribution, version and target of the class.
+        measured: Its measurements.
+        settings: Standings of the benchmark.
+        reproductions: The reproductions with published figures, and the benchmark.
+    """
+    benchmark = next((one for one in reproductions if one.name == BENCHMARK), None)
+    rows = benchmark_rows(name, benchmark, settings) if benchmark else []
+    how = "--only" if benchmark and name in benchmark.rows else "--add"
+    return Card(
+        name,
+        plugin,
+        method,
+        page_of(name, method),
+        measured,
+        rows,
+        f"protofl reproduce {BENCHMARK} {how} {name}",
+        published_rows(name, reproductions),
+    )
 
 
 # --- Markdown ---------------------------------------------------------------------------------
@@ -126,10 +173,11 @@ def _deviations(method: type) -> str:
 
 
 def measured_sections(card: Card) -> str:
-    """Return the sections below the page: payload sizes, cost, published figures."""
+    """Return the sections below the page: payload sizes, cost, benchmark, published figures."""
     parts = [
         f"## Payload sizes\n\n{_payload_sizes(card)}",
         f"## Cost\n\n{_cost(card)}",
+        f"## Benchmark\n\n{_benchmark(card)}",
         f"## Published figures\n\n{_published(card)}",
     ]
     return "\n\n".join(parts)
@@ -214,6 +262,55 @@ def _cost(card: Card) -> str:
     return f"{text}\n\n{table(('', card.name, BASELINE, 'ratio'), rows)}"
 
 
+OUTCOMES = {
+    BETTER: "Significantly more accurate than `local`",
+    EQUAL: "Not significantly different from `local`",
+    WORSE: "Significantly less accurate than `local`",
+}
+"""Sentences by the outcome of the test against ``local``."""
+
+
+def _benchmark(card: Card) -> str:
+    """Return when the method works and when not: its figures beside those of `local`."""
+    if not card.benchmark:
+        return f"No figure yet. `{card.benchmark_command}` makes one."
+    parts = []
+    for outcome, sentence in OUTCOMES.items():
+        labels = [row.label for row in card.benchmark if row.against_local == outcome]
+        parts += [f"- {sentence}: {'; '.join(labels)}."] if labels else []
+    parts += [f"- {row.label}: {row.reason.rstrip('.')}." for row in card.benchmark if row.reason]
+    rows = [
+        (
+            row.label,
+            _percent(row.accuracy) + (f" ({row.seeds} seeds)" if row.seeds < 3 else ""),
+            f"{_percent(row.low)} … {_percent(row.high)}" if row.low is not None else "",
+            _percent(row.local),
+            f"{row.rank} of {row.ranked}" if row.rank else "",
+            _megabytes(row.upload),
+            _megabytes(row.download),
+        )
+        for row in card.benchmark
+        if row.seeds
+    ]
+    head = ("setting", "accuracy %", "interval", "`local` %", "rank", "MB up", "MB down")
+    text = (
+        "Under equal conditions for all methods: the same data, splits and nets, tuned with the "
+        "same budget on validation samples. Accuracies are means over seeds in the round that "
+        "validation chose; the test is Wilcoxon's over clients and seeds, corrected by Holm. "
+        f"`{card.benchmark_command}` makes these figures."
+    )
+    tables = [table(head, rows)] if rows else []
+    return "\n\n".join([text, *(["\n".join(parts)] if parts else []), *tables])
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f}"
+
+
+def _megabytes(size: float | None) -> str:
+    return "" if size is None else f"{size / 1e6:.3g}"
+
+
 def _published(card: Card) -> str:
     """Return the published figures, a row for each row of a published table."""
     if not card.published:
@@ -247,5 +344,6 @@ def to_values(card: Card) -> dict[str, Any]:
             for row in option_rows(card.method, "")
         ],
         "measured": card.measured.to_values(),
+        "benchmark": [asdict(row) for row in card.benchmark],
         "published": [asdict(row) for row in card.published],
     }

@@ -12,10 +12,11 @@ from functools import lru_cache
 from pathlib import Path
 
 from protofl.hooks.discovery.registry import Registry
-from protofl_cli.method_cards import Card, measured_sections
+from protofl_cli.method_cards import make_card, measured_sections
+from protofl_workbench.benchmark.standings import Setting
+from protofl_workbench.cards.benchmark_figures import BENCHMARK, record_folders, settings_of
 from protofl_workbench.cards.measurements import Measurements, measure
-from protofl_workbench.cards.method_pages import page_of
-from protofl_workbench.cards.published_figures import installed_reproductions, published_rows
+from protofl_workbench.cards.published_figures import installed_reproductions
 
 STORED = Path(__file__).with_name("measured.json")
 """{method: its measurements}, a line for each method."""
@@ -70,12 +71,18 @@ def card_sections(name: str) -> str:
         "version": plugin.version,
         "target": plugin.target,
     }
-    published = published_rows(name, _reproductions())
-    return measured_sections(Card(name, about, method, page_of(name, method), stored, published))
+    return measured_sections(make_card(name, method, about, stored, _settings(), _reproductions()))
 
 
 _stored = lru_cache(read_measured)
 _reproductions = lru_cache(installed_reproductions)
+
+
+@lru_cache(maxsize=1)
+def _settings() -> list[Setting]:
+    """Return the standings of the committed records."""
+    (benchmark,) = (one for one in _reproductions() if one.name == BENCHMARK)
+    return settings_of(benchmark, record_folders(benchmark))
 
 
 def method_of(place: str) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from protofl.system.files.home import expand_user
 from protofl_cli import render
 from protofl_cli.options import Debug, option
 from protofl_cli.overwriting import Force, checked
@@ -26,6 +27,14 @@ def card(
             "installed.",
         ),
     ],
+    runs: Annotated[
+        Path,
+        option(
+            "--runs",
+            "DIR",
+            "Folder of runs with further records of the benchmark, as of protofl reproduce.",
+        ),
+    ] = Path("runs"),
     out: Annotated[
         Path | None, option("--out", "FILE", "Write the card to this file instead of printing it.")
     ] = None,
@@ -34,7 +43,7 @@ def card(
         typer.Option(
             "--json",
             help="JSON instead of Markdown: method, distribution, version, target, shares, "
-            "has_page, page, options, measured and published.",
+            "has_page, page, options, measured, benchmark and published.",
         ),
     ] = False,
     force: Force = False,
@@ -47,7 +56,7 @@ def card(
     """
     target = checked("--out", out, force=force) if out else None
     with render.waiting(f"measuring {name}"), contextlib.redirect_stdout(sys.stderr):
-        made = _card(name)
+        made = _card(name, expand_user(runs))
         from protofl_cli.method_cards import markdown, to_values
         from protofl_workbench.comparing.figure_table import json_text, write_output
 
@@ -59,7 +68,7 @@ def card(
     render.line(f"card: {target}")
 
 
-def _card(name: str) -> Card:
+def _card(name: str, runs: Path) -> Card:
     """Make the card of a method.
 
     Raises:
@@ -68,10 +77,10 @@ def _card(name: str) -> Card:
     """
     from protofl.errors import UsageError
     from protofl_cli.check_target import contract_for
-    from protofl_cli.method_cards import Card
+    from protofl_cli.method_cards import make_card
+    from protofl_workbench.cards.benchmark_figures import BENCHMARK, record_folders, settings_of
     from protofl_workbench.cards.measurements import measure
-    from protofl_workbench.cards.method_pages import page_of
-    from protofl_workbench.cards.published_figures import installed_reproductions, published_rows
+    from protofl_workbench.cards.published_figures import installed_reproductions
 
     contract = contract_for(name)()
     if contract.kind != "method":
@@ -90,11 +99,12 @@ def _card(name: str) -> Card:
         "version": plugin.version,
         "target": plugin.target,
     }
-    return Card(
-        contract.label,
-        about,
-        contract.cls,
-        page_of(contract.label, contract.cls),
-        measure(contract.plugin),
-        published_rows(contract.label, installed_reproductions()),
-    )
+    reproductions = installed_reproductions()
+    settings = [
+        setting
+        for benchmark in reproductions
+        if benchmark.name == BENCHMARK
+        for setting in settings_of(benchmark, record_folders(benchmark, runs))
+    ]
+    measured = measure(contract.plugin)
+    return make_card(contract.label, contract.cls, about, measured, settings, reproductions)
