@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass
-from inspect import cleandoc, getdoc
+from inspect import getdoc
 from pathlib import Path
 
 IN_CHECKOUT = Path("docs/reference/methods")
@@ -74,5 +74,5 @@ def page_file(name: str, method: type) -> Path | None:
 def _docstring(method: type) -> str:
     """Return the docstring as Markdown; indented lines, such as equations, are code blocks."""
     module = sys.modules.get(method.__module__)
-    text = cleandoc(getattr(module, "__doc__", None) or getdoc(method) or "")
+    text = getattr(module, "__doc__", None) or getdoc(method) or ""  # modules are not indented
     return text.replace("``", "`").strip()
