@@ -48,6 +48,12 @@ def test_the_site_s_page_is_the_card(name):
     assert without_links.split("\n\n") == [title, *"\n\n".join(rest).rstrip().split("\n\n")]
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_the_page_names_weak_points(name):
+    page = (site_methods.PAGES / f"{name}.md").read_text(encoding="utf-8")
+    assert re.search(r"^(\*\*Weak points\*\*:|## Weak points$)", page, re.MULTILINE)
+
+
 def test_other_pages_have_no_card():
     for place in ("index.md", f"{site_methods.FOLDER}/index.md", "how-to/fedproto.md"):
         assert on_the_site(place, "# A\n\ntext") == "# A\n\ntext"
