@@ -42,6 +42,9 @@ OPTIONS_MARK = re.compile(r"^<!-- generated: options [\w-]+ -->$", re.MULTILINE)
 TRAFFIC_TABLE = "| what travels |"
 """Start of the heading of a page's own table of payloads, which says what they reveal."""
 
+PROGRAM = "this program"
+"""Distribution of classes that are not installed."""
+
 _LINK = re.compile(r"!?\[(?P<text>[^\]]*)\]\((?![a-z]+:)[^)\s]*\)")
 
 
@@ -108,9 +111,11 @@ def make_card(
 
 def markdown(card: Card) -> str:
     """Return the card as one Markdown page; relative links, which lead to the site, become text."""
-    parts = [f"# {card.name}", "{distribution} {version} · `{target}`".format(**card.plugin)]
-    if card.page.shares:
-        parts[1] += f" · clients share: {card.page.shares}"
+    installed = card.plugin["distribution"] != PROGRAM
+    origin = "{distribution} {version}".format(**card.plugin) if installed else "not installed"
+    facts = [origin, code(card.plugin["target"])]
+    facts += [f"clients share: {card.page.shares}"] * bool(card.page.shares)
+    parts = [f"# {card.name}", " · ".join(facts)]
     parts += [_LINK.sub(lambda match: match["text"], _page(card)), measured_sections(card)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -120,7 +125,9 @@ def _page(card: Card) -> str:
     options = option_table(card.method)
     if card.page.written:
         return OPTIONS_MARK.sub(lambda match: options, card.page.text)
-    parts = [card.page.text, f"```\nprotofl run {card.name}\n```"]
+    parts = [card.page.text]
+    if card.plugin["distribution"] != PROGRAM:
+        parts.append(f"```\nprotofl run {card.name}\n```")
     parts += ["## Options", options or "It has no options of its own."]
     terms = getattr(card.method, "terms", Baseline.terms)
     rows = [(code(term), meaning) for term, meaning in terms.items()]
@@ -186,6 +193,10 @@ def measured_sections(card: Card) -> str:
 def _payload_sizes(card: Card) -> str:
     """Return the declared keys with their bytes by formula and as measured."""
     measured = card.measured
+    if not measured.keys and not measured.payloads:
+        return "No key of a payload is declared."
+    if not measured.keys and any(payload.bytes for payload in measured.payloads):
+        return "The method sends tensors and declares none: add `uploads` and `downloads`."
     if not measured.keys:
         return "Nothing travels: 0 bytes in each direction."
     sizes = SIZES[:SHOWN] if measured.payloads else ()

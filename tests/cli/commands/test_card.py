@@ -118,6 +118,7 @@ def test_a_class_in_a_file_that_cannot_run_here(cli):
     result = cli("card", "broken.py:Broken")
     assert result.exit_code == 0, result.output
     assert "It needs something that no toy problem has." in result.stdout
+    assert "\nnot installed · `broken:Broken`" in result.stdout
     cost = result.stdout.partition("\n## Cost\n\n")[2].partition("\n")[0]
     assert cost.startswith("Not measured: ") and "it needs a satellite" in cost
 
