@@ -11,7 +11,6 @@ from protofl.hooks.plugin.providers import Baseline
 from protofl.system.options.plugin_options import Config, VariantConfig, option_names
 from protofl_cli.markdown_tables import code, table
 from protofl_cli.options import value_range, value_text
-from protofl_workbench.benchmark.standings import Setting
 from protofl_workbench.cards import step_cost
 from protofl_workbench.cards.benchmark_figures import (
     BENCHMARK,
@@ -34,6 +33,7 @@ from protofl_workbench.cards.payload_sizes import (
 )
 from protofl_workbench.cards.published_figures import PublishedRow, published_rows
 from protofl_workbench.cards.step_cost import BASELINE
+from protofl_workbench.reproductions.benchmark.standings import Setting
 from protofl_workbench.reproductions.reproduction import Reproduction
 
 OPTIONS_MARK = re.compile(r"^<!-- generated: options [\w-]+ -->$", re.MULTILINE)

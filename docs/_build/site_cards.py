@@ -13,7 +13,7 @@ from pathlib import Path
 
 from protofl.hooks.discovery.registry import Registry
 from protofl_cli.method_cards import make_card, measured_sections
-from protofl_workbench.benchmark.standings import Setting
+from protofl_workbench.reproductions.benchmark.standings import Setting
 from protofl_workbench.cards.benchmark_figures import BENCHMARK, record_folders, settings_of
 from protofl_workbench.cards.measurements import Measurements, measure
 from protofl_workbench.cards.published_figures import installed_reproductions

@@ -8,8 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from protofl_workbench.benchmark.benchmark_records import LOCAL, folder_of, read_records
-from protofl_workbench.benchmark.standings import Setting, Standing, setting_of
+from protofl_workbench.reproductions.benchmark.benchmark_records import (
+    LOCAL,
+    folder_of,
+    read_records,
+)
+from protofl_workbench.reproductions.benchmark.standings import Setting, Standing, setting_of
 from protofl_workbench.reproductions.reproduction import Reproduction
 
 BENCHMARK = "benchmark/htfl"

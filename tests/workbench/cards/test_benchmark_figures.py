@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from protofl_cli import method_cards
-from protofl_workbench.benchmark.benchmark_records import folder_of, write_record
 from protofl_workbench.cards.benchmark_figures import (
     BENCHMARK,
     benchmark_rows,
@@ -14,6 +13,7 @@ from protofl_workbench.cards.benchmark_figures import (
     settings_of,
 )
 from protofl_workbench.cards.measurements import Measurements
+from protofl_workbench.reproductions.benchmark.benchmark_records import folder_of, write_record
 from protofl_workbench.reproductions.finding import find_reproduction
 
 CLIENTS, SEEDS = 10, 3
