@@ -83,13 +83,15 @@ def by_hand(shape, sizes):
 
 
 def parameters_of(state, prefix):
-    """Return the bytes of the parameters of a part of a client's model; None for other parts."""
+    """Return the bytes of a part of a client, without and with buffers; None for other parts."""
     model = state.model
-    parts = {"model": model, "model_update": model, "head": model.head}
+    parts = {name.rpartition("/")[2]: slot.module for name, slot in state.slots()}
+    parts |= {"model": model, "model_update": model, "head": model.head}
     parts["extractor"] = model.extractor
     if prefix not in parts:
         return None
-    return sum(4 * parameter.numel() for parameter in parts[prefix].parameters())
+    whole = sum(4 * parameter.numel() for parameter in parts[prefix].parameters())
+    return [whole, whole + sum(b.numel() * b.element_size() for b in parts[prefix].buffers())]
 
 
 @pytest.mark.parametrize("method", quick(METHODS, *KINDS))
@@ -133,8 +135,7 @@ def expected_bytes(key, header, state, classes, width):
     if rows is not None:
         sizes["n"] = rows["shape"][0]
     if key.shape == "as the parameter" and state is not None:
-        found = parameters_of(state, key.name.partition("/")[0])
-        return None if found is None else [found]
+        return parameters_of(state, key.name.partition("/")[0])
     return by_hand(key.shape, sizes)
 
 
