@@ -90,8 +90,8 @@ def on_config(config: Any, **_: object) -> Any:  # noqa: ANN401 - mkdocs' own
 
 def on_page_markdown(markdown: str, page: Any, **_: object) -> str:  # noqa: ANN401 - mkdocs' own
     """Fill in a page; mkdocs calls this hook for every page. Below that of a method is its card."""
-    name = method_of(page.file.src_uri)
-    return "\n\n".join([whole(markdown), *([card_sections(name)] if name else [])])
+    name, text = method_of(page.file.src_uri), whole(markdown)
+    return f"{text.rstrip()}\n\n{card_sections(name)}" if name else text
 
 
 if __name__ == "__main__":

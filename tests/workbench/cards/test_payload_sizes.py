@@ -9,8 +9,8 @@ from math import prod
 import pytest
 from slowness import KINDS, quick
 
+from protofl import Key
 from protofl.hooks.discovery.registry import Registry
-from protofl.hooks.wire.keys import Key
 from protofl.testing import toy
 from protofl.testing.donors import methods_to_run
 from protofl_workbench.cards.payload_sizes import (
