@@ -2,6 +2,7 @@
 
 - Stored results (tests/golden): two rounds of each method on a toy problem.
 - Outcomes of combinations (tests/contract/mixing.txt): each hook and term in each other method.
+- Payload sizes and costs on the pages of methods (docs/_build/measured.json).
 - Kept parts of pages: tables of README.md and docs.
 
 With NAME, a method or a stored run, its results and its combinations with all methods are made
@@ -26,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "toys"))
 
 import golden_runs
 import mixing
+import site_cards
 import site_hooks
 import torch
 from safetensors.torch import save_file
@@ -47,6 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
             parser.error(f"unknown method {name!r}; known: {', '.join(methods)}")
     stays = update_results(options.names, everything=options.all)
     update_combinations(methods, options.names, everything=options.all)
+    update_cards(methods, options.names, everything=options.all)
     update_pages()
     return int(bool(stays))
 
@@ -114,6 +117,12 @@ def update_combinations(methods: list[str], names: list[str], *, everything: boo
     for name in (*changed, *sorted(gone)):
         cells = [cell for cell in found if name in (cell[1], cell[2].partition(".")[0])]
         print(f"mixing: {name}: {len(cells)} combinations" + " (removed)" * (name in gone))
+
+
+def update_cards(methods: list[str], names: list[str], *, everything: bool = False) -> None:
+    """Measure the payload sizes and costs of the named methods, and of missing ones."""
+    for name in site_cards.update_measured(methods, methods if everything else names):
+        print(f"card: {name}: measured")
 
 
 def update_pages() -> None:

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from protofl_cli import render, standard_streams
 from protofl_cli.commands import (
+    card,
     check,
     compare,
     data,
@@ -249,6 +250,7 @@ add(app, "evaluate", evaluate.evaluate, USE)
 add(app, "replay", replay.replay, USE)
 add(app, "list-plugins", list_plugins.list_plugins, USE)
 add(app, "show", show.show, USE)
+add(app, "card", card.card, USE)
 app.add_typer(
     group_of(
         {"list": data.list_data, "import": data.import_data},

@@ -11,7 +11,8 @@ from typing import Any
 
 import protofl
 from protofl_cli.hook_texts import signature
-from site_text import code, prose
+from protofl_cli.markdown_tables import code
+from site_text import prose
 
 PAGE = "python.md"
 ALIASES = {

@@ -10,7 +10,8 @@ import site_api
 from protofl.hooks.discovery.kinds import KINDS, spec_hooks
 from protofl.hooks.hookspecs.method import LIFECYCLE_HOOKS, ROUND_HOOKS
 from protofl_cli.hook_texts import WHEN, example, returns, signature, writers
-from site_text import code, first_line, prose, table
+from protofl_cli.markdown_tables import code, table
+from site_text import first_line, prose
 
 WHERE = {"run": "before", "server": "server", "client": "client"}
 PROVIDERS = {True: "one", False: "any"}

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from site_api import api, members_of, types
+from site_cards import card_sections, method_of
 from site_commands import command_list, command_reference
 from site_hook_reference import hook_reference
 from site_methods import add_to_navigation, family_table, not_measured
@@ -89,9 +90,10 @@ def on_config(config: Any, **_: object) -> Any:  # noqa: ANN401 - mkdocs' own
     return config
 
 
-def on_page_markdown(markdown: str, **_: object) -> str:
-    """Fill in a page; mkdocs calls this hook for every page."""
-    return whole(markdown)
+def on_page_markdown(markdown: str, page: Any, **_: object) -> str:  # noqa: ANN401 - mkdocs' own
+    """Fill in a page; mkdocs calls this hook for every page. Below that of a method is its card."""
+    name, text = method_of(page.file.src_uri), whole(markdown)
+    return f"{text.rstrip()}\n\n{card_sections(name)}" if name else text
 
 
 if __name__ == "__main__":

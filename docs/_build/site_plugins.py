@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from protofl.data.spec import in_words
 from protofl.hooks.discovery.registry import Registry
-from protofl.system.options.plugin_options import Config, VariantConfig, option_names
 from protofl.federation.run_data import kinds_of
 from protofl.system.options.table import CHOOSING
 from protofl.hooks.plugin.providers import Baseline
 from protofl.hooks.plugin.members import choose
 from protofl.hooks.wire.keys import Key
-from protofl_cli.options import value_range, value_text
+from protofl_cli import method_cards
 from protofl_cli.topic_pages import declared_by
-from site_text import code, first_line, table
+from protofl_cli.markdown_tables import code, table
+from site_text import first_line
 
 
 def own_plugins(kind: str) -> dict[str, type]:
@@ -137,7 +136,7 @@ def plugins_of_kind(kind: str) -> str:
         parts += [f"### `{title}` {{ #{kind}-{name} }}", f"{first_line(plugin)}."]
         if kind == "model-group" and not argument:
             parts.append(f"Takes {in_words(kinds_of(plugin))}. {_architectures(name)}")
-        rows = option_rows(plugin, f"{words.get(kind, name)}.")
+        rows = method_cards.option_rows(plugin, f"{words.get(kind, name)}.")
         if rows:
             parts.append(table(("option", "default", "range", "meaning"), rows))
     return "\n\n".join(parts)
@@ -145,24 +144,7 @@ def plugins_of_kind(kind: str) -> str:
 
 def option_table(method: str) -> str:
     """Return the options of a method."""
-    rows = option_rows(own_plugins("method")[method], "")
-    return table(("option", "default", "range", "meaning"), rows)
-
-
-def option_rows(plugin: type, prefix: str) -> list[tuple[str, str, str, str]]:
-    """The options of a plugin, as ``--set`` takes them."""
-    config: type[Config] = getattr(plugin, "Config", Config)
-    deviations = config.deviations if issubclass(config, VariantConfig) else {}
-    rows = []
-    for key, name in option_names(config).items():
-        if name == getattr(plugin, "argument", None):
-            continue  # it stands behind the plugin's name
-        field = config.model_fields[name]
-        default: Any = "required" if field.is_required() else value_text(field.get_default())
-        if name in deviations and field.default is None:
-            default = value_text(deviations[name].paper)
-        rows.append((code(prefix + key), default, value_range(field), field.description or ""))
-    return rows
+    return method_cards.option_table(own_plugins("method")[method])
 
 
 def _architectures(name: str) -> str:

@@ -1,30 +1,16 @@
-"""Markdown out of docstrings and tables, for the generated parts of the site."""
+"""Markdown out of docstrings, for the generated parts of the site."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
+
+from protofl_cli.markdown_tables import code
 
 SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises", "Example", "Examples")
 EXAMPLES = ("Example", "Examples")
 CODE = re.compile(r"``([^`]+)``|`([^`]+)`")
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; cells are Markdown of one line."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(cell(text) for text in line)} |" for line in lines)
-
-
-def cell(text: str) -> str:
-    """A text as a cell of a table."""
-    return " ".join(text.split()).replace("|", r"\|")
-
-
-def code(text: str) -> str:
-    """A code span; empty for an empty text."""
-    return f"`{text}`" if text else ""
 
 
 def first_line(documented: object) -> str:

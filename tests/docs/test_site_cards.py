@@ -1,0 +1,90 @@
+"""Tests that the site's page of a method is its card, and of the stored measurements."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+
+import pytest
+import site_cards
+import site_hooks
+import site_methods
+from slowness import KINDS, quick
+
+from protofl.hooks.discovery.registry import Registry
+from protofl.testing.donors import methods_to_run
+from protofl_cli.method_cards import make_card, markdown
+from protofl_workbench.cards.measurements import Measurements
+from protofl_workbench.cards.payload_sizes import measure_payloads
+from protofl_workbench.cards.toy_runs import toy_runs
+
+METHODS = methods_to_run(Registry(), "protofl")
+STORED = site_cards.read_measured()
+UPDATE = "update it: python tests/update.py"
+
+
+def on_the_site(place, text):
+    """Return a page as mkdocs gets it: without its first lines, through the hook."""
+    body = re.sub(r"\A---\n.*?^---\n+", "", text, flags=re.DOTALL | re.MULTILINE)
+    return site_hooks.on_page_markdown(
+        body, page=SimpleNamespace(file=SimpleNamespace(src_uri=place))
+    )
+
+
+@pytest.mark.parametrize("name", quick(METHODS, "lg-fedavg", "fedtgp"))
+def test_the_site_s_page_is_the_card(name):
+    assert name in STORED, f"{UPDATE} {name}"
+    place = f"{site_methods.FOLDER}/{name}.md"
+    page = on_the_site(place, (site_methods.PAGES / f"{name}.md").read_text(encoding="utf-8"))
+    registry = Registry()
+    plugin = registry.find("method", name)
+    about = {key: getattr(plugin, key) for key in ("distribution", "version", "target")}
+    method, settings = registry.load("method", name), site_cards._settings()
+    card = make_card(name, method, about, STORED[name], settings, site_cards._reproductions())
+    title, origin, *rest = markdown(card).split("\n\n")
+    assert title == f"# {name}" and plugin.target in origin
+    without_links = re.sub(r"!?\[([^\]]*)\]\((?!https?:)[^)\s]*\)", r"\1", page)
+    assert without_links.split("\n\n") == [title, *"\n\n".join(rest).rstrip().split("\n\n")]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_page_names_weak_points(name):
+    page = (site_methods.PAGES / f"{name}.md").read_text(encoding="utf-8")
+    assert re.search(r"^(\*\*Weak points\*\*:|## Weak points$)", page, re.MULTILINE)
+
+
+def test_other_pages_have_no_card():
+    for place in ("index.md", f"{site_methods.FOLDER}/index.md", "how-to/fedproto.md"):
+        assert on_the_site(place, "# A\n\ntext") == "# A\n\ntext"
+
+
+def test_all_methods_are_measured():
+    assert {*STORED} == {*METHODS}, UPDATE
+    for name, stored in STORED.items():
+        assert not stored.not_measured, (name, stored.not_measured)
+
+
+@pytest.mark.parametrize("name", quick(METHODS, *KINDS))
+def test_stored_payloads_are_those_of_the_code(name):
+    assert name in STORED, f"{UPDATE} {name}"
+    with toy_runs(name) as runs:
+        keys, payloads = measure_payloads(runs)
+    assert (STORED[name].keys, STORED[name].payloads) == (keys, payloads), f"{UPDATE} {name}"
+
+
+def test_new_and_named_methods_are_measured_and_others_stay(tmp_path, monkeypatch):
+    measured = []
+
+    def measure(name):
+        measured.append(name)
+        return Measurements((), (), None, {"cost": name}, {"torch": "2.6"})
+
+    monkeypatch.setattr(site_cards, "measure", measure)
+    path = tmp_path / "measured.json"
+    assert site_cards.update_measured(["b", "a"], [], path) == ["b", "a"]
+    assert site_cards.update_measured(["a", "c"], ["a"], path) == ["a", "c"]
+    assert measured == ["b", "a", "a", "c"]
+    assert [*site_cards.read_measured(path)] == ["a", "c"]  # b no longer exists
+    before = path.read_bytes()
+    assert site_cards.update_measured(["a", "c"], [], path) == [] and path.read_bytes() == before
+    assert len(path.read_text().splitlines()) == 4  # a line for each method
