@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib.metadata
 import os
 import pathlib
@@ -60,6 +61,12 @@ def pytest_configure(config):
     patch = pytest.MonkeyPatch()
     patch.setattr(importlib.metadata, "entry_points", entry_points)
     config.add_cleanup(patch.undo)
+
+
+def pytest_collection_finish():
+    """Spare the garbage collector the thousands of collected tests, which stay."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
