@@ -43,7 +43,7 @@ TWICE = {
     "engine": {"test_it_equals_eager", "test_every_method"},  # `eager` is the reference
 }
 WHOLE = {
-    "method": {"fedavg", "fedpkd", "fedproto", "multi-krum"},
+    "method": {"fedpkd", "fedproto", "multi-krum"},
     "metric": {"auc", "confusion"},
     "model-group": {"cnn4", "cnn1d", "mlp", "text", "htfe-sen-2"},
     "partitioner": {"dirichlet", "pathological"},

@@ -362,9 +362,9 @@ def test_samples_that_do_not_fit_are_copied_batch_by_batch(gpu, monkeypatch, tmp
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("method", quick(["fedproto", Counting], "fedproto"))
 def test_memory_is_flat(gpu, store, method):
-    federation = open_federation(on(store, method, rounds=10))
+    federation = open_federation(on(store, method, rounds=5))
     found = []
-    for number in range(10):
+    for number in range(5):
         gpu.peak = gpu.live
         federation.round(number)
         found.append((gpu.live, gpu.peak))
@@ -372,9 +372,9 @@ def test_memory_is_flat(gpu, store, method):
 
 
 def test_live_tensors_on_a_cpu_are_as_many_in_each_round():
-    federation = open_federation(make_plan("fedproto", rounds=10))
+    federation = open_federation(make_plan("fedproto", rounds=5))
     found = []
-    for number in range(10):
+    for number in range(5):
         federation.round(number)
         gc.collect()
         found.append(sum(issubclass(type(each), torch.Tensor) for each in gc.get_objects()))
