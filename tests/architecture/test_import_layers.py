@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
 import traceback
 from functools import cache
 from pathlib import Path
@@ -157,17 +155,6 @@ def test_no_string_names_a_module_of_a_higher_layer():
                 if id(node) not in shown:
                     up = {n for n in named if layer(n) not in below(layer(module))}
                     assert not up, f"{module}:{node.lineno} names {up}"
-
-
-def test_a_run_loads_no_workbench_and_nothing_to_reuse_or_resume():
-    program = "import sys, protofl.runs.python_api; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    loaded = done.stdout.split()
-    assert not [name for name in loaded if name.split(".")[0] == "protofl_workbench"]
-    assert not {f"protofl.runs.{name}" for name in ("reuse", "requested_run", "resumption")} & {
-        *loaded
-    }
 
 
 # --- files between the command and the loss -------------------------------------------------------
