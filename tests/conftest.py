@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import gc
 import importlib.metadata
@@ -31,9 +32,20 @@ def _put_together_once():
     """Build all commands once, because building them takes longer than most commands take."""
     import typer.testing
 
+    from protofl_cli import groups
+
+    made_once = functools.cache(groups.whole_command)
+
+    def whole_command(*given):
+        """Return a copy, because ``--help-all`` shows parameters that were hidden."""
+        command = copy.copy(made_once(*given))
+        command.params = [copy.copy(parameter) for parameter in command.params]
+        return command
+
     with pytest.MonkeyPatch.context() as patch:
         once = functools.cache(typer.main.get_command)
         patch.setattr(typer.testing, "_get_command", once)
+        patch.setattr(groups, "whole_command", whole_command)
         yield
 
 
