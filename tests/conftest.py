@@ -75,6 +75,19 @@ def pytest_configure(config):
     config.add_cleanup(patch.undo)
 
 
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Give the quick tests of a file to one process, so that their fixtures are made once.
+
+    The slow ones of a file may take minutes, and are shared out one by one.
+    """
+    if config.getoption("markexpr") == "not slow" and config.getoption("dist") == "load":
+        from xdist.scheduler import LoadFileScheduling
+
+        return LoadFileScheduling(config, log)
+    return None
+
+
 def pytest_collection_finish():
     """Spare the garbage collector the thousands of collected tests, which stay."""
     gc.collect()
