@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import gc
 import importlib.metadata
 import os
 import pathlib
@@ -30,9 +32,20 @@ def _put_together_once():
     """Build all commands once, because building them takes longer than most commands take."""
     import typer.testing
 
+    from protofl_cli import groups
+
+    made_once = functools.cache(groups.whole_command)
+
+    def whole_command(*given):
+        """Return a copy, because ``--help-all`` shows parameters that were hidden."""
+        command = copy.copy(made_once(*given))
+        command.params = [copy.copy(parameter) for parameter in command.params]
+        return command
+
     with pytest.MonkeyPatch.context() as patch:
         once = functools.cache(typer.main.get_command)
         patch.setattr(typer.testing, "_get_command", once)
+        patch.setattr(groups, "whole_command", whole_command)
         yield
 
 
@@ -60,6 +73,25 @@ def pytest_configure(config):
     patch = pytest.MonkeyPatch()
     patch.setattr(importlib.metadata, "entry_points", entry_points)
     config.add_cleanup(patch.undo)
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Give the quick tests of a file to one process, so that their fixtures are made once.
+
+    The slow ones of a file may take minutes, and are shared out one by one.
+    """
+    if config.getoption("markexpr") == "not slow" and config.getoption("dist") == "load":
+        from xdist.scheduler import LoadFileScheduling
+
+        return LoadFileScheduling(config, log)
+    return None
+
+
+def pytest_collection_finish():
+    """Spare the garbage collector the thousands of collected tests, which stay."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -25,7 +25,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch.utils import backend_registration
-from torch.utils._pytree import tree_leaves, tree_map
 
 from protofl.system.randomness import _accelerated
 
@@ -285,8 +284,8 @@ class Machine:
             self.launches.append((self.stream.number, what))
 
     def carry_out(self, func, args, kwargs):
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        to = kwargs.get("device")
+        tensors = [leaf for leaf in _leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        to, name = kwargs.get("device"), _name(func)
         if func is aten._to_copy.default and to is not None:
             there = torch.device(to).type == NAME
             if isinstance(args[0], Simulated) != there:
@@ -298,15 +297,15 @@ class Machine:
             self.note("item")
         for tensor in tensors:
             here = isinstance(tensor, Simulated) or tensor.dim() == 0 or tensor.is_meta
-            if not here and "index" not in str(func):
+            if not here and "index" not in name:
                 raise RuntimeError(
                     f"Expected all tensors to be on the same device, but found {NAME}:0 and "
-                    f"{tensor.device} ({func})"
+                    f"{tensor.device} ({name})"
                 )
         for tensor in tensors:
             if isinstance(tensor, Simulated):
-                self.read(tensor.raw, str(func))
-        if "_fused_" in str(func):
+                self.read(tensor.raw, name)
+        if "_fused_" in name:
             self.expect_alike(args)
         out = self.computed(func, args, kwargs)
         if func is aten._local_scalar_dense.default:
@@ -314,20 +313,17 @@ class Machine:
         if to is not None and torch.device(to).type != NAME:
             return out  # empty_like(…, device="cpu")
         known = {id(t.raw): t for t in tensors if isinstance(t, Simulated)}
-        result = tree_map(lambda each: _simulated(each, known), out)
-        self.book_writes(func, args, kwargs, result)
+        result = _mapped(lambda each: _simulated(each, known), out)
+        self.book_writes(func, tensors, result)
         if self.capturing is not None:
             self.capturing.steps.append((func, args, kwargs, result))
-        self.launched(str(func))
+        self.launched(name)
         return result
 
     def computed(self, func, args, kwargs):
         """Carry out an operation on the CPU; draws come from the device's generator."""
-        args, kwargs = tree_map(_raw, args), tree_map(_raw, kwargs)
-        if (
-            torch.Tag.nondeterministic_seeded not in func.tags
-            or kwargs.get("generator") is not None
-        ):
+        args, kwargs = _mapped(_raw, args), _mapped(_raw, kwargs)
+        if not _draws(func) or kwargs.get("generator") is not None:
             return func(*args, **kwargs)
         before = torch.get_rng_state()
         torch.set_rng_state(self.generator.state.values)
@@ -396,22 +392,22 @@ class Machine:
 
     def run_again(self, func, args, kwargs, out):
         """Run a captured operation again, and put its results where they were."""
-        for tensor in tree_leaves((args, kwargs)):
+        tensors = [leaf for leaf in _leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        for tensor in tensors:
             if isinstance(tensor, Simulated):
-                self.read(tensor.raw, str(func))
+                self.read(tensor.raw, _name(func))
         fresh = self.computed(func, args, kwargs)
-        for old, new in zip(tree_leaves(out), tree_leaves(fresh), strict=True):
+        for old, new in zip(_leaves(out), _leaves(fresh), strict=True):
             if isinstance(old, Simulated) and _place(old.raw) != _place(new):
                 old.raw.copy_(new)
-        self.book_writes(func, args, kwargs, out)
+        self.book_writes(func, tensors, out)
 
     # --- order of streams -----------------------------------------------------------------------
 
-    def book_writes(self, func, args, kwargs, out):
-        inputs = [_raw(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
-        places = {_place(tensor) for tensor in inputs}
-        changes = func._schema.is_mutable
-        for tensor in tree_leaves(out):
+    def book_writes(self, func, tensors, out):
+        places = {_place(_raw(tensor)) for tensor in tensors}
+        changes = _mutates(func)
+        for tensor in _leaves(out):
             if isinstance(tensor, Simulated) and (changes or _place(tensor.raw) not in places):
                 self.write(tensor.raw, fresh=_place(tensor.raw) not in places)
 
@@ -478,6 +474,46 @@ class Machine:
                     f"freed memory of stream {self.stream.number} is taken while stream "
                     f"{other.number} may use it; record_stream or a wait is missing"
                 )
+
+
+# torch's own functions for trees take longer than the operations of these small tensors.
+
+
+def _leaves(tree):
+    """Return the leaves of nested lists, tuples and dictionaries."""
+    if isinstance(tree, dict):
+        tree = tree.values()
+    elif not isinstance(tree, (list, tuple)):
+        return [tree]
+    found = []
+    for each in tree:
+        if isinstance(each, (list, tuple, dict)):
+            found += _leaves(each)
+        else:
+            found.append(each)
+    return found
+
+
+def _mapped(change, tree):
+    """Return nested lists, tuples and dictionaries with each leaf changed."""
+    if isinstance(tree, (list, tuple)):
+        return type(tree)([_mapped(change, each) for each in tree])
+    if isinstance(tree, dict):
+        return {key: _mapped(change, each) for key, each in tree.items()}
+    return change(tree)
+
+
+_name = cache(str)
+
+
+@cache
+def _draws(func):
+    return torch.Tag.nondeterministic_seeded in func.tags
+
+
+@cache
+def _mutates(func):
+    return func._schema.is_mutable
 
 
 def _place(raw):
@@ -669,6 +705,9 @@ def installed(monkeypatch):
     def record_stream(self, stream):
         self.block.recorded.add(stream)
 
+    # torch.manual_seed takes a stack trace for each kind of device that has not started yet.
+    for kind in ("cuda", "mps", "xpu", "mtia"):
+        monkeypatch.setattr(getattr(torch, kind), "_is_in_bad_fork", lambda: True, raising=False)
     # torch's own go around the dispatch of operations.
     monkeypatch.setattr(torch, "tensor", tensor)
     monkeypatch.setattr(torch, "arange", arange)

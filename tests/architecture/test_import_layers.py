@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
 import traceback
 from functools import cache
 from pathlib import Path
@@ -41,12 +39,17 @@ def tree(path):
 
 
 @cache
+def nodes(path):
+    return [*ast.walk(tree(path))]
+
+
+@cache
 def imports():
     """Return {module: imported modules}, including imports in functions and for types."""
     found = {}
     for module, path in modules().items():
         named = set()
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, ast.Import):
                 named |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
@@ -109,7 +112,7 @@ def test_a_package_has_few_entries(package, most):
 def test_the_core_never_imports_the_workbench():
     for module, path in modules().items():
         package = module.split(".")[0]
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             found = {name.split(".")[0] for name in names}
@@ -143,26 +146,15 @@ def test_no_string_names_a_module_of_a_higher_layer():
             continue
         shown = {
             id(node.value)
-            for node in ast.walk(tree(path))
+            for node in nodes(path)
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         }
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 named = {n for n in modules() if n.count(".") > 1 and n in node.value}
                 if id(node) not in shown:
                     up = {n for n in named if layer(n) not in below(layer(module))}
                     assert not up, f"{module}:{node.lineno} names {up}"
-
-
-def test_a_run_loads_no_workbench_and_nothing_to_reuse_or_resume():
-    program = "import sys, protofl.runs.python_api; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    loaded = done.stdout.split()
-    assert not [name for name in loaded if name.split(".")[0] == "protofl_workbench"]
-    assert not {f"protofl.runs.{name}" for name in ("reuse", "requested_run", "resumption")} & {
-        *loaded
-    }
 
 
 # --- files between the command and the loss -------------------------------------------------------

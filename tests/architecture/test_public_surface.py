@@ -67,6 +67,7 @@ def test_commands_of_an_author_are_documented(command):
         assert option in text, option
 
 
+@pytest.mark.slow
 def test_a_module_is_imported_by_its_public_name():
     """Import each without the modules that another name has loaded; torch is loaded once."""
     code = f"""

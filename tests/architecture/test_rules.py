@@ -37,13 +37,18 @@ def tree(path):
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
+@cache
+def nodes(path):
+    return [*ast.walk(tree(path))]
+
+
 def of(package):
     return [path for path, owner in FILES.items() if owner == package]
 
 
 def imports(path):
     """Yield (module, name) of every import. The name is "" for ``import MODULE``."""
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from ((alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -117,7 +122,7 @@ def test_plugins_import_public_names_only():
 
 def test_plugins_read_public_names_only():
     for path in [path for package in PLUGINS for path in of(package)]:
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                 if node.value.id == "pf":
                     assert node.attr in protofl.__all__, f"{text_of(path)}: pf.{node.attr}"
@@ -135,7 +140,7 @@ def test_plugin_managers_live_in_one_file():
     for path in FILES:
         if "pluggy" in tops(path):
             found.add(text_of(path).as_posix())
-        mentioned = {getattr(n, "attr", getattr(n, "id", "")) for n in ast.walk(tree(path))}
+        mentioned = {getattr(n, "attr", getattr(n, "id", "")) for n in nodes(path)}
         if "PluginManager" in mentioned:
             assert path.name == "composition.py", text_of(path)
     assert found == {
@@ -147,7 +152,7 @@ def test_plugin_managers_live_in_one_file():
 def test_home_folders_are_asked_for_in_one_file():
     """`protofl.expand_user` says what is wrong where pathlib raises a RuntimeError."""
     for path in [*sorted((ROOT / "benchmarks").rglob("*.py")), *WORKBENCH, *FILES]:
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, ast.Attribute) and path.name != "home.py":
                 asks = node.attr == "expanduser" or ast.unparse(node) == "Path.home"
                 assert not asks, f"{text_of(path)}:{node.lineno}: use protofl.expand_user"
@@ -259,12 +264,12 @@ def test_plugins_keep_nothing_on_themselves():
             continue
         inside = {  # networks keep their layers as attributes; plugins keep nothing
             part
-            for node in ast.walk(tree(path))
+            for node in nodes(path)
             if isinstance(node, ast.ClassDef)
             and any(ast.unparse(base).endswith("Module") for base in node.bases)
             for part in ast.walk(node)
         }
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if node in inside:
                 continue
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):

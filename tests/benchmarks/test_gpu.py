@@ -40,13 +40,13 @@ def test_a_table_counts_what_is_equal_and_lists_what_is_not():
     assert "ended after its limit" in lines[3]
 
 
-def test_wrong_parts_and_a_missing_gpu_are_one_sentence(tmp_path):
+def test_wrong_parts_and_a_missing_gpu_are_one_sentence(tmp_path, monkeypatch, capsys):
     def says(*words):
-        done = subprocess.run(
-            [sys.executable, SCRIPT, tmp_path, *words], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 2
-        return done.stderr.splitlines()[-1]
+        monkeypatch.setattr(sys, "argv", [str(SCRIPT), str(tmp_path), *words])
+        with pytest.raises(SystemExit) as ended:
+            gpu.main()
+        assert ended.value.code == 2
+        return capsys.readouterr().err.splitlines()[-1]
 
     assert "there is no part z, use abcdefg" in says("--parts", "az")
     assert "--tiny tries all parts on the CPU" in says()

@@ -90,7 +90,7 @@ def both(plan, other, folder):
 
 @pytest.mark.parametrize(
     "method",
-    quick(METHODS, "fedavg", "fedtgp", "fml"),
+    quick(METHODS, "fedavg", "fedtgp"),
 )
 def test_both_reach_the_same(data, tmp_path, method):
     options = {"options": {"fedtgp": {"S": 5}}} if method == "fedtgp" else {}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from slowness import quick
 
 from protofl_workbench.reproductions.cells import Change
 from protofl_workbench.reproductions.finding import holds_reproduction, reproduction_of_file
@@ -19,7 +20,11 @@ def test_there_are_some():
     assert len(REPRODUCTIONS) >= 7
 
 
-@pytest.mark.parametrize("file", REPRODUCTIONS, ids=lambda file: file.stem)
+SMALL = [file for file in REPRODUCTIONS if file.stem not in ("robustness", "compression")]
+"""Files of few runs: a run takes a twentieth of a second to plan."""
+
+
+@pytest.mark.parametrize("file", quick(REPRODUCTIONS, *SMALL), ids=lambda file: file.stem)
 def test_every_run_can_be_planned(file, tmp_path):
     reproduction = reproduction_of_file(file)
     y = np.arange(400) % 10

@@ -113,7 +113,10 @@ def fails(number: Annotated[int, typer.Option(), typer.Option()] = 3):
 
 @pytest.mark.parametrize(
     ("name", "failed"),
-    [("sloppy", {"words", "options", "import"}), ("fails", {"options", "help", "import"})],
+    [
+        ("sloppy", {"words", "options", "import"}),
+        pytest.param("fails", {"options", "help", "import"}, marks=pytest.mark.slow),
+    ],
 )
 def test_check_finds_what_is_wrong(cli, strangers, name, failed):
     strangers("sloppy", {"command": {name: f"sloppy_module:{name}"}}, SLOPPY)

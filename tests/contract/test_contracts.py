@@ -43,12 +43,12 @@ TWICE = {
     "engine": {"test_it_equals_eager", "test_every_method"},  # `eager` is the reference
 }
 WHOLE = {
-    "method": {"fedavg", "fedpkd", "fedproto", "multi-krum"},
+    "method": {"fedpkd", "fedproto", "multi-krum"},
     "metric": {"auc", "confusion"},
     "model-group": {"cnn4", "cnn1d", "mlp", "text", "htfe-sen-2"},
     "partitioner": {"dirichlet", "pathological"},
     "reproduction": {"fedsa"},
-    "payload-transform": {"quantise", "stale"},
+    "payload-transform": {"quantise"},
 }
 """Plugins of each kind that get all checks by default; all plugins of a kind not listed here.
 The others differ only in what `BRIEFLY` checks; slow tests run all other checks on them."""

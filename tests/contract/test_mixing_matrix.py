@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import slowness
 from mixing import FILE, FOUND, HOOK_PLACES, TERM, mixer, read, text
 
 import protofl as pf
@@ -38,9 +39,9 @@ def place_and_kind(cell):
     return cell[0], kind(STORED[cell]).split()[0]
 
 
-def samples():
-    """Return {main: donors}: few pairs that cover all methods and every outcome in every place."""
-    found = {main: [(METHODS * 2)[METHODS.index(main) + 5]] for main in METHODS[::2]}
+def samples(mains):
+    """Return {main: donors}: a pair of each, and few that cover every outcome in every place."""
+    found = {main: [(METHODS * 2)[METHODS.index(main) + 5]] for main in mains}
     cells = {}
     for cell in STORED:
         cells.setdefault((cell[1], method_of(cell[2])), set()).add(place_and_kind(cell))
@@ -54,12 +55,20 @@ def samples():
     return found
 
 
-SAMPLES = samples()
+SAMPLES = samples([*slowness.KINDS, "feddistill", "flora"])
+HALF = samples(METHODS[::2])
 
 
 @pytest.mark.parametrize("main", SAMPLES)
 def test_a_sample_runs_or_is_refused_as_stored(main):
+    """One method of each kind, and every outcome in every place."""
     check(main, SAMPLES[main])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("main", HALF)
+def test_a_pair_of_each_second_method_runs_or_is_refused_as_stored(main):
+    check(main, HALF[main])
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from runtime_toys import install
 
 import protofl as pf
 from protofl.backends import Plan
@@ -34,9 +35,10 @@ def test_the_batch_size_changes_no_split(partition):
     assert split(**least, batch_size=4) == split(**least, batch_size=64) != split()
 
 
-def test_a_run_recorded_before_keeps_its_split(tmp_path):
+def test_a_run_recorded_before_keeps_its_split(tmp_path, monkeypatch):
     """Its minimum was that of its batch size; its record has no ``split_batch``."""
-    options = {**DIGITS, "partition": "quantity-skew", "batch_size": 64}
+    install(monkeypatch)
+    options = {**DIGITS, "models": "toy", "partition": "quantity-skew", "batch_size": 64}
     pf.run("local", out=tmp_path / "then", split_batch=64, **options)
     pf.run("local", out=tmp_path / "today", **options)
     then = hash_of(tmp_path / "then")

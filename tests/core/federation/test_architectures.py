@@ -8,8 +8,9 @@ import protofl as pf
 from protofl.records.layout import architectures_in
 from protofl_workbench.comparing.trials import accuracies_by_architecture
 
-BASE = {"dataset": "digits", "clients": 5, "batch_size": 64, "rounds": 2, "local_epochs": 1}
-BASE |= {"device": "cpu", "progress": False, "feature_dim": 16, "backend": "local"}
+BASE = {"dataset": "digits", "subset": 300, "clients": 5, "batch_size": 64, "rounds": 2}
+BASE |= {"local_epochs": 1, "device": "cpu", "backend": "local", "progress": False}
+BASE |= {"feature_dim": 16}
 BASE |= {"measure": ["flops"], "observe": ["prototypes"], "devices": "uniform"}
 
 

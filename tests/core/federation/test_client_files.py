@@ -7,6 +7,7 @@ import json
 import pytest
 from fake_pools import KeepingPool
 from runtime_toys import install, train, without_times
+from slowness import quick
 
 import protofl as pf
 from protofl.backends import Job, SaveReply
@@ -48,7 +49,7 @@ def files(folder):
 
 
 @pytest.mark.parametrize("options", [{}, {"keep": "current"}, {"checkpoint_every": 2}], ids=str)
-@pytest.mark.parametrize("method", ["fedproto", "ds-fl"])
+@pytest.mark.parametrize("method", quick(["fedproto", "ds-fl"], "ds-fl"))
 def test_a_run_is_the_same_and_is_resumed(tmp_path, backend, method, options):
     given = GIVEN | options | ({"public": 10} if method == "ds-fl" else {})
     here = train(method, tmp_path / "here", **given)

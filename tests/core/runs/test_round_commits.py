@@ -105,7 +105,7 @@ MORE = {
     "few checkpoints": {"checkpoint_every": 3, "rounds": 5},
     "trials": {"trials": 2, "rounds": 2},
     "patience": {"patience": 1, "rounds": 6, "lr": 1e-9},
-    "a trained server": {"method": "fedtgp"},
+    "a trained server": {"method": "fedtgp", "set": {"fedtgp.S": 8}},
     "a phase after the server's step": {"method": "fml", "models": "toy1", "batch_size": 12},
 }
 

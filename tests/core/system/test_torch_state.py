@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
+from functools import cache
 
 import pytest
 import torch
+from slowness import quick
 
 import protofl as pf
 from protofl.runs.exported import read_exported
@@ -46,6 +48,13 @@ STATES = {
 }
 
 
+PRECISIONS = {"fp32": {}, "bf16": {"precision": "bf16"}}
+
+PAIRS = [(state, precision) for state in STATES for precision in PRECISIONS]
+MIXED = ("bfloat16", "autocast", "left autocast")
+"""States that could get into the autocast of ``--precision bf16``."""
+
+
 def results(folder, **options):
     """Train, and use the run in each way; every value must be the same in each state."""
     found = pf.run("fedgh", out=folder, record_uploads=True, **GIVEN, **options)
@@ -64,25 +73,28 @@ def results(folder, **options):
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory):
+    """Return the results of a precision in torch's usual state."""
     folder = tmp_path_factory.mktemp("calm")
-    bf16 = {"backend": "local", "precision": "bf16"}
-    return [results(folder / "a", backend="local"), results(folder / "b", **bf16)]
+    return cache(lambda name: results(folder / name, backend="local", **PRECISIONS[name]))
 
 
-@pytest.mark.parametrize("state", STATES)
-def test_a_run_sets_the_state_and_restores_it(tmp_path, calm, state):
+@pytest.mark.parametrize(
+    ("state", "precision"),
+    quick(PAIRS, *(pair for pair in PAIRS if (pair[0] in MIXED) == (pair[1] == "bf16"))),
+)
+def test_a_run_sets_the_state_and_restores_it(tmp_path, calm, state, precision):
+    expected = calm(precision)
     with STATES[state]():
         before = TorchState()
-        assert results(tmp_path / "a", backend="local") == calm[0]
-        bf16 = {"backend": "local", "precision": "bf16"}
-        assert results(tmp_path / "b", **bf16) == calm[1]
+        assert results(tmp_path / "a", backend="local", **PRECISIONS[precision]) == expected
         assert TorchState() == before
     assert TorchState() == TorchState(torch.float32, torch.device("cpu"), True, False)
 
 
 def test_workers_have_the_state_of_a_run(tmp_path, calm):
+    expected = calm("fp32")
     with STATES["float64"](), STATES["autocast"]():
-        assert results(tmp_path / "a", backend="process", workers=1) == calm[0]
+        assert results(tmp_path / "a", backend="process", workers=1) == expected
 
 
 def test_a_refused_run_restores_the_state():

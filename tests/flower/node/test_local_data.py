@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from fake_grid import RUN, FakeTransport, lines, same_state
+from runtime_toys import install
 from safetensors import safe_open
 from sklearn.datasets import load_digits
 
@@ -24,10 +25,15 @@ from protofl_flower.server.data_sizes import LARGEST, ask_data_sizes
 from protofl_flower.sites import remote_data
 
 FORM = {"sample": "1x8x8", "classes": "10"}
-QUICK = {"models": "htcnn8", "architectures": "3,0,3", "batch_size": 32, "rounds": 4}
-QUICK |= {"local_epochs": 1, "device": "cpu", "progress": False, "feature_dim": 16}
+QUICK = {"models": "toy", "architectures": "1,0,1", "batch_size": 32, "rounds": 4}
+QUICK |= {"local_epochs": 1, "device": "cpu", "progress": False}
 QUICK |= {"on_lost_client": "skip"}
 SITES = [Site("clinic", "a", (0,)), Site("hospital", "b", (1,)), Site("practice", "c", (2,))]
+
+
+@pytest.fixture(autouse=True)
+def toys(monkeypatch):
+    install(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -219,7 +225,7 @@ def test_a_node_that_tells_nothing_can_claim_no_more_than_at_first(tmp_path, fil
 def test_a_site_that_never_comes_and_one_that_is_lost_equal_their_simulation(tmp_path, files):
     sites = [*SITES, Site("island", "d", (3,))]
     fates = {("b", 1, "before_upload"): "lost after work", ("a", 2, "Evaluate"): 5}
-    options = QUICK | {"architectures": "3,0,3,1", "out": tmp_path / "deployed"}
+    options = QUICK | {"architectures": "1,0,1,0", "out": tmp_path / "deployed"}
     found, _ = deployed(nodes_of(tmp_path, files), fates, sites, **options)
     assert [row.participants for row in found.record] == [3, 2, 3, 3]
     assert found.record[1].absent == {"1": "failed"}
@@ -231,7 +237,7 @@ def test_a_site_that_never_comes_and_one_that_is_lost_equal_their_simulation(tmp
     ]
     write_split(tmp_path / "four", [(part["x"], part["y"]) for part in parts])
     local = simulated(
-        files, tmp_path / "local", dataset=f"pfllib:{tmp_path}/four", architectures="3,0,3,1",
+        files, tmp_path / "local", dataset=f"pfllib:{tmp_path}/four", architectures="1,0,1,0",
         participants_from=found.folder,
     )  # fmt: skip
     same_state(local, found)
@@ -246,7 +252,7 @@ def test_a_missing_site_costs_its_patience_once(tmp_path, files, monkeypatch):
     for module in (data_sizes, site_pool, polling):
         monkeypatch.setattr(module, "time", clock)
     sites, pace = [*SITES, Site("island", "d", (3,))], {"backend.patience": 60, "backend.poll": 1}
-    options = QUICK | {"architectures": "3,0,3,1", "rounds": 1, "set": pace}
+    options = QUICK | {"architectures": "1,0,1,0", "rounds": 1, "set": pace}
     deployed(nodes_of(tmp_path, files), sites=sites, out=tmp_path / "deployed", **options)
     assert 60 <= now[0] < 65
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from fake_grid import RUN, SITES, FakeTransport, deployed, lines, node, same_state, site_of, stage
+from runtime_toys import GIVEN, install
 
 import protofl as pf
 from protofl.federation.jobs import StartTrial, Train
@@ -23,6 +24,15 @@ from protofl_flower.server.site_pool import SitePool
 
 BASE = {"models": "htcnn8", "dataset": "digits", "clients": 4, "batch_size": 64, "rounds": 3}
 BASE |= {"local_epochs": 1, "device": "cpu", "progress": False, "feature_dim": 16}
+
+QUICK = {k: v for k, v in GIVEN.items() if k not in ("backend", "data_dir")}
+QUICK |= {"on_lost_client": "skip", "progress": False, "rounds": 3}
+"""The options of a toy run, whose nets and data take a hundredth of the time of real ones."""
+
+
+@pytest.fixture(autouse=True)
+def toys(monkeypatch):
+    install(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +58,6 @@ def test_a_deployed_run_equals_a_local_one(tmp_path, data_dir, nodes, method, op
     same_state(local, found)
     messages = [key for key, _, _ in transport.sent if key == "a"]
     assert len(messages) == 1 + BASE["rounds"] * (3 if method == "fedpkd" else 2)
-
-
-QUICK = BASE | {"dry_run": False, "on_lost_client": "skip", "rounds": 3}
 
 
 def test_lost_messages_are_as_if_a_client_had_not_trained(tmp_path, data_dir, nodes):

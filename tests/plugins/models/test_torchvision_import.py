@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow  # each process imports torch and its compiler
+
 COMPILER = "torch._dynamo"
 
 BUILT = f"""

@@ -8,6 +8,7 @@ import pytest
 from runtime_toys import install, train
 
 from protofl import report
+from protofl_workbench.reporting.run_pictures import Pictures
 
 
 @pytest.fixture(scope="session")
@@ -48,7 +49,7 @@ def copy(runs, tmp_path):
 
 @pytest.fixture
 def undrawn(monkeypatch):
-    """Skip the drawing of figures, which takes most of a page's time."""
-    monkeypatch.setattr(
-        "protofl_workbench.plots.svg", lambda figure, **_: '<svg viewBox="0 0 9 9"></svg>'
-    )
+    """Skip the making and drawing of figures, which takes most of a page's time."""
+    nothing = '<svg viewBox="0 0 9 9"></svg>'
+    monkeypatch.setattr("protofl_workbench.plots.svg", lambda figure, **_: nothing)
+    monkeypatch.setattr(Pictures, "_inline", lambda self, *_, **__: nothing)

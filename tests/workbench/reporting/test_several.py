@@ -142,7 +142,7 @@ def test_groups_have_the_names_that_a_user_gives(runs, undrawn):
         pf.report(runs / "proto", labels=["fedproto=A"])
 
 
-def test_who_is_level_is_not_ahead(runs, tmp_path):
+def test_who_is_level_is_not_ahead(runs, tmp_path, undrawn):
     shutil.copytree(runs / "local", tmp_path / "one")
     shutil.copytree(runs / "local", tmp_path / "two")
     config = json.loads((tmp_path / "two/config.json").read_text())

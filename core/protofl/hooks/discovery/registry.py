@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 from collections.abc import Iterable, Mapping
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from importlib.metadata import EntryPoint
 from typing import Any
 
@@ -286,6 +286,7 @@ def _names(plugin: Plugin) -> set[str]:
     return {pattern for n in names for pattern in (n, f"{n}@{plugin.distribution}")}
 
 
+@lru_cache(maxsize=256)  # a distribution with many plugins has one object, whose file is read
 def _origin(distribution: importlib.metadata.Distribution | None) -> tuple[str, str]:
     """Return version and name of a distribution."""
     if distribution is None:

@@ -32,6 +32,20 @@ from protofl.system.options.plugin_options import Config
 BASELINE = "baseline"
 
 
+class _OfOneHook(pluggy.PluginManager):
+    """Looks at one hook of each class: the search through all attributes is slow."""
+
+    def __init__(self, hook: str) -> None:
+        super().__init__("protofl")
+        self._hook = hook
+
+    def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:  # noqa: ANN401 - pluggy's plugins
+        return super().parse_hookimpl_opts(plugin, name) if name == self._hook else None
+
+    def parse_hookspec_opts(self, module_or_class: Any, name: str) -> Any:  # noqa: ANN401
+        return super().parse_hookspec_opts(module_or_class, name) if name == self._hook else None
+
+
 class Composition:
     """The plugins of a run and the providers of its hooks.
 
@@ -126,7 +140,7 @@ class Composition:
 
     def _caller(self, hook: str) -> pluggy.HookCaller:
         """Return a round hook of pluggy: its providers, and the transforms, the first innermost."""
-        manager = pluggy.PluginManager("protofl")
+        manager = _OfOneHook(hook)
         manager.add_hookspecs(MethodSpec)
         provider = self.provider(hook)
         one = Baseline() if provider == BASELINE else self.members[provider].instance

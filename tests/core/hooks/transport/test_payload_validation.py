@@ -26,6 +26,7 @@ from hostile_uploads import (
     raw,
 )
 from runtime_toys import make_plan, without_times
+from slowness import quick
 
 import protofl as pf
 from protofl.backends import Host
@@ -61,7 +62,7 @@ def replayed(changes, *, rounds, **options):
     return federation(changes, dry=False, recorded=recorded, rounds=rounds, **options)
 
 
-@pytest.mark.parametrize("begin", [honest_first, resumed, replayed])
+@pytest.mark.parametrize("begin", quick([honest_first, resumed, replayed], resumed))
 def test_where_no_dry_run_ran_the_rules_are_the_same(begin):
     """tests/docs/test_faults_page.py tests the same after a dry run, with all messages."""
     for what, found in notes_of(TABLE | MORE, begin).items():
