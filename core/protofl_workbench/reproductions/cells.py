@@ -216,6 +216,7 @@ def _scaled(
         reproduction.options,
         reproduction.columns[column].options,
         reproduction.rows[row].options,
+        reproduction.rows[row].columns.get(column, {}),
     ):
         options = merged(options, layer)
     for scale in layers:

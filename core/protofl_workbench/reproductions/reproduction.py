@@ -208,6 +208,7 @@ class Line:
         figures: {column: figure}, for a row.
         formula: Arithmetic over the reproduction's constants, instead of a run.
         note: A note below the table.
+        columns: {column: options of the run}, for a row; they override all others of the file.
     """
 
     name: str
@@ -218,6 +219,7 @@ class Line:
     figures: Mapping[str, Figure] = field(default_factory=dict)
     formula: str = ""
     note: str = ""
+    columns: Mapping[str, Values] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

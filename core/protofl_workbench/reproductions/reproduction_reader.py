@@ -32,7 +32,7 @@ from protofl_workbench.reproductions.reproduction import (
 from protofl_workbench.reproductions.reproduction_figures import READERS, UNITS
 from protofl_workbench.reproductions.reproduction_files import File, Load, check_size, open_file
 
-OF_LINE = ("label", "group", "figure", "figures", "formula", "note", "published")
+OF_LINE = ("label", "group", "figure", "figures", "formula", "note", "published", "columns")
 
 
 def read_reproduction(
@@ -183,6 +183,7 @@ def _line(file: File, table: str, name: str, values: Any) -> Line:  # noqa: ANN4
         _figures(file, path, values.get("figures", {})),
         values.get("formula", ""),
         values.get("note", ""),
+        columns=_by_column(file, path, values.get("columns", {})),
     )
 
 
@@ -196,6 +197,19 @@ def _figures(file: File, path: tuple[str, ...], table: Any) -> dict[str, Figure]
             file.unknown((*path, column), "column", column, columns)
     figures = {column: _figure(file, (*path, column), value) for column, value in table.items()}
     return {column: figure for column, figure in figures.items() if figure is not None}
+
+
+def _by_column(file: File, path: tuple[str, ...], table: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Return the options of a row's cells, {column: options}."""
+    path = (*path, "columns")
+    columns = file.first("columns") or {}
+    if not isinstance(table, dict) or (table and path[0] != "rows"):
+        file.fail(path, "columns: expected a table {column: options} of a row")
+    for column, options in table.items():
+        if column not in columns:
+            file.unknown((*path, column), "column", column, columns)
+        _check_options(file, (*path, column), file.expect((*path, column), options, dict[str, Any]))
+    return table
 
 
 def _check_options(

@@ -366,3 +366,19 @@ def test_a_distribution_s_own_collection_is_found(tmp_path, monkeypatch, written
     (cell, _) = cells_of(reproduction, Change(scale="smoke"))
     assert cell.options["dataset"] == "digits"
     assert cell.options["partition"] == "published:pathological"
+
+
+def test_a_row_has_options_of_single_cells(tmp_path):
+    text = (
+        'title = "t"\n[options]\nmodels = "cnn4"\n[columns]\none = { lr = 0.1 }\ntwo = {}\n'
+        "[rows]\nfedtgp = { set = { S = 5 }, columns = { one = { lr = 0.5, set = { tau = 3 } } } }\n"
+    )
+    path = tmp_path / "t.toml"
+    path.write_text(text, encoding="utf-8")
+    one, two = (cell.options for cell in cells_of(reproduction_of_file(path), Change()))
+    assert (one["lr"], one["set"]) == (0.5, {"S": 5, "tau": 3})
+    assert "lr" not in two and two["set"] == {"S": 5}
+    path.write_text(text.replace("{ one = { lr", "{ on = { lr"), encoding="utf-8")
+    with pytest.raises(UsageError) as found:
+        reproduction_of_file(path)
+    assert "unknown column 'on'" in found.value.what
