@@ -371,7 +371,8 @@ def test_a_distribution_s_own_collection_is_found(tmp_path, monkeypatch, written
 def test_a_row_has_options_of_single_cells(tmp_path):
     text = (
         'title = "t"\n[options]\nmodels = "cnn4"\n[columns]\none = { lr = 0.1 }\ntwo = {}\n'
-        "[rows]\nfedtgp = { set = { S = 5 }, columns = { one = { lr = 0.5, set = { tau = 3 } } } }\n"
+        "[rows]\nfedtgp = { set = { S = 5 }, columns = "
+        "{ one = { lr = 0.5, set = { tau = 3 } } } }\n"
     )
     path = tmp_path / "t.toml"
     path.write_text(text, encoding="utf-8")
