@@ -20,11 +20,10 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
-from site_text import table
-
 import protofl as pf
 from protofl.records.predicted import PREDICTIONS
 from protofl.records.result import chosen_row
+from protofl_cli.markdown_tables import table
 from protofl_workbench.comparing.comparison import sheets
 from protofl_workbench.comparing.figure_table import markdown
 from protofl_workbench.reproductions.reproduction import Published, published_figure
@@ -79,9 +78,9 @@ class Record:
             return False
 
     def accuracy(self, which: str) -> float:
-        """Return a test accuracy in %: of the ``last``, ``best`` or ``validation`` round, or ``ten``.
+        """Return the test accuracy in % of a round: ``last``, ``best`` or ``validation``.
 
-        NaN without validation samples.
+        ``ten`` is the mean of the last ten rounds. NaN without validation samples.
         """
         rows = self.run.rows_of(0, evaluated=True)
         if which == "ten":
@@ -132,7 +131,13 @@ def read_records(folder: Path) -> list[Record]:
     order = {method: place for place, method in enumerate(METHODS)}
     last = len(order)
     return sorted(
-        found, key=lambda r: (order.get(r.method, last), r.method, PARTITIONS.index(r.partition), r.seed)
+        found,
+        key=lambda r: (
+            order.get(r.method, last),
+            r.method,
+            PARTITIONS.index(r.partition),
+            r.seed,
+        ),
     )
 
 

@@ -15,6 +15,7 @@ from protofl.hooks.malicious import check_attacks
 from protofl.hooks.models.architecture import Architecture, places_of
 from protofl.hooks.plugin.composition import Composition
 from protofl.hooks.plugin.members import Choice, choose
+from protofl.hooks.plugin.providers import Baseline
 from protofl.hooks.views.run_info import RunInfo
 from protofl.system.options.plugin_options import from_data
 from protofl.system.options.settings import Settings
@@ -92,9 +93,22 @@ def _check_phases(composition: Composition, info: RunInfo) -> None:
     """Find terms of donors for which the main method has no phase.
 
     Raises:
-        Refused: A term belongs to a phase of its method's own, and phases are the main method's.
+        Refused: A term belongs to a phase of its method's own, and phases are the main method's; or
+            the main method trains nothing.
     """
+    main = composition.members[composition.main]
+    declared = {*getattr(main.plugin, "terms", Baseline.terms)}
+    trained = composition.phases(info)
+    idle = all(phase.terms and not declared & {*phase.terms} for phase in trained)
     for term in composition.terms:
+        if idle and term.method != composition.main:
+            raise Refused(
+                f"{composition.main} trains nothing on the clients, in its phase "
+                f"{trained[0].name!r}, so that the loss term {term.label!r} has no phase",
+                do="take another main method, or no further loss terms",
+                lacks="phase",
+                name=trained[0].name,
+            )
         phases = composition.members[term.method].call("phases", run=info) or []
         method_phases = [p for p in phases if term.name in p.terms and p.data != "private"]
         if term.method != composition.main and method_phases:

@@ -90,6 +90,7 @@ class Centralised:
         """Train w_g of every architecture on all samples that were sent."""
         state = server.global_state
         held = [c for c in server.clients if f"samples@{c}/labels" in state]
+        held = held or [0]  # without any, the error names the key that is missing
         x = torch.cat([state[f"samples@{c}/inputs"] for c in held])
         y = torch.cat([state[f"samples@{c}/labels"] for c in held])
         trained = pf.Payload()

@@ -119,7 +119,9 @@ class FCCL:
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.Constants:
         """Add both teachers in the round's first phase; return Z̄."""
-        if "public_logits" not in client.received or "intra" not in client.state:
+        if "public_logits" not in client.received:
+            return {}
+        if "intra" not in client.state and not client.received["pretrain"]:
             return {}
         if "inter" not in client.modules:  # the client's model is still θ_i^{t−1}
             for name in ("inter", "intra"):

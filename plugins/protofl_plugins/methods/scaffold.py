@@ -135,11 +135,12 @@ class SCAFFOLD:
         """Send Δy_i and Δc_i."""
         x, y_i = client.received, pf.models.pack_weights(client.module("model"), "model")
         moved = {_update(key): y_i[key] - x[key] for key in x.select("model/*")}
-        named = dict(client.module("model").named_parameters())
-        parts = client.scratch["change"].split([p.numel() for p in named.values()])
+        names = [name for name, _ in client.module("model").named_parameters()]
+        c = {name: client.received[f"control/{name}"] for name in names}
+        parts = client.scratch["change"].split([value.numel() for value in c.values()])
         changes = {
-            f"control_update/{name}": part.view_as(p)
-            for (name, p), part in zip(named.items(), parts, strict=True)
+            f"control_update/{name}": part.view_as(value)
+            for (name, value), part in zip(c.items(), parts, strict=True)
         }
         return pf.Payload({**moved, **changes})
 
