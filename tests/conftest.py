@@ -94,6 +94,11 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+def pytest_unconfigure():
+    """Let the collector free them again; otherwise Triton lists leaks when Python ends."""
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _without_links(tmp_path_factory):
     """Skip tests that create a symbolic link if the system or the user's rights forbid it."""
