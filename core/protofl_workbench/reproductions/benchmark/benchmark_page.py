@@ -405,7 +405,9 @@ def _missing_part(reproduction: Reproduction, records: Sequence[Record]) -> list
     lines = []
     for column in reproduction.columns:
         missing = [row for row in reproduction.rows if (row, column) not in there]
-        if missing:
+        if len(missing) == len(reproduction.rows):
+            lines.append(f"{column}: all {len(missing)} methods")
+        elif missing:
             lines.append(f"{column}: {', '.join(f'`{row}`' for row in missing)}")
     if not lines:
         return ["## What is missing", "Nothing: every method has a record in every setting."]
