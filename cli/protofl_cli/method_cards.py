@@ -263,7 +263,7 @@ def _cost(card: Card) -> str:
     text = (
         "A step is one mini-batch of local training, with its share of everything else that a "
         "client computes in a round: prototypes, distillation, packing of payloads. Measured with "
-        f"the default options on toy images: `{step_cost.MODELS}`, {step_cost.SIDE}×"
+        f"the default options on toy images: `{cost.models}`, {step_cost.SIDE}×"
         f"{step_cost.SIDE} pixels, {step_cost.CLASSES} classes, batches of {step_cost.BATCH}. "
         f"Rounds of `{card.name}` and `{BASELINE}` took turns in one process with one thread; the "
         f"ratio of times is the median of {step_cost.PAIRS} pairs of rounds, with the quartiles. "

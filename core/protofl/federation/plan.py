@@ -309,25 +309,29 @@ class Plan:
 
     def split(self, trial: int) -> Split:
         """Return the training and test rows of each client in a trial."""
-        return self.splits(self.settings.seed if self.settings.hold_split else self.seed(trial))
+        return self.splits(self._split_seed(trial))
 
     def domains(self, trial: int) -> Sequence[str]:
         """Return the domain of each client; nothing unless every client has samples of one alone.
 
         The partitioner's ``column`` names the domains, or the column ``domain`` of the data.
         """
-        return self._domains(trial)
+        return self._domains(self._split_seed(trial))
 
     def domain_of(self, client: int, trial: int) -> int | None:
         """Return the number of a client's domain in the order of names; None without `domains`."""
-        names = self._domains(trial)
+        names = self.domains(trial)
         return sorted({*names}).index(names[client]) if names else None
 
     @cached_property
     def _domains(self) -> Callable[[int], Sequence[str]]:
         column = getattr(self.choices["partitioner"].config, "column", "domain")
         values = self.data.columns.get(column)
-        return lru_cache(maxsize=2)(lambda trial: client_domains(self.split(trial), values))
+        splits = self.splits  # not the plan, which would keep itself alive
+        return lru_cache(maxsize=2)(lambda seed: client_domains(splits(seed), values))
+
+    def _split_seed(self, trial: int) -> int:
+        return self.settings.seed if self.settings.hold_split else self.seed(trial)
 
     def majority_accuracy(self, trial: int, clients: Sequence[int] | None = None) -> float:
         """Return the accuracy of always guessing each client's most frequent class."""

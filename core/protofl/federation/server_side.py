@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from protofl import functional
 from protofl.data.batches import Samples
@@ -22,6 +23,7 @@ from protofl.federation.plan import Plan
 from protofl.federation.round_stages import Stages
 from protofl.federation.round_totals import Totals, measured
 from protofl.functional.precision import in_float64
+from protofl.hooks.models.optimisers import Groups, make_optimizer
 from protofl.hooks.transport.outliers import outliers, unusual_norms
 from protofl.hooks.transport.payload_validation import UploadValidation
 from protofl.hooks.transport.rules import (
@@ -227,6 +229,7 @@ def _fresh(plan: Plan, trial: int, sums: Sums) -> ServerState:
         seed=plan.seed(trial),
         device=plan.device,
         lr=plan.settings.lr,
+        new_optimizer=partial(_optimizer, plan),
         configs=plan.composition.configs,
         public=plan.public_samples(trial, layout),
         test=test,
@@ -235,6 +238,15 @@ def _fresh(plan: Plan, trial: int, sums: Sums) -> ServerState:
         sums=sums,
         dry=plan.dry,
         replays=plan.choices["engine"].replays and has_streams(plan.device) and not plan.dry,
+    )
+
+
+def _optimizer(plan: Plan, groups: Groups) -> Optimizer:
+    """Return an optimiser as clients have it in each round."""
+    settings = plan.settings
+    options = settings.options.get("optimizer", {})
+    return make_optimizer(
+        settings.optimizer, groups, settings.momentum, settings.weight_decay, options
     )
 
 

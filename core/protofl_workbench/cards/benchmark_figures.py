@@ -66,7 +66,7 @@ def record_folders(benchmark: Reproduction, runs: Path | None = None) -> list[Pa
 
     Args:
         benchmark: The benchmark.
-        runs: Folder of runs, as ``protofl reproduce --runs`` takes it.
+        runs: Folder of runs, as ``--runs`` of ``protofl reproduce`` takes it.
     """
     folders = [Path(__file__).parents[3] / IN_CHECKOUT]
     folders += [folder_of(runs, benchmark, "paper")] if runs else []

@@ -56,6 +56,7 @@ class Measurements:
                 Spent(**cost["baseline"]),
                 tuple(cost["ratios"]),
                 cost["server_seconds"],
+                cost["models"],
             ),
             values["not_measured"],
             values["versions"],

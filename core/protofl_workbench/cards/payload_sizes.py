@@ -159,7 +159,8 @@ def measure_payloads(runs: ToyRuns) -> tuple[tuple[KeySize, ...], tuple[PayloadS
 
 def toy_federation(runs: ToyRuns, classes: int, width: int) -> toy.Toy:
     """Return a finished toy run with C classes and the feature width K."""
-    groups = [toy.group(toy.CNN, toy.NORM, K=width), toy.group(toy.CNN, K=width)]
+    members = ([toy.CNN, toy.NORM], [toy.CNN], [toy.NORM])
+    groups = [toy.group(*nets, K=width) for nets in members]
     plan = plan_of(runs, classes, 3, toy.SIDE, groups, rounds=ROUNDS)
     federation = toy.Toy(plan)
     federation.rounds(ROUNDS)

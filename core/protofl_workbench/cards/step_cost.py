@@ -26,8 +26,8 @@ from protofl.federation.plan import Plan
 from protofl_workbench.cards.toy_runs import ToyRuns, plan_of, toy_runs
 
 BASELINE = "local"
-MODELS = "cnn4"
-"""The model group of the measured runs."""
+MODELS = ("cnn4", "resnet10", "depths:cnn4@3")
+"""Model groups of the measured runs, in the order in which a method is asked."""
 
 CLASSES, SAMPLES, SIDE, BATCH = 10, 8, 28, 20
 """Classes, training samples of each class on a client, pixels of a side, samples of a batch."""
@@ -75,12 +75,14 @@ class StepCost:
         baseline: Operations of one round of ``local``.
         ratios: Processor time of the clients' training, method / local, of each pair of rounds.
         server_seconds: Median processor seconds of the server in a round of the method.
+        models: The model group of both.
     """
 
     method: Spent
     baseline: Spent
     ratios: tuple[float, ...]
     server_seconds: float
+    models: str = MODELS[0]
 
     @property
     def quartiles(self) -> tuple[float, float, float]:
@@ -201,15 +203,16 @@ class _MeasuredRun:
         )
 
 
-def step_plan(runs: ToyRuns) -> Plan:
-    """Plan the measured run of a method.
+def step_plan(runs: ToyRuns, models: Sequence[str] = MODELS) -> Plan:
+    """Plan the measured run of a method with the first model group that it takes.
 
     Raises:
         ProtoflError: The method refuses the run.
     """
     rounds = FIRST + PAIRS + 2  # the last one, which is evaluated, is not run
-    options = {"rounds": rounds, "eval_every": rounds, "batch_size": BATCH}
-    return plan_of(runs, CLASSES, SAMPLES, SIDE, [MODELS], **options)
+    # Costs do not depend on the learning rate, but a loss that diverges ends the run.
+    options = {"rounds": rounds, "eval_every": rounds, "batch_size": BATCH, "lr": 0.001}
+    return plan_of(runs, CLASSES, SAMPLES, SIDE, [*models], **options)
 
 
 def measure_cost(runs: ToyRuns) -> StepCost:
@@ -219,11 +222,14 @@ def measure_cost(runs: ToyRuns) -> StepCost:
         ProtoflError: The method refuses the run, or fails.
     """
     with toy_runs(BASELINE) as baseline_runs:
-        pair = [_MeasuredRun(step_plan(runs)), _MeasuredRun(step_plan(baseline_runs))]
+        plan = step_plan(runs)
+        models = plan.settings.models
+        pair = [_MeasuredRun(plan), _MeasuredRun(step_plan(baseline_runs, [models]))]
         for _ in range(FIRST):
             for run in pair:
                 run.round()
         times = [(pair[0].round(), pair[1].round()) for _ in range(PAIRS)]
         method, baseline = (run.round(counted=True) for run in pair)
     ratios = tuple(one.client_seconds / other.client_seconds for one, other in times)
-    return StepCost(method, baseline, ratios, median(one.server_seconds for one, _ in times))
+    seconds = median(one.server_seconds for one, _ in times)
+    return StepCost(method, baseline, ratios, seconds, models)

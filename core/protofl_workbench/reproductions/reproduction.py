@@ -82,6 +82,7 @@ class Tuning(BaseModel):
         weights: {row: {option: value that the factors multiply}}; an empty table says that the row
             has no weight. A row that is not listed has the first weight that its method declares
             (`weight_of` of ``benchmark/candidates.py``).
+        columns: {setting: its own ``rates``}, where others fit its optimiser.
         scales: {scale: keys of this table that replace those above}.
     """
 
@@ -97,6 +98,7 @@ class Tuning(BaseModel):
     seeds: list[NonNegativeInt] = Field([0, 1, 2], min_length=1)
     rows: list[str] = []
     weights: dict[str, dict[str, float]] = {}
+    columns: dict[str, list[PositiveFloat]] = {}
     scales: dict[str, dict[str, Any]] = {}
 
     @model_validator(mode="after")
@@ -110,12 +112,23 @@ class Tuning(BaseModel):
             raise ValueError(f"seed {self.seed} of the tuning runs is also one of the final runs")
         if any(len(weight) > 1 for weight in self.weights.values()):
             raise ValueError("weights: one option a row")
+        for column, rates in self.columns.items():
+            if len(rates) != len(self.rates):
+                raise ValueError(
+                    f"{column}: {len(rates)} rates, others {len(self.rates)}: every setting "
+                    "has the same number of candidates"
+                )
         return self
 
     @property
     def candidates(self) -> int:
         """Number of tuning runs of each method in each setting."""
         return len(self.rates) + len(self.factors)
+
+    def of(self, column: str) -> Tuning:
+        """Return the tuning in a setting."""
+        rates = self.columns.get(column, self.rates)
+        return self.model_copy(update={"rates": rates, "columns": {}})
 
     def at(self, scale: str) -> Tuning:
         """Return the tuning at a scale."""

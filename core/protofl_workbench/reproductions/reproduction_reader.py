@@ -87,7 +87,7 @@ def _reproduction(file: File, name: str) -> Reproduction:
         derived=file.expect(("derived",), file.values.get("derived", False), bool),
         draw=draw,
         of_images=of_images,
-        tuning=_tuning(file, kind, rows),
+        tuning=_tuning(file, kind, rows, columns),
         files=file.expect(("files",), file.merged("files"), dict[str, str]),
     )
     _check_cells(file, reproduction)
@@ -301,7 +301,9 @@ def _drawing(file: File, kind: str) -> tuple[str, OfImages]:
     return picture, of_images
 
 
-def _tuning(file: File, kind: str, rows: Mapping[str, Line]) -> Tuning | None:
+def _tuning(
+    file: File, kind: str, rows: Mapping[str, Line], columns: Mapping[str, Line]
+) -> Tuning | None:
     """Read ``[tuning]`` of a benchmark, and check it at every scale."""
     values = file.merged("tuning")
     if kind != "benchmark":
@@ -322,6 +324,9 @@ def _tuning(file: File, kind: str, rows: Mapping[str, Line]) -> Tuning | None:
     for row in [*tuning.weights, *(r for c in tuning.scales.values() for r in c.get("rows", ()))]:
         if row not in rows:
             file.unknown(("tuning",), "row", row, rows)
+    for column in tuning.columns:
+        if column not in columns:
+            file.unknown(("tuning", "columns"), "column", column, columns)
     return tuning
 
 

@@ -7,8 +7,8 @@ federated learning and protects nothing.
     server    min over w_g of  E_{(x, y) ~ ∪_i D_i} ℓ(w_g; x, y), for every architecture g
     client    infers by w_g of its architecture
 
-The server trains each w_g for the run's local epochs in every round by SGD with the run's learning
-rate and batch size, without momentum; the clients train nothing. A client that has not sent its
+In every round the server trains each w_g with the clients' optimiser, learning rate and batch size;
+the clients train nothing. A client that has not sent its
 samples yet sends them with its first upload.
 """
 
@@ -111,7 +111,7 @@ class Centralised:
 def _train(
     server: pf.Server[Any], model: pf.models.SplitModel, x: Tensor, y: Tensor, name: str
 ) -> None:
-    """Train a model by SGD on all samples [n, …] with labels [n]."""
+    """Train a model on all samples [n, …] with labels [n]."""
     generator, batches = server.generator(f"shuffle {name}"), list[Tensor]()
     for _ in server.epochs(server.config.epochs):
         batches += server.batches(len(y), generator)
@@ -120,7 +120,7 @@ def _train(
     def loss(x: Tensor, y: Tensor) -> Tensor:
         return cross_entropy(model.head(model.features(x)), y)
 
-    optimizer = torch.optim.SGD(model.parameters(), lr=server.lr)
+    optimizer = server.optimizer(model.parameters())
     with torch.enable_grad():
         minimise(server, loss, optimizer, batches, of=(x, y), changes=[*model.buffers()], name=name)
     model.eval()

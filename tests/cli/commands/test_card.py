@@ -88,17 +88,17 @@ def test_a_method_of_another_package(cli, tmp_path, monkeypatch):
     write_dist_info(EXAMPLES / "protofl-fedrep", tmp_path / "site")
     monkeypatch.syspath_prepend(str(EXAMPLES / "protofl-fedrep"))
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    result = cli("card", "fedrep")
+    result = cli("card", "fedrep-example")
     assert result.exit_code == 0, result.output
     text = result.stdout
     assert "protofl-fedrep 0.1.0 · `protofl_fedrep:FedRep`" in text
     assert "Collins et al." in text and "    h_i    τ epochs" in text
     assert "| `tau` | 5 | ≥ 1 |" in text and "| `ce` | cross-entropy |" in text
-    assert "`fedrep.md`, next to its module" in text
+    assert "`fedrep-example.md`, next to its module" in text
     sizes = rows_of(text, "Payload sizes")
     assert sizes["up: `body/*`"][1] == "4 · parameters: 68·K + 160"
     assert "gradients can be inverted" in sizes["up: `body/*`"][-1]
-    assert "No figure yet. `protofl reproduce benchmark/htfl --add fedrep`" in text
+    assert "No figure yet. `protofl reproduce benchmark/htfl --add fedrep-example`" in text
     assert "no row of this method" in text
 
 

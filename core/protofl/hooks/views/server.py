@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from protofl.data.batches import Samples, batch_bounds
 from protofl.data.generators import ImageSource, Outline
@@ -82,6 +83,10 @@ class Server(MethodView[ConfigT], StatefulView):
     def lr(self) -> float:
         """The clients' learning rate."""
         return self._state.lr
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
+        """Return a new optimiser as clients have it: ``--optimizer``, ``--lr`` and its options."""
+        return self._state.new_optimizer([([*parameters], self.lr)])
 
     @property
     def global_state(self) -> GlobalState:

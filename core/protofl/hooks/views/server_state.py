@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
+from torch.optim import Optimizer
 
 from protofl.data.batches import Samples
 from protofl.data.generators import ImageSource
+from protofl.hooks.models.optimisers import Groups
 from protofl.hooks.views.client_state import SideState
 from protofl.hooks.wire.payload import GlobalState
 from protofl.system.profile.clock import Sums
@@ -25,9 +28,11 @@ class ServerState(SideState):
         replays: True if steps of training on the server are recorded and replayed.
         scratch: What methods keep as long as the process runs, {method: values}; not saved.
         notes: Lines to tell the user.
+        new_optimizer: Returns an optimiser of the clients' kind for groups of parameters.
     """
 
     lr: float
+    new_optimizer: Callable[[Groups], Optimizer]
     test: Samples | None = None
     images: ImageSource | None = None
     texts: TextSource | None = None

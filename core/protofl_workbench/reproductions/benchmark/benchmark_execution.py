@@ -305,7 +305,9 @@ def entries_of(
     rows = tuple(dict.fromkeys(cell.row for cell in cells))
     columns = tuple(dict.fromkeys(cell.column for cell in cells))
     weights = {cell.row: _weight(cell, reproduction.tuning) for cell in cells}
-    entries = [Entry(cell, tuning, weights[cell.row], change.scale) for cell in cells]
+    entries = [
+        Entry(cell, tuning.of(cell.column), weights[cell.row], change.scale) for cell in cells
+    ]
     return BenchmarkProgress(reproduction, change.scale, tuning, rows, columns), entries
 
 

@@ -350,12 +350,17 @@ def _conditions(reproduction: Reproduction, records: Sequence[Record]) -> list[s
     assert tuning is not None
     lines = [*reproduction.chosen]
     lines = [f"{line[:1].upper()}{line[1:]}." for line in lines]
+    others = "".join(
+        f" ({', '.join(f'{rate:g}' for rate in rates)} in {column})"
+        for column, rates in tuning.columns.items()
+    )
     lines.append(
         f"The search: {tuning.candidates} runs of {tuning.rounds} rounds for each method and "
         f"setting with seed {tuning.seed}. First the learning rates "
-        f"{', '.join(f'{rate:g}' for rate in tuning.rates)}; then, with the best of them, the main "
-        f"weight times {', '.join(f'{f:g}' for f in tuning.factors)}, or of a method without one "
-        f"the learning rate times {', '.join(f'{f:g}' for f in tuning.rate_factors)}. Each record "
+        f"{', '.join(f'{rate:g}' for rate in tuning.rates)}{others}; then, with the best of them, "
+        f"the main weight times {', '.join(f'{f:g}' for f in tuning.factors)}, or of a method "
+        "without one the learning rate times "
+        f"{', '.join(f'{f:g}' for f in tuning.rate_factors)}. Each record "
         "has all candidates with their validation accuracy."
     )
     ran = [record for record in records if record.get("runs")]
