@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import ChainMap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -39,6 +39,7 @@ from protofl.hooks.wire.payload import Payload
 from protofl.system.device import compute_threads
 from protofl.system.files.tables import finite
 from protofl.system.machine import time_limit
+from protofl.system.options.settings import Settings
 from protofl.system.profile.clock import Sums
 from protofl.system.randomness import global_stream
 from protofl.system.transfers import as_floats, has_streams, keep_apart
@@ -229,7 +230,7 @@ def _fresh(plan: Plan, trial: int, sums: Sums) -> ServerState:
         seed=plan.seed(trial),
         device=plan.device,
         lr=plan.settings.lr,
-        new_optimizer=partial(_optimizer, plan),
+        new_optimizer=_optimizer(plan.settings),
         configs=plan.composition.configs,
         public=plan.public_samples(trial, layout),
         test=test,
@@ -241,12 +242,14 @@ def _fresh(plan: Plan, trial: int, sums: Sums) -> ServerState:
     )
 
 
-def _optimizer(plan: Plan, groups: Groups) -> Optimizer:
-    """Return an optimiser as clients have it in each round."""
-    settings = plan.settings
-    options = settings.options.get("optimizer", {})
-    return make_optimizer(
-        settings.optimizer, groups, settings.momentum, settings.weight_decay, options
+def _optimizer(settings: Settings) -> Callable[[Groups], Optimizer]:
+    """Return what makes optimisers as clients have them in each round."""
+    return partial(
+        make_optimizer,
+        settings.optimizer,
+        momentum=settings.momentum,
+        weight_decay=settings.weight_decay,
+        options={**settings.options.get("optimizer", {})},
     )
 
 
