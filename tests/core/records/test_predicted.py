@@ -89,7 +89,7 @@ def test_predictions_are_those_of_the_method(runs, which):
         assert np.array_equal(again, found.predicted[found.clients == client])
 
 
-@pytest.mark.parametrize("choices", ["last", "best", "validation,last"])
+@pytest.mark.parametrize("choices", quick(["last", "best", "validation,last"], "validation,last"))
 def test_any_combination(toys, tmp_path, runs, choices):
     _, whole = runs
     options = OPTIONS | {"trials": 1}

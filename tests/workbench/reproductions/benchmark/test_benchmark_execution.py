@@ -137,6 +137,7 @@ def test_a_finished_entry_is_read_and_a_lost_record_is_made_from_its_runs(
     assert file.read_text(encoding="utf-8") == before
 
 
+@pytest.mark.slow
 def test_a_changed_definition_is_run_again(done, small, benchmark_file, chosen, tmp_path, heard):
     found, follow = heard
     text = benchmark_file.read_text(encoding="utf-8")
