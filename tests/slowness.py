@@ -11,8 +11,13 @@ KINDS = ("fedavg", "fedgen", "fedkd", "fedpkd", "fedproto")
 beside the client's own; public samples in phases; class prototypes."""
 
 
-def quick(values, *chosen):
-    """Return the values as test parameters, slow unless chosen. A tuple sets several arguments."""
-    assert {*chosen} <= {*values}, f"{chosen} are not all among {[*values]}"
-    rows = [(v if isinstance(v, tuple) else (v,), [] if v in chosen else [SLOW]) for v in values]
+def quick(values, *chosen, always=False):
+    """Return the values as test parameters, slow unless chosen. A tuple sets several arguments.
+
+    With `always`, the slow ones run in every part of the slow tests: they guard against lost data.
+    """
+    values = [*values]
+    assert all(value in values for value in chosen), f"{chosen} are not all among {values}"
+    slow = [SLOW, pytest.mark.always] if always else [SLOW]
+    rows = [(v if isinstance(v, tuple) else (v,), [] if v in chosen else slow) for v in values]
     return [pytest.param(*row, marks=marks) for row, marks in rows]

@@ -16,15 +16,15 @@ FILES = sorted((Path(__file__).parents[2] / "benchmarks").glob("*.toml"))
 REPRODUCTIONS = [file for file in FILES if holds_reproduction(file)]
 
 
+(CIFAR,) = (file for file in REPRODUCTIONS if file.stem == "methods-cifar10")
+"""A file of few runs: a run takes a twentieth of a second to plan."""
+
+
 def test_there_are_some():
     assert len(REPRODUCTIONS) >= 7
 
 
-SMALL = [file for file in REPRODUCTIONS if file.stem not in ("robustness", "compression")]
-"""Files of few runs: a run takes a twentieth of a second to plan."""
-
-
-@pytest.mark.parametrize("file", quick(REPRODUCTIONS, *SMALL), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", quick(REPRODUCTIONS, CIFAR), ids=lambda file: file.stem)
 def test_every_run_can_be_planned(file, tmp_path):
     reproduction = reproduction_of_file(file)
     y = np.arange(400) % 10

@@ -6,7 +6,6 @@ import io
 import sys
 
 import pytest
-from slowness import quick
 from typer.main import get_command
 
 from protofl_cli.app import app, main
@@ -64,7 +63,12 @@ def check_all(typed, encoding, walk):
         assert not unknown, words
 
 
-@pytest.mark.parametrize("encoding", quick(["cp1252", "ascii"], "cp1252"))
+def test_a_command_prints(typed):
+    check_all(typed, "cp1252", [["list-plugins"], ["show", "fedsa"], ["show", "fedsa", "--help"]])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
 def test_every_command_prints(typed, tiny, encoding):
     walk = [line.split() for line in WALK.split("\n") if line]
     check_all(typed, encoding, [[*words, *tiny] if words[0] == "run" else words for words in walk])

@@ -111,11 +111,12 @@ def fails(number: Annotated[int, typer.Option(), typer.Option()] = 3):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "failed"),
     [
         ("sloppy", {"words", "options", "import"}),
-        pytest.param("fails", {"options", "help", "import"}, marks=pytest.mark.slow),
+        ("fails", {"options", "help", "import"}),
     ],
 )
 def test_check_finds_what_is_wrong(cli, strangers, name, failed):

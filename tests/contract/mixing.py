@@ -126,14 +126,13 @@ def read():
 
 def text(found):
     """Return outcomes as text: for each place a line per main method, with donors by outcome."""
-    lines = []
+    lines, mains = [], {}
+    for place, main, donor in sorted(found):
+        groups = mains.setdefault(place, {}).setdefault(main, {})
+        groups.setdefault(found[place, main, donor], []).append(donor)
     for place in PLACES:
         lines += ["", place]
-        for main in sorted({m for p, m, _ in found if p == place}):
-            groups = {}
-            for p, m, donor in sorted(found):
-                if (p, m) == (place, main):
-                    groups.setdefault(found[p, m, donor], []).append(donor)
+        for main, groups in mains.get(place, {}).items():
             cells = (f"{outcome} = {' '.join(groups[outcome])}" for outcome in sorted(groups))
             lines.append(" | ".join([main, *cells]))
     return "\n".join(lines[1:]) + "\n"

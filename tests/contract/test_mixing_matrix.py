@@ -59,7 +59,7 @@ SAMPLES = samples([*slowness.KINDS, "feddistill", "flora"])
 HALF = samples(METHODS[::2])
 
 
-@pytest.mark.parametrize("main", SAMPLES)
+@pytest.mark.parametrize("main", slowness.quick(SAMPLES, "fedavg", "fedgen", "fedproto"))
 def test_a_sample_runs_or_is_refused_as_stored(main):
     """One method of each kind, and every outcome in every place."""
     check(main, SAMPLES[main])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import golden_runs
 import pytest
 import torch
-from slowness import KINDS, quick
+from slowness import quick
 
 import protofl as pf
 from protofl import functional as F
@@ -47,7 +47,7 @@ def test_the_device_refuses_float64(device):
     assert F.in_float64(torch.ones(2)).dtype == torch.float64
 
 
-@pytest.mark.parametrize("name", quick(RUNS, *KINDS, "fedplvm"))
+@pytest.mark.parametrize("name", quick(RUNS, "fedavg", "fedproto"))
 def test_two_rounds_of_every_method_need_none(name, device, tmp_path):
     found = []
     for where in ("cpu", device):

@@ -57,11 +57,15 @@ def docstrings(path):
     """Return the docstrings of a file, each with its line."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    for node in ast.walk(tree):
+    nodes = [tree]
+    for node in nodes:
         body = getattr(node, "body", None)
         if isinstance(node, kinds) and body and isinstance(body[0], ast.Expr):
             if isinstance(body[0].value, ast.Constant) and isinstance(body[0].value.value, str):
                 yield body[0].lineno, body[0].value.value
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):  # no expressions
+            inner = getattr(node, part, ())
+            nodes += inner if isinstance(inner, list) else ()
 
 
 @cache

@@ -89,7 +89,7 @@ def test_there_is_a_guide_for_each_kind():
     assert set(GUIDES) == set(KINDS) - {"recipe", "reproduction"}  # these have pages of their own
 
 
-@pytest.mark.parametrize("kind", quick(GUIDES, *({*GUIDES} - {"backend"})))
+@pytest.mark.parametrize("kind", quick(GUIDES, "dataset", "method", "metric", "model-group"))
 def test_a_guide_can_be_followed(kind, package, type_in, tmp_path):
     plugin, *_ = package(kind)
     assert plugin.kind == kind
@@ -161,6 +161,7 @@ def test_the_guides_transform_bounds_rows(package):
     assert set(sent) == {"prototypes", "counts"} and P[0, 0] == 3
 
 
+@pytest.mark.slow
 def test_the_guides_encoding_keeps_what_a_transform_promises(package):
     package("payload-transform")
     signs = Registry().load("payload-transform", "signs")

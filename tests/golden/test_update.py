@@ -103,6 +103,7 @@ def test_an_unknown_name_is_refused(capsys):
     assert "unknown method 'fedsaa'; known: alignfed, " in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_one_command_updates_results_combinations_and_pages(monkeypatch):
     calls = []
     for name in ("update_results", "update_combinations", "update_pages"):

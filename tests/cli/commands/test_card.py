@@ -53,6 +53,7 @@ def test_a_method_of_protofl(cli):
     assert "`protofl reproduce fedtgp/table-1`" in published
 
 
+@pytest.mark.slow
 def test_json_has_the_same(cli):
     result = cli("card", "lg-fedavg", "--json")
     assert result.exit_code == 0, result.output
@@ -83,6 +84,7 @@ def test_a_file(cli, tmp_path):
     assert Path("card.md").read_text(encoding="utf-8") == text
 
 
+@pytest.mark.slow
 def test_a_method_of_another_package(cli, tmp_path, monkeypatch):
     """The example has no page: its docstring and declarations make the card."""
     write_dist_info(EXAMPLES / "protofl-fedrep", tmp_path / "site")

@@ -79,7 +79,7 @@ def test_it_is_listed_and_shown(installed, cli, kind):
     assert shown.exit_code == 0, shown.output
 
 
-@pytest.mark.parametrize("kind", quick(RUN, "method", "model-group", "dataset", "metric"))
+@pytest.mark.parametrize("kind", quick(RUN, "method"))
 def test_it_runs(installed, cli, kind, data_dir, few):
     words = "--clients 2 --rounds 1 --batch-size 64 --feature-dim 16 --out run".split()
     words += ["--data-dir", str(data_dir)]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from runtime_toys import install, make_plan, open_federation, train, without_times
+from slowness import quick
 from torch import nn
 
 import protofl as pf
@@ -135,6 +136,8 @@ def test_no_figure_has_the_absent(tmp_path, toys):
     same(found, train(Well, tmp_path / "again", participants_from=found.folder, **given))
 
 
+@pytest.mark.always
+@pytest.mark.slow
 def test_wherever_and_whenever_clients_are_kept(tmp_path, toys, ten):
     options = {"client_store": "disk", "checkpoint_every": 2}
     found = train(Thirty, tmp_path / "run", **SKIP, **OPTIONS | options)
@@ -143,7 +146,9 @@ def test_wherever_and_whenever_clients_are_kept(tmp_path, toys, ten):
     same(found, train(Well, tmp_path / "again", **given))
 
 
-@pytest.mark.parametrize(("store", "every"), [("memory", 2), ("disk", 1)])
+@pytest.mark.parametrize(
+    ("store", "every"), quick([("memory", 2), ("disk", 1)], ("memory", 2), always=True)
+)
 def test_runs_with_absent_clients_and_their_replays_are_resumed(tmp_path, toys, ten, every, store):
     class Killed(BaseException):
         pass

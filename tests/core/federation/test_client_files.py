@@ -48,8 +48,12 @@ def files(folder):
     return {path.name: path.read_bytes() for path in folder.glob("client-*")}
 
 
-@pytest.mark.parametrize("options", [{}, {"keep": "current"}, {"checkpoint_every": 2}], ids=str)
-@pytest.mark.parametrize("method", quick(["fedproto", "ds-fl"], "ds-fl"))
+@pytest.mark.parametrize(
+    "options",
+    quick([{}, {"keep": "current"}, {"checkpoint_every": 2}], {"checkpoint_every": 2}, always=True),
+    ids=str,
+)
+@pytest.mark.parametrize("method", quick(["fedproto", "ds-fl"], "ds-fl", always=True))
 def test_a_run_is_the_same_and_is_resumed(tmp_path, backend, method, options):
     given = GIVEN | options | ({"public": 10} if method == "ds-fl" else {})
     here = train(method, tmp_path / "here", **given)
@@ -68,6 +72,8 @@ def test_a_run_is_the_same_and_is_resumed(tmp_path, backend, method, options):
     assert files(tmp_path / "node") == own
 
 
+@pytest.mark.always
+@pytest.mark.slow
 def test_trials_and_longer_runs(tmp_path, backend):
     here = train("fedproto", tmp_path / "here", **GIVEN, trials=2)
     there = train("fedproto", tmp_path / "there", backend=backend, **GIVEN, trials=2)

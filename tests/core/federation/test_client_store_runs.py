@@ -9,6 +9,7 @@ import shutil
 import pytest
 import torch
 from runtime_toys import install, train, without_times
+from slowness import quick
 from torch import nn
 
 import protofl as pf
@@ -72,7 +73,8 @@ def test_a_round_writes_each_participant_once(tmp_path, monkeypatch, method):
     assert config["client_store"] == "disk"
 
 
-@pytest.mark.parametrize("every", [2, 0])  # other tests use 1: every round writes its files
+# Other tests use 1: every round writes its files.
+@pytest.mark.parametrize("every", quick([2, 0], 0))
 def test_disk_equals_memory(tmp_path, every):
     options = OPTIONS | {"checkpoint_every": every}
     runs = [train(Counting, tmp_path / s, client_store=s, **options) for s in ("memory", "disk")]

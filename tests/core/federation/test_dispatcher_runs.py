@@ -69,10 +69,7 @@ CASES = {
 
 @pytest.mark.parametrize(
     ("case", "every"),
-    quick(
-        [(case, every) for case in CASES for every in (0, 2)],
-        *(("state", 0), ("few", 2), ("after the server, disk", 2)),
-    ),
+    quick([(case, every) for case in CASES for every in (0, 2)], ("few", 2)),
 )
 def test_hosts_that_end_change_nothing(tmp_path, case, every):
     method, options = CASES[case]

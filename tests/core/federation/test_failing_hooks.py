@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from runtime_toys import install, lines_of, make_plan, train
+from slowness import quick
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
@@ -402,7 +404,7 @@ def skips(tmp_path, monkeypatch):
     return run
 
 
-@pytest.mark.parametrize("lost", ["skip", "stop"])
+@pytest.mark.parametrize("lost", quick(["skip", "stop"], "stop", always=True))
 def test_uploads_that_are_no_plain_tensors_are_skipped_by_name(skips, lost):
     """The note has the reason also if only bad uploads may be skipped, and no lost clients."""
     result, notes = skips(faulty([*UPLOADS.values()]), len(UPLOADS) + 2, on_lost_client=lost)
@@ -413,8 +415,14 @@ def test_uploads_that_are_no_plain_tensors_are_skipped_by_name(skips, lost):
         assert words in note and "it is left out" in note
 
 
-@pytest.mark.parametrize("hook", ["upload_payload", "before_training"])
-@pytest.mark.parametrize("engine", ["eager", "vmapped"])
+@pytest.mark.parametrize(
+    ("hook", "engine"),
+    quick(
+        itertools.product(["upload_payload", "before_training"], ["eager", "vmapped"]),
+        ("before_training", "eager"),
+        always=True,
+    ),
+)
 def test_a_hook_that_fails_makes_its_client_absent(skips, hook, engine):
     result, notes = skips(faulty([*FAILURES.values()], hook), len(FAILURES) + 2, engine=engine)
     middle = result.record[1:-1]

@@ -5,11 +5,13 @@ The result must be bit-identical to a run that asks the same clients in the same
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
 from fake_pools import LosingPool
 from runtime_toys import install, make_plan, train, without_times
+from slowness import quick
 
 import protofl as pf
 from protofl.federation.federation import Federation
@@ -57,13 +59,20 @@ def same_clients(folder, *federations):
         assert files[0] == files[1], client
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["never did it", "reply lost"])
-@pytest.mark.parametrize("store", ["memory", "disk"])
-@pytest.mark.parametrize("method", METHODS)
-def test_a_run_with_lost_clients_equals_its_replay(tmp_path, method, store, late):
+@pytest.mark.parametrize(
+    ("method", "store", "lost"),
+    quick(
+        itertools.product(METHODS, ["memory", "disk"], ["never did it", "reply lost"]),
+        ("ds-fl", "memory", "reply lost"),
+        ("fedpkd", "disk", "reply lost"),
+        ("fedproto", "memory", "never did it"),
+        always=True,
+    ),
+)
+def test_a_run_with_lost_clients_equals_its_replay(tmp_path, method, store, lost):
     options = GIVEN | METHODS[method] | {"client_store": store}
     plan = make_plan(method, on_lost_client="skip", **options)
-    found, rows = federation(plan, LosingPool(plan, LOST, late=late))
+    found, rows = federation(plan, LosingPool(plan, LOST, late=lost == "reply lost"))
     assert [row.absent for row in rows] == [{}, {"4": "left"}, {}, {}]
     unscored = [{"0": "left"}, {}, {"2": "failed", "4": "deadline"}, {}]
     assert [row.unscored for row in rows] == unscored
@@ -187,6 +196,8 @@ def checkpoint(folder):
     return {path.name: path.read_bytes() for path in (folder / "checkpoint").glob("*.safetensors")}
 
 
+@pytest.mark.always
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedpkd", "ds-fl"])
 def test_runs_are_replayed_and_resumed_with_lost_clients(tmp_path, toys, method):
     class Killed(BaseException):
@@ -212,30 +223,31 @@ def test_runs_are_replayed_and_resumed_with_lost_clients(tmp_path, toys, method)
     assert without_times(twice.record) == without_times(replay.record)
 
 
-@pytest.mark.parametrize(
-    ("lost", "words"),
-    [
-        ({"unscored": {"9": "left"}}, "unscored: '9' is not one of"),
-        ({"unfollowed": {"17": "left"}}, "unfollowed: '17' is not one of"),
-        ({"absent": {"9": "left"}}, "absent: '9' is not one of"),
-        ({"absent": {"00": "left"}}, "absent: '00' is not one of"),
-        (
-            {"absent": {"0": "x" * 9}},
-            "absent: 'xxxxxxxxx' of client 0 is not one of deadline, failed",
-        ),
-        ({"absent": {"0": ""}}, "absent: '' of client 0 is not one of"),
-        ({"absent": {"0": "left"}}, "client 0 is absent and answered"),
-        (
-            {"answered": [1], "unfollowed": {"0": "left"}},
-            "answered: 1 clients, and participants: 4",
-        ),
-        ({"answered": [1], "participants": 1, "unfollowed": {"0": "left"}}, "did not answer"),
-        ({"answered": [1, 0]}, "answered: expected some of"),
-        ({"answered": [0, 7]}, "answered: expected some of"),
-        ({"answered": [1, 1]}, "answered: expected some of"),
-        ({"participants": 10**9}, ""),
-    ],
-)
+OTHERS = [
+    ({"unscored": {"9": "left"}}, "unscored: '9' is not one of"),
+    ({"unfollowed": {"17": "left"}}, "unfollowed: '17' is not one of"),
+    ({"absent": {"9": "left"}}, "absent: '9' is not one of"),
+    ({"absent": {"00": "left"}}, "absent: '00' is not one of"),
+    (
+        {"absent": {"0": "x" * 9}},
+        "absent: 'xxxxxxxxx' of client 0 is not one of deadline, failed",
+    ),
+    ({"absent": {"0": ""}}, "absent: '' of client 0 is not one of"),
+    ({"absent": {"0": "left"}}, "client 0 is absent and answered"),
+    (
+        {"answered": [1], "unfollowed": {"0": "left"}},
+        "answered: 1 clients, and participants: 4",
+    ),
+    ({"answered": [1], "participants": 1, "unfollowed": {"0": "left"}}, "did not answer"),
+    ({"answered": [1, 0]}, "answered: expected some of"),
+    ({"answered": [0, 7]}, "answered: expected some of"),
+    ({"answered": [1, 1]}, "answered: expected some of"),
+    ({"participants": 10**9}, ""),
+]
+"""What a line says of clients that the run did not lose, and what is wrong with it."""
+
+
+@pytest.mark.parametrize(("lost", "words"), quick(OTHERS, *OTHERS[::4], always=True))
 def test_a_record_that_loses_other_clients_cannot_be_replayed(tmp_path, toys, lost, words):
     run = train("local", tmp_path / "run")
     file = run.folder / "metrics.jsonl"

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import load_file
+from slowness import quick
 
 import protofl as pf
 from protofl.federation.observer import check_observing
@@ -156,7 +157,7 @@ def test_an_upload_of_another_width_is_a_fault(tmp_path, client):
     assert {*uploads} == {0, 1, 2, 3} - {client}
 
 
-@pytest.mark.parametrize("method", ABLE)
+@pytest.mark.parametrize("method", quick(ABLE, "ds-fl", "fedavg", "fedkd", "scaffold"))
 def test_every_method_that_declares_them_trains_with_them(method):
     contract = type("Installed", (MethodContract,), {"plugin": method})()
     contract.setup_method()

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 from runtime_toys import GIVEN, PARTS, install, lines_of, make_plan, train, without_times
+from slowness import quick
 
 import protofl as pf
 from protofl.backends import Plan
@@ -63,7 +64,7 @@ def test_without_an_option_clients_are_drawn_and_nobody_is_named():
         assert not {"answered", "absent", "client_losses", "virtual"} & row.keys()
 
 
-@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("every", quick([1, 2], 2, always=True))
 def test_client_sampler_by_loss_is_recorded_and_goes_on(tmp_path, toys, every):
     options = OPTIONS | {"sampling": "loss", "set": {"sampling.candidates": 2}}
     whole = train("fedproto", tmp_path / "whole", **options)

@@ -360,7 +360,7 @@ def test_samples_that_do_not_fit_are_copied_batch_by_batch(gpu, monkeypatch, tmp
 # --- memory is flat ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", quick(STORES, "device", "disk"))
 @pytest.mark.parametrize("method", quick(["fedproto", Counting], "fedproto"))
 def test_memory_is_flat(gpu, store, method):
     federation = open_federation(on(store, method, rounds=5))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from runtime_toys import install, make_plan, open_federation, train, without_times
+from slowness import quick
 from torch.nn.functional import cross_entropy
 from written_records import LINE
 
@@ -88,7 +89,7 @@ def test_predictions_are_those_of_the_method(runs, which):
         assert np.array_equal(again, found.predicted[found.clients == client])
 
 
-@pytest.mark.parametrize("choices", ["last", "best", "validation,last"])
+@pytest.mark.parametrize("choices", quick(["last", "best", "validation,last"], "validation,last"))
 def test_any_combination(toys, tmp_path, runs, choices):
     _, whole = runs
     options = OPTIONS | {"trials": 1}
@@ -105,8 +106,11 @@ def test_any_combination(toys, tmp_path, runs, choices):
                 run.predictions(which)
 
 
-@pytest.mark.parametrize("every", [1, 3])
-@pytest.mark.parametrize("event", [pf.events.RoundStarted, pf.events.RoundDone])
+@pytest.mark.parametrize("every", quick([1, 3], 3, always=True))
+@pytest.mark.parametrize(
+    "event",
+    quick([pf.events.RoundStarted, pf.events.RoundDone], pf.events.RoundStarted, always=True),
+)
 def test_a_killed_run_ends_with_the_same_files(toys, tmp_path, runs, event, every):
     given = OPTIONS | RECORD | {"checkpoint_every": every, "keep": "last"}
     whole = train("fedproto", tmp_path / "whole", **given)

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from interrupted_runs import Killed, Remembering, interrupted
 from runtime_toys import DATA, install, train, without_times
+from slowness import quick
 
 import protofl as pf
 from protofl.records.checkpoint import Checkpoint, Commit
@@ -65,12 +66,15 @@ def same(one, two):
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {},
-        {"eval_every": 3},  # the short run evaluates its 4th round only because it is the last
+    quick(
+        [
+            {},
+            {"eval_every": 3},  # the short run evaluates its 4th round only because it is the last
+            {"eval_every": 4, "checkpoint_every": 3},
+            {"participation": 0.5, "keep": "last"},
+        ],
         {"eval_every": 4, "checkpoint_every": 3},
-        {"participation": 0.5, "keep": "last"},
-    ],
+    ),
     ids=str,
 )
 def test_a_finished_run_goes_on(tmp_path, options):

@@ -11,6 +11,7 @@ import pytest
 import sklearn.datasets
 import torch
 from safetensors import safe_open
+from slowness import quick
 from typer.testing import CliRunner
 
 import protofl as pf
@@ -47,11 +48,7 @@ def raw_samples_of(dataset, run):
     return np.array([text for test in (False, True) for part, text in found if part == test])
 
 
-QUICK = ("wine", "python-docs")
-PARAMS = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SETS]
-
-
-@pytest.fixture(scope="module", params=PARAMS)
+@pytest.fixture(scope="module", params=quick(SETS, "wine"))
 def case(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("raw") / "run"
     options = {"rounds": 2, "clients": 3, "partition": "iid", "local_epochs": 1, "keep": "last"}

@@ -18,6 +18,7 @@ import pytest
 import torch
 from interrupted_runs import Killed, Remembering, interrupted
 from runtime_toys import DATA, GIVEN, install, train, without_times
+from slowness import quick
 from torch import nn
 
 import protofl as pf
@@ -84,16 +85,9 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize(
-    "late", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["before", "after"]
-)
-@pytest.mark.parametrize(
-    "place",
-    [
-        pytest.param(p, marks=[pytest.mark.slow] * (p in ("add", "unlink", "os.replace")))
-        for p in PLACES
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("place", PLACES)
 def test_a_kill_at_each_step_of_writing(tmp_path, monkeypatch, whole, place, late):
     number, kills = 0, 0
     while True:
@@ -128,10 +122,10 @@ def test_a_kill_while_a_line_is_written(tmp_path, whole):
         same(whole, train(Remembering, out, resume=True))
 
 
-@pytest.mark.parametrize("at", [(0, 0), (0, 1), (1, 0), (1, 2)])
-def test_a_kill_at_the_beginning_of_a_round(tmp_path, whole, at):
+@pytest.mark.parametrize(("trial", "done"), quick([(0, 0), (0, 1), (1, 0), (1, 2)], (0, 1)))
+def test_a_kill_at_the_beginning_of_a_round(tmp_path, whole, trial, done):
     out = tmp_path / "run"
-    interrupted(Remembering, out, at, **OPTIONS)
+    interrupted(Remembering, out, (trial, done), **OPTIONS)
     assert not (out / "summary.json").exists()
     resumed = train(Remembering, out, resume=True)
     same(whole, resumed)
@@ -160,7 +154,7 @@ def test_a_disk_that_is_full_loses_no_round(tmp_path, monkeypatch, whole):
 # --- less frequent checkpoints -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("every", [2, 0])
+@pytest.mark.parametrize("every", quick([2, 0], 0))
 def test_rarer_checkpoints(tmp_path, every):
     options = {"rounds": 5, "participation": 0.5, "checkpoint_every": every}
     plain = train(Remembering, tmp_path / "plain", rounds=5, participation=0.5)
@@ -373,6 +367,7 @@ def test_groups_of_clients_are_those_of_the_backend(tmp_path, monkeypatch):
         pf.run(out=tmp_path / "eager", resume=True, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedkd", "fedgen", "fedtgp"])
 def test_the_server_s_file_is_the_same_to_the_byte(tmp_path, method):
     """Its keys are in the same order as in a run without an interruption, too."""

@@ -16,6 +16,7 @@ import killed_runs
 import pytest
 import torch
 from runtime_toys import install, train, without_times
+from slowness import quick
 
 import protofl as pf
 from protofl.federation import host
@@ -110,7 +111,7 @@ MORE = {
 }
 
 
-@pytest.mark.parametrize("more", MORE)
+@pytest.mark.parametrize("more", quick(MORE, "patience", always=True))
 def test_a_folder_is_as_without_the_thread(tmp_path, monkeypatch, waits, more):
     """A round is written after the next one is done, which has changed clients and server."""
     options = OPTIONS | {"method": METHOD} | MORE[more]
@@ -139,6 +140,8 @@ def refused(*_):
     raise AssertionError("a thread commits")
 
 
+@pytest.mark.always
+@pytest.mark.slow
 def test_a_cpu_and_worker_processes_commit_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(CommitThread, "start", refused)
     cpu = OPTIONS | {"device": "cpu", "rounds": 2}
@@ -294,10 +297,9 @@ def check_image(whole, out, image, number):
     return committed == number
 
 
-@pytest.mark.parametrize(
-    "every",
-    [pytest.param(9, id="some steps"), pytest.param(1, id="all steps", marks=pytest.mark.slow)],
-)
+@pytest.mark.always
+@pytest.mark.slow
+@pytest.mark.parametrize("every", [9, 1], ids=["some steps", "all steps"])
 def test_a_kill_at_any_step_loses_the_unfinished_round_alone(tmp_path, monkeypatch, waits, every):
     """The next round is done already, with its observations, when the commit goes on."""
     more = {"observe": ["prototypes"], "record_uploads": True}
@@ -323,7 +325,7 @@ def full(monkeypatch, number):
     monkeypatch.setattr(lifecycle, "write_tensors", failing)
 
 
-@pytest.mark.parametrize("number", [0, 2, 3])
+@pytest.mark.parametrize("number", quick([0, 2, 3], 2, always=True))
 def test_a_full_disk_stops_the_run_as_without_the_thread(tmp_path, monkeypatch, number):
     out = tmp_path / "run"
     with monkeypatch.context() as patch:

@@ -11,6 +11,7 @@ from fake_grid import RUN, FakeTransport, lines, same_state
 from runtime_toys import install
 from safetensors import safe_open
 from sklearn.datasets import load_digits
+from slowness import quick
 
 import protofl as pf
 from protofl_flower import backend
@@ -136,7 +137,7 @@ def test_sites_with_own_data_equal_a_simulation_of_data_split_alike(tmp_path, fi
     assert not [text for _, text, _ in transport.sent if '"told"' in text or "[40, " in text]
 
 
-@pytest.mark.parametrize("method", ["fedpkd", "fedmd"])
+@pytest.mark.parametrize("method", quick(["fedpkd", "fedmd"], "fedmd"))
 def test_each_node_has_the_public_samples_in_a_file_of_its_own(method, tmp_path, files):
     """The server has the samples in another file, for its own training."""
     digits = load_digits()

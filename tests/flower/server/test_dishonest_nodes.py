@@ -198,16 +198,14 @@ GO_ON = {"on_bad_upload": "skip", "on_lost_client": "skip", "progress": False}
 METHODS = {"fedavg": {"models": "toy1"}, "fedproto": {"metrics": ["confusion"]}}
 
 
+@pytest.mark.always
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "seed", "rounds"),
     [
         ("fedavg", 1, 15),
         ("fedproto", 2, 15),
-        *(
-            pytest.param(method, seed, 125, marks=[pytest.mark.slow, pytest.mark.always])
-            for method in METHODS
-            for seed in (3, 4)
-        ),
+        *((method, seed, 125) for method in METHODS for seed in (3, 4)),
     ],
 )
 def test_random_lies_change_no_result_and_end_no_run(method, seed, rounds, tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ import pytest
 from fake_grid import RUN, SITES, FakeTransport, deployed, lines, node, run_on, same_state, stage
 from hostile_uploads import ALL, DOWNLOAD, DOWNLOADS, HOSTILE, notes_of
 from runtime_toys import GIVEN, install, train
+from slowness import quick
 
 import protofl as pf
 from protofl.federation.federation import Federation
@@ -50,10 +51,8 @@ def simulated(method, found, tmp_path, **options):
 PHASES = {"fedproto": (), "fedpkd": ("after_server",)}
 
 
-@pytest.mark.parametrize(
-    "seed", [*range(2), *(pytest.param(s, marks=pytest.mark.slow) for s in range(2, 12))]
-)
-@pytest.mark.parametrize("method", PHASES)
+@pytest.mark.parametrize("seed", quick(range(12), 0, always=True))
+@pytest.mark.parametrize("method", quick(PHASES, "fedpkd", always=True))
 def test_any_faults_are_as_if_clients_had_not_trained(method, seed, tmp_path, nodes):
     """At random, messages are lost before or after the work, late or refused; nodes restart."""
     chance = random.Random(seed)
@@ -211,6 +210,7 @@ def test_what_has_changed_on_a_node_is_told_when_a_run_is_resumed(
         deployed(None, again, out=out, resume=True, rounds=3)
 
 
+@pytest.mark.slow
 def test_two_runs_share_nodes(tmp_path, nodes):
     """Nodes switch between the plans of two runs; each run equals one without the other."""
     turn, found, lock = threading.Barrier(2, timeout=60), {}, threading.Lock()
@@ -272,6 +272,7 @@ class HostileTransport(FakeTransport):
         return [type(delivery)(ticket, json.dumps(values), blobs)]
 
 
+@pytest.mark.slow
 def test_hostile_uploads_are_refused_as_in_every_run(tmp_path, monkeypatch):
     """Messages of payload validation equal those of a simulated run, plain and encoded."""
     made, usual = iter(range(99)), notes_of(ALL)

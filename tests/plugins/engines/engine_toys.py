@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from slowness import quick
 
 from protofl.hooks.discovery.registry import Registry
 from protofl.testing import toy as toyfed
@@ -12,21 +11,11 @@ from protofl.testing.equality import ragged_images
 
 REGISTRY = Registry()
 METHODS = methods_to_run(REGISTRY)
-UNLIKE = ("fedavg", "fedkd", "fedproto", "fedgen", "fedsa")
-"""Methods with different losses: no own terms, a second model, tables of some classes, random
-draws and frozen modules, terms over pairs of samples."""
 
 ENGINES = {
     "vmapped": {"engine": "vmapped"},
     "cuda-graphs": {"engine": "cuda-graphs"},
 }
-
-
-def with_engines(first, engines):
-    """Return pairs (engine, method). By default, `first` gets all of `UNLIKE`, the others two."""
-    pairs = [(engine, method) for engine in engines for method in METHODS]
-    chosen = {engine: UNLIKE[-2:] for engine in engines} | {first: UNLIKE}
-    return quick(pairs, *((e, m) for e, m in pairs if m in chosen[e]))
 
 
 def make_plan(method, folder, members, **options):

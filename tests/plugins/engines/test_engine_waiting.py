@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from engine_toys import make_plan, with_engines
+from engine_toys import METHODS, make_plan
+from slowness import quick
 from torch.utils._python_dispatch import TorchDispatchMode
 from width_toys import nets_of
 
@@ -62,7 +63,11 @@ def waits(monkeypatch, epochs, *given, **options):
 
 
 @pytest.mark.parametrize(
-    ("engine", "method"), with_engines("eager", ["eager", "vmapped", "cuda-graphs"])
+    ("engine", "method"),
+    quick(
+        [(e, m) for e in ("eager", "vmapped", "cuda-graphs") for m in METHODS],
+        *(("eager", "fedproto"), ("vmapped", "fedgen"), ("cuda-graphs", "fedgen")),
+    ),
 )
 def test_waiting_does_not_grow_with_the_steps(engine, method, tmp_path, monkeypatch):
     members = nets_of(method, [toyfed.CNN, RESIDUAL], [RESIDUAL])

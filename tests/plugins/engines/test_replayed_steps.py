@@ -9,6 +9,7 @@ import weakref
 import pytest
 import torch
 from engine_toys import METHODS, make_plan
+from slowness import KINDS, quick
 from torch import nn
 from torch.nn.functional import cross_entropy
 from width_toys import nets_of
@@ -172,7 +173,7 @@ def test_a_run_without_the_dry_run_goes_on_by_eager(method, tmp_path):
     assert_equal_runs(found, wanted, 1e-5)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", quick(METHODS, *KINDS))
 def test_every_method_can_be_replayed(name, tmp_path):
     members = nets_of(name, [RESIDUAL], [RESIDUAL])
     dry_run(make_plan(name, tmp_path, members, engine="cuda-graphs"))
@@ -247,7 +248,7 @@ class KeepsInList(Sound):
         return given["weight"]
 
 
-@pytest.mark.parametrize("method", [KeepsTensor, KeepsInList])
+@pytest.mark.parametrize("method", quick([KeepsTensor, KeepsInList], KeepsInList))
 def test_a_step_that_keeps_a_tensor_is_trained_by_eager(method, tmp_path):
     """A graph writes into the memory of its capture, and another graph's tensor is not changed."""
     wanted, found = (

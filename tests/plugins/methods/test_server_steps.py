@@ -34,7 +34,6 @@ METHODS = {
 }
 """Options with enough steps for a recording."""
 
-QUICK = "fedtgp", "fedgen"
 PUBLIC = "fedpkd", "feddf", "fedet", "ds-fl"
 
 
@@ -76,10 +75,7 @@ def learned(found, uploads, *, replays):
     return tree_map_only(torch.Tensor, lambda t: t.cpu(), state)
 
 
-@pytest.mark.parametrize(
-    "method",
-    [pytest.param(m, marks=() if m in QUICK else pytest.mark.slow) for m in METHODS],
-)
+@pytest.mark.parametrize("method", quick(METHODS, "fedtgp"))
 def test_recorded_steps_equal_the_code(method, tmp_path, gpu):
     with double_precision():  # Adam makes steps of gradients that are rounding alone
         clients = federation(method, tmp_path, "cpu")

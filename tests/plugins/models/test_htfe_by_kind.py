@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from slowness import quick
 from torch import nn
 
 import protofl as pf
@@ -316,12 +317,18 @@ def plan(name, folder, **options):
 
 @pytest.mark.parametrize(
     ("name", "net"),
-    [
-        *(("htfe-txt-6", net) for net in NETS),
-        *(("htfe-txt-5-3", name) for name in transformers([(1, 1), (16, 16)])),
-        *(("htfe-sen-8", net) for net in ORDERS["htfe-sen-8"][1]),
-        *(("htfe-mlp-4", net) for net in ORDERS["htfe-mlp-4"][1]),
-    ],
+    quick(
+        [
+            *(("htfe-txt-6", net) for net in NETS),
+            *(("htfe-txt-5-3", name) for name in transformers([(1, 1), (16, 16)])),
+            *(("htfe-sen-8", net) for net in ORDERS["htfe-sen-8"][1]),
+            *(("htfe-mlp-4", net) for net in ORDERS["htfe-mlp-4"][1]),
+        ],
+        *(("htfe-txt-6", net) for net in ("fasttext", "gru")),
+        *(("htfe-txt-5-3", name) for name in transformers([(1, 1)])),
+        *(("htfe-sen-8", net) for net in ("harcnn-s1", "harcnn3-s2")),
+        ("htfe-mlp-4", "mlp-100"),
+    ),
 )
 def test_a_round(name, net, tmp_path):
     found = toyfed.Toy(plan(name, tmp_path, options={"models": {"only": net}}))

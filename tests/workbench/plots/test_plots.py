@@ -9,6 +9,7 @@ import threading
 import matplotlib
 import numpy as np
 import pytest
+from slowness import quick
 
 import protofl as pf
 
@@ -285,7 +286,7 @@ def test_a_run_that_was_trained(real):
         assert draw([real / "fedproto", real / "local"]).axes
 
 
-@pytest.mark.parametrize("kind", ["pdf", "png", "svg"])
+@pytest.mark.parametrize("kind", quick(["pdf", "png", "svg"], "svg"))
 def test_files_are_the_same_each_time_and_from_any_thread(write, tmp_path, kind):
     folder = write("a", FLAT)
     before = dict(matplotlib.rcParams)

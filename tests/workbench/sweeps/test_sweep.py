@@ -395,6 +395,7 @@ def test_shards_have_all_runs_once():
             assert len(part) in (7 // count, -(-7 // count))
 
 
+@pytest.mark.slow
 def test_shards_share_a_folder_of_runs_and_give_the_results_of_one_process(toys, tmp_path):
     whole = toy_sweep(tmp_path, "scale=0.5,1,2", rounds=1)
     expected = start_sweep(replace(whole, runs=tmp_path / "whole"), tmp_path / "one", at_once=0)

@@ -137,6 +137,7 @@ def test_a_finished_entry_is_read_and_a_lost_record_is_made_from_its_runs(
     assert file.read_text(encoding="utf-8") == before
 
 
+@pytest.mark.slow
 def test_a_changed_definition_is_run_again(done, small, benchmark_file, chosen, tmp_path, heard):
     found, follow = heard
     text = benchmark_file.read_text(encoding="utf-8")
@@ -159,6 +160,7 @@ def test_shards_have_whole_entries_of_all_settings(small, chosen):
         assert {column for _, column in part} == {"equal", "unequal"}
 
 
+@pytest.mark.slow
 def test_a_shard_runs_its_own_and_says_what_is_left(small, chosen, tmp_path):
     change = chosen("local", columns=("equal", "unequal"))
     first = run_benchmark(small, change, tmp_path / "runs", at_once=0, shard=Shard(1, 2))
@@ -242,6 +244,7 @@ def test_a_weight_that_the_method_does_not_have_is_an_error(benchmark_file, chos
         run_benchmark(reproduction_of_file(benchmark_file), chosen("fedproto"), tmp_path / "runs")
 
 
+@pytest.mark.slow
 def test_a_plan_counts_runs_and_trains_nothing(small, chosen, tmp_path):
     change = chosen("local", "fedavg", columns=("equal", "unequal"))
     plan = plan_benchmark(small, change, tmp_path / "runs")
