@@ -56,7 +56,6 @@ def loaded(folder, **more):
     return set(done.stdout.partition("loaded: ")[2].split())
 
 
-@pytest.mark.slow
 def test_a_run_loads_what_it_uses(tmp_path):
     modules = loaded(tmp_path)
     assert "protofl_plugins.methods.fedproto" in modules

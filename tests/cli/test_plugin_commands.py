@@ -111,7 +111,6 @@ def fails(number: Annotated[int, typer.Option(), typer.Option()] = 3):
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "failed"),
     [

@@ -198,7 +198,6 @@ BOXES = ("read_request", "build", "make", "choose_backend", "start")
 """The functions that end the boxes of the drawing, in its order."""
 
 
-@pytest.mark.slow
 def test_the_page_draws_the_way_of_the_options(tmp_path):
     """Each box of the drawing is left once, in the drawing's order."""
     block = re.search(r"<!-- options -->\n```text\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
