@@ -180,8 +180,8 @@ _READING = (
 )
 
 _LIMITS = (
-    "That a method is good or bad in general. Data and nets are small, and ten clients take part "
-    "in every round. Levels and order may differ with more data, larger nets or partial "
+    "That a method is good or bad in general. Data and nets are small, and five or ten clients "
+    "take part in every round. Levels and order may differ with more data, larger nets or partial "
     "participation.",
     "That two methods with a common letter are equal. The test did not tell them apart with this "
     "number of clients and seeds.",
