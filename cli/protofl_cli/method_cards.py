@@ -50,7 +50,7 @@ _LINK = re.compile(r"!?\[(?P<text>[^\]]*)\]\((?![a-z]+:)[^)\s]*\)")
 
 @dataclass(frozen=True)
 class Card:
-    """What is known of a method.
+    """The content of a method's card.
 
     Attributes:
         name: Name of the method.
@@ -267,8 +267,9 @@ def _cost(card: Card) -> str:
         f"{step_cost.SIDE} pixels, {step_cost.CLASSES} classes, batches of {step_cost.BATCH}. "
         f"Rounds of `{card.name}` and `{BASELINE}` took turns in one process with one thread; the "
         f"ratio of times is the median of {step_cost.PAIRS} pairs of rounds, with the quartiles. "
-        f"It depends on the model and on the machine ({versions['processor']}); the counts depend "
-        f"on torch ({versions['torch']}) only."
+        f"It depends on the model and on the machine ({versions['processor']}). Calls of ATen "
+        f"depend on torch ({versions['torch']}) and on the processor, which may have fused "
+        "kernels; multiply-adds do not."
     )
     return f"{text}\n\n{table(('', card.name, BASELINE, 'ratio'), rows)}"
 

@@ -1,4 +1,4 @@
-"""What a card measures of a method, as an object and as JSON values."""
+"""Measurements of a method for its card, as an object and as JSON values."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ counted in the round after them."""
 
 @dataclass(frozen=True)
 class Spent:
-    """What a round takes.
+    """The cost of a round.
 
     Attributes:
         client_seconds: Processor seconds of the clients' training.
@@ -125,7 +125,7 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch'
 
 @dataclass
 class _Sums:
-    """What jobs have taken so far: processor seconds, calls of ATen, multiply-adds."""
+    """Sums over the jobs so far: processor seconds, calls of ATen, multiply-adds."""
 
     seconds: float = 0.0
     calls: int = 0

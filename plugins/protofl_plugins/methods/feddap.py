@@ -146,7 +146,7 @@ class FedDAP:
 
     @pf.hookimpl
     def check_upload(self, server: pf.Server[Config], client_id: int, upload: pf.Payload) -> str:
-        """Refuse a number that is no domain: there are at most as many as clients."""
+        """Refuse the number of an unknown domain: there are at most as many domains as clients."""
         domain, count = int(upload["domain"]), len(server.clients)
         return "" if 0 <= domain < count else f"domain {domain}, expected 0 to {count - 1}"
 

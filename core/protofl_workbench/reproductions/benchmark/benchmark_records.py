@@ -11,14 +11,14 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import protofl
 from protofl.errors import UsageError
-from protofl.records.row import Row
+from protofl.records.result import chosen_row
 from protofl.runs.recorded_run import Run
 from protofl.system.files.atomic import write_file
 from protofl_workbench.reproductions.benchmark.candidates import Candidate, Weight
@@ -51,25 +51,18 @@ def without_folder(dataset: str) -> str:
     return f"{name}{colon}{Path(place).name}" if colon else name
 
 
-def chosen_row(rows: Sequence[Row]) -> Row:
-    """Return the first row with the best validation accuracy.
-
-    Raises:
-        UsageError: No row has one.
-    """
-    found = [row for row in rows if row.get("validation_accuracy") is not None]
-    if not found:
-        raise UsageError("no round has a validation accuracy", do="run with --validation 0.2")
-    return max(found, key=lambda row: (row["validation_accuracy"], -row.round))
-
-
 def figures_of(run: Run) -> dict[str, Any]:
     """Return the figures of a finished final run, as the record has them.
 
     Traffic is the sum over the rounds up to the chosen one; seconds are those of the median round.
+
+    Raises:
+        UsageError: No round has a validation accuracy.
     """
     rows = run.rows_of(min(run.trials))
-    chosen = chosen_row(rows)
+    chosen = chosen_row(rows, "validation")
+    if chosen is None:
+        raise UsageError("no round has a validation accuracy", do="run with --validation 0.2")
     until = [row for row in rows if row.round <= chosen.round]
     seconds = sorted(float(row.seconds["total"]) for row in rows)
     measures = chosen.get("measures") or {}

@@ -12,6 +12,7 @@ from small_benchmark import SMALL
 import protofl as pf
 from protofl.errors import Diverged
 from protofl.hooks.discovery.registry import Registry
+from protofl.records.result import chosen_row
 from protofl.records.row import Row
 from protofl.testing.donors import methods_to_run
 from protofl_workbench.batch import batch_events as events
@@ -25,7 +26,6 @@ from protofl_workbench.reproductions.benchmark.benchmark_execution import (
 )
 from protofl_workbench.reproductions.benchmark.benchmark_plan import plan_benchmark
 from protofl_workbench.reproductions.benchmark.benchmark_records import (
-    chosen_row,
     definition_of,
     file_of,
     folder_of,
@@ -107,7 +107,7 @@ def test_a_figure_is_read_in_the_round_that_validation_chose(done, tmp_path):
         Row({"round": n, "validation_accuracy": v, "test_accuracy": t})
         for n, (v, t) in enumerate([(0.5, 0.9), (0.7, 0.2), (0.7, 0.8)])
     ]
-    assert chosen_row(rows).test_accuracy == 0.2
+    assert chosen_row(rows, "validation").test_accuracy == 0.2
 
 
 def test_records_have_no_place_of_the_machine(done, small, tmp_path):

@@ -87,6 +87,7 @@ def test_the_page_says_what_ran_where_and_what_is_missing(small, records):
     assert "`fedavg`: it averages \\| whole models" in text
     missing = text[text.index("## What is missing") :]
     assert re.search(r"- equal: .*`fedavg`", missing)
+    assert "What is said of equal, unequal may change: methods are missing there." in text
     assert "`local`" not in missing.partition("## Add")[0]
 
 
@@ -101,7 +102,7 @@ def test_statements_are_counted_from_the_standings(records):
     assert "unequal: 0 of 2 methods beat `local`, 2 are significantly below it" in said
     assert "in all of these settings: no method" in said
     assert "equal: `fedtgp` has the best mean rank, and differs from all others" in said
-    assert "is -1.00 to -1.00" in said
+    assert "is -1.00 (1: the same order)" in said
     assert "equal: +5.0" in said
 
 
