@@ -74,14 +74,26 @@ class Centralised:
         return pf.Payload({"inputs": client.train.inputs(), "labels": client.train.y})
 
     @pf.hookimpl
+    def check_upload(self, server: pf.Server[Config], client_id: int, upload: pf.Payload) -> str:
+        """Refuse labels of unknown classes, and all but one label for each sample."""
+        if not upload:
+            return ""
+        if upload.keys() != {"inputs", "labels"}:
+            return f"{', '.join(upload)} alone, expected inputs and labels"
+        y, count, last = upload["labels"], len(upload["inputs"]), server.num_classes - 1
+        if len(y) != count:
+            return f"{len(y)} labels for {count} samples"
+        outside = y[(y < 0) | (y > last)]
+        return f"the label {int(outside[0])}, expected 0 to {last}" if len(outside) else ""
+
+    @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """Keep the samples of the clients."""
         return pf.Payload(
             {
                 f"samples@{client}/{name}": upload[name]
                 for client, upload in uploads.items()
-                if "labels" in upload
-                for name in ("inputs", "labels")
+                for name in upload
             }
         )
 

@@ -52,3 +52,23 @@ def test_further_loss_terms_are_refused(toy):
         toy("centralised", models=plain.ONE, add=["fedproto.align"])
     assert (refused.value.lacks, refused.value.name) == ("phase", "none")
     assert isinstance(refused.value, pf.UsageError)
+
+
+@pytest.mark.parametrize(
+    ("labels", "fault"),
+    [
+        ([0, 3, 4], "the label 4, expected 0 to 3"),
+        ([0, -1, 1], "the label -1, expected 0 to 3"),
+        ([0, 1], "2 labels for 3 samples"),
+        (None, "inputs alone, expected inputs and labels"),
+    ],
+)
+def test_wrong_labels_are_refused(toy, labels, fault):
+    found = plain.federation(toy, "centralised")
+    upload = pf.Payload(inputs=torch.zeros(3, 1, 6, 6))
+    if labels:
+        upload["labels"] = torch.tensor(labels)
+    view = found.views()[1]
+    assert found.lifecycle("check_upload", server=view, client_id=2, upload=upload) == {
+        "centralised": fault
+    }
