@@ -150,7 +150,10 @@ class Dataset:
         """Return a line if samples hold numbers too large for most training; empty if not."""
         if self.x.is_meta or self.x.dtype != torch.float32 or not self.x.numel():
             return ""
-        most = float(self.x.abs().max())
+        if self.preparation is not None and self.preparation.table is not None:
+            if self.preparation.table.standardise:
+                return ""
+        most = float(self.x.abs().nan_to_num().max())
         if most <= LARGE:
             return ""
         return f"the samples hold numbers up to {most:.3g}, which are used as they are"

@@ -161,11 +161,12 @@ def _with_defaults(
     of_models = {} if width is None else {"feature_dim": width}
     of_data = _defaults_of_data(dataset, group, user_options.get("models", ()), recorded=recorded)
     of_plugins = of_data.pop("options", {})
-    if by := getattr(dataset.config, "by", None):
+    divides = getattr(dataset.plugin, "client_option", "by")
+    if by := getattr(dataset.config, divides, None):
         of_data["partition"] = f"column:{by}"
         if "partition" in given_names and settings.partition != of_data["partition"]:
             raise UsageError(
-                f"--partition {settings.partition} and dataset.by={by} both divide the samples",
+                f"--partition {settings.partition} and dataset.{divides}={by} both divide the samples",
                 do="leave one of them out",
             )
     asked = composition.members[main].call("run_defaults") or {}

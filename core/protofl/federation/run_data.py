@@ -17,10 +17,13 @@ from protofl.data.partition import kept_split, make_split, minimum_for
 from protofl.data.spec import PLURAL, AsStored, Kind, ModelInput, SampleSpec, in_words, pixels_for
 from protofl.data.split import Split
 from protofl.data.subset import with_validation
+from protofl.data.table_form import TableForm
+from protofl.data.table_statistics import Fitted, apply, fit
 from protofl.errors import ProtoflError, UsageError
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.plugin.composition import Composition
 from protofl.hooks.plugin.members import Choice, choose
+from protofl.system.formatting import count
 from protofl.system.options.settings import Settings
 
 Report = Callable[[str], None]
@@ -94,16 +97,26 @@ def load_for_group(
     return {**choices}, data, []
 
 
-def about(data: Dataset, given_names: Container[str]) -> list[str]:
+def about(data: Dataset, given_names: Container[str], settings: Settings) -> list[str]:
     """Return notes about the data set: deviations from its source, and options that it ignores."""
     lines = [data.note] if data.note else []
+    if data.preparation is not None and (table := data.preparation.table):
+        lines.insert(0, _understood(table, data, settings.clients))
     if "partition" in given_names:
         return lines + kept_split(data)
-    if data.columns:
+    if data.columns and not settings.partition.startswith("column:"):
         names = ", ".join(data.columns)
         use = f"--partition column:{next(iter(data.columns))} makes each value a client"
         lines.append(f"each sample also has: {names}; {use}")
     return lines
+
+
+def _understood(table: TableForm, data: Dataset, clients: int) -> str:
+    """Return the line that says what was understood of a table."""
+    return (
+        f"{table}, {count(data.num_classes, 'class', 'classes')}, {count(clients, 'client')}, "
+        f"{100 * table.missing:.2g} % missing"
+    )
 
 
 def about_encoder(choices: Mapping[str, Choice]) -> list[str]:
@@ -126,6 +139,37 @@ def splitter(settings: Settings, data: Dataset, partitioner: Choice) -> Callable
     )
     held = partial(with_validation, labels=data.y, share=settings.validation)
     return lru_cache(maxsize=2)(lambda seed: held(split(seed=seed), seed=seed))
+
+
+def fitter(
+    settings: Settings, data: Dataset, splits: Callable[[int], Split]
+) -> Callable[[int], Fitted] | None:
+    """Return a function that prepares a table by the split of a seed; None for other data.
+
+    Args:
+        settings: The options.
+        data: The data.
+        splits: Makes the split of a seed.
+
+    Raises:
+        UsageError: The run needs samples of no client, which have no statistics.
+    """
+    form = data.preparation and data.preparation.table
+    if form is None:
+        return None
+    if settings.held_out and form.statistics == "client":
+        raise UsageError(
+            "public samples belong to no client, so no client's statistics prepare them",
+            "dataset.statistics=client computes medians, means and deviations for each client",
+            "compute them from all clients' training rows: --set dataset.statistics=global",
+        )
+
+    def fitted(seed: int) -> Fitted:
+        split = splits(seed)
+        scalings = fit(form, data.x, split)
+        return Fitted(apply(data.x, split, scalings, settings.data_dir), scalings)
+
+    return lru_cache(maxsize=2)(fitted)
 
 
 def public_data(
@@ -160,6 +204,11 @@ def public_data(
     loaded = load_data(choice, settings.data_dir, report)
     if not loaded.sample.is_like(data.sample):
         raise UsageError(f"--public {public} holds {loaded.sample}, the data set {data.sample}")
+    if data.preparation is not None and data.preparation.table is not None:
+        raise UsageError(
+            f"--public {public}: arrays have no columns, and the data set is a table with columns",
+            do="give a number: --public N holds N training rows out",
+        )
     if data.preparation is not None and data.preparation.scaling is not None:
         report(f"the public samples of {public} are prepared as those of the data set")
         loaded = replace(loaded, x=data.preparation(loaded.x))

@@ -219,7 +219,7 @@ class Run(Reading):
         file = self.folder / PREPARATION
         recorded = table_or_none(file)
         if recorded is None:
-            return self.plan.data.preparation
+            return self.plan.preparation(self.plan.split_trials)
         return Preparation.of_json(recorded, str(file))
 
     @property

@@ -181,7 +181,8 @@ def scorer_with(
     with error_context(f"download, client {client}"):
         client_state.received, client_state.round = validation(blob, view), number
         plan.composition.lifecycle("receive", client=view)
-    return Scorer(plan, client_state, preparation)
+    known = None if preparation is None else preparation.of_client(client, trial)
+    return Scorer(plan, client_state, known)
 
 
 def raw_samples(
