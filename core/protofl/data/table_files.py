@@ -333,11 +333,13 @@ def numbers_in(values: np.ndarray, decimal: str = ".") -> np.ndarray | None:
     if decimal != ".":  # a point would be one between thousands
         values = _objects([v.replace(".", "|").replace(decimal, ".") for v in values])
     try:
-        return values.astype(np.float64)
+        numbers: np.ndarray = values.astype(np.float64)
+        return numbers
     except ValueError:
         pass
     try:
-        return np.where(gaps_in(values), "nan", values).astype(np.float64)
+        numbers = np.where(gaps_in(values), "nan", values).astype(np.float64)
+        return numbers
     except ValueError:
         return None
 

@@ -25,6 +25,7 @@ __all__ = ["TableColumn", "TableForm"]
 Impute = Literal["median+flag", "drop", "refuse"]
 Statistics = Literal["client", "global"]
 
+
 @dataclass(frozen=True)
 class TableColumn:
     """A column of a table that is part of a sample.

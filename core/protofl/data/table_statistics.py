@@ -72,6 +72,7 @@ def fit(form: TableForm, x: Tensor, split: Split) -> list[Scaling]:
         for a, b, c in zip(shift, scale, fill, strict=True)
     ]
 
+
 def _statistics(
     values: np.ndarray, owners: np.ndarray, sizes: np.ndarray, standardise: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -126,12 +127,12 @@ def apply(x: Tensor, split: Split, scalings: Sequence[Scaling], folder: Path) ->
         torch.tensor([getattr(s, name) for s in scalings], dtype=torch.float64)
         for name in ("shift", "scale", "fill")
     )
-    result = numbers_for(tuple(x.shape), folder)
+    result = numbers_for((len(x), x.shape[1]), folder)
     for start in range(0, len(x), _ROWS):
-        rows = slice(start, start + _ROWS)
-        who = owners[rows]
-        prepared = scaled(x[rows], shift[who], scale[who], fill[who], scalings[0].decimals)
-        result[rows] = torch.where(who[:, None] < 0, 0.0, prepared)
+        block = slice(start, start + _ROWS)
+        who = owners[block]
+        prepared = scaled(x[block], shift[who], scale[who], fill[who], scalings[0].decimals)
+        result[block] = torch.where(who[:, None] < 0, 0.0, prepared)
     return result
 
 

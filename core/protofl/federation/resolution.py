@@ -166,7 +166,8 @@ def _with_defaults(
         of_data["partition"] = f"column:{by}"
         if "partition" in given_names and settings.partition != of_data["partition"]:
             raise UsageError(
-                f"--partition {settings.partition} and dataset.{divides}={by} both divide the samples",
+                f"--partition {settings.partition} and dataset.{divides}={by} both divide the "
+                "samples",
                 do="leave one of them out",
             )
     asked = composition.members[main].call("run_defaults") or {}

@@ -154,7 +154,7 @@ def fitter(
     Raises:
         UsageError: The run needs samples of no client, which have no statistics.
     """
-    form = data.preparation and data.preparation.table
+    form = None if data.preparation is None else data.preparation.table
     if form is None:
         return None
     if settings.held_out and form.statistics == "client":

@@ -88,7 +88,8 @@ class Exported:
             array = self._content(path)
         except UNREADABLE as error:
             raise UsageError(
-                f"{path} can't be read: {error}", "samples are images, .txt, .npy, .npz, .csv or .parquet files"
+                f"{path} can't be read: {error}",
+                "samples are images, .txt, .npy, .npz, .csv or .parquet files",
             ) from error
         arguments = array, self.sample, self.dtype, self.preparation
         return raw_samples(*arguments, f"{path}: samples")

@@ -11,9 +11,9 @@ test rows, or their share; ``dataset.drop`` leaves columns out. All other column
 - Dates, and texts that are all different, are refused.
 
 Missing values are empty, or words that programs write for them (``nan``, ``NA``, ``null``, ``?``).
-Numbers are standardised, and missing ones become the median. Medians, means and deviations are those
-of each client's training rows (``dataset.statistics=client``), or of all clients' training rows
-(``global``). The names of categories, and which columns have gaps, are known to all clients.
+Numbers are standardised, and missing ones become the median. Medians, means and deviations are
+those of each client's training rows (``dataset.statistics=client``), or of all clients' training
+rows (``global``). Names of categories, and which columns have gaps, are known to all clients.
 
 CSV files are read by Python's csv module, Parquet files by pyarrow, both in blocks of rows.
 """
@@ -23,10 +23,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from pydantic import BeforeValidator
 
 import protofl as pf
 from protofl_plugins.datasets.client_columns import check_clients
@@ -37,12 +38,23 @@ _LABELS = ("label", "class", "target", "y", "outcome", "diagnosis")
 _MOST_CLASSES = 1_000
 
 _DATE = re.compile(
-    r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([ T]\d{1,2}:\d{2}.*)?|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2})( .*)?"
+    r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([ T]\d{1,2}:\d{2}.*)?"
+    r"|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2})( .*)?"
 )
 
 _DECIMAL_COMMA = re.compile(r"[-+]?[\d.]*\d,\d+")
 
 _TRAIN, _TEST = ("0", "false", "train", "training", "no"), ("1", "true", "test", "testing", "yes")
+
+
+def _split(names: object) -> object:
+    """Return ``A,B`` as a list; other values unchanged."""
+    if isinstance(names, str):
+        return [name.strip() for name in names.split(",") if name.strip()]
+    return names
+
+
+_Names = Annotated[list[str], BeforeValidator(_split)]
 
 
 class TableOptions(pf.Config):
@@ -59,15 +71,13 @@ class TableOptions(pf.Config):
         description="the column that names each row's client (hospital); the same as "
         "--partition column:CLIENT. None: the partitioner divides",
     )
-    drop: list[str] = pf.Field(
-        [], description="columns that are left out, separated by commas"
-    )
+    drop: _Names = pf.Field([], description="columns that are left out, separated by commas")
     test: str | None = pf.Field(
         None,
         description="the column that is 1, true or test in test rows; or the share of each "
         "client's rows, such as 0.2. None: each client's rows are split 75/25",
     )
-    categories: list[str] = pf.Field(
+    categories: _Names = pf.Field(
         [], description="columns whose numbers are names of categories, separated by commas"
     )
     few_values: int = pf.Field(
@@ -210,7 +220,9 @@ class _Column:
         if self.texts < self.rows - self.gaps or not self.rows:  # numbers came, too, or may
             different = {*values[~gaps].tolist()}
             words = {
-                v for v in different if pf.datasets.numbers_in(np.array([v], object), decimal) is None
+                v
+                for v in different
+                if pf.datasets.numbers_in(np.array([v], object), decimal) is None
             }
             strange = np.fromiter((v in words for v in values), bool, len(values)) & ~gaps
         else:
@@ -336,7 +348,7 @@ class _Reader:
         few = seen.whole and len(seen.different) <= c.few_values
         if not seen.texts and not named and not few:
             return pf.datasets.TableColumn(seen.name, gaps=gaps)
-        text, row = seen.first
+        text = seen.first[0]
         if not named and seen.texts and numbers:
             raise self._mixed(seen)
         if not named and seen.texts and _DATE.fullmatch(text):
@@ -386,8 +398,10 @@ class _Reader:
                 do="give each row a label, or leave these rows out of the file",
             )
         if len(seen.different) > _MOST_CLASSES or not (seen.texts or seen.whole):
-            count = f"more than {_MOST_CLASSES:,}" if len(seen.different) > _MOST_CLASSES else str(
-                len(seen.different)
+            count = (
+                f"more than {_MOST_CLASSES:,}"
+                if len(seen.different) > _MOST_CLASSES
+                else str(len(seen.different))
             )
             raise pf.UsageError(
                 f"{self.source}: the label's column {seen.name!r} has {count} different "
@@ -439,7 +453,7 @@ class _Reader:
             done, read = rows.stop, read + count
         if not done:
             raise pf.UsageError(
-                f"{self.source}: each row has a missing value, and dataset.impute=drop leaves it out",
+                f"{self.source}: each row has a missing value, so dataset.impute=drop leaves none",
                 do="--set dataset.impute=median+flag",
             )
         if done < total:
@@ -488,7 +502,7 @@ class _Reader:
             if text not in known:
                 raise pf.UsageError(
                     f"{self.source}: column {name!r} has {text!r} in row {first + row + 1}",
-                    "expected 0, false or train for training rows, and 1, true or test for test rows",
+                    "expected 0, false or train for training rows; 1, true or test for test rows",
                     "correct the column, or give a share: --set dataset.test=0.25",
                 )
         return np.fromiter((known[text] for text in texts), bool, len(texts))
@@ -526,9 +540,7 @@ def _share(test: str | None) -> float | None:
     except ValueError:
         return None
     if share is not None and not 0 < share < 1:
-        raise pf.UsageError(
-            f"dataset.test={test}", "expected a column, or a share between 0 and 1"
-        )
+        raise pf.UsageError(f"dataset.test={test}", "expected a column, or a share between 0 and 1")
     return share
 
 
