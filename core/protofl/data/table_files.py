@@ -295,8 +295,9 @@ def _of_arrow(values: Any) -> np.ndarray:  # noqa: ANN401 - pyarrow has no types
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         texts: np.ndarray = values.fill_null("").to_numpy(zero_copy_only=False).astype(object)
         return texts
-    if pa.types.is_boolean(kind):
-        values = values.cast(pa.int8())
+    if pa.types.is_boolean(kind):  # categories, as in a CSV file
+        words = {True: "True", False: "False", None: ""}
+        return _objects([words[value] for value in values.to_pylist()])
     result: np.ndarray = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
     return result.astype(np.float64)
 
@@ -314,7 +315,8 @@ def _objects(values: Sequence[str]) -> np.ndarray:
 def gaps_in(values: np.ndarray) -> np.ndarray:
     """Return where values are missing, [n] bool."""
     if values.dtype != object:
-        return np.isnan(values)
+        missing: np.ndarray = np.isnan(values)
+        return missing
     return np.fromiter((v.strip().lower() in _GAPS for v in values), bool, len(values))
 
 

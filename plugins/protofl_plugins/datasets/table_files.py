@@ -265,7 +265,11 @@ class _Reader:
             self.notes.append("the first column has no name: it is left out as a row number")
         features = [n for n in names if n and n not in (*used, *c.drop)]
         if not features:
-            raise pf.UsageError(f"{self.source}: no column is left as a feature")
+            raise pf.UsageError(
+                f"{self.source}: no column is left as a feature",
+                f"its columns: {', '.join(names)}",
+                "drop fewer columns",
+            )
         seen = self._first_reading([*features, *used], label)
         form = self._form(features, seen, label)
         classes = self._classes(seen[label])
@@ -302,7 +306,9 @@ class _Reader:
             for name, values in block.items():
                 seen[name].add(values, self.decimal)
         if not seen[label].rows:
-            raise pf.UsageError(f"{self.source} holds no rows, only names of columns")
+            raise pf.UsageError(
+                f"{self.source} holds no rows, only names of columns", do="copy or save it again"
+            )
         return seen
 
     def _form(
@@ -317,7 +323,9 @@ class _Reader:
             if name not in empty:
                 columns.append(self._column(seen[name]))
         if not columns:
-            raise pf.UsageError(f"{self.source}: no feature has a value")
+            raise pf.UsageError(
+                f"{self.source}: no feature has a value", do="give a file with values"
+            )
         kept = [seen[column.name] for column in columns]
         gaps = sum(column.gaps for column in kept)
         if c.impute == "refuse" and gaps:
