@@ -361,15 +361,15 @@ class Plan:
         train, test = self.split(trial).counts(self.data.y, self.info.num_classes)
         return majority_correct(train[selection], test[selection])
 
-    def stored(self, trial: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """All samples and labels on the device; samples in host memory if they are too many."""
-        if self.fits is None:
-            return self._stored
-        return self._placed(self.fits(self._split_seed(trial)).x, self.data.y)
-
     @cached_property
-    def _stored(self) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._placed(self.data.x, self.data.y)
+    def stored(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """All samples and labels on the device; samples in host memory if they are too many."""
+        return self._stored_in(0)
+
+    def _stored_in(self, trial: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return `stored` in a trial: those of a table depend on its split."""
+        x = self.data.x if self.fits is None else self.fits(self._split_seed(trial)).x
+        return self._placed(x, self.data.y)
 
     def _placed(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return samples and labels on the device, samples only as far as there is room."""
@@ -377,16 +377,16 @@ class Plan:
         room = partial(room_for_samples, self.info, self.settings, self.device, there)
         return self.resident.of(x, self.device, room), self.resident.of(y, self.device)
 
-    def samples(self, rows: torch.Tensor, trial: int, channels_last: bool) -> Samples:
+    def samples(self, rows: torch.Tensor, channels_last: bool, trial: int = 0) -> Samples:
         """Return rows of the data as a model sees them in a trial."""
-        x, y = self.stored(trial)
+        x, y = self.stored if self.fits is None else self._stored_in(trial)
         return Samples(x, y, rows, self.model_input, channels_last, self.device)
 
     def balanced_samples(self, trial: int, channels_last: bool) -> Samples | None:
         """Return equally many test samples of each class of all clients; None if not measured."""
         if "global-accuracy" not in self.settings.measure:
             return None
-        return self.samples(self._balanced_rows(trial), trial, channels_last)
+        return self.samples(self._balanced_rows(trial), channels_last, trial)
 
     def balanced_per_class(self, trial: int) -> int:
         """Return the number of samples of each class on which global accuracy is measured; or 0."""
@@ -405,7 +405,7 @@ class Plan:
         held = self.split(trial).public
         if held is None:
             return None
-        x = self.stored(trial)[0]
+        x = self.stored[0] if self.fits is None else self._stored_in(trial)[0]
         return Samples(x, None, held, self.model_input, channels_last, self.device)
 
     def public_labels(self, trial: int) -> torch.Tensor | None:
@@ -415,7 +415,7 @@ class Plan:
             same = self.public_data.num_classes == self.data.num_classes
             data = self.public_data
             return self._placed(data.x, data.y)[1] if same else None
-        return None if rows is None else self.stored(trial)[1][rows.to(self.device)]
+        return None if rows is None else self.stored[1][rows.to(self.device)]
 
     @cached_property
     def _public_stored(self) -> tuple[torch.Tensor, torch.Tensor]:

@@ -225,7 +225,7 @@ def _fresh(plan: Plan, trial: int, sums: Sums) -> ServerState:
     layout = plan.info.architectures[0].channels_last
     split = plan.split(trial)
     rows = split.global_test
-    test = None if rows is None else plan.samples(rows, trial, layout)
+    test = None if rows is None else plan.samples(rows, layout, trial)
     return ServerState(
         info=plan.info,
         seed=plan.seed(trial),

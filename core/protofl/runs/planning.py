@@ -70,7 +70,7 @@ def with_store(plan: Plan, beside_models: Sequence[int], note: Callable[[str], N
     if not has_streams(plan.device):
         return plan
     if plan.settings.backend == "local":
-        plan.stored(0)  # the line about samples comes before the first round
+        _ = plan.stored  # the line about samples comes before the first round
     if plan.settings.client_store == "auto":
         free = free_memory(plan.device) + plan.resident.size
         beside = max(beside_models, default=None)

@@ -117,7 +117,7 @@ def test_statistics_are_those_of_scikit_learn_on_a_clients_training_rows(table):
         numbers = make_pipeline(SimpleImputer(strategy="median"), StandardScaler())
         numbers.fit(raw[train][:, [0, 2]].double().numpy())
         for rows in (train, test):
-            seen = plan.samples(rows, 0, False).inputs()
+            seen = plan.samples(rows, False).inputs()
             expected = numbers.transform(raw[rows][:, [0, 2]].double().numpy())
             assert np.allclose(seen[:, [0, 2]], expected, atol=1e-5)
             others = [1, *range(3, raw.shape[1])]
@@ -126,7 +126,7 @@ def test_statistics_are_those_of_scikit_learn_on_a_clients_training_rows(table):
 
 def seen_by(plan, client):
     """Return what a client trains on, and its statistics."""
-    x = plan.samples(plan.split(0).train(client), 0, False).inputs()
+    x = plan.samples(plan.split(0).train(client), False).inputs()
     return x, plan.preparation([0]).of_client(client, 0).scaling
 
 
@@ -162,7 +162,7 @@ def test_validation_rows_are_no_training_rows(table):
     train = plan.data.x[plan.split(0).train(0)][:, 2].double()
     assert scaling.shift[2] == pytest.approx(float(train.mean()))
     expected = (plan.data.x[held][:, 2].double() - train.mean()) / train.std(correction=0)
-    assert np.allclose(plan.samples(held, 0, False).inputs()[:, 2], expected, atol=1e-5)
+    assert np.allclose(plan.samples(held, False).inputs()[:, 2], expected, atol=1e-5)
 
 
 def test_each_trial_has_statistics_of_its_own_split(table):
