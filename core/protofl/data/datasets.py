@@ -18,7 +18,7 @@ from protofl.data.image_files import (
 from protofl.data.npz import read_npz
 from protofl.data.preparation import Preparation, Scaling, Words
 from protofl.data.spec import SampleSpec
-from protofl.data.table_files import TableFile, dates_error, gaps_in, numbers_in
+from protofl.data.table_files import TableFile, dates_error, gaps_in, missing_column, numbers_in
 from protofl.data.table_form import TableColumn, TableForm, texts_in
 from protofl.data.table_statistics import numbers_for
 from protofl.data.text_encoders import TextEncoder, TextOutline, TextSource
@@ -45,6 +45,7 @@ __all__ = [
     "download",
     "files_key",
     "gaps_in",
+    "missing_column",
     "numbers_for",
     "numbers_in",
     "open_arrays",

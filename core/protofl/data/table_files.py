@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from protofl.data.columns import is_gap
 from protofl.data.file_kinds import kind_of_file
 from protofl.errors import UsageError
 from protofl.system.files.atomic import LARGEST_DATA, regular_file
@@ -23,6 +24,9 @@ __all__ = ["Block", "TableFile", "gaps_in", "numbers_in"]
 
 Block = Mapping[str, np.ndarray]
 """{column: values [n]}: texts as objects, ``""`` for none; or float64, NaN for none."""
+
+ENDINGS = (".csv", ".tsv", ".parquet")
+"""Endings of tables with named columns."""
 
 ROWS = 16_384
 """Rows that are read at once."""
@@ -129,7 +133,7 @@ class TableFile:
         names = self.names()
         for column in columns:
             if column not in names:
-                raise self.missing(column, names)
+                raise missing_column(str(self.path), column, names)
         if self.is_parquet:
             yield from self._parquet_blocks(columns)
             return
@@ -139,16 +143,6 @@ class TableFile:
             values = [*zip(*rows, strict=True)]
             yield {name: _objects(values[place]) for name, place in places}
             done += len(rows)
-
-    def missing(self, column: str, names: Sequence[str]) -> UsageError:
-        """Return the error about a missing column."""
-        near = difflib.get_close_matches(column, names, n=1)
-        return UsageError(
-            f"{self.path} has no column {column!r}",
-            f"columns: {_listed([n for n in names if n])}"
-            + (f"; did you mean {near[0]}?" if near else ""),
-            "correct the name of the column",
-        )
 
     # --- CSV --------------------------------------------------------------------------------------
 
@@ -302,6 +296,17 @@ def _of_arrow(values: Any) -> np.ndarray:  # noqa: ANN401 - pyarrow has no types
     return result.astype(np.float64)
 
 
+def missing_column(source: str, column: str, names: Sequence[str]) -> UsageError:
+    """Return the error about a missing column."""
+    near = difflib.get_close_matches(column, names, n=1)
+    return UsageError(
+        f"{source} has no column {column!r}",
+        f"columns: {_listed([n for n in names if n])}"
+        + (f"; did you mean {near[0]}?" if near else ""),
+        "correct the name of the column",
+    )
+
+
 # --- values -----------------------------------------------------------------------------------
 
 
@@ -310,6 +315,19 @@ def _objects(values: Sequence[str]) -> np.ndarray:
     result = np.empty(len(values), object)
     result[:] = values
     return result
+
+
+def block_of(frame: Any) -> Block:  # noqa: ANN401 - a data frame, or a mapping of columns
+    """Return the columns of a data frame, or of a mapping {column: values}."""
+    block = {}
+    for name in frame.keys():
+        values = np.asarray(frame[name])
+        if values.dtype.kind in "iuf":
+            block[str(name)] = values.astype(np.float64)
+        else:
+            texts = ["" if is_gap(value) else str(value) for value in values.astype(object)]
+            block[str(name)] = _objects(texts)
+    return block
 
 
 def gaps_in(values: np.ndarray) -> np.ndarray:

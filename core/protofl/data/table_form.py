@@ -8,16 +8,24 @@ its training rows, or from those of all clients (`protofl.data.table_statistics`
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from protofl.data.table_files import Block, TableFile, gaps_in, numbers_in
+from protofl.data.table_files import (
+    Block,
+    TableFile,
+    block_of,
+    gaps_in,
+    missing_column,
+    numbers_in,
+)
 from protofl.errors import UsageError
 
 __all__ = ["TableColumn", "TableForm"]
@@ -179,20 +187,50 @@ class TableForm:
         elif self.impute != "median+flag" and gaps.any():
             raise _no_value(column, source, first + int(gaps.argmax()))
 
-    def samples_in(self, path: Path) -> Tensor:
-        """Read the samples of a file before statistics are applied, [N, F] float32.
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns."""
+        return [column.name for column in self.columns]
+
+    def samples_in(
+        self, path: Path, further: Sequence[str] = ()
+    ) -> tuple[Tensor, dict[str, np.ndarray]]:
+        """Read the samples of a file before statistics are applied.
+
+        Args:
+            path: The file.
+            further: Columns that are read besides; those that the file lacks are left out.
+
+        Returns:
+            Samples [N, F] float32, and the further columns as texts [N].
 
         Raises:
             UsageError: The file cannot be read, or a column or category is missing or unknown.
         """
         file = TableFile.of(path, decimal=self.decimal, encoding=self.encoding)
-        names, blocks, first = [column.name for column in self.columns], [], 0
-        for block in file.blocks(names):
-            blocks.append(self.encoded(block, str(path), first))
-            first += len(blocks[-1])
-        if not blocks:
-            raise UsageError(f"{path} holds no rows")
-        return torch.from_numpy(np.concatenate(blocks))
+        has = [name for name in further if name in file.names()]
+        samples, texts, first = list[np.ndarray](), {name: list[str]() for name in has}, 0
+        for block in file.blocks([*self.names, *has]):
+            samples.append(self.encoded(block, str(path), first))
+            first += len(samples[-1])
+            for name in has:
+                texts[name] += texts_in(block[name])
+        if not samples:
+            raise UsageError(f"{path} holds no rows", do="copy or save it again")
+        columns = {name: np.array(values) for name, values in texts.items()}
+        return torch.from_numpy(np.concatenate(samples)), columns
+
+    def samples_of(self, frame: Any, source: str) -> Tensor:  # noqa: ANN401 - see `block_of`
+        """Return the samples of a data frame before statistics are applied, [N, F] float32.
+
+        Raises:
+            UsageError: A column or category is missing or unknown.
+        """
+        block = block_of(frame)
+        for name in self.names:
+            if name not in block:
+                raise missing_column(source, name, [*block])
+        return torch.from_numpy(self.encoded(block, source))
 
 
 def texts_in(values: np.ndarray) -> list[str]:

@@ -195,8 +195,8 @@ def raw_samples(
     """Return raw samples [N, …] as a `Scorer` takes them.
 
     Args:
-        x: Samples in a layout that `dataset_from_arrays` takes; or texts, if the data set numbers
-            words.
+        x: Samples in a layout that `dataset_from_arrays` takes; texts, if the data set numbers
+            words; or, if it is a table with named columns, a data frame or the path of a file.
         sample: A sample as the data set stores it.
         dtype: The type in which it is stored.
         preparation: The data set's preparation, if it is known.
@@ -205,6 +205,11 @@ def raw_samples(
     Raises:
         UsageError: Their kind, type, shape or values differ from the data set's.
     """
+    if preparation is not None and (table := preparation.table):
+        if isinstance(x, (str, Path)):
+            return table.samples_in(Path(x))[0]
+        if hasattr(x, "keys"):
+            return table.samples_of(x, source)
     array = np.asarray(x)
     if array.dtype.kind in "UO" and array.ndim == 1 and all(isinstance(v, str) for v in array):
         if preparation is None or preparation.words is None:

@@ -276,7 +276,7 @@ class _Reader:
         return self._second_reading(form, classes, seen, label, test, share)
 
     def _missing(self, option: str, name: str, names: list[str]) -> pf.UsageError:
-        error = self.file.missing(name, names)
+        error = pf.datasets.missing_column(self.source, name, names)
         error.what += f", which dataset.{option} names"
         return error
 

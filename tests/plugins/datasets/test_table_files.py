@@ -217,6 +217,18 @@ def test_from_a_file_to_scores_of_new_rows(tmp_path, ending):
     for line, expected in zip(lines, scores.tolist(), strict=True):
         got = [line["scores"][name] for name in recorded.plan.data.classes]
         assert got == pytest.approx(expected, abs=1e-4)
+    # In Python, and on labelled rows.
+    assert recorded.predict(1, new).tolist() == scores.argmax(1).tolist()
+    frame = {name: [row[name] or None for row in rows[:30]] for name in rows[0]}
+    assert recorded.predict(1, frame).tolist() == scores.argmax(1).tolist()
+    with pytest.raises(pf.UsageError, match="samples has no column 'age'"):
+        recorded.predict(1, {"ages": [3]})
+    done = recorded.evaluate(table)
+    assert [row["samples"] for row in done.clients] == [24, 24, 24]
+    right = recorded.scorer(1).scores(recorded.plan.data.x[24:48]).argmax(1)
+    assert done.clients[1]["correct"] == int((right == recorded.plan.data.y[24:48]).sum())
+    with pytest.raises(pf.UsageError, match="has no column 'grade' with the classes"):
+        recorded.evaluate(new)
     # The file of one client says nothing of the others.
     preparation = read_exported(bundle).preparation
     assert preparation.clients == () and preparation.table.columns[0].name == "age"
