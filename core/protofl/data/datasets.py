@@ -18,9 +18,8 @@ from protofl.data.image_files import (
 from protofl.data.npz import read_npz
 from protofl.data.preparation import Preparation, Scaling, Words
 from protofl.data.spec import SampleSpec
-from protofl.data.table_files import TableFile, dates_error, gaps_in, missing_column, numbers_in
-from protofl.data.table_form import TableColumn, TableForm, texts_in
-from protofl.data.table_statistics import numbers_for
+from protofl.data.table_files import TableFile
+from protofl.data.table_form import TableColumn, TableForm
 from protofl.data.text_encoders import TextEncoder, TextOutline, TextSource
 
 __all__ = [
@@ -40,17 +39,11 @@ __all__ = [
     "TextSource",
     "Words",
     "dataset_from_arrays",
-    "dates_error",
     "decode_images",
     "download",
     "files_key",
-    "gaps_in",
-    "missing_column",
-    "numbers_for",
-    "numbers_in",
     "open_arrays",
     "open_image",
     "read_npz",
-    "texts_in",
     "upright",
 ]

@@ -20,7 +20,7 @@ from protofl.errors import UsageError
 from protofl.system.files.atomic import LARGEST_DATA, regular_file
 from protofl.system.files.home import expand_user
 
-__all__ = ["Block", "TableFile", "gaps_in", "numbers_in"]
+__all__ = ["Block", "TableFile", "gaps_in", "numbers_in", "texts_in"]
 
 Block = Mapping[str, np.ndarray]
 """{column: values [n]}: texts as objects, ``""`` for none; or float64, NaN for none."""
@@ -144,6 +144,35 @@ class TableFile:
             yield {name: _objects(values[place]) for name, place in places}
             done += len(rows)
 
+    def missing(self, column: str, names: Sequence[str]) -> UsageError:
+        """Return the error about a missing column of a table with the columns ``names``."""
+        return missing_column(str(self.path), column, names)
+
+    def dates(self, column: str, shown: str) -> UsageError:
+        """Return the error about a column of dates, such as the one shown."""
+        return UsageError(
+            f"{self.path}: column {column!r} holds dates ({shown})",
+            "a date is not a number, and each date alone would be a category",
+            f"leave it out (--set dataset.drop={column}), or save a number in its place, such as "
+            "the days since another date",
+        )
+
+    # --- values of a block ------------------------------------------------------------------------
+
+    def numbers(self, values: np.ndarray) -> np.ndarray | None:
+        """Return values as numbers [n] float64, NaN for gaps; None if a text is not a number."""
+        return numbers_in(values, self.decimal)
+
+    @staticmethod
+    def gaps(values: np.ndarray) -> np.ndarray:
+        """Return where values are missing, [n] bool: empty, or words that programs write."""
+        return gaps_in(values)
+
+    @staticmethod
+    def texts(values: np.ndarray) -> list[str]:
+        """Return values as texts [n]; whole numbers have no decimals."""
+        return texts_in(values)
+
     # --- CSV --------------------------------------------------------------------------------------
 
     def _header(self) -> tuple[list[str], str, bool]:
@@ -241,41 +270,30 @@ class TableFile:
                 for name in file.schema_arrow.names
             ]
 
+    def _check_type(self, name: str, kind: Any) -> None:  # noqa: ANN401 - pyarrow has no types
+        """Refuse a column of dates or of nested values."""
+        from pyarrow import types
+
+        value = kind.value_type if types.is_dictionary(kind) else kind
+        if types.is_temporal(value):
+            raise self.dates(name, str(value))
+        known = (
+            types.is_integer, types.is_floating, types.is_decimal, types.is_boolean,
+            types.is_string, types.is_large_string, types.is_null,
+        )  # fmt: skip
+        if not any(is_kind(value) for is_kind in known):
+            raise UsageError(
+                f"{self.path}: column {name!r} holds values of the type {value}",
+                "columns hold numbers, truth values or texts",
+                f"leave it out: --set dataset.drop={name}",
+            )
+
     def _parquet_blocks(self, columns: Sequence[str]) -> Iterator[Block]:
         with self._parquet() as file:
             for name in columns:
-                _check_type(self.path, name, file.schema_arrow.field(name).type)
+                self._check_type(name, file.schema_arrow.field(name).type)
             for batch in file.iter_batches(batch_size=ROWS, columns=[*columns], use_threads=False):
                 yield {name: _of_arrow(batch.column(name)) for name in columns}
-
-
-def _check_type(path: Path, name: str, kind: Any) -> None:  # noqa: ANN401 - pyarrow has no types
-    """Refuse a column of dates or of nested values."""
-    from pyarrow import types
-
-    value = kind.value_type if types.is_dictionary(kind) else kind
-    if types.is_temporal(value):
-        raise dates_error(path, name, str(value))
-    known = (
-        types.is_integer, types.is_floating, types.is_decimal, types.is_boolean,
-        types.is_string, types.is_large_string, types.is_null,
-    )  # fmt: skip
-    if not any(is_kind(value) for is_kind in known):
-        raise UsageError(
-            f"{path}: column {name!r} holds values of the type {value}",
-            "columns hold numbers, truth values or texts",
-            f"leave it out: --set dataset.drop={name}",
-        )
-
-
-def dates_error(path: Path, name: str, shown: str) -> UsageError:
-    """Return the error about a column of dates."""
-    return UsageError(
-        f"{path}: column {name!r} holds dates ({shown})",
-        "a date is not a number, and each date alone would be a category",
-        f"leave it out (--set dataset.drop={name}), or save a number in its place, such as the "
-        "days since another date",
-    )
 
 
 def _of_arrow(values: Any) -> np.ndarray:  # noqa: ANN401 - pyarrow has no types
@@ -362,6 +380,13 @@ def numbers_in(values: np.ndarray, decimal: str = ".") -> np.ndarray | None:
         return numbers
     except ValueError:
         return None
+
+
+def texts_in(values: np.ndarray) -> list[str]:
+    """Return values as texts; whole numbers have no decimals."""
+    if values.dtype == object:
+        return [value.strip() for value in values]
+    return [f"{value:.0f}" if value.is_integer() else repr(value) for value in values.tolist()]
 
 
 def _is_number(text: str) -> bool:

@@ -8,6 +8,8 @@ its training rows, or from those of all clients (`protofl.data.table_statistics`
 from __future__ import annotations
 
 import difflib
+import mmap
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +27,7 @@ from protofl.data.table_files import (
     gaps_in,
     missing_column,
     numbers_in,
+    texts_in,
 )
 from protofl.errors import UsageError
 
@@ -32,6 +35,9 @@ __all__ = ["TableColumn", "TableForm"]
 
 Impute = Literal["median+flag", "drop", "refuse"]
 Statistics = Literal["client", "global"]
+
+LARGE = 64 << 20
+"""Bytes from which numbers lie in a file, which the system may keep on the disk."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,10 @@ class TableForm:
         """The features that are numbers, which statistics are computed of."""
         starts = np.cumsum([0, *(column.width for column in self.columns)]).tolist()
         return [s for s, c in zip(starts, self.columns, strict=False) if not c.categories]
+
+    def room(self, rows: int, folder: Path) -> Tensor:
+        """Return zeros [rows, F] float32, in a temporary file in a folder if they are large."""
+        return numbers_for((rows, self.width), folder)
 
     def __str__(self) -> str:
         """Return ``14 features (9 numeric, 5 categories)``."""
@@ -233,11 +243,16 @@ class TableForm:
         return torch.from_numpy(self.encoded(block, source))
 
 
-def texts_in(values: np.ndarray) -> list[str]:
-    """Return values as texts; whole numbers have no decimals."""
-    if values.dtype == object:
-        return [value.strip() for value in values]
-    return [f"{value:.0f}" if value.is_integer() else repr(value) for value in values.tolist()]
+def numbers_for(shape: tuple[int, int], folder: Path) -> Tensor:
+    """Return a float32 tensor of zeros, in a temporary file if it is large."""
+    size = shape[0] * shape[1] * 4
+    if size < LARGE:
+        return torch.zeros(shape)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.truncate(size)
+        memory = mmap.mmap(file.fileno(), size)
+    return torch.frombuffer(memory, dtype=torch.float32).view(shape)
 
 
 def first_text(values: np.ndarray, decimal: str) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,16 +12,13 @@ from torch import Tensor
 
 from protofl.data.preparation import Scaling, scaled
 from protofl.data.split import Split
-from protofl.data.table_form import TableForm
+from protofl.data.table_form import TableForm, numbers_for
 
 DECIMALS = 5
 """Decimals of standardised numbers."""
 
 SILENT = 1e30
 """Scale of a column of which a client knows no value: all its numbers become 0."""
-
-LARGE = 64 << 20
-"""Bytes from which numbers lie in a file, which the system may keep on the disk."""
 
 _ROWS = 65_536
 
@@ -134,15 +129,3 @@ def apply(x: Tensor, split: Split, scalings: Sequence[Scaling], folder: Path) ->
         prepared = scaled(x[block], shift[who], scale[who], fill[who], scalings[0].decimals)
         result[block] = torch.where(who[:, None] < 0, 0.0, prepared)
     return result
-
-
-def numbers_for(shape: tuple[int, int], folder: Path) -> Tensor:
-    """Return a float32 tensor of zeros, in a temporary file if it is large."""
-    size = shape[0] * shape[1] * 4
-    if size < LARGE:
-        return torch.zeros(shape)
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder) as file:
-        file.truncate(size)
-        memory = mmap.mmap(file.fileno(), size)
-    return torch.frombuffer(memory, dtype=torch.float32).view(shape)

@@ -199,31 +199,27 @@ class _Column:
     first: tuple[str, int] = ("", -1)
     different: set[str] = field(default_factory=set)
 
-    def add(self, values: np.ndarray, decimal: str) -> None:
+    def add(self, values: np.ndarray, file: pf.datasets.TableFile) -> None:
         """Take the values of a block."""
-        numbers = pf.datasets.numbers_in(values, decimal)
-        gaps = pf.datasets.gaps_in(values) if numbers is None else np.isnan(numbers)
+        numbers = file.numbers(values)
+        gaps = pf.datasets.TableFile.gaps(values) if numbers is None else np.isnan(numbers)
         if gaps.any() and self.first_gap < 0:
             self.first_gap = self.rows + int(gaps.argmax())
         self.gaps += int(gaps.sum())
         if numbers is None:
-            self._add_texts(values, gaps, decimal)
+            self._add_texts(values, gaps, file)
         else:
             known = numbers[~gaps]
             self.whole = self.whole and bool((known == np.floor(known)).all())
         if (numbers is None or self.counts_numbers) and len(self.different) <= self.most:
-            self.different.update(pf.datasets.texts_in(values[~gaps]))
+            self.different.update(pf.datasets.TableFile.texts(values[~gaps]))
         self.rows += len(values)
 
-    def _add_texts(self, values: np.ndarray, gaps: np.ndarray, decimal: str) -> None:
+    def _add_texts(self, values: np.ndarray, gaps: np.ndarray, file: pf.datasets.TableFile) -> None:
         """Count the texts of a block that are not numbers."""
         if self.texts < self.rows - self.gaps or not self.rows:  # numbers came, too, or may
             different = {*values[~gaps].tolist()}
-            words = {
-                v
-                for v in different
-                if pf.datasets.numbers_in(np.array([v], object), decimal) is None
-            }
+            words = {v for v in different if file.numbers(np.array([v], object)) is None}
             strange = np.fromiter((v in words for v in values), bool, len(values)) & ~gaps
         else:
             strange = ~gaps
@@ -276,7 +272,7 @@ class _Reader:
         return self._second_reading(form, classes, seen, label, test, share)
 
     def _missing(self, option: str, name: str, names: list[str]) -> pf.UsageError:
-        error = pf.datasets.missing_column(self.source, name, names)
+        error = self.file.missing(name, names)
         error.what += f", which dataset.{option} names"
         return error
 
@@ -304,7 +300,7 @@ class _Reader:
         }
         for block in self.file.blocks(names):
             for name, values in block.items():
-                seen[name].add(values, self.decimal)
+                seen[name].add(values, self.file)
         if not seen[label].rows:
             raise pf.UsageError(
                 f"{self.source} holds no rows, only names of columns", do="copy or save it again"
@@ -360,7 +356,7 @@ class _Reader:
         if not named and seen.texts and numbers:
             raise self._mixed(seen)
         if not named and seen.texts and _DATE.fullmatch(text):
-            raise pf.datasets.dates_error(self.file.path, seen.name, text)
+            raise self.file.dates(seen.name, text)
         if not named and seen.texts and self._has_comma(text):
             raise self._commas(seen)
         if len(seen.different) > c.most_categories:
@@ -437,7 +433,7 @@ class _Reader:
         c, total = self.config, seen[label].rows
         names = [column.name for column in form.columns]
         further = [name for name in (label, c.client, test) if name is not None]
-        x = pf.datasets.numbers_for((total, form.width), self.data_dir)
+        x = form.room(total, self.data_dir)
         y, is_test = np.zeros(total, np.int64), np.zeros(total, bool)
         places = {name: place for place, name in enumerate(classes)}
         clients = _ordered(seen[c.client].different) if c.client else ()
@@ -450,10 +446,10 @@ class _Reader:
                 block = {name: values[keep] for name, values in block.items()}
             rows = slice(done, done + len(block[label]))
             x[rows] = torch.from_numpy(form.encoded(block, self.source, read))
-            texts = pf.datasets.texts_in(block[label])
+            texts = pf.datasets.TableFile.texts(block[label])
             y[rows] = np.fromiter((places[text] for text in texts), np.int64, len(texts))
             if c.client:
-                texts = pf.datasets.texts_in(block[c.client])
+                texts = pf.datasets.TableFile.texts(block[c.client])
                 numbers = (client_places.get(text, -1) for text in texts)
                 owners[rows] = np.fromiter(numbers, np.int32, len(texts))
             if test:
@@ -472,7 +468,7 @@ class _Reader:
             is_test = _drawn(share, owners if c.client else np.zeros(done, np.int32))
         if is_test.any():
             order = np.argsort(is_test, kind="stable")
-            x = self._taken(x, order)
+            x = self._taken(form, x, order)
             y, columns = y[order], {name: values[order] for name, values in columns.items()}
             self._note_tests(y, int((~is_test).sum()), classes)
         return pf.datasets.Dataset(
@@ -504,7 +500,7 @@ class _Reader:
 
     def _tests(self, values: np.ndarray, name: str, first: int) -> np.ndarray:
         """Return which rows are test rows by a column, [n] bool."""
-        texts = [text.lower() for text in pf.datasets.texts_in(values)]
+        texts = [text.lower() for text in pf.datasets.TableFile.texts(values)]
         known = {**dict.fromkeys(_TRAIN, False), **dict.fromkeys(_TEST, True)}
         for row, text in enumerate(texts):
             if text not in known:
@@ -532,9 +528,11 @@ class _Reader:
                 "dataset.client each client keeps its test rows"
             )
 
-    def _taken(self, x: torch.Tensor, order: np.ndarray) -> torch.Tensor:
+    def _taken(
+        self, form: pf.datasets.TableForm, x: torch.Tensor, order: np.ndarray
+    ) -> torch.Tensor:
         """Return rows in another order, copied in blocks."""
-        result = pf.datasets.numbers_for((len(x), x.shape[1]), self.data_dir)
+        result = form.room(len(x), self.data_dir)
         for start in range(0, len(order), 65_536):
             rows = torch.from_numpy(order[start : start + 65_536])
             result[start : start + len(rows)] = x[rows]
@@ -571,7 +569,7 @@ def _complete(block: Any, names: list[str]) -> np.ndarray | None:  # noqa: ANN40
     """Return the rows without a gap; None if all are."""
     gaps = np.zeros(len(block[names[0]]), bool)
     for name in names:
-        gaps |= pf.datasets.gaps_in(block[name])
+        gaps |= pf.datasets.TableFile.gaps(block[name])
     return np.flatnonzero(~gaps) if gaps.any() else None
 
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import protofl as pf
 from protofl.backends import Plan
-from protofl.data import table_files, table_statistics
+from protofl.data import table_files, table_form
 from protofl.runs.exported import Exported, read_exported
 from protofl_cli.app import app
 from protofl_plugins.datasets.table_files import Csv, Parquet
@@ -479,7 +479,7 @@ def test_parquet_holds_what_the_csv_file_holds(tmp_path):
 
 def test_memory_does_not_grow_with_the_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(table_files, "ROWS", 512)
-    monkeypatch.setattr(table_statistics, "LARGE", 1)
+    monkeypatch.setattr(table_form, "LARGE", 1)
     line = ",".join(f"0.{i}25" for i in range(30))
     peaks = []
     for count in (4_000, 16_000):
@@ -505,7 +505,7 @@ def test_large_tables_lie_in_a_file(tmp_path):
         return int(line.split()[1]) * 1024
 
     before = private()
-    numbers = table_statistics.numbers_for((1 << 20, 64), tmp_path)
+    numbers = table_form.numbers_for((1 << 20, 64), tmp_path)
     assert private() - before < 1 << 26
     assert numbers.shape == (1 << 20, 64) and not numbers[::100_000].any()
     numbers[5] = 1
