@@ -20,10 +20,7 @@ from protofl.errors import UsageError
 from protofl.system.files.atomic import LARGEST_DATA, regular_file
 from protofl.system.files.home import expand_user
 
-__all__ = ["Block", "TableFile", "gaps_in", "numbers_in", "texts_in"]
-
-Block = Mapping[str, np.ndarray]
-"""{column: values [n]}: texts as objects, ``""`` for none; or float64, NaN for none."""
+__all__ = ["TableFile", "gaps_in", "numbers_in", "texts_in"]
 
 ENDINGS = (".csv", ".tsv", ".parquet")
 """Endings of tables with named columns."""
@@ -120,11 +117,14 @@ class TableFile:
             + mark
         )
 
-    def blocks(self, columns: Sequence[str]) -> Iterator[Block]:
+    def blocks(self, columns: Sequence[str]) -> Iterator[Mapping[str, np.ndarray]]:
         """Yield some columns, `ROWS` rows at a time.
 
         Args:
             columns: Their names.
+
+        Yields:
+            {column: values [n]}: texts as objects, ``""`` for none; or float64, NaN for none.
 
         Raises:
             UsageError: A column is missing, a row has too many or too few values, or the file is
@@ -288,7 +288,7 @@ class TableFile:
                 f"leave it out: --set dataset.drop={name}",
             )
 
-    def _parquet_blocks(self, columns: Sequence[str]) -> Iterator[Block]:
+    def _parquet_blocks(self, columns: Sequence[str]) -> Iterator[Mapping[str, np.ndarray]]:
         with self._parquet() as file:
             for name in columns:
                 self._check_type(name, file.schema_arrow.field(name).type)
@@ -335,7 +335,7 @@ def _objects(values: Sequence[str]) -> np.ndarray:
     return result
 
 
-def block_of(frame: Any) -> Block:  # noqa: ANN401 - a data frame, or a mapping of columns
+def block_of(frame: Any) -> Mapping[str, np.ndarray]:  # noqa: ANN401 - a data frame, or a mapping of columns
     """Return the columns of a data frame, or of a mapping {column: values}."""
     block = {}
     for name in frame.keys():
@@ -385,8 +385,14 @@ def numbers_in(values: np.ndarray, decimal: str = ".") -> np.ndarray | None:
 def texts_in(values: np.ndarray) -> list[str]:
     """Return values as texts; whole numbers have no decimals."""
     if values.dtype == object:
-        return [value.strip() for value in values]
+        return [_plain(value.strip()) for value in values]
     return [f"{value:.0f}" if value.is_integer() else repr(value) for value in values.tolist()]
+
+
+def _plain(text: str) -> str:
+    """Return a text; a whole number without decimals."""
+    whole = text.endswith(".0") and text[:-2].lstrip("-").isdecimal()
+    return text[:-2] if whole else text
 
 
 def _is_number(text: str) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import mmap
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from protofl.data.table_files import (
-    Block,
     TableFile,
     block_of,
     gaps_in,
@@ -118,11 +117,11 @@ class TableForm:
             f"{len(self.columns) - numeric} categories)"
         )
 
-    def encoded(self, block: Block, source: str, first: int = 0) -> np.ndarray:
+    def encoded(self, block: Mapping[str, np.ndarray], source: str, first: int = 0) -> np.ndarray:
         """Return the samples of rows before statistics are applied.
 
         Args:
-            block: The columns.
+            block: The columns, {name: values [n]}, see `TableFile.blocks`.
             source: The file, for errors.
             first: The number of rows before these.
 

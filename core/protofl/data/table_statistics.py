@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -25,15 +26,29 @@ _ROWS = 65_536
 
 @dataclass(frozen=True)
 class Fitted:
-    """A table prepared by its clients.
+    """A table as the clients of a split prepare it.
 
     Attributes:
-        x: Samples [N, F] as models get them.
-        scalings: The scaling of each client; a single one for all.
+        form: The form of the table.
+        raw: Samples [N, F] of `TableForm.encoded`.
+        split: Whose rows they are.
+        folder: Where large results lie while they are used.
     """
 
-    x: Tensor
-    scalings: Sequence[Scaling]
+    form: TableForm
+    raw: Tensor
+    split: Split
+    folder: Path
+
+    @cached_property
+    def scalings(self) -> Sequence[Scaling]:
+        """The scaling of each client; a single one for all."""
+        return fit(self.form, self.raw, self.split)
+
+    @cached_property
+    def x(self) -> Tensor:
+        """Samples [N, F] as models get them."""
+        return apply(self.raw, self.split, self.scalings, self.folder)
 
 
 def fit(form: TableForm, x: Tensor, split: Split) -> list[Scaling]:
@@ -53,7 +68,8 @@ def fit(form: TableForm, x: Tensor, split: Split) -> list[Scaling]:
     """
     sizes = split.train_sizes.numpy()
     rows = torch.cat([split.train(client) for client in range(split.num_clients)])
-    owners = np.repeat(np.arange(len(sizes)), sizes)
+    rows, order = rows.sort()  # large samples are read in the order of their file
+    owners = np.repeat(np.arange(len(sizes)), sizes)[order.numpy()]
     if form.statistics == "global":
         owners, sizes = np.zeros_like(owners), np.array([len(rows)])
     shift, fill = np.zeros((2, len(sizes), form.width))
@@ -74,8 +90,8 @@ def _statistics(
     """Return shift, scale and median [M] of a column.
 
     Args:
-        values: Numbers [n], the first owner's first.
-        owners: Whose number each is, [n] in 0…M-1, ascending.
+        values: Numbers [n].
+        owners: Whose number each is, [n] in 0…M-1.
         sizes: Numbers of each owner [M].
         standardise: True for mean and deviation; False for 0 and 1.
     """

@@ -18,7 +18,7 @@ from protofl.data.spec import PLURAL, AsStored, Kind, ModelInput, SampleSpec, in
 from protofl.data.split import Split
 from protofl.data.subset import with_validation
 from protofl.data.table_form import TableForm
-from protofl.data.table_statistics import Fitted, apply, fit
+from protofl.data.table_statistics import Fitted
 from protofl.errors import ProtoflError, UsageError
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.plugin.composition import Composition
@@ -164,12 +164,7 @@ def fitter(
             "compute them from all clients' training rows: --set dataset.statistics=global",
         )
 
-    def fitted(seed: int) -> Fitted:
-        split = splits(seed)
-        scalings = fit(form, data.x, split)
-        return Fitted(apply(data.x, split, scalings, settings.data_dir), scalings)
-
-    return lru_cache(maxsize=2)(fitted)
+    return lru_cache(maxsize=2)(lambda seed: Fitted(form, data.x, splits(seed), settings.data_dir))
 
 
 def public_data(

@@ -21,6 +21,7 @@ CSV files are read by Python's csv module, Parquet files by pyarrow, both in blo
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -36,6 +37,9 @@ _LABELS = ("label", "class", "target", "y", "outcome", "diagnosis")
 """Names of the label's column that need not be given."""
 
 _MOST_CLASSES = 1_000
+
+_FEW = 20
+"""Categories that a column may have even if most rows have one of their own."""
 
 _DATE = re.compile(
     r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([ T]\d{1,2}:\d{2}.*)?"
@@ -217,12 +221,10 @@ class _Column:
 
     def _add_texts(self, values: np.ndarray, gaps: np.ndarray, file: pf.datasets.TableFile) -> None:
         """Count the texts of a block that are not numbers."""
-        if self.texts < self.rows - self.gaps or not self.rows:  # numbers came, too, or may
-            different = {*values[~gaps].tolist()}
-            words = {v for v in different if file.numbers(np.array([v], object)) is None}
-            strange = np.fromiter((v in words for v in values), bool, len(values)) & ~gaps
-        else:
-            strange = ~gaps
+        words = {
+            v for v in {*values[~gaps].tolist()} if file.numbers(np.array([v], object)) is None
+        }
+        strange = np.fromiter((v in words for v in values), bool, len(values))
         self.texts += int(strange.sum())
         if self.first[1] < 0 and strange.any():
             row = int(strange.argmax())
@@ -359,13 +361,17 @@ class _Reader:
             raise self.file.dates(seen.name, text)
         if not named and seen.texts and self._has_comma(text):
             raise self._commas(seen)
-        if len(seen.different) > c.most_categories:
+        different, values = len(seen.different), seen.rows - seen.gaps
+        many = different > c.most_categories
+        if many or (not named and different > _FEW and 2 * different > values):
+            shown = f"more than {c.most_categories:,}" if many else str(different)
             raise pf.UsageError(
-                f"{self.source}: column {seen.name!r} has more than {c.most_categories:,} "
-                f"different values in {seen.rows:,} rows, such as {text or min(seen.different)!r}",
+                f"{self.source}: column {seen.name!r} has {shown} different values in "
+                f"{seen.rows:,} rows, such as {text or min(seen.different)!r}",
                 "each category is a feature, so names and identifiers are none",
-                f"leave the column out: --set dataset.drop={seen.name}, or allow more: "
-                "--set dataset.most_categories=N",
+                f"leave the column out: --set dataset.drop={seen.name}, or allow it: "
+                f"--set dataset.categories={seen.name}"
+                + (" and --set dataset.most_categories=N" if many else ""),
             )
         return pf.datasets.TableColumn(seen.name, _ordered(seen.different), gaps)
 
@@ -486,7 +492,7 @@ class _Reader:
         if not clients:
             return {}
         name = self.config.client
-        whole = all(text.isdecimal() and len(text) < 18 for text in clients)
+        whole = all(t.isdecimal() and len(t) < 18 and str(int(t)) == t for t in clients)
         values = np.array([int(t) for t in clients] if whole else [*clients])
         if (lacking := np.flatnonzero(owners < 0)).size:
             raise pf.UsageError(
@@ -565,7 +571,7 @@ def _drawn(share: float, owners: np.ndarray) -> np.ndarray:
     return result
 
 
-def _complete(block: Any, names: list[str]) -> np.ndarray | None:  # noqa: ANN401 - a Block
+def _complete(block: Mapping[str, np.ndarray], names: list[str]) -> np.ndarray | None:
     """Return the rows without a gap; None if all are."""
     gaps = np.zeros(len(block[names[0]]), bool)
     for name in names:

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 import protofl as pf
 from protofl.backends import Plan
-from protofl.data import table_files, table_form
+from protofl.data import cache, table_files, table_form, table_statistics
+from protofl.data.split import Split
 from protofl.runs.exported import Exported, read_exported
 from protofl_cli.app import app
 from protofl_plugins.datasets.table_files import Csv, Parquet
@@ -315,8 +316,10 @@ GOOD = "a,b,grade\n1,x,u\n2,y,v\n3,x,u\n4,y,v\n"
         (GOOD.replace(",v", ",u"), "only one class (u)"),
         ("a,b,grade\n1,x,1.5\n2,y,2.5\n", "the label's column 'grade' has 2 different numbers"),
         (GOOD.replace("2,y", "1e300,y"), "infinity or more than float32 holds"),
-        ("a,b,grade\n" + "".join(f"{i},n{i},{'uv'[i % 2]}\n" for i in range(300)),
-         "column 'b' has more than 100 different values in 300 rows"),
+        ("a,b,grade\n" + "".join(f"{i},n{i},{'uv'[i % 2]}\n" for i in range(100_000)),
+         "column 'b' has more than 100 different values in 100,000 rows"),
+        ("a,b,grade\n" + "".join(f"{i},{i} kg,{'uv'[i % 2]}\n" for i in range(30)),
+         "column 'b' has 30 different values in 30 rows, such as '0 kg'"),
         ("größe,b,grade\n1,x,u\n2,y,v\n".encode("latin-1"), "is not UTF-8: byte 0xf6"),
         (b"\x89HDF\r\n\x1a\n", "it is an HDF5 file"),
         (b"PAR1", "is not a csv file"),
@@ -405,6 +408,40 @@ def test_labels_and_categories_that_are_numbers(tmp_path):
     assert mixed.preparation.table.columns[0].categories == ("1", "3", "4", "old")
 
 
+def test_whole_numbers_are_one_category_with_and_without_decimals(tmp_path):
+    data = decode_text(tmp_path, "a,b,grade\n1,5.0,1\n2,5,1.0\n3,6,0\n", categories="b")
+    assert data.classes == ["0", "1"] and data.x[:, 1:].tolist() == [[1, 0], [1, 0], [0, 1]]
+
+
+def test_texts_among_numbers_are_counted_across_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_files, "ROWS", 4)
+    values = ["1", "2", "3", "4", "", "", "", "5", "6", "old", "7", "8"]
+    text = "a,b,grade\n" + "".join(f"{v},x,{'uv'[i % 2]}\n" for i, v in enumerate(values))
+    with pytest.raises(pf.UsageError, match="1 of 12 rows hold texts, the first 'old' in row 10"):
+        decode_text(tmp_path, text)
+
+
+def test_client_names_that_differ_in_zeros_are_two_clients(tmp_path):
+    text = "a,who,grade\n" + "".join(
+        f"{i},{w},{'uv'[i % 2]}\n" for i, w in enumerate(["01", "1"] * 2)
+    )
+    assert decode_text(tmp_path, text, client="who").columns["who"].tolist() == ["01", "1"] * 2
+
+
+def test_clients_without_rows_have_statistics_that_change_nothing(table):
+    """A node has the rows of its own clients alone."""
+    data = decode(table)
+    none = torch.arange(0)
+    parts = [torch.arange(10), torch.arange(10, 14), none, none, torch.arange(20, 40), none]
+    ends = torch.tensor([0, *map(len, parts)]).cumsum(0)
+    found = table_statistics.Fitted(
+        data.preparation.table, data.x, Split(torch.cat(parts), ends), table.parent
+    )
+    assert len(found.scalings) == 3 and found.scalings[0] != found.scalings[2]
+    assert found.x[:14].isfinite().all() and found.x[20:40].isfinite().all()
+    assert not found.x[40:].any()
+
+
 def test_the_label_is_found_by_its_usual_names(tmp_path):
     data = decode_text(tmp_path, GOOD.replace("grade", "Label"), label=None)
     assert data.classes == ["u", "v"] and "the column Label" in data.note
@@ -415,6 +452,9 @@ def test_rows_with_gaps_are_left_out_or_refused(tmp_path):
     data = decode_text(tmp_path, text, impute="drop")
     assert data.x.tolist() == [[1, 1, 0], [4, 0, 1]] and data.y.tolist() == [0, 1]
     assert "2 of 4 rows with missing values left out" in data.note
+    key = Csv().cache_key(config=Csv.Config(path=str(tmp_path / "a.csv")), data_dir=tmp_path)
+    kept = cache.load(key, tmp_path, lambda: data, lambda line: None)
+    assert kept.x.tolist() == data.x.tolist() and kept.preparation == data.preparation
     with pytest.raises(pf.UsageError) as error:
         decode_text(tmp_path, text, impute="refuse")
     assert "column 'a' has no value in 1 of 4 rows, the first in row 2" in error.value.what
