@@ -550,3 +550,14 @@ def test_large_tables_lie_in_a_file(tmp_path):
     assert numbers.shape == (1 << 20, 64) and not numbers[::100_000].any()
     numbers[5] = 1
     assert numbers[5].sum() == 64 and not [*tmp_path.iterdir()]
+
+
+def test_partition_show_divides_by_the_column_of_the_clients(table, monkeypatch):
+    monkeypatch.chdir(table.parent)
+    words = ["partition", "show", "--dataset", f"csv:{table}", "--data-dir", table.parent / "data"]
+    words += ["--set", "dataset.label=grade", "--set", "dataset.client=hospital"]
+    code, output = command(*words, "--out", table.parent / "a.png")
+    assert code == 0 and "clients 0…2 are H0, H1, H2" in output
+    code, output = command(*words, "--partition", "iid", "--out", table.parent / "b.png")
+    assert code == 2
+    assert "--partition iid and dataset.client=hospital both divide the samples" in output
