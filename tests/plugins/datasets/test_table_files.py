@@ -18,6 +18,8 @@ from protofl.backends import Plan
 from protofl.data import cache, table_files, table_form, table_statistics
 from protofl.data.split import Split
 from protofl.runs.exported import Exported, read_exported
+from protofl.testing import DatasetContract
+from protofl.testing.contract import run_checks
 from protofl_cli.app import app
 from protofl_plugins.datasets.table_files import Csv, Parquet
 
@@ -561,3 +563,10 @@ def test_partition_show_divides_by_the_column_of_the_clients(table, monkeypatch)
     code, output = command(*words, "--partition", "iid", "--out", table.parent / "b.png")
     assert code == 2
     assert "--partition iid and dataset.client=hospital both divide the samples" in output
+
+
+def test_a_table_keeps_the_contract_of_data_sets(table):
+    chosen = {"plugin": "csv", "argument": str(table), "options": {"label": "grade"}}
+    found = {f.check: f for f in run_checks(type("Chosen", (DatasetContract,), chosen))}
+    assert found["samples"].outcome == found["it_runs"].outcome == "passed"
+    assert not [f.why for f in found.values() if f.outcome == "failed"]
