@@ -10,18 +10,17 @@ from __future__ import annotations
 import difflib
 import mmap
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from protofl.data.table_files import (
-    TableFile,
+from protofl.data.table_values import (
     block_of,
     gaps_in,
     missing_column,
@@ -30,13 +29,41 @@ from protofl.data.table_files import (
 )
 from protofl.errors import UsageError
 
-__all__ = ["TableColumn", "TableForm"]
+__all__ = ["TableColumn", "TableForm", "TableReader"]
 
 Impute = Literal["median+flag", "drop", "refuse"]
 Statistics = Literal["client", "global"]
 
 LARGE = 64 << 20
 """Bytes from which numbers lie in a file, which the system may keep on the disk."""
+
+
+class TableReader(Protocol):
+    """A table in a file, as ``open_table`` of a data set plugin returns it.
+
+    Attributes:
+        path: The file.
+    """
+
+    path: Path
+
+    def names(self) -> list[str]:
+        """Return the names of the columns."""
+        ...
+
+    def blocks(self, columns: Sequence[str]) -> Iterator[Mapping[str, np.ndarray]]:
+        """Yield some columns, a block of rows at a time.
+
+        Args:
+            columns: Their names.
+
+        Yields:
+            {column: values [n]}: texts as objects, ``""`` for none; or float64, NaN for none.
+
+        Raises:
+            UsageError: A column is missing, or the file is damaged.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -121,7 +148,7 @@ class TableForm:
         """Return the samples of rows before statistics are applied.
 
         Args:
-            block: The columns, {name: values [n]}, see `TableFile.blocks`.
+            block: The columns, {name: values [n]}, see `TableReader.blocks`.
             source: The file, for errors.
             first: The number of rows before these.
 
@@ -202,12 +229,12 @@ class TableForm:
         return [column.name for column in self.columns]
 
     def samples_in(
-        self, path: Path, further: Sequence[str] = ()
+        self, file: TableReader, further: Sequence[str] = ()
     ) -> tuple[Tensor, dict[str, np.ndarray]]:
         """Read the samples of a file before statistics are applied.
 
         Args:
-            path: The file.
+            file: The file.
             further: Columns that are read besides; those that the file lacks are left out.
 
         Returns:
@@ -216,16 +243,15 @@ class TableForm:
         Raises:
             UsageError: The file cannot be read, or a column or category is missing or unknown.
         """
-        file = TableFile.of(path, decimal=self.decimal, encoding=self.encoding)
         has = [name for name in further if name in file.names()]
         samples, texts, first = list[np.ndarray](), {name: list[str]() for name in has}, 0
         for block in file.blocks([*self.names, *has]):
-            samples.append(self.encoded(block, str(path), first))
+            samples.append(self.encoded(block, str(file.path), first))
             first += len(samples[-1])
             for name in has:
                 texts[name] += texts_in(block[name])
         if not samples:
-            raise UsageError(f"{path} holds no rows", do="copy or save it again")
+            raise UsageError(f"{file.path} holds no rows", do="copy or save it again")
         columns = {name: np.array(values) for name, values in texts.items()}
         return torch.from_numpy(np.concatenate(samples)), columns
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from protofl.data import cache
 from protofl.data.dataset import Dataset
@@ -20,7 +22,7 @@ from protofl.data.subset import with_validation
 from protofl.data.table_form import TableForm
 from protofl.data.table_statistics import Fitted
 from protofl.errors import ProtoflError, UsageError
-from protofl.hooks.discovery.registry import Registry
+from protofl.hooks.discovery.registry import TABLES, Registry
 from protofl.hooks.plugin.composition import Composition
 from protofl.hooks.plugin.members import Choice, choose
 from protofl.system.formatting import count
@@ -162,6 +164,25 @@ def splitter(settings: Settings, data: Dataset, partitioner: Choice) -> Callable
     )
     held = partial(with_validation, labels=data.y, share=settings.validation)
     return lru_cache(maxsize=2)(lambda seed: held(split(seed=seed), seed=seed))
+
+
+def rows_of_table(
+    path: Path, form: TableForm, further: Sequence[str] = (), registry: Registry | None = None
+) -> tuple[Tensor, dict[str, np.ndarray]]:
+    """Return `TableForm.samples_in` of a file, which a data set plugin opens.
+
+    Args:
+        path: A file whose ending is one of `TABLES`.
+        form: The form of the table.
+        further: Columns that are read besides.
+        registry: Where plugins are found; None for the installed ones.
+
+    Raises:
+        UsageError: See `TableForm.samples_in`.
+    """
+    plugin: Any = (registry or Registry()).load("dataset", TABLES[path.suffix.lower()])
+    file = plugin.open_table(path, decimal=form.decimal, encoding=form.encoding)
+    return form.samples_in(file, further)
 
 
 def fitter(

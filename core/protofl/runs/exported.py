@@ -19,8 +19,9 @@ from protofl.data.array_files import open_arrays
 from protofl.data.image_files import ImageFiles, is_wide, open_image, square, to_rgb
 from protofl.data.preparation import Preparation
 from protofl.data.spec import SampleSpec
-from protofl.data.table_files import ENDINGS
 from protofl.errors import UsageError
+from protofl.federation.run_data import rows_of_table
+from protofl.hooks.discovery.registry import TABLES
 from protofl.runs.scorer import raw_samples
 from protofl.system.files.atomic import regular_file
 from protofl.system.torch_state import standard_torch
@@ -81,7 +82,7 @@ class Exported:
         """
         try:
             regular_file(path)
-            if path.suffix.lower() in ENDINGS:
+            if path.suffix.lower() in TABLES:
                 return self._rows_of_table(path)
             array = self._content(path)
         except UNREADABLE as error:
@@ -101,7 +102,7 @@ class Exported:
                 f"the client's data are {self.sample}",
                 "give them as an array: .npy, or .npz with x",
             )
-        return table.samples_in(path)[0]
+        return rows_of_table(path, table)[0]
 
     def _content(self, path: Path) -> np.ndarray:
         if path.suffix in (".npy", ".npz"):

@@ -15,11 +15,11 @@ from protofl.data.columns import as_column
 from protofl.data.dataset import Dataset, checked_labels, class_names
 from protofl.data.npz import read_arrays
 from protofl.data.preparation import Preparation
-from protofl.data.table_files import ENDINGS
 from protofl.errors import UsageError, unknown
 from protofl.federation.evaluation import counted, figures_of
 from protofl.federation.plan import Plan
-from protofl.federation.run_data import load_data, options_like
+from protofl.federation.run_data import load_data, options_like, rows_of_table
+from protofl.hooks.discovery.registry import TABLES
 from protofl.hooks.plugin.members import Choice, choose
 from protofl.hooks.wire.payload import Payload
 from protofl.records.reading import Reading
@@ -157,7 +157,7 @@ def new_data(run: OpenedRun, text: str) -> NewData:
     """
     path = expand_user(text)
     name, _, file = text.partition(":")
-    table = next((p for p in (path, expand_user(file)) if p.suffix.lower() in ENDINGS), None)
+    table = next((p for p in (path, expand_user(file)) if p.suffix.lower() in TABLES), None)
     if table is not None and table.is_file():
         return _of_table(run, table)
     if name == "npz" and ":" in text:
@@ -209,7 +209,7 @@ def _of_table(run: OpenedRun, path: Path) -> NewData:
             do="give an .npz file with x and y",
         )
     client = str(run.reading.config["partition"]).partition(":")[2]
-    x, columns = form.samples_in(path, [form.label, client])
+    x, columns = rows_of_table(path, form, [form.label, client], run.plan.registry)
     if form.label not in columns:
         raise UsageError(
             f"{path} has no column {form.label!r} with the classes",

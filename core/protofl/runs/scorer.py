@@ -24,7 +24,9 @@ from protofl.errors import UsageError, error_context
 from protofl.federation.host import build_client
 from protofl.federation.plan import Plan
 from protofl.federation.round_totals import Totals
+from protofl.federation.run_data import rows_of_table
 from protofl.federation.server_side import ServerSide
+from protofl.hooks.discovery.registry import TABLES
 from protofl.hooks.models.modules import CombinedModule
 from protofl.hooks.transport.payload_validation import DownloadValidation
 from protofl.hooks.views.client import Client
@@ -206,8 +208,8 @@ def raw_samples(
         UsageError: Their kind, type, shape or values differ from the data set's.
     """
     if preparation is not None and (table := preparation.table):
-        if isinstance(x, (str, Path)):
-            return table.samples_in(Path(x))[0]
+        if isinstance(x, (str, Path)) and Path(x).suffix.lower() in TABLES:
+            return rows_of_table(Path(x), table)[0]
         if hasattr(x, "keys"):
             return table.samples_of(x, source)
     array = np.asarray(x)

@@ -32,6 +32,7 @@ from pydantic import BeforeValidator
 
 import protofl as pf
 from protofl_plugins.datasets.client_columns import check_clients
+from protofl_plugins.datasets.table_reader import TableFile
 
 _LABELS = ("label", "class", "target", "y", "outcome", "diagnosis")
 """Names of the label's column that need not be given."""
@@ -115,6 +116,7 @@ class _NamedColumns:
     client_option: ClassVar[str] = "client"
     defaults: ClassVar[dict[str, Any]] = {}
     name: ClassVar[str]
+    open_table = staticmethod(TableFile.of)
 
     def _reading(self, config: Any) -> dict[str, str | None]:  # noqa: ANN401 - a Config
         return {}
@@ -135,7 +137,7 @@ class _NamedColumns:
         Raises:
             UsageError: The file or a column cannot be used as it is; the error says what to do.
         """
-        file = pf.datasets.TableFile.of(config.path, **self._reading(config))
+        file = TableFile.of(config.path, **self._reading(config))
         if file.is_parquet != (self.name == "parquet"):
             other = "parquet" if file.is_parquet else "csv"
             raise pf.UsageError(
@@ -203,10 +205,10 @@ class _Column:
     first: tuple[str, int] = ("", -1)
     different: set[str] = field(default_factory=set)
 
-    def add(self, values: np.ndarray, file: pf.datasets.TableFile) -> None:
+    def add(self, values: np.ndarray, file: TableFile) -> None:
         """Take the values of a block."""
-        numbers = file.numbers(values)
-        gaps = pf.datasets.TableFile.gaps(values) if numbers is None else np.isnan(numbers)
+        numbers = pf.datasets.numbers_in(values, file.decimal)
+        gaps = pf.datasets.gaps_in(values) if numbers is None else np.isnan(numbers)
         if gaps.any() and self.first_gap < 0:
             self.first_gap = self.rows + int(gaps.argmax())
         self.gaps += int(gaps.sum())
@@ -216,13 +218,15 @@ class _Column:
             known = numbers[~gaps]
             self.whole = self.whole and bool((known == np.floor(known)).all())
         if (numbers is None or self.counts_numbers) and len(self.different) <= self.most:
-            self.different.update(pf.datasets.TableFile.texts(values[~gaps]))
+            self.different.update(pf.datasets.texts_in(values[~gaps]))
         self.rows += len(values)
 
-    def _add_texts(self, values: np.ndarray, gaps: np.ndarray, file: pf.datasets.TableFile) -> None:
+    def _add_texts(self, values: np.ndarray, gaps: np.ndarray, file: TableFile) -> None:
         """Count the texts of a block that are not numbers."""
         words = {
-            v for v in {*values[~gaps].tolist()} if file.numbers(np.array([v], object)) is None
+            v
+            for v in {*values[~gaps].tolist()}
+            if pf.datasets.numbers_in(np.array([v], object), file.decimal) is None
         }
         strange = np.fromiter((v in words for v in values), bool, len(values))
         self.texts += int(strange.sum())
@@ -234,7 +238,7 @@ class _Column:
 class _Reader:
     """Reads one table; see `_NamedColumns.decode`."""
 
-    def __init__(self, config: Any, file: pf.datasets.TableFile, data_dir: Path) -> None:  # noqa: ANN401
+    def __init__(self, config: Any, file: TableFile, data_dir: Path) -> None:  # noqa: ANN401
         self.config, self.file, self.data_dir = config, file, data_dir
         self.source = str(file.path)
         self.notes = [file.describe()]
@@ -452,10 +456,10 @@ class _Reader:
                 block = {name: values[keep] for name, values in block.items()}
             rows = slice(done, done + len(block[label]))
             x[rows] = torch.from_numpy(form.encoded(block, self.source, read))
-            texts = pf.datasets.TableFile.texts(block[label])
+            texts = pf.datasets.texts_in(block[label])
             y[rows] = np.fromiter((places[text] for text in texts), np.int64, len(texts))
             if c.client:
-                texts = pf.datasets.TableFile.texts(block[c.client])
+                texts = pf.datasets.texts_in(block[c.client])
                 numbers = (client_places.get(text, -1) for text in texts)
                 owners[rows] = np.fromiter(numbers, np.int32, len(texts))
             if test:
@@ -506,7 +510,7 @@ class _Reader:
 
     def _tests(self, values: np.ndarray, name: str, first: int) -> np.ndarray:
         """Return which rows are test rows by a column, [n] bool."""
-        texts = [text.lower() for text in pf.datasets.TableFile.texts(values)]
+        texts = [text.lower() for text in pf.datasets.texts_in(values)]
         known = {**dict.fromkeys(_TRAIN, False), **dict.fromkeys(_TEST, True)}
         for row, text in enumerate(texts):
             if text not in known:
@@ -575,7 +579,7 @@ def _complete(block: Mapping[str, np.ndarray], names: list[str]) -> np.ndarray |
     """Return the rows without a gap; None if all are."""
     gaps = np.zeros(len(block[names[0]]), bool)
     for name in names:
-        gaps |= pf.datasets.TableFile.gaps(block[name])
+        gaps |= pf.datasets.gaps_in(block[name])
     return np.flatnonzero(~gaps) if gaps.any() else None
 
 

@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 
 import protofl as pf
 from protofl.backends import Plan
-from protofl.data import cache, table_files, table_form, table_statistics
+from protofl.data import cache, table_form, table_statistics
 from protofl.data.split import Split
 from protofl.runs.exported import Exported, read_exported
-from protofl.testing import DatasetContract
-from protofl.testing.contract import run_checks
+from protofl.testing import DatasetContract, run_checks
 from protofl_cli.app import app
+from protofl_plugins.datasets import table_reader
 from protofl_plugins.datasets.table_files import Csv, Parquet
 
 CITIES, GRADES = ("Bonn", "Paris", "Rome"), ("low", "mid", "high")
@@ -416,7 +416,7 @@ def test_whole_numbers_are_one_category_with_and_without_decimals(tmp_path):
 
 
 def test_texts_among_numbers_are_counted_across_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr(table_files, "ROWS", 4)
+    monkeypatch.setattr(table_reader, "ROWS", 4)
     values = ["1", "2", "3", "4", "", "", "", "5", "6", "old", "7", "8"]
     text = "a,b,grade\n" + "".join(f"{v},x,{'uv'[i % 2]}\n" for i, v in enumerate(values))
     with pytest.raises(pf.UsageError, match="1 of 12 rows hold texts, the first 'old' in row 10"):
@@ -520,7 +520,7 @@ def test_parquet_holds_what_the_csv_file_holds(tmp_path):
 
 
 def test_memory_does_not_grow_with_the_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr(table_files, "ROWS", 512)
+    monkeypatch.setattr(table_reader, "ROWS", 512)
     monkeypatch.setattr(table_form, "LARGE", 1)
     line = ",".join(f"0.{i}25" for i in range(30))
     peaks = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,26 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from protofl.data.columns import is_gap
-from protofl.data.file_kinds import kind_of_file
-from protofl.errors import UsageError
-from protofl.system.files.atomic import LARGEST_DATA, regular_file
-from protofl.system.files.home import expand_user
-
-__all__ = ["TableFile", "gaps_in", "numbers_in", "texts_in"]
-
-ENDINGS = (".csv", ".tsv", ".parquet")
-"""Endings of tables with named columns."""
+import protofl as pf
 
 ROWS = 16_384
 """Rows that are read at once."""
 
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-
-_GAPS = frozenset(
-    ("", "na", "nan", "-nan", "none", "nat", "<na>", "n/a", "#n/a", "#na", "null", "?")
-)
-"""Texts, in small letters, that programs write where a value is missing."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +48,15 @@ class TableFile:
         Raises:
             UsageError: There is no such file, or it is of another kind.
         """
-        file = expand_user(path)
+        file = pf.expand_user(path)
         if not file.is_file():
-            raise UsageError(f"no file {file}", do="give the path of a CSV or Parquet file")
-        kind = kind_of_file(regular_file(file, LARGEST_DATA))
+            raise pf.UsageError(f"no file {file}", do="give the path of a CSV or Parquet file")
+        kind = pf.datasets.kind_of_file(file)
         if kind and not kind.name.startswith(("a table as text", "a text", "a Parquet")):
             do = kind.do.replace("FILE", str(file)) or "give a CSV or Parquet file"
-            raise UsageError(f"{file} is not a table with named columns: it is {kind.name}", do=do)
+            raise pf.UsageError(
+                f"{file} is not a table with named columns: it is {kind.name}", do=do
+            )
         return cls(file, **options)
 
     @property
@@ -88,17 +75,17 @@ class TableFile:
         repeated = [name for name, times in Counter(names).items() if times > 1 and name]
         if repeated:
             places = [str(i + 1) for i, name in enumerate(names) if name == repeated[0]]
-            raise UsageError(
+            raise pf.UsageError(
                 f"{self.path}: columns {' and '.join(places)} have the same name {repeated[0]!r}",
                 do="give each column a name of its own",
             )
         if "" in names[1:]:
-            raise UsageError(
+            raise pf.UsageError(
                 f"{self.path}: column {names.index('', 1) + 1} of {len(names)} has no name",
                 do="name every column in the first line",
             )
         if len(names) > 1 and all(map(_is_number, names)):
-            raise UsageError(
+            raise pf.UsageError(
                 f"{self.path}: the first line holds numbers ({', '.join(names[:3])}, …)",
                 "the first line names the columns",
                 "add a first line with names",
@@ -133,7 +120,7 @@ class TableFile:
         names = self.names()
         for column in columns:
             if column not in names:
-                raise missing_column(str(self.path), column, names)
+                raise self.missing(column, names)
         if self.is_parquet:
             yield from self._parquet_blocks(columns)
             return
@@ -144,34 +131,18 @@ class TableFile:
             yield {name: _objects(values[place]) for name, place in places}
             done += len(rows)
 
-    def missing(self, column: str, names: Sequence[str]) -> UsageError:
+    def missing(self, column: str, names: Sequence[str]) -> pf.UsageError:
         """Return the error about a missing column of a table with the columns ``names``."""
-        return missing_column(str(self.path), column, names)
+        return pf.datasets.missing_column(str(self.path), column, names)
 
-    def dates(self, column: str, shown: str) -> UsageError:
+    def dates(self, column: str, shown: str) -> pf.UsageError:
         """Return the error about a column of dates, such as the one shown."""
-        return UsageError(
+        return pf.UsageError(
             f"{self.path}: column {column!r} holds dates ({shown})",
             "a date is not a number, and each date alone would be a category",
             f"leave it out (--set dataset.drop={column}), or save a number in its place, such as "
             "the days since another date",
         )
-
-    # --- values of a block ------------------------------------------------------------------------
-
-    def numbers(self, values: np.ndarray) -> np.ndarray | None:
-        """Return values as numbers [n] float64, NaN for gaps; None if a text is not a number."""
-        return numbers_in(values, self.decimal)
-
-    @staticmethod
-    def gaps(values: np.ndarray) -> np.ndarray:
-        """Return where values are missing, [n] bool: empty, or words that programs write."""
-        return gaps_in(values)
-
-    @staticmethod
-    def texts(values: np.ndarray) -> list[str]:
-        """Return values as texts [n]; whole numbers have no decimals."""
-        return texts_in(values)
 
     # --- CSV --------------------------------------------------------------------------------------
 
@@ -183,12 +154,12 @@ class TableFile:
             first = first.removeprefix("\ufeff")
             separator = self.separator or max(_SEPARATORS, key=first.count)
             if not first.strip():
-                raise UsageError(f"{self.path} is empty", do="copy or save it again")
+                raise pf.UsageError(f"{self.path} is empty", do="copy or save it again")
             lines = chain([first], file)  # a quoted name may hold a newline
             names = [name.strip() for name in next(csv.reader(lines, delimiter=separator))]
         if len(names) == 1:
             others = ", ".join(_SEPARATORS.values())
-            raise UsageError(
+            raise pf.UsageError(
                 f"{self.path}: the first line holds one column: {names[0][:60]!r}",
                 f"values are separated by {others}",
                 "say what separates them: --set dataset.separator=…",
@@ -206,7 +177,7 @@ class TableFile:
             while rows := [*islice(lines, ROWS)]:
                 if {*map(len, rows)} != {width}:
                     at = next(i for i, row in enumerate(rows) if len(row) != width)
-                    raise UsageError(
+                    raise pf.UsageError(
                         f"{self.path}: row {done + at + 1} has {len(rows[at])} values, the first "
                         f"line names {width} columns",
                         f"the row begins with {', '.join(rows[at][:3])[:60]!r}",
@@ -226,24 +197,24 @@ class TableFile:
                 if isinstance(error, UnicodeDecodeError)
                 else str(error)
             )
-            raise UsageError(
+            raise pf.UsageError(
                 f"{self.path} is not {self.encoding.upper()}: {detail}",
                 do="say its encoding, for example --set dataset.encoding=cp1252 or utf-16, or save "
                 "it as UTF-8",
             ) from None
         except LookupError:
-            raise UsageError(
+            raise pf.UsageError(
                 f"dataset.encoding={self.encoding}: there is no such encoding",
                 do="give one that Python knows: utf-8, latin-1, cp1252, utf-16",
             ) from None
         except csv.Error as error:
-            raise UsageError(
+            raise pf.UsageError(
                 f"{self.path} can't be read as CSV: {error}",
                 "a quote that is not closed takes in all lines after it",
                 "close the quote, or double a quote within a value",
             ) from None
         except OSError as error:
-            raise UsageError(f"{self.path} can't be read: {error.strerror}") from None
+            raise pf.UsageError(f"{self.path} can't be read: {error.strerror}") from None
 
     # --- Parquet ----------------------------------------------------------------------------------
 
@@ -251,14 +222,14 @@ class TableFile:
         try:
             from pyarrow import parquet
         except ImportError:
-            raise UsageError(
+            raise pf.UsageError(
                 "Parquet files need the package pyarrow", do="pip install 'protofl[tables]'"
             ) from None
         try:
             return parquet.ParquetFile(self.path, pre_buffer=False)
         except (OSError, ValueError) as error:  # pyarrow's own are such
             line = str(error).strip().partition("\n")[0]
-            raise UsageError(
+            raise pf.UsageError(
                 f"{self.path} can't be read as Parquet: {line}",
                 do="the file is damaged; copy or save it again",
             ) from None
@@ -282,7 +253,7 @@ class TableFile:
             types.is_string, types.is_large_string, types.is_null,
         )  # fmt: skip
         if not any(is_kind(value) for is_kind in known):
-            raise UsageError(
+            raise pf.UsageError(
                 f"{self.path}: column {name!r} holds values of the type {value}",
                 "columns hold numbers, truth values or texts",
                 f"leave it out: --set dataset.drop={name}",
@@ -314,20 +285,6 @@ def _of_arrow(values: Any) -> np.ndarray:  # noqa: ANN401 - pyarrow has no types
     return result.astype(np.float64)
 
 
-def missing_column(source: str, column: str, names: Sequence[str]) -> UsageError:
-    """Return the error about a missing column."""
-    near = difflib.get_close_matches(column, names, n=1)
-    return UsageError(
-        f"{source} has no column {column!r}",
-        f"columns: {_listed([n for n in names if n])}"
-        + (f"; did you mean {near[0]}?" if near else ""),
-        "correct the name of the column",
-    )
-
-
-# --- values -----------------------------------------------------------------------------------
-
-
 def _objects(values: Sequence[str]) -> np.ndarray:
     """Return texts [n] as objects: an array of texts would be as wide as the longest."""
     result = np.empty(len(values), object)
@@ -335,70 +292,8 @@ def _objects(values: Sequence[str]) -> np.ndarray:
     return result
 
 
-def block_of(frame: Any) -> Mapping[str, np.ndarray]:  # noqa: ANN401 - a data frame, or a mapping of columns
-    """Return the columns of a data frame, or of a mapping {column: values}."""
-    block = {}
-    for name in frame.keys():
-        values = np.asarray(frame[name])
-        if values.dtype.kind in "iuf":
-            block[str(name)] = values.astype(np.float64)
-        else:
-            texts = ["" if is_gap(value) else str(value) for value in values.astype(object)]
-            block[str(name)] = _objects(texts)
-    return block
-
-
-def gaps_in(values: np.ndarray) -> np.ndarray:
-    """Return where values are missing, [n] bool."""
-    if values.dtype != object:
-        missing: np.ndarray = np.isnan(values)
-        return missing
-    return np.fromiter((v.strip().lower() in _GAPS for v in values), bool, len(values))
-
-
-def numbers_in(values: np.ndarray, decimal: str = ".") -> np.ndarray | None:
-    """Return values as numbers [n] float64, NaN where they are missing.
-
-    Args:
-        values: Numbers, or texts.
-        decimal: The decimal mark of texts.
-
-    Returns:
-        The numbers; None if a text is none.
-    """
-    if values.dtype != object:
-        return values
-    if decimal != ".":  # a point would be one between thousands
-        values = _objects([v.replace(".", "|").replace(decimal, ".") for v in values])
-    try:
-        numbers: np.ndarray = values.astype(np.float64)
-        return numbers
-    except ValueError:
-        pass
-    try:
-        numbers = np.where(gaps_in(values), "nan", values).astype(np.float64)
-        return numbers
-    except ValueError:
-        return None
-
-
-def texts_in(values: np.ndarray) -> list[str]:
-    """Return values as texts; whole numbers have no decimals."""
-    if values.dtype == object:
-        return [_plain(value.strip()) for value in values]
-    return [f"{value:.0f}" if value.is_integer() else repr(value) for value in values.tolist()]
-
-
-def _plain(text: str) -> str:
-    """Return a text; a whole number without decimals."""
-    whole = text.endswith(".0") and text[:-2].lstrip("-").isdecimal()
-    return text[:-2] if whole else text
-
-
 def _is_number(text: str) -> bool:
-    return numbers_in(_objects([text])) is not None and not gaps_in(_objects([text]))[0]
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
-    return ", ".join(names[:12]) + more
+    return (
+        pf.datasets.numbers_in(_objects([text])) is not None
+        and not pf.datasets.gaps_in(_objects([text]))[0]
+    )
