@@ -415,7 +415,9 @@ class Plan:
             same = self.public_data.num_classes == self.data.num_classes
             data = self.public_data
             return self._placed(data.x, data.y)[1] if same else None
-        return None if rows is None else self.stored[1][rows.to(self.device)]
+        if rows is None:
+            return None
+        return self.resident.of(self.data.y, self.device)[rows.to(self.device)]
 
     @cached_property
     def _public_stored(self) -> tuple[torch.Tensor, torch.Tensor]:

@@ -355,7 +355,7 @@ class _Reader:
         c, numbers = self.config, seen.rows - seen.gaps - seen.texts
         gaps = bool(seen.gaps) and c.impute == "median+flag"
         named = seen.name in c.categories
-        few = seen.whole and len(seen.different) <= c.few_values
+        few = seen.whole and 0 < len(seen.different) <= c.few_values
         if not seen.texts and not named and not few:
             return pf.datasets.TableColumn(seen.name, gaps=gaps)
         text = seen.first[0]
@@ -448,7 +448,7 @@ class _Reader:
         places = {name: place for place, name in enumerate(classes)}
         clients = _ordered(seen[c.client].different) if c.client else ()
         client_places = {name: place for place, name in enumerate(clients)}
-        owners = np.full(total if c.client else 0, -1, np.int32)
+        owners = np.full(total if c.client else 0, -1, np.int32)  # the place of each row's client
         done = read = 0
         for block in self.file.blocks([*names, *further]):
             count = len(block[label])
@@ -473,6 +473,7 @@ class _Reader:
         if done < total:
             self.notes.append(f"{total - done:,} of {total:,} rows with missing values left out")
         x, y, is_test, owners = x[:done], y[:done], is_test[:done], owners[:done]
+        y, classes = self._present(y, classes)
         columns = self._clients(owners, clients)
         if share is not None:
             is_test = _drawn(share, owners if c.client else np.zeros(done, np.int32))
@@ -491,11 +492,27 @@ class _Reader:
             preparation=pf.datasets.Preparation(table=form),
         )
 
+    def _present(
+        self, y: np.ndarray, classes: tuple[str, ...]
+    ) -> tuple[np.ndarray, tuple[str, ...]]:
+        """Return labels and classes without those of which no row is left."""
+        present = np.unique(y)
+        if len(present) == len(classes):
+            return y, classes
+        gone = [name for place, name in enumerate(classes) if place not in present]
+        if len(present) < 2:
+            raise pf.UsageError(
+                f"{self.source}: only one class is left without rows with missing values",
+                do="--set dataset.impute=median+flag",
+            )
+        self.notes.append(f"left out with its rows: class {', '.join(gone)}")
+        return np.searchsorted(present, y), tuple(classes[place] for place in present)
+
     def _clients(self, owners: np.ndarray, clients: tuple[str, ...]) -> dict[str, np.ndarray]:
         """Return the column of the clients; check that it names one for each row."""
-        if not clients:
-            return {}
         name = self.config.client
+        if name is None:
+            return {}
         whole = all(t.isdecimal() and len(t) < 18 and str(int(t)) == t for t in clients)
         values = np.array([int(t) for t in clients] if whole else [*clients])
         if (lacking := np.flatnonzero(owners < 0)).size:
@@ -510,16 +527,18 @@ class _Reader:
 
     def _tests(self, values: np.ndarray, name: str, first: int) -> np.ndarray:
         """Return which rows are test rows by a column, [n] bool."""
-        texts = [text.lower() for text in pf.datasets.texts_in(values)]
-        known = {**dict.fromkeys(_TRAIN, False), **dict.fromkeys(_TEST, True)}
-        for row, text in enumerate(texts):
-            if text not in known:
-                raise pf.UsageError(
-                    f"{self.source}: column {name!r} has {text!r} in row {first + row + 1}",
-                    "expected 0, false or train for training rows; 1, true or test for test rows",
-                    "correct the column, or give a share: --set dataset.test=0.25",
-                )
-        return np.fromiter((known[text] for text in texts), bool, len(texts))
+        texts = pf.datasets.texts_in(values)
+        known = {**dict.fromkeys(_TRAIN, 0), **dict.fromkeys(_TEST, 1)}
+        parts = np.fromiter((known.get(text.lower(), -1) for text in texts), np.int8, len(texts))
+        if (parts < 0).any():
+            row = int(parts.argmin())
+            raise pf.UsageError(
+                f"{self.source}: column {name!r} has {texts[row]!r} in row {first + row + 1}",
+                "expected 0, false or train for training rows; 1, true or test for test rows",
+                "correct the column, or give a share: --set dataset.test=0.25",
+            )
+        is_test: np.ndarray = parts == 1
+        return is_test
 
     def _note_tests(self, y: np.ndarray, num_train: int, classes: tuple[str, ...]) -> None:
         """Note what a user should know of the test rows."""

@@ -346,12 +346,17 @@ def test_files_that_are_refused(tmp_path, content, words):
         ({"drop": "a,b"}, "no column is left as a feature"),
         ({"test": "a"}, "column 'a' has '2' in row 2"),
         ({"client": "a"}, "one sample only of 1, 2, 3, 4"),
+        ({"client": "none"}, "no client in 4 of 4 rows (column 'none'), the first in row 1"),
         ({"encoding": "utf-99"}, "there is no such encoding"),
     ],
 )  # fmt: skip
 def test_options_that_do_not_fit(tmp_path, options, words):
     path = tmp_path / "a.csv"
-    path.write_text(GOOD)
+    path.write_text(
+        GOOD.replace(",grade", ",grade,none").replace("u\n", "u,\n").replace("v\n", "v,\n")
+    )
+    if options.get("client") != "none":
+        path.write_text(GOOD)
     with pytest.raises(pf.UsageError) as error:
         decode(path, **options)
     text = f"{error.value.what}; {error.value.near}; {error.value.do}"
@@ -457,6 +462,10 @@ def test_rows_with_gaps_are_left_out_or_refused(tmp_path):
     key = Csv().cache_key(config=Csv.Config(path=str(tmp_path / "a.csv")), data_dir=tmp_path)
     kept = cache.load(key, tmp_path, lambda: data, lambda line: None)
     assert kept.x.tolist() == data.x.tolist() and kept.preparation == data.preparation
+    three = decode_text(tmp_path, GOOD + "?,x,w\n", impute="drop")
+    assert three.classes == ["u", "v"] and "left out with its rows: class w" in three.note
+    with pytest.raises(pf.UsageError, match="only one class is left"):
+        decode_text(tmp_path, GOOD.replace("1,", ",").replace("3,", ","), impute="drop")
     with pytest.raises(pf.UsageError) as error:
         decode_text(tmp_path, text, impute="refuse")
     assert "column 'a' has no value in 1 of 4 rows, the first in row 2" in error.value.what
