@@ -150,7 +150,8 @@ def scorers_of(
         blobs = [*side.downloads(clients, Totals(), counted=False)]
     for client, blob in blobs:
         file = folder / commit.client_files[client][0] if client in commit.client_files else None
-        yield client, scorer_with(plan, trial, client, file, number, blob, preparation)
+        known = None if preparation is None else preparation.of_client(client, whole_trial)
+        yield client, scorer_with(plan, trial, client, file, number, blob, known)
 
 
 @standard_torch()
@@ -183,8 +184,7 @@ def scorer_with(
     with error_context(f"download, client {client}"):
         client_state.received, client_state.round = validation(blob, view), number
         plan.composition.lifecycle("receive", client=view)
-    known = None if preparation is None else preparation.of_client(client, trial)
-    return Scorer(plan, client_state, known)
+    return Scorer(plan, client_state, preparation)
 
 
 def raw_samples(

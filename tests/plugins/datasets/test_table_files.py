@@ -178,6 +178,23 @@ def test_each_trial_has_statistics_of_its_own_split(table):
     assert held.preparation(held.split_trials).clients == (first,)
 
 
+def test_a_client_of_a_later_trial_is_scored_by_its_own_statistics(table):
+    folder = table.parent
+    pf.run(
+        "local", models="mlp", dataset=f"csv:{table}", rounds=1, trials=2, keep="last",
+        progress=False, out=folder / "run", data_dir=folder / "data",
+        set={"dataset.label": "grade", "dataset.client": "hospital"},
+    )  # fmt: skip
+    run = pf.load_run(folder / "run")
+    for trial in (0, 1):
+        scorer = run.scorer(2, trial=trial)
+        assert scorer.preparation.scaling == run.preparation.clients[trial][2]
+        rows = run.plan.split(trial).test(2)
+        seen = run.plan.samples(rows, False, trial).inputs()
+        assert torch.equal(scorer.preparation(run.plan.data.x[rows]), seen)
+    assert run.preparation.clients[0][2] != run.preparation.clients[1][2]
+
+
 def test_a_client_without_any_value_of_a_column(tmp_path):
     rows = [row | ({"age": ""} if row["hospital"] == "H1" else {}) for row in patients()]
     plan = plan_of(write(tmp_path / "a.csv", rows))
