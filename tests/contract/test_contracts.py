@@ -17,6 +17,8 @@ LARGE |= {"resnet18", "resnet34", "fedpkd-het"}
 ELSEWHERE = {
     "dataset": {
         "npz",
+        "csv",
+        "parquet",
         "folder",
         "domains",
         "pfllib",

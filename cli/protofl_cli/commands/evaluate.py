@@ -17,8 +17,8 @@ def evaluate(
         str,
         typer.Argument(
             metavar="DATA",
-            help="An .npz file with x and y, a folder of images by class, or a data set as of "
-            "--dataset.",
+            help="An .npz file with x and y, a table with the column of the labels (.csv, "
+            ".parquet), a folder of images by class, or a data set as of --dataset.",
         ),
     ],
     client: Annotated[

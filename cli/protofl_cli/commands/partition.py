@@ -125,7 +125,7 @@ def _make(
 ) -> tuple[Dataset, Split]:
     """Return the data and their split, as a run makes them."""
     from protofl.data.partition import kept_split, make_split, minimum_for, number_of_clients
-    from protofl.federation.run_data import load_data
+    from protofl.federation.run_data import load_data, own_partition
     from protofl.hooks.discovery.registry import Registry
     from protofl.hooks.plugin.members import choose
     from protofl.runs.plugin_names import name_plugins
@@ -137,7 +137,8 @@ def _make(
     registry = Registry.of(named)
     dataset = choose(registry, "dataset", named["dataset"], options["dataset"])
     usual = default_values() | getattr(dataset.plugin, "defaults", {})
-    name, partition_options = named.get("partition"), options["partition"]
+    given, partition_options = named.get("partition"), options["partition"]
+    name = own_partition(dataset, given) or given
     if not name:
         name, partition_options = (
             usual["partition"],

@@ -21,7 +21,8 @@ def score(
         list[Path],
         typer.Argument(
             metavar="FILE...",
-            help="Images, texts (.txt), .npy with an array of samples, or .npz with x or x_test.",
+            help="Images, texts (.txt), tables with named columns (.csv, .parquet), .npy with an "
+            "array of samples, or .npz with x or x_test.",
         ),
     ],
     format_: Annotated[
@@ -35,7 +36,7 @@ def score(
 ) -> None:
     """Score raw samples with an exported client: the class of each, by the method's inference.
 
-    Raw rows of tables go in: the file contains their standardisation.
+    Raw rows of tables go in: the file contains their columns and statistics.
 
     Scores are those of the method, such as logits, or negative distances to prototypes.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -150,7 +150,10 @@ class Dataset:
         """Return a line if samples hold numbers too large for most training; empty if not."""
         if self.x.is_meta or self.x.dtype != torch.float32 or not self.x.numel():
             return ""
-        most = float(self.x.abs().max())
+        if self.preparation is not None and self.preparation.table is not None:
+            if self.preparation.table.standardise:
+                return ""
+        most = float(self.x.abs().nan_to_num().max())
         if most <= LARGE:
             return ""
         return f"the samples hold numbers up to {most:.3g}, which are used as they are"
@@ -166,8 +169,20 @@ class Dataset:
         if self.vocabulary:
             digest.update(str((self.vocabulary, self.padding)).encode())
         for name, values in sorted(self.columns.items()):
-            digest.update(repr((name, values.tolist())).encode())
+            for piece in _column_text(name, values):
+                digest.update(piece.encode())
         return digest.hexdigest()
+
+
+def _column_text(name: str, values: np.ndarray) -> Iterator[str]:
+    """Yield ``repr((name, values.tolist()))`` in pieces, so that memory stays small."""
+    yield f"({name!r}, ["
+    for start in range(0, len(values), _PIECE):
+        yield ", " * (start > 0) + repr(values[start : start + _PIECE].tolist())[1:-1]
+    yield "])"
+
+
+_PIECE = 65_536
 
 
 def _rows(rows: Any) -> Tensor:  # noqa: ANN401 - whatever NumPy makes an array of

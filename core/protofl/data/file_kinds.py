@@ -35,6 +35,8 @@ _PICKLE = FileKind(
     "integers, classes as strings",
 )
 _UNPACK = "unpack it, and give what it contains"
+_CSV = "give it as --dataset csv:FILE --set dataset.label=COLUMN"
+_PARQUET = "give it as --dataset parquet:FILE --set dataset.label=COLUMN"
 _ARRAYS = "read it in Python, and save its arrays with numpy.savez_compressed"
 
 _STARTS: tuple[tuple[bytes, FileKind], ...] = (
@@ -49,7 +51,7 @@ _STARTS: tuple[tuple[bytes, FileKind], ...] = (
     (b"PK\x05\x06", FileKind("an empty zip archive")),
     (b"\x93NUMPY", FileKind("a single array (.npy)")),
     (b"\x89HDF\r\n", FileKind("an HDF5 file", _ARRAYS)),
-    (b"PAR1", FileKind("a Parquet file", _ARRAYS)),
+    (b"PAR1", FileKind("a Parquet file", _PARQUET)),
     (b"ARROW1", FileKind("an Arrow file", _ARRAYS)),
     (b"MATLAB 5.0", FileKind("a MATLAB file", _ARRAYS)),
     (b"SQLite format 3", FileKind("an SQLite database", _ARRAYS)),
@@ -127,16 +129,5 @@ def _lines(text: str, path: Path) -> FileKind:
     for separator, name in ((",", "commas"), ("\t", "tabs"), (";", "semicolons")):
         counts = {line.count(separator) for line in lines[: max(1, len(lines) - 1)] if line}
         if counts and min(counts) > 0:
-            return FileKind(f"a table as text (CSV, with {name})", csv_advice(path.name, separator))
+            return FileKind(f"a table as text (CSV, with {name})", _CSV)
     return FileKind("a text")
-
-
-def csv_advice(file: str, separator: str = ",") -> str:
-    """Return Python code that makes an .npz file of a CSV file."""
-    sep = "" if separator == "," else f", sep={separator!r}"
-    return (
-        f"convert it with pandas, LABEL being the column of the classes: "
-        f"t = pandas.read_csv({file!r}{sep}); classes, y = numpy.unique(t.pop('LABEL'), "
-        "return_inverse=True); numpy.savez_compressed('data.npz', "
-        "x_train=t.to_numpy('float32'), y_train=y, classes=classes.astype(str))"
-    )

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from protofl.data.image_files import ImageFiles
 from protofl.data.spec import SampleSpec
+from protofl.data.table_form import TableForm
 from protofl.errors import UsageError
 
 __all__ = ["Preparation", "Scaling", "Words"]
@@ -35,11 +37,14 @@ class Scaling:
         shift: One number for each column or channel, such as its mean over the training part.
         scale: One number other than 0 for each, such as its standard deviation.
         decimals: Decimals to which results are rounded; None for no rounding.
+        fill: One number for each that takes the place of NaN, a missing value; None for data
+            without such.
     """
 
     shift: tuple[float, ...]
     scale: tuple[float, ...]
     decimals: int | None = None
+    fill: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -50,7 +55,12 @@ class Scaling:
                 f"a scaling with {len(self.shift)} shifts and {len(self.scale)} scales",
                 do="give one of each for every column or channel",
             )
-        if not all(map(math.isfinite, (*self.shift, *self.scale))) or 0 in self.scale:
+        if self.fill is not None:
+            object.__setattr__(self, "fill", tuple(float(value) for value in self.fill))
+            if len(self.fill or ()) != len(self.shift):
+                raise UsageError("a scaling with another number of fills than of shifts")
+        numbers = (*self.shift, *self.scale, *(self.fill or ()))
+        if not all(map(math.isfinite, numbers)) or 0 in self.scale:
             raise UsageError("a scaling with a scale of 0, or a number that is not finite")
         if self.decimals is not None and not 0 <= self.decimals <= 15:
             raise UsageError(f"a scaling that rounds to {self.decimals} decimals", "from 0 to 15")
@@ -58,15 +68,36 @@ class Scaling:
     def __call__(self, x: Tensor) -> Tensor:
         """Scale samples [N, D, …], D columns or channels; return float32."""
         wide = (1, -1, *(1,) * (x.dim() - 2))
-        shift, scale = (
-            torch.tensor(values, dtype=torch.float64, device=x.device).view(wide)
-            for values in (self.shift, self.scale)
+        shift, scale, fill = (
+            None
+            if values is None
+            else torch.tensor(values, dtype=torch.float64, device=x.device).view(wide)
+            for values in (self.shift, self.scale, self.fill)
         )
-        scaled = (x.to(torch.float64) - shift) / scale
-        if self.decimals is not None:
-            factor = 10.0**self.decimals
-            scaled = (scaled * factor).round() / factor
-        return scaled.to(torch.float32)
+        assert shift is not None and scale is not None
+        return scaled(x, shift, scale, fill, self.decimals)
+
+
+def scaled(
+    x: Tensor, shift: Tensor, scale: Tensor, fill: Tensor | None, decimals: int | None
+) -> Tensor:
+    """Return (x − shift) / scale as float32, computed in float64.
+
+    Args:
+        x: Samples [N, D, …].
+        shift: Numbers that broadcast to the samples, as the others.
+        scale: Divisors.
+        fill: What takes the place of NaN; None for samples without.
+        decimals: Decimals of the result; None for no rounding.
+    """
+    wide = x.to(torch.float64)
+    if fill is not None:
+        wide = torch.where(wide.isnan(), fill, wide)
+    result = (wide - shift) / scale
+    if decimals is not None:
+        factor = 10.0**decimals
+        result = (result * factor).round() / factor
+    return result.to(torch.float32)
 
 
 @dataclass(frozen=True)
@@ -122,15 +153,38 @@ class Preparation:
         scaling: The scaling of numbers, for tables and series.
         words: The numbering of words, for texts.
         images: How image files became pixels, if not as usual; raw images are pixels already.
+        table: The form of rows of a table with named columns. The data set stores rows to which no
+            statistics are applied; each run applies those of its clients' training rows.
+        clients: Of a run with such a table, the scaling of each client in each trial,
+            [trial][client]; a single client's if all have the same.
     """
 
     scaling: Scaling | None = None
     words: Words | None = None
     images: ImageFiles | None = None
+    table: TableForm | None = None
+    clients: tuple[tuple[Scaling, ...], ...] = ()
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return what the data set stores of raw samples [N, …]; texts are token ids already."""
+        """Return what models get of raw samples [N, …]; texts are token ids already.
+
+        Raises:
+            UsageError: Each client has a scaling of its own, see `of_client`.
+        """
+        if self.table is not None and self.scaling is None:
+            raise UsageError(
+                "the rows of a table are prepared by the statistics of a client's training rows",
+                do="name a client",
+            )
         return x if self.scaling is None else self.scaling(x)
+
+    def of_client(self, client: int, trial: int) -> Preparation:
+        """Return the preparation of a client, without statistics of the others."""
+        if self.table is None or not self.clients:
+            return self
+        scalings = self.clients[min(trial, len(self.clients) - 1)]
+        scaling = scalings[client if len(scalings) > 1 else 0]
+        return replace(self, scaling=scaling, clients=())
 
     def faults(self, sample: SampleSpec) -> list[str]:
         """Return what does not fit to a stored sample; empty if nothing."""
@@ -148,13 +202,21 @@ class Preparation:
                 result.append(
                     f"its preparation makes sequences of {description}, and its samples: {sample}"
                 )
+        if self.table is not None and (sample.kind, sample.shape) != ("table", (self.table.width,)):
+            result.append(f"its preparation makes rows of {self.table.width} numbers of {sample}")
         if self.images is not None and sample.kind != "image":
             result.append(f"its preparation is of image files, and its samples are {sample}")
         return result
 
     def as_json(self) -> dict[str, Any]:
         """Return its parts as JSON values; `of_json` reads them."""
-        return {name: values for name, values in asdict(self).items() if values is not None}
+        parts = {name: values for name, values in asdict(self).items() if values is not None}
+        if not self.clients:
+            parts.pop("clients")
+        for scaling in (parts.get("scaling", {}), *chain(*parts.get("clients", ()))):
+            if scaling.get("fill", ()) is None:  # as versions before it wrote it
+                scaling.pop("fill")
+        return parts
 
     @classmethod
     def of_json(cls, values: object, source: str) -> Preparation:
@@ -167,7 +229,10 @@ class Preparation:
         Raises:
             UsageError: A part is unknown or damaged.
         """
-        parts: dict[str, type] = {"scaling": Scaling, "words": Words, "images": ImageFiles}
+        parts: dict[str, Callable[..., Any]] = {
+            "scaling": Scaling, "words": Words, "images": ImageFiles, "table": TableForm,
+            "clients": _scalings,
+        }  # fmt: skip
         if not isinstance(values, Mapping):
             raise UsageError(f"{source}: a preparation is a table, got {type(values).__name__}")
         if unknown := [name for name in values if name not in parts]:
@@ -177,14 +242,24 @@ class Preparation:
                 "use the version of protofl that wrote it, or a newer one",
             )
         try:
-            return cls(**{name: parts[name](**arguments) for name, arguments in values.items()})
+            return cls(
+                **{
+                    name: parts[name](**arguments)
+                    if isinstance(arguments, Mapping)
+                    else parts[name](arguments)
+                    for name, arguments in values.items()
+                }
+            )
         except (TypeError, ValueError) as error:
             raise UsageError(f"{source}: the preparation is damaged: {error}") from error
 
     def __str__(self) -> str:
         """Return a line for the user."""
         notes = []
-        if self.scaling is not None:
+        if self.table is not None:
+            whose = {"client": "each client's training rows", "global": "all training rows"}
+            notes.append(f"{self.table}, by statistics of {whose[self.table.statistics]}")
+        elif self.scaling is not None:
             count = len(self.scaling.shift)
             notes.append(f"(x − shift) / scale, with {count:,} recorded shifts and scales")
         if self.words is not None:
@@ -192,3 +267,8 @@ class Preparation:
         if self.images is not None:
             notes.append(str(self.images))
         return "; ".join(notes) or "none: raw samples are stored as they are"
+
+
+def _scalings(trials: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[tuple[Scaling, ...], ...]:
+    """Return the scalings of a JSON file."""
+    return tuple(tuple(Scaling(**values) for values in clients) for clients in trials)

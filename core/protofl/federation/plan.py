@@ -22,6 +22,7 @@ from protofl.data.cache import to_stderr
 from protofl.data.dataset import Dataset
 from protofl.data.generators import ImageSource
 from protofl.data.partition import number_of_clients
+from protofl.data.preparation import Preparation
 from protofl.data.resident import Resident
 from protofl.data.spec import ModelInput
 from protofl.data.split import (
@@ -32,6 +33,7 @@ from protofl.data.split import (
     pooled_guess,
     samples_per_class,
 )
+from protofl.data.table_statistics import Fitted
 from protofl.errors import UsageError
 from protofl.federation import run_data
 from protofl.federation.resolution import resolve, resolved
@@ -69,6 +71,8 @@ class Plan:
         data: The data.
         public_data: Public samples of their own, where the run has them.
         splits: Makes the split of a seed.
+        fits: Of a table whose clients have statistics of their own, makes the samples that models
+            get with the split of a seed, and the scalings; None for data that are the same for all.
         images: The server's image generator; None where no method needs one.
         info: What the hooks may know of the run.
         model_input: Prepares stored samples for the models.
@@ -88,6 +92,7 @@ class Plan:
     data: Dataset
     public_data: Dataset | None
     splits: Callable[[int], Split]
+    fits: Callable[[int], Fitted] | None
     images: ImageSource | None
     info: RunInfo
     model_input: ModelInput
@@ -174,6 +179,7 @@ class Plan:
         info = run_info(settings, choices, data, model_input, own_public, registry)
         settle(composition, settings, info)
         settings = checked(settings, info, data, choices["client-sampler"].plugin)
+        splits = run_data.splitter(settings, data, choices["partitioner"])
         return cls(
             settings=resolved(settings, composition, choices),
             registry=registry,
@@ -181,13 +187,14 @@ class Plan:
             choices=choices,
             data=data,
             public_data=own_public,
-            splits=run_data.splitter(settings, data, choices["partitioner"]),
+            splits=splits,
+            fits=run_data.fitter(settings, data, splits),
             images=run_data.image_source(generator, data, resolution.devices[0], settings.data_dir),
             info=info,
             model_input=model_input,
             devices=resolution.devices,
             notes=[
-                *run_data.about(data, names),
+                *run_data.about(data, names, settings),
                 *run_data.about_encoder(choices),
                 *read_as,
                 *notes,
@@ -311,6 +318,19 @@ class Plan:
         """Return the training and test rows of each client in a trial."""
         return self.splits(self._split_seed(trial))
 
+    @property
+    def split_trials(self) -> range:
+        """The trials that have a split of their own."""
+        return range(1 if self.settings.hold_split else self.settings.trials)
+
+    def preparation(self, trials: Sequence[int]) -> Preparation | None:
+        """Return what is done to raw samples, with the clients' statistics in some trials."""
+        known = self.data.preparation
+        if self.fits is None or known is None:
+            return known
+        scalings = [tuple(self.fits(self._split_seed(trial)).scalings) for trial in trials]
+        return replace(known, clients=tuple(scalings))
+
     def domains(self, trial: int) -> Sequence[str]:
         """Return the domain of each client; nothing unless every client has samples of one alone.
 
@@ -344,24 +364,29 @@ class Plan:
     @cached_property
     def stored(self) -> tuple[torch.Tensor, torch.Tensor]:
         """All samples and labels on the device; samples in host memory if they are too many."""
-        return self._placed(self.data)
+        return self._stored_in(0)
 
-    def _placed(self, data: Dataset) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return samples and labels of data on the device, samples only as far as there is room."""
+    def _stored_in(self, trial: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return `stored` in a trial: those of a table depend on its split."""
+        x = self.data.x if self.fits is None else self.fits(self._split_seed(trial)).x
+        return self._placed(x, self.data.y)
+
+    def _placed(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return samples and labels on the device, samples only as far as there is room."""
         there = self.resident.size
         room = partial(room_for_samples, self.info, self.settings, self.device, there)
-        x = self.resident.of(data.x, self.device, room)
-        return x, self.resident.of(data.y, self.device)
+        return self.resident.of(x, self.device, room), self.resident.of(y, self.device)
 
-    def samples(self, rows: torch.Tensor, channels_last: bool) -> Samples:
-        """Return rows of the data as a model sees them."""
-        return Samples(*self.stored, rows, self.model_input, channels_last, self.device)
+    def samples(self, rows: torch.Tensor, channels_last: bool, trial: int = 0) -> Samples:
+        """Return rows of the data as a model sees them in a trial."""
+        x, y = self.stored if self.fits is None else self._stored_in(trial)
+        return Samples(x, y, rows, self.model_input, channels_last, self.device)
 
     def balanced_samples(self, trial: int, channels_last: bool) -> Samples | None:
         """Return equally many test samples of each class of all clients; None if not measured."""
         if "global-accuracy" not in self.settings.measure:
             return None
-        return self.samples(self._balanced_rows(trial), channels_last)
+        return self.samples(self._balanced_rows(trial), channels_last, trial)
 
     def balanced_per_class(self, trial: int) -> int:
         """Return the number of samples of each class on which global accuracy is measured; or 0."""
@@ -380,7 +405,7 @@ class Plan:
         held = self.split(trial).public
         if held is None:
             return None
-        x = self.stored[0]
+        x = self.stored[0] if self.fits is None else self._stored_in(trial)[0]
         return Samples(x, None, held, self.model_input, channels_last, self.device)
 
     def public_labels(self, trial: int) -> torch.Tensor | None:
@@ -388,14 +413,17 @@ class Plan:
         rows = self.split(trial).public
         if self.public_data is not None:
             same = self.public_data.num_classes == self.data.num_classes
-            return self._placed(self.public_data)[1] if same else None
-        return None if rows is None else self.stored[1][rows.to(self.device)]
+            data = self.public_data
+            return self._placed(data.x, data.y)[1] if same else None
+        if rows is None:
+            return None
+        return self.resident.of(self.data.y, self.device)[rows.to(self.device)]
 
     @cached_property
     def _public_stored(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Samples and rows of the separate public data set, on the device if there is room."""
         assert self.public_data is not None
-        x = self._placed(self.public_data)[0]
+        x = self._placed(self.public_data.x, self.public_data.y)[0]
         return x, torch.arange(len(x), device=x.device)
 
     def initial_model(self, client_id: int, trial: int) -> SplitModel:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from protofl.data import cache
 from protofl.data.dataset import Dataset
@@ -17,10 +19,13 @@ from protofl.data.partition import kept_split, make_split, minimum_for
 from protofl.data.spec import PLURAL, AsStored, Kind, ModelInput, SampleSpec, in_words, pixels_for
 from protofl.data.split import Split
 from protofl.data.subset import with_validation
+from protofl.data.table_form import TableForm
+from protofl.data.table_statistics import Fitted
 from protofl.errors import ProtoflError, UsageError
-from protofl.hooks.discovery.registry import Registry
+from protofl.hooks.discovery.registry import TABLES, Registry
 from protofl.hooks.plugin.composition import Composition
 from protofl.hooks.plugin.members import Choice, choose
+from protofl.system.formatting import count
 from protofl.system.options.settings import Settings
 
 Report = Callable[[str], None]
@@ -49,6 +54,29 @@ def load_dataset(name: str, options: Mapping[str, Any], data_dir: Path, report: 
         UsageError: There is no such data set, or it can't be read.
     """
     return load_data(choose(Registry(), "dataset", name, options), data_dir, report)
+
+
+def own_partition(dataset: Choice, given: str | None) -> str:
+    """Return the partitioner that an option of the data set chooses; empty without the option.
+
+    The option is ``by``, or the one that the data set's ``client_option`` names.
+
+    Args:
+        dataset: The data set.
+        given: The partitioner that the user gave; None for none.
+
+    Raises:
+        UsageError: The user gave another one, too.
+    """
+    option = getattr(dataset.plugin, "client_option", "by")
+    column = getattr(dataset.config, option, None)
+    own = f"column:{column}" if column else ""
+    if own and given not in (None, own):
+        raise UsageError(
+            f"--partition {given} and dataset.{option}={column} both divide the samples",
+            do="leave one of them out",
+        )
+    return own
 
 
 def load_for_group(
@@ -94,16 +122,26 @@ def load_for_group(
     return {**choices}, data, []
 
 
-def about(data: Dataset, given_names: Container[str]) -> list[str]:
+def about(data: Dataset, given_names: Container[str], settings: Settings) -> list[str]:
     """Return notes about the data set: deviations from its source, and options that it ignores."""
     lines = [data.note] if data.note else []
+    if data.preparation is not None and (table := data.preparation.table):
+        lines.insert(0, _understood(table, data, settings.clients))
     if "partition" in given_names:
         return lines + kept_split(data)
-    if data.columns:
+    if data.columns and not settings.partition.startswith("column:"):
         names = ", ".join(data.columns)
         use = f"--partition column:{next(iter(data.columns))} makes each value a client"
         lines.append(f"each sample also has: {names}; {use}")
     return lines
+
+
+def _understood(table: TableForm, data: Dataset, clients: int) -> str:
+    """Return the line that says what was understood of a table."""
+    return (
+        f"{table}, {count(data.num_classes, 'class', 'classes')}, {count(clients, 'client')}, "
+        f"{100 * table.missing:.2g} % missing"
+    )
 
 
 def about_encoder(choices: Mapping[str, Choice]) -> list[str]:
@@ -126,6 +164,51 @@ def splitter(settings: Settings, data: Dataset, partitioner: Choice) -> Callable
     )
     held = partial(with_validation, labels=data.y, share=settings.validation)
     return lru_cache(maxsize=2)(lambda seed: held(split(seed=seed), seed=seed))
+
+
+def rows_of_table(
+    path: Path, form: TableForm, further: Sequence[str] = (), registry: Registry | None = None
+) -> tuple[Tensor, dict[str, np.ndarray]]:
+    """Return `TableForm.samples_in` of a file, which a data set plugin opens.
+
+    Args:
+        path: A file whose ending is one of `TABLES`.
+        form: The form of the table.
+        further: Columns that are read besides.
+        registry: Where plugins are found; None for the installed ones.
+
+    Raises:
+        UsageError: See `TableForm.samples_in`.
+    """
+    plugin: Any = (registry or Registry()).load("dataset", TABLES[path.suffix.lower()])
+    file = plugin.open_table(path, decimal=form.decimal, encoding=form.encoding)
+    return form.samples_in(file, further)
+
+
+def fitter(
+    settings: Settings, data: Dataset, splits: Callable[[int], Split]
+) -> Callable[[int], Fitted] | None:
+    """Return a function that prepares a table by the split of a seed; None for other data.
+
+    Args:
+        settings: The options.
+        data: The data.
+        splits: Makes the split of a seed.
+
+    Raises:
+        UsageError: The run needs samples of no client, which have no statistics.
+    """
+    form = None if data.preparation is None else data.preparation.table
+    if form is None:
+        return None
+    if settings.held_out and form.statistics == "client":
+        raise UsageError(
+            "public samples belong to no client, so no client's statistics prepare them",
+            "dataset.statistics=client computes medians, means and deviations for each client",
+            "compute them from all clients' training rows: --set dataset.statistics=global",
+        )
+
+    return lru_cache(maxsize=2)(lambda seed: Fitted(form, data.x, splits(seed), settings.data_dir))
 
 
 def public_data(
@@ -160,6 +243,11 @@ def public_data(
     loaded = load_data(choice, settings.data_dir, report)
     if not loaded.sample.is_like(data.sample):
         raise UsageError(f"--public {public} holds {loaded.sample}, the data set {data.sample}")
+    if data.preparation is not None and data.preparation.table is not None:
+        raise UsageError(
+            f"--public {public}: arrays have no columns, and the data set is a table with columns",
+            do="give a number: --public N holds N training rows out",
+        )
     if data.preparation is not None and data.preparation.scaling is not None:
         report(f"the public samples of {public} are prepared as those of the data set")
         loaded = replace(loaded, x=data.preparation(loaded.x))

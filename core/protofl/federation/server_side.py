@@ -224,7 +224,8 @@ def _fresh(plan: Plan, trial: int, sums: Sums) -> ServerState:
     """Return the state of the server before its set-up."""
     layout = plan.info.architectures[0].channels_last
     split = plan.split(trial)
-    test = None if split.global_test is None else plan.samples(split.global_test, layout)
+    rows = split.global_test
+    test = None if rows is None else plan.samples(rows, layout, trial)
     return ServerState(
         info=plan.info,
         seed=plan.seed(trial),

@@ -20,6 +20,8 @@ from protofl.data.image_files import ImageFiles, is_wide, open_image, square, to
 from protofl.data.preparation import Preparation
 from protofl.data.spec import SampleSpec
 from protofl.errors import UsageError
+from protofl.federation.run_data import rows_of_table
+from protofl.hooks.discovery.registry import TABLES
 from protofl.runs.scorer import raw_samples
 from protofl.system.files.atomic import regular_file
 from protofl.system.torch_state import standard_torch
@@ -71,21 +73,36 @@ class Exported:
         """Read raw samples [N, …].
 
         Args:
-            path: An image; a text (.txt); an array of samples (.npy); or .npz with an array ``x``
-                or ``x_test``.
+            path: An image; a text (.txt); an array of samples (.npy); .npz with an array ``x`` or
+                ``x_test``; or a table with named columns (.csv, .tsv, .parquet), if the client's
+                data are one.
 
         Raises:
             UsageError: The file cannot be read, or its samples have another form.
         """
         try:
             regular_file(path)
+            if path.suffix.lower() in TABLES:
+                return self._rows_of_table(path)
             array = self._content(path)
         except UNREADABLE as error:
             raise UsageError(
-                f"{path} can't be read: {error}", "samples are images, .txt, .npy or .npz files"
+                f"{path} can't be read: {error}",
+                "samples are images, .txt, .npy, .npz, .csv or .parquet files",
             ) from error
         arguments = array, self.sample, self.dtype, self.preparation
         return raw_samples(*arguments, f"{path}: samples")
+
+    def _rows_of_table(self, path: Path) -> Tensor:
+        """Read the rows of a table by the form of the client's data."""
+        table = self.preparation.table if self.preparation else None
+        if table is None:
+            raise UsageError(
+                f"{path} is a table with named columns, and the client's data have no columns",
+                f"the client's data are {self.sample}",
+                "give them as an array: .npy, or .npz with x",
+            )
+        return rows_of_table(path, table)[0]
 
     def _content(self, path: Path) -> np.ndarray:
         if path.suffix in (".npy", ".npz"):

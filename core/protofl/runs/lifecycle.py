@@ -313,11 +313,11 @@ class _Lifecycle:
     def write_data_facts(self) -> None:
         """Write counts and hash of every trial's split, and the preparation of the samples."""
         plan = self.plan
-        trials = range(1 if plan.settings.hold_split else plan.settings.trials)
-        record = partition_record([plan.split(trial) for trial in trials], plan.data)
+        record = partition_record([plan.split(trial) for trial in plan.split_trials], plan.data)
         write_json(self.folder.path / PARTITION, record)
-        if plan.data.preparation is not None:
-            write_json(self.folder.path / PREPARATION, plan.data.preparation.as_json())
+        preparation = plan.preparation(plan.split_trials)
+        if preparation is not None:
+            write_json(self.folder.path / PREPARATION, preparation.as_json())
 
     def _remaining(self) -> Iterator[tuple[int, int]]:
         """Yield each unfinished trial and the round at which it continues."""

@@ -18,7 +18,8 @@ from protofl.data.preparation import Preparation
 from protofl.errors import UsageError, unknown
 from protofl.federation.evaluation import counted, figures_of
 from protofl.federation.plan import Plan
-from protofl.federation.run_data import load_data, options_like
+from protofl.federation.run_data import load_data, options_like, rows_of_table
+from protofl.hooks.discovery.registry import TABLES
 from protofl.hooks.plugin.members import Choice, choose
 from protofl.hooks.wire.payload import Payload
 from protofl.records.reading import Reading
@@ -147,15 +148,18 @@ def new_data(run: OpenedRun, text: str) -> NewData:
 
     Args:
         run: The run.
-        text: An .npz file with x and y (or x_test and y_test, or x_train and y_train); a folder of
-            images by class; or a data set as ``--dataset`` names it, of which the test part counts
-            if there is one.
+        text: An .npz file with x and y (or x_test and y_test, or x_train and y_train); a table
+            with named columns; a folder of images by class; or a data set as ``--dataset`` names
+            it, of which the test part counts if there is one.
 
     Raises:
         UsageError: The data cannot be read, or their samples or classes are not the run's.
     """
     path = expand_user(text)
-    name = text.partition(":")[0]
+    name, _, file = text.partition(":")
+    table = next((p for p in (path, expand_user(file)) if p.suffix.lower() in TABLES), None)
+    if table is not None and table.is_file():
+        return _of_table(run, table)
     if name == "npz" and ":" in text:
         path = expand_user(text.partition(":")[2])
     if path.suffix == ".npz" and (name == "npz" or path.is_file()):
@@ -164,8 +168,8 @@ def new_data(run: OpenedRun, text: str) -> NewData:
         text, name = f"folder:{path}", "folder"
     elif path.is_file():
         raise UsageError(
-            f"{path}: labelled data are an .npz file with x and y, a folder of images by class, or "
-            "a data set as --dataset names it"
+            f"{path}: labelled data are an .npz file with x and y, a table with named columns "
+            "(.csv, .parquet), a folder of images by class, or a data set as --dataset names it"
         )
     return _of_data_set(run, text, name)
 
@@ -194,6 +198,35 @@ def _of_npz(run: OpenedRun, path: Path) -> NewData:
     }
     owners, notes = _owners(run, columns, str(path))
     return NewData(known, y, f"{pair[0]} of {path}", False, owners, notes)
+
+
+def _of_table(run: OpenedRun, path: Path) -> NewData:
+    """Read the rows of a table by the form of the run's data."""
+    form = run.preparation.table if run.preparation else None
+    if form is None:
+        raise UsageError(
+            f"{path} is a table with named columns, and the data of {run.reading.folder} have none",
+            do="give an .npz file with x and y",
+        )
+    client = str(run.reading.config["partition"]).partition(":")[2]
+    x, columns = rows_of_table(path, form, [form.label, client], run.plan.registry)
+    if form.label not in columns:
+        raise UsageError(
+            f"{path} has no column {form.label!r} with the classes",
+            do="add the column; protofl score classifies rows without it",
+        )
+    names, labels = np.unique(columns[form.label], return_inverse=True)
+    y = _classes(labels.astype(np.int64), names.tolist(), run.plan.data.classes, str(path))
+    known = run.plan.data.columns.get(client)
+    if client in columns and known is not None and known.dtype.kind == "i":
+        columns[client] = _whole(columns[client])
+    owners, notes = _owners(run, columns, str(path))
+    return NewData(x, y, f"all rows of {path}", False, owners, notes)
+
+
+def _whole(texts: np.ndarray) -> np.ndarray:
+    """Return whole numbers of texts, -1 for other texts."""
+    return np.array([int(text) if text.isdecimal() else -1 for text in texts.tolist()])
 
 
 def _of_data_set(run: OpenedRun, text: str, name: str) -> NewData:

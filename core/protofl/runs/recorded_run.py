@@ -219,7 +219,7 @@ class Run(Reading):
         file = self.folder / PREPARATION
         recorded = table_or_none(file)
         if recorded is None:
-            return self.plan.data.preparation
+            return self.plan.preparation(self.plan.split_trials)
         return Preparation.of_json(recorded, str(file))
 
     @property
@@ -312,7 +312,8 @@ class Run(Reading):
         Args:
             client: The client.
             samples: Raw samples [N, …]: rows of a table before they are standardised, images in any
-                layout that ``npz:`` reads and with the pixels of the data set, texts or token ids.
+                layout that ``npz:`` reads and with the pixels of the data set, texts or token ids;
+                a data frame, or the path of a file, of a table with named columns.
                 The run's `preparation` is applied; a run without one warns (UserWarning), and takes
                 samples as its data set stored them.
             which: See `model`.

@@ -24,7 +24,9 @@ from protofl.errors import UsageError, error_context
 from protofl.federation.host import build_client
 from protofl.federation.plan import Plan
 from protofl.federation.round_totals import Totals
+from protofl.federation.run_data import rows_of_table
 from protofl.federation.server_side import ServerSide
+from protofl.hooks.discovery.registry import TABLES
 from protofl.hooks.models.modules import CombinedModule
 from protofl.hooks.transport.payload_validation import DownloadValidation
 from protofl.hooks.views.client import Client
@@ -148,7 +150,8 @@ def scorers_of(
         blobs = [*side.downloads(clients, Totals(), counted=False)]
     for client, blob in blobs:
         file = folder / commit.client_files[client][0] if client in commit.client_files else None
-        yield client, scorer_with(plan, trial, client, file, number, blob, preparation)
+        known = None if preparation is None else preparation.of_client(client, whole_trial)
+        yield client, scorer_with(plan, trial, client, file, number, blob, known)
 
 
 @standard_torch()
@@ -194,8 +197,8 @@ def raw_samples(
     """Return raw samples [N, …] as a `Scorer` takes them.
 
     Args:
-        x: Samples in a layout that `dataset_from_arrays` takes; or texts, if the data set numbers
-            words.
+        x: Samples in a layout that `dataset_from_arrays` takes; texts, if the data set numbers
+            words; or, if it is a table with named columns, a data frame or the path of a file.
         sample: A sample as the data set stores it.
         dtype: The type in which it is stored.
         preparation: The data set's preparation, if it is known.
@@ -204,6 +207,11 @@ def raw_samples(
     Raises:
         UsageError: Their kind, type, shape or values differ from the data set's.
     """
+    if preparation is not None and (table := preparation.table):
+        if isinstance(x, (str, Path)) and Path(x).suffix.lower() in TABLES:
+            return rows_of_table(Path(x), table)[0]
+        if hasattr(x, "keys"):
+            return table.samples_of(x, source)
     array = np.asarray(x)
     if array.dtype.kind in "UO" and array.ndim == 1 and all(isinstance(v, str) for v in array):
         if preparation is None or preparation.words is None:

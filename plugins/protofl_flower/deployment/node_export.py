@@ -42,7 +42,9 @@ def export_client(folder: Path, run: str, client: int, out: Path) -> list[tuple[
         evaluation.plan, None if data is None else data.of_plan(evaluation.plan)
     )
     kept = evaluation.file, evaluation.round, evaluation.blob
-    scorer = scorer_with(plan, evaluation.trial, client, *kept, plan.data.preparation)
+    known = plan.preparation([evaluation.trial])
+    known = None if known is None else known.of_client(client, 0)
+    scorer = scorer_with(plan, evaluation.trial, client, *kept, known)
     export(scorer, plan, out)
     return [
         ("client", f"{client} of run {chosen[0].name}, round {evaluation.round + 1}"),

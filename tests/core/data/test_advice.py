@@ -290,8 +290,8 @@ def test_a_dataset_with_names_twice_does_not_fit_together():
 @pytest.mark.parametrize(
     ("content", "words", "do"),
     [
-        (b"a,b,LABEL\n1,2,x\n3,4,y\n", "CSV, with commas", "pandas.read_csv"),
-        ("größe;label\n1;x\n3;y\n".encode("latin-1"), "CSV, with semicolons", "sep=';'"),
+        (b"a,b,LABEL\n1,2,x\n3,4,y\n", "CSV, with commas", "--dataset csv:"),
+        ("größe;label\n1;x\n3;y\n".encode("latin-1"), "CSV, with semicolons", "--dataset csv:"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "Git LFS", "git lfs pull"),
         (b"../.git/annex/objects/aa/bb/SHA256E-s1--0.npz\n", "git-annex", "git annex get"),
         (b"\n<!doctype HTML>\n<html>", "web page", "browser"),
@@ -313,21 +313,6 @@ def test_what_is_no_npz_file_is_named(tmp_path, content, words, do):
     assert ("pickled" in error.value.what) == (content[:1] == b"\x80")
 
 
-def test_a_csv_file_becomes_a_data_set_as_advised(tmp_path, monkeypatch):
-    pandas = pytest.importorskip("pandas")
-    monkeypatch.chdir(tmp_path)
-    rows = "\n".join(
-        f"{a:.3f};{b:.3f};{name}" for (a, b, *_), name in zip(FLAT, NAMED, strict=True)
-    )
-    (tmp_path / "my.npz").write_text(f"a;b;LABEL\n{rows}\n")
-    with pytest.raises(pf.UsageError) as error:
-        pf.datasets.read_npz(tmp_path / "my.npz")
-    exec(error.value.do.partition("classes: ")[2], {"numpy": np, "pandas": pandas})
-    data = pf.datasets.read_npz(tmp_path / "data.npz")
-    assert data.classes == ["cat", "dog", "eel"] and data.y.tolist() == Y.tolist()
-    assert np.allclose(data.x, FLAT[:, :2], atol=1e-3)
-
-
 def test_pickled_objects_are_named_with_their_array(tmp_path):
     np.savez(tmp_path / "a.npz", x_train=FLAT, y_train=NAMED.astype(object))
     with pytest.raises(pf.UsageError, match="the array y_train holds pickled") as error:
@@ -335,7 +320,17 @@ def test_pickled_objects_are_named_with_their_array(tmp_path):
     assert "y_train.astype(str)" in error.value.do
 
 
-@pytest.mark.parametrize("name", ["csv:my.csv", "my.csv", "parquet:a.parquet", "h5:x"])
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [("my.csv", "csv"), ("my.TSV", "csv"), ("a/b.parquet", "parquet")],
+)
+def test_a_table_without_its_data_set_is_told_the_name(name, table):
+    with pytest.raises(pf.UsageError) as error:
+        pf.run("local", models="mlp", dataset=name, progress=False)
+    assert f"write {table}:{name} --set dataset.label=COLUMN" in error.value.do
+
+
+@pytest.mark.parametrize("name", ["my.xlsx", "h5:x"])
 def test_a_file_that_no_data_set_reads_is_not_taken_for_another_data_set(name):
     with pytest.raises(pf.UsageError, match="files are not read") as error:
         pf.run("local", models="mlp", dataset=name, progress=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 import protofl as pf
 from protofl.backends import Plan
 from protofl.data import cache
+from protofl.data.dataset import _column_text
 from protofl.data.partition import make_split, number_of_clients
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.plugin.members import choose
@@ -162,3 +164,18 @@ def test_the_partitioner_sets_the_number_of_clients(tmp_path):
         {**given, "dataset": f"npz:{tmp_path / 'own.npz'}", "data_dir": tmp_path / "data"}
     )
     assert (plan.settings.clients, plan.set_by["clients"]) == (4, "partition column")
+
+
+def test_the_digest_of_columns_is_computed_in_pieces(monkeypatch):
+    columns = {"who": WHO, "hour": np.arange(12.0), "bed": np.arange(12)}
+    data = [pf.datasets.Dataset(torch.from_numpy(X), torch.from_numpy(Y), 12, ["a", "b", "c"])]
+    for size in (1, 5, 12, 100):
+        monkeypatch.setattr("protofl.data.dataset._PIECE", size)
+        data.append(replace(data[0], columns=columns))
+        data[-1].digest = data[-1].compute_digest()
+    assert len({each.digest for each in data[1:]}) == 1
+    # Records name the digest, so it stays that of the list of all values.
+    for name, values in columns.items():
+        for size in (1, 5, 12, 100):
+            monkeypatch.setattr("protofl.data.dataset._PIECE", size)
+            assert "".join(_column_text(name, values)) == repr((name, values.tolist()))

@@ -117,11 +117,13 @@ def test_mistakes_are_said(wine, tmp_path):
     np.savez(tmp_path / "b.npz", x=x[:, 1:], y=y)
     np.savez(tmp_path / "c.npz", x=x, y=y + 1)
     (tmp_path / "d.csv").write_text("1,2")
+    (tmp_path / "e.txt").write_text("1,2")
     for name, words in (
         ("a.npz", "has no labelled samples"),
         ("b.npz", "the data set has rows of 13 numbers"),
         ("c.npz", "unknown class in"),
-        ("d.csv", "an .npz file with x and y, a folder"),
+        ("d.csv", "is a table with named columns, and the data of"),
+        ("e.txt", "an .npz file with x and y, a table"),
         ("none.npz", "none.npz"),
     ):
         with pytest.raises(pf.UsageError) as error:

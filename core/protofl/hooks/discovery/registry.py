@@ -9,7 +9,6 @@ from functools import cache, cached_property, lru_cache
 from importlib.metadata import EntryPoint
 from typing import Any
 
-from protofl.data.file_kinds import csv_advice
 from protofl.errors import (
     Blocked,
     Clash,
@@ -115,12 +114,16 @@ class Registry:
                     raise Unknown(told[0], do=told[1])
             names = {p.name for p in self._of_kind(kind) + self._rivals(kind)}
             if kind == "dataset" and (ending := _file_ending(name)):
+                if table := TABLES.get(ending):
+                    raise Unknown(
+                        f"unknown dataset {name!r}",
+                        do=f"write {table}:{name} --set dataset.label=COLUMN",
+                    )
                 raise Unknown(
                     f"unknown dataset {name!r}: {ending} files are not read",
-                    "data sets in files: npz:FILE, folder:DIR (images), domains:DIR",
-                    f"{csv_advice('FILE.csv')}"
-                    if ending in (".csv", ".tsv")
-                    else "save its arrays with numpy.savez_compressed, and give npz:FILE",
+                    "data sets in files: npz:FILE, csv:FILE, parquet:FILE, folder:DIR (images), "
+                    "domains:DIR",
+                    "save its arrays with numpy.savez_compressed, and give npz:FILE",
                 )
             file = f"write npz:{name}; " if kind == "dataset" and name.endswith(".npz") else ""
             raise unknown(kind, name, names, f"{file}see: protofl list-plugins --kind {kind}")
@@ -267,11 +270,14 @@ def _broken(plugin: Plugin, error: BaseException, when: str) -> UsageError:
 
 
 FILES = (
-    "csv", "tsv", "txt", "npy", "json", "jsonl", "parquet", "arrow", "feather", "h5", "hdf5", "mat",
+    "csv", "tsv", "parquet", "txt", "npy", "json", "jsonl", "arrow", "feather", "h5", "hdf5", "mat",
     "pt", "pth", "pkl", "pickle", "xlsx", "xls", "zip", "tar", "gz", "tgz", "tfrecord", "arff",
     "dat", "tif", "tiff", "jpg", "png",
 )  # fmt: skip
-"""Endings and names of files that users have, and that no data set reads."""
+"""Endings and names of files that users have, and that no data set has the name of."""
+
+TABLES = {".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
+"""{ending of a file: data set that reads it}."""
 
 
 def _file_ending(name: str) -> str:

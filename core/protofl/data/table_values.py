@@ -1,0 +1,102 @@
+"""Values of columns of a table: numbers, texts, and where they are missing."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from protofl.data.columns import is_gap
+from protofl.errors import UsageError
+
+__all__ = ["gaps_in", "missing_column", "numbers_in", "texts_in"]
+
+_GAPS = frozenset(
+    ("", "na", "nan", "-nan", "none", "nat", "<na>", "n/a", "#n/a", "#na", "null", "?")
+)
+"""Texts, in small letters, that programs write where a value is missing."""
+
+
+def as_objects(values: Sequence[str]) -> np.ndarray:
+    """Return texts [n] as objects: an array of texts would be as wide as the longest."""
+    result = np.empty(len(values), object)
+    result[:] = values
+    return result
+
+
+def block_of(frame: Any) -> Mapping[str, np.ndarray]:  # noqa: ANN401 - a data frame, or a mapping of columns
+    """Return the columns of a data frame, or of a mapping {column: values}."""
+    block = {}
+    for name in frame.keys():
+        values = np.asarray(frame[name])
+        if values.dtype.kind in "iuf":
+            block[str(name)] = values.astype(np.float64)
+        else:
+            texts = ["" if is_gap(value) else str(value) for value in values.astype(object)]
+            block[str(name)] = as_objects(texts)
+    return block
+
+
+def gaps_in(values: np.ndarray) -> np.ndarray:
+    """Return where values are missing, [n] bool."""
+    if values.dtype != object:
+        missing: np.ndarray = np.isnan(values)
+        return missing
+    return np.fromiter((v.strip().lower() in _GAPS for v in values), bool, len(values))
+
+
+def numbers_in(values: np.ndarray, decimal: str = ".") -> np.ndarray | None:
+    """Return values as numbers [n] float64, NaN where they are missing.
+
+    Args:
+        values: Numbers, or texts.
+        decimal: The decimal mark of texts.
+
+    Returns:
+        The numbers; None if a text is none.
+    """
+    if values.dtype != object:
+        return values
+    if decimal != ".":  # a point would be one between thousands
+        values = as_objects([v.replace(".", "|").replace(decimal, ".") for v in values])
+    try:
+        numbers: np.ndarray = values.astype(np.float64)
+        return numbers
+    except ValueError:
+        pass
+    try:
+        numbers = np.where(gaps_in(values), "nan", values).astype(np.float64)
+        return numbers
+    except ValueError:
+        return None
+
+
+def texts_in(values: np.ndarray) -> list[str]:
+    """Return values as texts; whole numbers have no decimals."""
+    if values.dtype == object:
+        return [_plain(value.strip()) for value in values]
+    return [f"{value:.0f}" if value.is_integer() else repr(value) for value in values.tolist()]
+
+
+def _plain(text: str) -> str:
+    """Return a text; a whole number without decimals."""
+    whole = text.endswith(".0") and text[:-2].lstrip("-").isdecimal()
+    return text[:-2] if whole else text
+
+
+def missing_column(source: str, column: str, names: Sequence[str]) -> UsageError:
+    """Return the error about a missing column."""
+    near = difflib.get_close_matches(column, names, n=1)
+    return UsageError(
+        f"{source} has no column {column!r}",
+        f"columns: {_listed([n for n in names if n])}"
+        + (f"; did you mean {near[0]}?" if near else ""),
+        "correct the name of the column",
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
+    return ", ".join(names[:12]) + more

@@ -1,0 +1,609 @@
+"""Tables with named columns: ``--dataset csv:FILE`` and ``--dataset parquet:FILE``.
+
+A row is a sample. ``dataset.label`` names the column of the classes, ``dataset.client`` the column
+that makes a client of each value (a hospital), ``dataset.test`` the column that says which rows are
+test rows, or their share; ``dataset.drop`` leaves columns out. All other columns are features:
+
+- A column of numbers is a feature. ``dataset.categories`` and ``dataset.few_values`` make
+  categories of numbers.
+- A column of texts with at most ``dataset.most_categories`` different ones is one of categories:
+  each is a feature of 0 and 1.
+- Dates, and texts that are all different, are refused.
+
+Missing values are empty, or words that programs write for them (``nan``, ``NA``, ``null``, ``?``).
+Numbers are standardised, and missing ones become the median. Medians, means and deviations are
+those of each client's training rows (``dataset.statistics=client``), or of all clients' training
+rows (``global``). Names of categories, and which columns have gaps, are known to all clients.
+
+CSV files are read by Python's csv module, Parquet files by pyarrow, both in blocks of rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import BeforeValidator
+
+import protofl as pf
+from protofl_plugins.datasets.client_columns import check_clients
+from protofl_plugins.datasets.table_reader import TableFile
+
+_LABELS = ("label", "class", "target", "y", "outcome", "diagnosis")
+"""Names of the label's column that need not be given."""
+
+_MOST_CLASSES = 1_000
+
+_FEW = 20
+"""Categories that a column may have even if most rows have one of their own."""
+
+_DATE = re.compile(
+    r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([ T]\d{1,2}:\d{2}.*)?"
+    r"|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2})( .*)?"
+)
+
+_DECIMAL_COMMA = re.compile(r"[-+]?[\d.]*\d,\d+")
+
+_TRAIN, _TEST = ("0", "false", "train", "training", "no"), ("1", "true", "test", "testing", "yes")
+
+
+def _split(names: object) -> object:
+    """Return ``A,B`` as a list; other values unchanged."""
+    if isinstance(names, str):
+        return [name.strip() for name in names.split(",") if name.strip()]
+    return names
+
+
+_Names = Annotated[list[str], BeforeValidator(_split)]
+
+
+class TableOptions(pf.Config):
+    """Options of tables with named columns."""
+
+    path: str = pf.Field(description="the file")
+    label: str | None = pf.Field(
+        None,
+        description="the column of the classes. None: the only one named label, class, target, y, "
+        "outcome or diagnosis",
+    )
+    client: str | None = pf.Field(
+        None,
+        description="the column that names each row's client (hospital); the same as "
+        "--partition column:CLIENT. None: the partitioner divides",
+    )
+    drop: _Names = pf.Field([], description="columns that are left out, separated by commas")
+    test: str | None = pf.Field(
+        None,
+        description="the column that is 1, true or test in test rows; or the share of each "
+        "client's rows, such as 0.2. None: each client's rows are split 75/25",
+    )
+    categories: _Names = pf.Field(
+        [], description="columns whose numbers are names of categories, separated by commas"
+    )
+    few_values: int = pf.Field(
+        0,
+        ge=0,
+        description="columns of whole numbers with at most so many different ones are categories. "
+        "0: numbers are never categories unless `categories` names them",
+    )
+    most_categories: int = pf.Field(
+        100, ge=2, le=10_000, description="largest number of categories of a column"
+    )
+    impute: Literal["median+flag", "drop", "refuse"] = pf.Field(
+        "median+flag",
+        description="what becomes of missing values: the median and a further feature that says "
+        "so (a category of its own in columns of categories); the row is left out; or an error",
+    )
+    statistics: Literal["client", "global"] = pf.Field(
+        "client",
+        description="whose training rows give medians, means and deviations: each client's own, "
+        "or those of all clients together",
+    )
+    standardise: bool = pf.Field(
+        True,
+        description="bring numbers to mean 0 and standard deviation 1 over the training rows; "
+        "false leaves them as they are",
+    )
+
+
+class _NamedColumns:
+    argument: ClassVar[str] = "path"
+    client_option: ClassVar[str] = "client"
+    defaults: ClassVar[dict[str, Any]] = {}
+    name: ClassVar[str]
+    open_table = staticmethod(TableFile.of)
+
+    def _reading(self, config: Any) -> dict[str, str | None]:  # noqa: ANN401 - a Config
+        return {}
+
+    @pf.hookimpl
+    def cache_key(self, config: TableOptions, data_dir: Path) -> str:
+        """The file's path, size and time, and the options that change what is decoded."""
+        path = pf.expand_user(config.path)
+        if not path.is_file():
+            raise pf.UsageError(f"no file {path}", do=f"give it as --dataset {self.name}:FILE")
+        chosen = config.model_dump(exclude_defaults=True, exclude={"path"})
+        return pf.datasets.files_key(self.name, path, [path], "rows 1", *chosen.items())
+
+    @pf.hookimpl
+    def decode(self, config: TableOptions, data_dir: Path) -> pf.datasets.Dataset:
+        """Read the table twice: to know its columns, and to read its rows.
+
+        Raises:
+            UsageError: The file or a column cannot be used as it is; the error says what to do.
+        """
+        file = TableFile.of(config.path, **self._reading(config))
+        if file.is_parquet != (self.name == "parquet"):
+            other = "parquet" if file.is_parquet else "csv"
+            raise pf.UsageError(
+                f"{file.path} is not a {self.name} file", do=f"give it as --dataset {other}:FILE"
+            )
+        return _Reader(config, file, data_dir).dataset()
+
+
+class Csv(_NamedColumns):
+    """A table in a CSV file with named columns: a label, perhaps a client, and features."""
+
+    name = "csv"
+
+    class Config(TableOptions):
+        """Options of csv."""
+
+        separator: str | None = pf.Field(
+            None,
+            min_length=1,
+            max_length=1,
+            description="what separates values. None: commas, semicolons, tabs or bars, as the "
+            "first line has them",
+        )
+        decimal: Literal[".", ","] = pf.Field(".", description="the decimal mark")
+        encoding: str = pf.Field("utf-8", description="the encoding of the file")
+
+    def _reading(self, config: Any) -> dict[str, str | None]:  # noqa: ANN401 - a Config
+        return {n: getattr(config, n) for n in ("separator", "decimal", "encoding")}
+
+
+class Parquet(_NamedColumns):
+    """A table in a Parquet file: a label, perhaps a client, and features (needs pyarrow)."""
+
+    name = "parquet"
+
+    class Config(TableOptions):
+        """Options of parquet."""
+
+
+@dataclass
+class _Column:
+    """What is known of a column after the first reading.
+
+    Attributes:
+        name: Its name.
+        most: Number of different texts that are kept; one more says that there are too many.
+        counts_numbers: True to keep the texts of numbers, too.
+        rows: Rows.
+        gaps: Rows without a value.
+        first_gap: The first of them.
+        texts: Rows with a text that is not a number.
+        whole: True if all numbers are whole.
+        first: The first such text, and its row.
+        different: Different values as texts, as far as they are kept.
+    """
+
+    name: str
+    most: int
+    counts_numbers: bool = False
+    rows: int = 0
+    gaps: int = 0
+    first_gap: int = -1
+    texts: int = 0
+    whole: bool = True
+    first: tuple[str, int] = ("", -1)
+    different: set[str] = field(default_factory=set)
+
+    def add(self, values: np.ndarray, file: TableFile) -> None:
+        """Take the values of a block."""
+        numbers = pf.datasets.numbers_in(values, file.decimal)
+        gaps = pf.datasets.gaps_in(values) if numbers is None else np.isnan(numbers)
+        if gaps.any() and self.first_gap < 0:
+            self.first_gap = self.rows + int(gaps.argmax())
+        self.gaps += int(gaps.sum())
+        if numbers is None:
+            self._add_texts(values, gaps, file)
+        else:
+            known = numbers[~gaps]
+            self.whole = self.whole and bool((known == np.floor(known)).all())
+        if (numbers is None or self.counts_numbers) and len(self.different) <= self.most:
+            self.different.update(pf.datasets.texts_in(values[~gaps]))
+        self.rows += len(values)
+
+    def _add_texts(self, values: np.ndarray, gaps: np.ndarray, file: TableFile) -> None:
+        """Count the texts of a block that are not numbers."""
+        words = {
+            v
+            for v in {*values[~gaps].tolist()}
+            if pf.datasets.numbers_in(np.array([v], object), file.decimal) is None
+        }
+        strange = np.fromiter((v in words for v in values), bool, len(values))
+        self.texts += int(strange.sum())
+        if self.first[1] < 0 and strange.any():
+            row = int(strange.argmax())
+            self.first = (str(values[row]).strip(), self.rows + row)
+
+
+class _Reader:
+    """Reads one table; see `_NamedColumns.decode`."""
+
+    def __init__(self, config: Any, file: TableFile, data_dir: Path) -> None:  # noqa: ANN401
+        self.config, self.file, self.data_dir = config, file, data_dir
+        self.source = str(file.path)
+        self.notes = [file.describe()]
+        self.decimal = file.decimal
+
+    def dataset(self) -> pf.datasets.Dataset:
+        """Return the data set."""
+        c, names = self.config, self.file.names()
+        label, share = self._label(names), _share(c.test)
+        test = c.test if share is None else None
+        special = {"label": label, "client": c.client, "test": test}
+        for option, name in special.items():
+            if name is not None and name not in names:
+                raise self._missing(option, name, names)
+        for option in ("drop", "categories"):
+            for name in getattr(c, option):
+                if name not in names:
+                    raise self._missing(option, name, names)
+        used = [name for name in special.values() if name is not None]
+        for name in {name for name in used if used.count(name) > 1 or name in c.drop}:
+            raise pf.UsageError(
+                f"{self.source}: column {name!r} is given to two options",
+                do="name another column in one of label, client, test and drop",
+            )
+        if names[0] == "":
+            self.notes.append("the first column has no name: it is left out as a row number")
+        features = [n for n in names if n and n not in (*used, *c.drop)]
+        if not features:
+            raise pf.UsageError(
+                f"{self.source}: no column is left as a feature",
+                f"its columns: {', '.join(names)}",
+                "drop fewer columns",
+            )
+        seen = self._first_reading([*features, *used], label)
+        form = self._form(features, seen, label)
+        classes = self._classes(seen[label])
+        return self._second_reading(form, classes, seen, label, test, share)
+
+    def _missing(self, option: str, name: str, names: list[str]) -> pf.UsageError:
+        error = self.file.missing(name, names)
+        error.what += f", which dataset.{option} names"
+        return error
+
+    def _label(self, names: list[str]) -> str:
+        if self.config.label is not None:
+            return str(self.config.label)
+        found = [name for name in names if name.lower() in _LABELS]
+        if len(found) == 1:
+            self.notes.append(f"the classes are those of the column {found[0]}")
+            return found[0]
+        raise pf.UsageError(
+            f"{self.source}: which column holds the classes?",
+            f"columns: {', '.join(n for n in names[:20] if n)}",
+            "name it: --set dataset.label=COLUMN",
+        )
+
+    def _first_reading(self, names: list[str], label: str) -> dict[str, _Column]:
+        """Return what is known of each column."""
+        c = self.config
+        most = {label: _MOST_CLASSES, c.client: 1 << 62, c.test: 10}
+        named = {*c.categories, label, c.client, c.test}
+        seen = {
+            n: _Column(n, most.get(n, c.most_categories), n in named or c.few_values > 0)
+            for n in names
+        }
+        for block in self.file.blocks(names):
+            for name, values in block.items():
+                seen[name].add(values, self.file)
+        if not seen[label].rows:
+            raise pf.UsageError(
+                f"{self.source} holds no rows, only names of columns", do="copy or save it again"
+            )
+        return seen
+
+    def _form(
+        self, features: list[str], seen: dict[str, _Column], label: str
+    ) -> pf.datasets.TableForm:
+        """Return the form of the table."""
+        c, columns = self.config, []
+        empty = [n for n in features if seen[n].gaps == seen[n].rows]
+        if empty:
+            self.notes.append(f"left out, as no row has a value: {', '.join(empty)}")
+        for name in features:
+            if name not in empty:
+                columns.append(self._column(seen[name]))
+        if not columns:
+            raise pf.UsageError(
+                f"{self.source}: no feature has a value", do="give a file with values"
+            )
+        kept = [seen[column.name] for column in columns]
+        gaps = sum(column.gaps for column in kept)
+        if c.impute == "refuse" and gaps:
+            first = next(column for column in kept if column.gaps)
+            raise pf.UsageError(
+                f"{self.source}: column {first.name!r} has no value in {first.gaps:,} of "
+                f"{first.rows:,} rows, the first in row {first.first_gap + 1}",
+                "dataset.impute=refuse allows no missing values",
+                "fill them in, or: --set dataset.impute=median+flag, or drop for leaving such rows "
+                "out",
+            )
+        return pf.datasets.TableForm(
+            tuple(columns),
+            label=label,
+            impute=c.impute,
+            statistics=c.statistics,
+            standardise=c.standardise,
+            decimal=self.decimal,
+            encoding=self.file.encoding,
+            missing=gaps / sum(column.rows for column in kept),
+        )
+
+    def _column(self, seen: _Column) -> pf.datasets.TableColumn:
+        """Return a feature; refuse columns that are none."""
+        c, numbers = self.config, seen.rows - seen.gaps - seen.texts
+        gaps = bool(seen.gaps) and c.impute == "median+flag"
+        named = seen.name in c.categories
+        few = seen.whole and 0 < len(seen.different) <= c.few_values
+        if not seen.texts and not named and not few:
+            return pf.datasets.TableColumn(seen.name, gaps=gaps)
+        text = seen.first[0]
+        if not named and seen.texts and numbers:
+            raise self._mixed(seen)
+        if not named and seen.texts and _DATE.fullmatch(text):
+            raise self.file.dates(seen.name, text)
+        if not named and seen.texts and self._has_comma(text):
+            raise self._commas(seen)
+        different, values = len(seen.different), seen.rows - seen.gaps
+        many = different > c.most_categories
+        if many or (not named and different > _FEW and 2 * different > values):
+            shown = f"more than {c.most_categories:,}" if many else str(different)
+            raise pf.UsageError(
+                f"{self.source}: column {seen.name!r} has {shown} different values in "
+                f"{seen.rows:,} rows, such as {text or min(seen.different)!r}",
+                "each category is a feature, so names and identifiers are none",
+                f"leave the column out: --set dataset.drop={seen.name}, or allow it: "
+                f"--set dataset.categories={seen.name}"
+                + (" and --set dataset.most_categories=N" if many else ""),
+            )
+        return pf.datasets.TableColumn(seen.name, _ordered(seen.different), gaps)
+
+    def _has_comma(self, text: str) -> bool:
+        """Return True for a number with a decimal comma where points are expected."""
+        return self.decimal == "." and bool(_DECIMAL_COMMA.fullmatch(text))
+
+    def _mixed(self, seen: _Column) -> pf.UsageError:
+        text, row = seen.first
+        if self._has_comma(text):
+            return self._commas(seen)
+        return pf.UsageError(
+            f"{self.source}: column {seen.name!r} mixes numbers and texts: {seen.texts:,} of "
+            f"{seen.rows:,} rows hold texts, the first {text[:40]!r} in row {row + 1}",
+            do="correct these rows or leave their values empty; if the values are names: "
+            f"--set dataset.categories={seen.name}; to leave the column out: "
+            f"--set dataset.drop={seen.name}",
+        )
+
+    def _commas(self, seen: _Column) -> pf.UsageError:
+        text, row = seen.first
+        return pf.UsageError(
+            f"{self.source}: column {seen.name!r} has {text!r} in row {row + 1}: a decimal comma",
+            "numbers are read with decimal points",
+            "--set dataset.decimal=,",
+        )
+
+    def _classes(self, seen: _Column) -> tuple[str, ...]:
+        """Return the names of the classes; refuse columns that name none."""
+        if seen.gaps:
+            raise pf.UsageError(
+                f"{self.source}: no label in {seen.gaps:,} of {seen.rows:,} rows "
+                f"(column {seen.name!r}), the first in row {seen.first_gap + 1}",
+                do="give each row a label, or leave these rows out of the file",
+            )
+        if len(seen.different) > _MOST_CLASSES or not (seen.texts or seen.whole):
+            count = (
+                f"more than {_MOST_CLASSES:,}"
+                if len(seen.different) > _MOST_CLASSES
+                else str(len(seen.different))
+            )
+            raise pf.UsageError(
+                f"{self.source}: the label's column {seen.name!r} has {count} different "
+                f"{'values' if seen.texts else 'numbers'}",
+                f"a class is one of at most {_MOST_CLASSES:,} names or whole numbers",
+                "name another column, or divide the numbers into classes",
+            )
+        if len(seen.different) < 2:
+            raise pf.UsageError(
+                f"{self.source}: only one class ({min(seen.different)}) in column {seen.name!r}",
+                do="a data set needs two classes or more",
+            )
+        return _ordered(seen.different)
+
+    def _second_reading(
+        self,
+        form: pf.datasets.TableForm,
+        classes: tuple[str, ...],
+        seen: dict[str, _Column],
+        label: str,
+        test: str | None,
+        share: float | None,
+    ) -> pf.datasets.Dataset:
+        """Read the rows, in blocks."""
+        c, total = self.config, seen[label].rows
+        names = [column.name for column in form.columns]
+        further = [name for name in (label, c.client, test) if name is not None]
+        x = form.room(total, self.data_dir)
+        y, is_test = np.zeros(total, np.int64), np.zeros(total, bool)
+        places = {name: place for place, name in enumerate(classes)}
+        clients = _ordered(seen[c.client].different) if c.client else ()
+        client_places = {name: place for place, name in enumerate(clients)}
+        owners = np.full(total if c.client else 0, -1, np.int32)  # the place of each row's client
+        done = read = 0
+        for block in self.file.blocks([*names, *further]):
+            count = len(block[label])
+            if c.impute == "drop" and (keep := _complete(block, names)) is not None:
+                block = {name: values[keep] for name, values in block.items()}
+            rows = slice(done, done + len(block[label]))
+            x[rows] = torch.from_numpy(form.encoded(block, self.source, read))
+            texts = pf.datasets.texts_in(block[label])
+            y[rows] = np.fromiter((places[text] for text in texts), np.int64, len(texts))
+            if c.client:
+                texts = pf.datasets.texts_in(block[c.client])
+                numbers = (client_places.get(text, -1) for text in texts)
+                owners[rows] = np.fromiter(numbers, np.int32, len(texts))
+            if test:
+                is_test[rows] = self._tests(block[test], test, read)
+            done, read = rows.stop, read + count
+        if not done:
+            raise pf.UsageError(
+                f"{self.source}: each row has a missing value, so dataset.impute=drop leaves none",
+                do="--set dataset.impute=median+flag",
+            )
+        if done < total:
+            self.notes.append(f"{total - done:,} of {total:,} rows with missing values left out")
+        x, y, is_test, owners = x[:done], y[:done], is_test[:done], owners[:done]
+        y, classes = self._present(y, classes)
+        columns = self._clients(owners, clients)
+        if share is not None:
+            is_test = _drawn(share, owners if c.client else np.zeros(done, np.int32))
+        if is_test.any():
+            order = np.argsort(is_test, kind="stable")
+            x = self._taken(form, x, order)
+            y, columns = y[order], {name: values[order] for name, values in columns.items()}
+            self._note_tests(y, int((~is_test).sum()), classes)
+        return pf.datasets.Dataset(
+            x=x,
+            y=torch.from_numpy(y),
+            num_train=int((~is_test).sum()),
+            classes=[*classes],
+            note="; ".join(filter(None, self.notes)),
+            columns=columns,
+            preparation=pf.datasets.Preparation(table=form),
+        )
+
+    def _present(
+        self, y: np.ndarray, classes: tuple[str, ...]
+    ) -> tuple[np.ndarray, tuple[str, ...]]:
+        """Return labels and classes without those of which no row is left."""
+        present = np.unique(y)
+        if len(present) == len(classes):
+            return y, classes
+        gone = [name for place, name in enumerate(classes) if place not in present]
+        if len(present) < 2:
+            raise pf.UsageError(
+                f"{self.source}: only one class is left without rows with missing values",
+                do="--set dataset.impute=median+flag",
+            )
+        self.notes.append(f"left out with its rows: class {', '.join(gone)}")
+        return np.searchsorted(present, y), tuple(classes[place] for place in present)
+
+    def _clients(self, owners: np.ndarray, clients: tuple[str, ...]) -> dict[str, np.ndarray]:
+        """Return the column of the clients; check that it names one for each row."""
+        name = self.config.client
+        if name is None:
+            return {}
+        whole = all(t.isdecimal() and len(t) < 18 and str(int(t)) == t for t in clients)
+        values = np.array([int(t) for t in clients] if whole else [*clients])
+        if (lacking := np.flatnonzero(owners < 0)).size:
+            raise pf.UsageError(
+                f"{self.source}: no client in {len(lacking):,} of {len(owners):,} rows "
+                f"(column {name!r}), the first in row {lacking[0] + 1}",
+                do="name a client in each row, or leave these rows out of the file",
+            )
+        columns = {name: values[owners]}
+        check_clients(columns, name, f"{self.source}, dataset.client={name}")
+        return columns
+
+    def _tests(self, values: np.ndarray, name: str, first: int) -> np.ndarray:
+        """Return which rows are test rows by a column, [n] bool."""
+        texts = pf.datasets.texts_in(values)
+        known = {**dict.fromkeys(_TRAIN, 0), **dict.fromkeys(_TEST, 1)}
+        parts = np.fromiter((known.get(text.lower(), -1) for text in texts), np.int8, len(texts))
+        if (parts < 0).any():
+            row = int(parts.argmin())
+            raise pf.UsageError(
+                f"{self.source}: column {name!r} has {texts[row]!r} in row {first + row + 1}",
+                "expected 0, false or train for training rows; 1, true or test for test rows",
+                "correct the column, or give a share: --set dataset.test=0.25",
+            )
+        is_test: np.ndarray = parts == 1
+        return is_test
+
+    def _note_tests(self, y: np.ndarray, num_train: int, classes: tuple[str, ...]) -> None:
+        """Note what a user should know of the test rows."""
+        if not num_train:
+            raise pf.UsageError(
+                f"{self.source}: dataset.test={self.config.test} leaves no training row",
+                do="mark some rows as training rows",
+            )
+        only = np.setdiff1d(y[num_train:], y[:num_train])
+        if only.size:
+            names = ", ".join(classes[place] for place in only)
+            self.notes.append(f"only in test rows, so no client can learn it: class {names}")
+        if not self.config.client:
+            self.notes.append(
+                "a partitioner may divide test rows as training rows and split them 75/25; with "
+                "dataset.client each client keeps its test rows"
+            )
+
+    def _taken(
+        self, form: pf.datasets.TableForm, x: torch.Tensor, order: np.ndarray
+    ) -> torch.Tensor:
+        """Return rows in another order, copied in blocks."""
+        result = form.room(len(x), self.data_dir)
+        for start in range(0, len(order), 65_536):
+            rows = torch.from_numpy(order[start : start + 65_536])
+            result[start : start + len(rows)] = x[rows]
+        return result
+
+
+def _share(test: str | None) -> float | None:
+    """Return the share of test rows, if a number was given and no column."""
+    try:
+        share = float(test) if test is not None else None
+    except ValueError:
+        return None
+    if share is not None and not 0 < share < 1:
+        raise pf.UsageError(f"dataset.test={test}", "expected a column, or a share between 0 and 1")
+    return share
+
+
+def _drawn(share: float, owners: np.ndarray) -> np.ndarray:
+    """Draw test rows [n] bool: of each owner its share, at least one, and not all.
+
+    The draw is the same in every run, so that the test rows do not depend on a run's seed.
+    """
+    chance = np.random.default_rng(0).random(len(owners))
+    sizes = np.bincount(owners)
+    tests = np.clip(np.floor(sizes * share + 0.5), 1, np.maximum(sizes - 1, 0)).astype(np.int64)
+    order = np.lexsort((chance, owners))
+    place = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    result = np.zeros(len(owners), bool)
+    result[order] = place < np.repeat(tests, sizes)
+    return result
+
+
+def _complete(block: Mapping[str, np.ndarray], names: list[str]) -> np.ndarray | None:
+    """Return the rows without a gap; None if all are."""
+    gaps = np.zeros(len(block[names[0]]), bool)
+    for name in names:
+        gaps |= pf.datasets.gaps_in(block[name])
+    return np.flatnonzero(~gaps) if gaps.any() else None
+
+
+def _ordered(texts: set[str]) -> tuple[str, ...]:
+    """Return names in order: whole numbers by size, others by letters."""
+    if all(text.lstrip("-").isdecimal() for text in texts):
+        return tuple(sorted(texts, key=lambda text: (int(text), text)))
+    return tuple(sorted(texts))

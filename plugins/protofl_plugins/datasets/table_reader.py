@@ -1,0 +1,299 @@
+"""Files of tables with named columns, read in blocks of rows: CSV and Parquet."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import protofl as pf
+
+ROWS = 16_384
+"""Rows that are read at once."""
+
+_SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A table in a file whose first line names the columns.
+
+    Attributes:
+        path: The file, CSV (with any ending) or Parquet.
+        separator: What separates the values of a CSV file; None: what its first line suggests.
+        decimal: The decimal mark of a CSV file.
+        encoding: The encoding of a CSV file.
+    """
+
+    path: Path
+    separator: str | None = None
+    decimal: str = "."
+    encoding: str = "utf-8"
+
+    @classmethod
+    def of(cls, path: str | Path, **options: Any) -> TableFile:  # noqa: ANN401 - the fields
+        """Open a table.
+
+        Args:
+            path: The file.
+            options: Other attributes.
+
+        Raises:
+            UsageError: There is no such file, or it is of another kind.
+        """
+        file = pf.expand_user(path)
+        if not file.is_file():
+            raise pf.UsageError(f"no file {file}", do="give the path of a CSV or Parquet file")
+        kind = pf.datasets.kind_of_file(file)
+        if kind and not kind.name.startswith(("a table as text", "a text", "a Parquet")):
+            do = kind.do.replace("FILE", str(file)) or "give a CSV or Parquet file"
+            raise pf.UsageError(
+                f"{file} is not a table with named columns: it is {kind.name}", do=do
+            )
+        return cls(file, **options)
+
+    @property
+    def is_parquet(self) -> bool:
+        """True for a Parquet file."""
+        with self.path.open("rb") as file:
+            return file.read(4) == b"PAR1"
+
+    def names(self) -> list[str]:
+        """Return the names of the columns; an unnamed first one, an index of pandas, is ``""``.
+
+        Raises:
+            UsageError: Two columns have one name, one has none, or the first line has no names.
+        """
+        names = self._parquet_names() if self.is_parquet else self._header()[0]
+        repeated = [name for name, times in Counter(names).items() if times > 1 and name]
+        if repeated:
+            places = [str(i + 1) for i, name in enumerate(names) if name == repeated[0]]
+            raise pf.UsageError(
+                f"{self.path}: columns {' and '.join(places)} have the same name {repeated[0]!r}",
+                do="give each column a name of its own",
+            )
+        if "" in names[1:]:
+            raise pf.UsageError(
+                f"{self.path}: column {names.index('', 1) + 1} of {len(names)} has no name",
+                do="name every column in the first line",
+            )
+        if len(names) > 1 and all(map(_is_number, names)):
+            raise pf.UsageError(
+                f"{self.path}: the first line holds numbers ({', '.join(names[:3])}, …)",
+                "the first line names the columns",
+                "add a first line with names",
+            )
+        return names
+
+    def describe(self) -> str:
+        """Return how the file is read where that is not usual; empty for commas and UTF-8."""
+        if self.is_parquet:
+            return ""
+        _, separator, marked = self._header()
+        mark = ["a byte order mark begins the file and is left out"] if marked else []
+        return "; ".join(
+            [f"values are separated by {_SEPARATORS.get(separator, repr(separator))}"]
+            * (separator != ",")
+            + mark
+        )
+
+    def blocks(self, columns: Sequence[str]) -> Iterator[Mapping[str, np.ndarray]]:
+        """Yield some columns, `ROWS` rows at a time.
+
+        Args:
+            columns: Their names.
+
+        Yields:
+            {column: values [n]}: texts as objects, ``""`` for none; or float64, NaN for none.
+
+        Raises:
+            UsageError: A column is missing, a row has too many or too few values, or the file is
+                damaged, or needs a package.
+        """
+        names = self.names()
+        for column in columns:
+            if column not in names:
+                raise self.missing(column, names)
+        if self.is_parquet:
+            yield from self._parquet_blocks(columns)
+            return
+        places = [(name, names.index(name)) for name in columns]
+        done = 0
+        for rows in self._rows(len(names)):
+            values = [*zip(*rows, strict=True)]
+            yield {name: _objects(values[place]) for name, place in places}
+            done += len(rows)
+
+    def missing(self, column: str, names: Sequence[str]) -> pf.UsageError:
+        """Return the error about a missing column of a table with the columns ``names``."""
+        return pf.datasets.missing_column(str(self.path), column, names)
+
+    def dates(self, column: str, shown: str) -> pf.UsageError:
+        """Return the error about a column of dates, such as the one shown."""
+        return pf.UsageError(
+            f"{self.path}: column {column!r} holds dates ({shown})",
+            "a date is not a number, and each date alone would be a category",
+            f"leave it out (--set dataset.drop={column}), or save a number in its place, such as "
+            "the days since another date",
+        )
+
+    # --- CSV --------------------------------------------------------------------------------------
+
+    def _header(self) -> tuple[list[str], str, bool]:
+        """Return the names in the first line, the separator, and whether a mark begins the file."""
+        with self._reading(), self.path.open(encoding=self.encoding, newline="") as file:
+            first = next((line for line in file if line.strip()), "")
+            marked = first.startswith("\ufeff")
+            first = first.removeprefix("\ufeff")
+            separator = self.separator or max(_SEPARATORS, key=first.count)
+            if not first.strip():
+                raise pf.UsageError(f"{self.path} is empty", do="copy or save it again")
+            lines = chain([first], file)  # a quoted name may hold a newline
+            names = [name.strip() for name in next(csv.reader(lines, delimiter=separator))]
+        if len(names) == 1:
+            others = ", ".join(_SEPARATORS.values())
+            raise pf.UsageError(
+                f"{self.path}: the first line holds one column: {names[0][:60]!r}",
+                f"values are separated by {others}",
+                "say what separates them: --set dataset.separator=…",
+            )
+        return names, separator, marked
+
+    def _rows(self, width: int) -> Iterator[list[list[str]]]:
+        _, separator, _ = self._header()
+        encoding = "utf-8-sig" if self.encoding.lower() in ("utf-8", "utf8") else self.encoding
+        done = 0
+        with self._reading(), self.path.open(encoding=encoding, newline="") as file:
+            reader = csv.reader(file, delimiter=separator, strict=True)
+            lines = (row for row in reader if row)
+            next(lines)
+            while rows := [*islice(lines, ROWS)]:
+                if {*map(len, rows)} != {width}:
+                    at = next(i for i, row in enumerate(rows) if len(row) != width)
+                    raise pf.UsageError(
+                        f"{self.path}: row {done + at + 1} has {len(rows[at])} values, the first "
+                        f"line names {width} columns",
+                        f"the row begins with {', '.join(rows[at][:3])[:60]!r}",
+                        "correct the row; a value that holds the separator is put in quotes",
+                    )
+                yield rows
+                done += len(rows)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Turn errors of Python into ours."""
+        try:
+            yield
+        except UnicodeError as error:
+            detail = (
+                f"byte 0x{error.object[error.start]:02x}"
+                if isinstance(error, UnicodeDecodeError)
+                else str(error)
+            )
+            raise pf.UsageError(
+                f"{self.path} is not {self.encoding.upper()}: {detail}",
+                do="say its encoding, for example --set dataset.encoding=cp1252 or utf-16, or save "
+                "it as UTF-8",
+            ) from None
+        except LookupError:
+            raise pf.UsageError(
+                f"dataset.encoding={self.encoding}: there is no such encoding",
+                do="give one that Python knows: utf-8, latin-1, cp1252, utf-16",
+            ) from None
+        except csv.Error as error:
+            raise pf.UsageError(
+                f"{self.path} can't be read as CSV: {error}",
+                "a quote that is not closed takes in all lines after it",
+                "close the quote, or double a quote within a value",
+            ) from None
+        except OSError as error:
+            raise pf.UsageError(f"{self.path} can't be read: {error.strerror}") from None
+
+    # --- Parquet ----------------------------------------------------------------------------------
+
+    def _parquet(self) -> Any:  # noqa: ANN401 - pyarrow has no types
+        try:
+            from pyarrow import parquet
+        except ImportError:
+            raise pf.UsageError(
+                "Parquet files need the package pyarrow", do="pip install 'protofl[tables]'"
+            ) from None
+        try:
+            return parquet.ParquetFile(self.path, pre_buffer=False)
+        except (OSError, ValueError) as error:  # pyarrow's own are such
+            line = str(error).strip().partition("\n")[0]
+            raise pf.UsageError(
+                f"{self.path} can't be read as Parquet: {line}",
+                do="the file is damaged; copy or save it again",
+            ) from None
+
+    def _parquet_names(self) -> list[str]:
+        with self._parquet() as file:
+            return [
+                "" if name.startswith("__index_level_") else str(name)
+                for name in file.schema_arrow.names
+            ]
+
+    def _check_type(self, name: str, kind: Any) -> None:  # noqa: ANN401 - pyarrow has no types
+        """Refuse a column of dates or of nested values."""
+        from pyarrow import types
+
+        value = kind.value_type if types.is_dictionary(kind) else kind
+        if types.is_temporal(value):
+            raise self.dates(name, str(value))
+        known = (
+            types.is_integer, types.is_floating, types.is_decimal, types.is_boolean,
+            types.is_string, types.is_large_string, types.is_null,
+        )  # fmt: skip
+        if not any(is_kind(value) for is_kind in known):
+            raise pf.UsageError(
+                f"{self.path}: column {name!r} holds values of the type {value}",
+                "columns hold numbers, truth values or texts",
+                f"leave it out: --set dataset.drop={name}",
+            )
+
+    def _parquet_blocks(self, columns: Sequence[str]) -> Iterator[Mapping[str, np.ndarray]]:
+        with self._parquet() as file:
+            for name in columns:
+                self._check_type(name, file.schema_arrow.field(name).type)
+            for batch in file.iter_batches(batch_size=ROWS, columns=[*columns], use_threads=False):
+                yield {name: _of_arrow(batch.column(name)) for name in columns}
+
+
+def _of_arrow(values: Any) -> np.ndarray:  # noqa: ANN401 - pyarrow has no types
+    """Return a column of a batch as numbers or texts."""
+    import pyarrow as pa
+
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        values = values.dictionary_decode()
+        kind = values.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        texts: np.ndarray = values.fill_null("").to_numpy(zero_copy_only=False).astype(object)
+        return texts
+    if pa.types.is_boolean(kind):  # categories, as in a CSV file
+        words = {True: "True", False: "False", None: ""}
+        return _objects([words[value] for value in values.to_pylist()])
+    result: np.ndarray = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    return result.astype(np.float64)
+
+
+def _objects(values: Sequence[str]) -> np.ndarray:
+    """Return texts [n] as objects: an array of texts would be as wide as the longest."""
+    result = np.empty(len(values), object)
+    result[:] = values
+    return result
+
+
+def _is_number(text: str) -> bool:
+    return (
+        pf.datasets.numbers_in(_objects([text])) is not None
+        and not pf.datasets.gaps_in(_objects([text]))[0]
+    )

@@ -1,0 +1,598 @@
+"""Tests of csv:FILE and parquet:FILE: tables with named columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import protofl as pf
+from protofl.backends import Plan
+from protofl.data import cache, table_form, table_statistics
+from protofl.data.split import Split
+from protofl.runs.exported import Exported, read_exported
+from protofl.testing import DatasetContract, run_checks
+from protofl_cli.app import app
+from protofl_plugins.datasets import table_reader
+from protofl_plugins.datasets.table_files import Csv, Parquet
+
+CITIES, GRADES = ("Bonn", "Paris", "Rome"), ("low", "mid", "high")
+
+
+def patients(count=24, hospitals=3):
+    """Return rows as people have them: numbers, names, gaps, a client and a label."""
+    chance = np.random.default_rng(1)
+    rows = []
+    for hospital in range(hospitals):
+        for i in range(count):
+            grade = int(chance.integers(3))
+            rows.append(
+                {
+                    "hospital": f"H{hospital}",
+                    "age": ""
+                    if i % 7 == 3
+                    else f"{chance.normal(40 + 10 * grade + hospital, 3):.2f}",
+                    "pressure": f"{chance.normal(100, 20) * (hospital + 1):.1f}",
+                    "city": "NA" if i % 11 == 5 else str(chance.choice(CITIES)),
+                    "smoker": str(bool(chance.integers(2))),
+                    "grade": GRADES[grade],
+                }
+            )
+    return rows
+
+
+def write(path, rows, separator=","):
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows[0], delimiter=separator, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    path.write_text(text.getvalue(), encoding="utf-8")
+    return path
+
+
+def decode(path, plugin=Csv, **options):
+    config = plugin.Config(path=str(path), **({"label": "grade"} | options))
+    return plugin().decode(config=config, data_dir=Path(path).parent / "data")
+
+
+def plan_of(path, **given):
+    options = {"label": "grade", "client": "hospital", **given.pop("options", {})}
+    given = {"method": "local", "models": "mlp", "dataset": f"csv:{path}", **given}
+    return Plan.make(
+        {"data_dir": str(path.parent / "data"), "options": {"dataset": options}, **given},
+        report=lambda line: None,
+    )
+
+
+def command(*words):
+    result = CliRunner().invoke(app, [*map(str, words)], env={"COLUMNS": "250"})
+    return result.exit_code, " ".join(result.output.split())
+
+
+@pytest.fixture
+def table(tmp_path):
+    return write(tmp_path / "patients.csv", patients())
+
+
+def test_a_table_as_it_is_understood(table):
+    data = decode(table, client="hospital")
+    form = data.preparation.table
+    assert [c.name for c in form.columns] == ["age", "pressure", "city", "smoker"]
+    assert form.columns[2].categories == CITIES and form.columns[3].categories == ("False", "True")
+    assert [c.gaps for c in form.columns] == [True, False, True, False]
+    assert data.classes == ["high", "low", "mid"] and data.num_train == len(data.y) == 72
+    assert data.columns["hospital"].tolist() == [row["hospital"] for row in patients()]
+    for x, y, row in zip(data.x, data.y, patients(), strict=True):
+        age = float(row["age"] or "nan")
+        expected = [age, np.isnan(age), float(row["pressure"])]
+        expected += [row["city"] == city for city in (*CITIES, "NA")]
+        expected += [row["smoker"] == "False", row["smoker"] == "True"]
+        assert np.allclose(x, expected, equal_nan=True)
+        assert data.classes[y] == row["grade"]
+    missing = sum(row["age"] == "" for row in patients()) + sum(
+        row["city"] == "NA" for row in patients()
+    )
+    plan = plan_of(table)
+    assert plan.settings.clients == 3 and plan.settings.partition == "column:hospital"
+    assert plan.notes[0] == (
+        f"4 features (2 numeric, 2 categories), 3 classes, 3 clients, "
+        f"{100 * missing / (4 * 72):.2g} % missing"
+    )
+    assert not any("makes each value a client" in note for note in plan.notes)
+
+
+def test_statistics_are_those_of_scikit_learn_on_a_clients_training_rows(table):
+    from sklearn.impute import SimpleImputer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    plan = plan_of(table)
+    raw = plan.data.x
+    for client in range(3):
+        train, test = plan.split(0).train(client), plan.split(0).test(client)
+        numbers = make_pipeline(SimpleImputer(strategy="median"), StandardScaler())
+        numbers.fit(raw[train][:, [0, 2]].double().numpy())
+        for rows in (train, test):
+            seen = plan.samples(rows, False).inputs()
+            expected = numbers.transform(raw[rows][:, [0, 2]].double().numpy())
+            assert np.allclose(seen[:, [0, 2]], expected, atol=1e-5)
+            others = [1, *range(3, raw.shape[1])]
+            assert torch.equal(seen[:, others], raw[rows][:, others])
+
+
+def seen_by(plan, client):
+    """Return what a client trains on, and its statistics."""
+    x = plan.samples(plan.split(0).train(client), False).inputs()
+    return x, plan.preparation([0]).of_client(client, 0).scaling
+
+
+@pytest.mark.parametrize("statistics", ["client", "global"])
+def test_nothing_leaks_from_test_rows_or_other_clients(tmp_path, statistics):
+    options = {"options": {"statistics": statistics}}
+    rows = patients()
+    plan = plan_of(write(tmp_path / "a.csv", rows), **options)
+    before = [seen_by(plan, client) for client in range(3)]
+    split = plan.split(0)
+
+    def changed(which):
+        other = [dict(row) for row in rows]
+        for row in which.tolist():
+            other[row] |= {"age": "9000", "pressure": "-70000", "city": "Rome", "smoker": "True"}
+        path = write(tmp_path / f"{statistics}{len(which)}.csv", other)
+        return [seen_by(plan_of(path, **options), client) for client in range(3)]
+
+    tests = torch.cat([split.test(client) for client in range(3)])
+    for (x, scaling), (y, other) in zip(before, changed(tests), strict=True):
+        assert torch.equal(x, y) and scaling == other
+    after = changed(split.train(1))
+    for client in (0, 2):
+        same = torch.equal(before[client][0], after[client][0])
+        assert same == (before[client][1] == after[client][1]) == (statistics == "client")
+    assert not torch.equal(before[1][0], after[1][0]) and before[1][1] != after[1][1]
+
+
+def test_validation_rows_are_no_training_rows(table):
+    plan = plan_of(table, validation=0.25)
+    held = plan.split(0).held_out(0)
+    _, scaling = seen_by(plan, 0)
+    train = plan.data.x[plan.split(0).train(0)][:, 2].double()
+    assert scaling.shift[2] == pytest.approx(float(train.mean()))
+    expected = (plan.data.x[held][:, 2].double() - train.mean()) / train.std(correction=0)
+    assert np.allclose(plan.samples(held, False).inputs()[:, 2], expected, atol=1e-5)
+
+
+def test_each_trial_has_statistics_of_its_own_split(table):
+    plan = plan_of(table, trials=2)
+    first, second = plan.preparation(plan.split_trials).clients
+    assert len(first) == len(second) == 3 and first != second
+    train = plan.data.x[plan.split(1).train(2)][:, 2].double()
+    assert second[2].shift[2] == pytest.approx(float(train.mean()))
+    held = plan_of(table, trials=2, hold_split=True)
+    assert held.preparation(held.split_trials).clients == (first,)
+
+
+def test_a_client_of_a_later_trial_is_scored_by_its_own_statistics(table):
+    folder = table.parent
+    pf.run(
+        "local", models="mlp", dataset=f"csv:{table}", rounds=1, trials=2, keep="last",
+        progress=False, out=folder / "run", data_dir=folder / "data",
+        set={"dataset.label": "grade", "dataset.client": "hospital"},
+    )  # fmt: skip
+    run = pf.load_run(folder / "run")
+    for trial in (0, 1):
+        scorer = run.scorer(2, trial=trial)
+        assert scorer.preparation.scaling == run.preparation.clients[trial][2]
+        rows = run.plan.split(trial).test(2)
+        seen = run.plan.samples(rows, False, trial).inputs()
+        assert torch.equal(scorer.preparation(run.plan.data.x[rows]), seen)
+    assert run.preparation.clients[0][2] != run.preparation.clients[1][2]
+
+
+def test_a_client_without_any_value_of_a_column(tmp_path):
+    rows = [row | ({"age": ""} if row["hospital"] == "H1" else {}) for row in patients()]
+    plan = plan_of(write(tmp_path / "a.csv", rows))
+    x, _ = seen_by(plan, 1)
+    assert (x[:, 0] == 0).all() and (x[:, 1] == 1).all()
+    prepared = plan.preparation([0]).of_client(1, 0)
+    assert float(prepared(torch.full((1, x.shape[1]), 9000.0))[0, 0]) == 0
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_from_a_file_to_scores_of_new_rows(tmp_path, ending):
+    pytest.importorskip("onnxruntime", reason="extra onnx")
+    rows = patients()
+    table = write(tmp_path / "a.csv", rows)
+    new = write(tmp_path / "new.csv", [{n: r[n] for n in list(r)[-2::-1]} for r in rows[:30]])
+    if ending == "parquet":
+        pandas = pytest.importorskip("pandas", reason="extras pandas and tables")
+        pytest.importorskip("pyarrow", reason="extra tables")
+        for file in (table, new):
+            frame = pandas.read_csv(file, keep_default_na=True)
+            frame.to_parquet(file.with_suffix(".parquet"), index=False)
+        table, new = table.with_suffix(".parquet"), new.with_suffix(".parquet")
+    run, page, bundle = tmp_path / "run", tmp_path / "page.html", tmp_path / "client.onnx"
+    words = ["--models", "mlp", "--dataset", f"{ending}:{table}", "--data-dir", tmp_path / "data"]
+    words += ["--set", "dataset.label=grade", "--set", "dataset.client=hospital"]
+    code, output = command(
+        "run", "fedproto", *words, "--rounds", "2", "--keep", "last", "--out", run
+    )
+    assert code == 0 and "4 features (2 numeric, 2 categories), 3 classes, 3 clients" in output
+    assert command("compare", run)[0] == 0
+    assert command("report", run, "--out", page)[0] == 0 and "fedproto" in page.read_text("utf-8")
+    code, output = command("export", run, bundle, "--client", "1")
+    assert code == 0 and "statistics of each client's training rows" in output
+    code, output = command("score", bundle, new, "--format", "csv")
+    assert code == 0, output
+    done = CliRunner().invoke(app, ["score", str(bundle), str(new), "--format", "json"])
+    lines = json.loads(done.stdout)["samples"]
+    recorded = pf.load_run(run)
+    scores = recorded.scorer(1).scores(recorded.plan.data.x[:30])
+    for line, expected in zip(lines, scores.tolist(), strict=True):
+        got = [line["scores"][name] for name in recorded.plan.data.classes]
+        assert got == pytest.approx(expected, abs=1e-4)
+    # In Python, and on labelled rows.
+    assert recorded.predict(1, new).tolist() == scores.argmax(1).tolist()
+    frame = {name: [row[name] or None for row in rows[:30]] for name in rows[0]}
+    assert recorded.predict(1, frame).tolist() == scores.argmax(1).tolist()
+    with pytest.raises(pf.UsageError, match="samples has no column 'age'"):
+        recorded.predict(1, {"ages": [3]})
+    done = recorded.evaluate(table)
+    assert [row["samples"] for row in done.clients] == [24, 24, 24]
+    right = recorded.scorer(1).scores(recorded.plan.data.x[24:48]).argmax(1)
+    assert done.clients[1]["correct"] == int((right == recorded.plan.data.y[24:48]).sum())
+    with pytest.raises(pf.UsageError, match="has no column 'grade' with the classes"):
+        recorded.evaluate(new)
+    # The file of one client says nothing of the others.
+    preparation = read_exported(bundle).preparation
+    assert preparation.clients == () and preparation.table.columns[0].name == "age"
+    assert preparation.scaling == recorded.preparation.clients[0][1]
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bundle")
+    table = write(folder / "a.csv", patients())
+    run = pf.run(
+        "local", models="mlp", dataset=f"csv:{table}", rounds=1, keep="last", progress=False,
+        out=folder / "run", data_dir=folder / "data", set={"dataset.label": "grade"}, clients=3,
+        partition="iid",
+    )  # fmt: skip
+    return pf.load_run(run.folder).export(0, folder / "client.pt2")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"city": "Pariss"}, "the unknown category 'Pariss' in row 3"),
+        ({"city": "Pariss"}, "did you mean Paris?"),
+        ({"pressure": "high"}, "column 'pressure' has 'high' in row 3, expected a number"),
+        ({"pressure": "1e300"}, "column 'pressure' has 1e300 in row 3, infinity or more"),
+        ({"smoker": ""}, "column 'smoker' has no value in row 3"),
+        ({"age": None}, "has no column 'age'"),
+    ],
+)
+def test_new_rows_that_do_not_fit_are_named(bundle, tmp_path, change, words):
+    rows = patients(4, 1)
+    for name, value in change.items():
+        for row in rows if value is None else rows[2:3]:
+            row.pop(name) if value is None else row.update({name: value})
+    code, output = command("score", bundle, write(tmp_path / "new.csv", rows), "--trust-pickle")
+    assert code == 2 and words in output, output
+    assert "new.csv" in output
+
+
+def test_a_missing_number_may_be_missing_in_new_rows(bundle, tmp_path):
+    rows = [row | {"pressure": ""} for row in patients(4, 1)]
+    code, output = command("score", bundle, write(tmp_path / "new.csv", rows), "--trust-pickle")
+    assert code == 0, output
+
+
+def test_rows_for_clients_without_columns_are_refused(tmp_path):
+    sample = pf.datasets.SampleSpec((3,), "table")
+    client = Exported(["a", "b"], sample, torch.float32, torch.clone, pf.datasets.Preparation())
+    with pytest.raises(pf.UsageError, match="the client's data have no columns"):
+        client.samples_in(write(tmp_path / "new.csv", patients(4, 1)))
+
+
+# --- what files are like --------------------------------------------------------------------------
+
+
+def refused(path, **options):
+    with pytest.raises(pf.UsageError) as error:
+        decode(path, **options)
+    assert str(path) in error.value.what and error.value.do
+    return f"{error.value.what}; {error.value.near}; {error.value.do}"
+
+
+GOOD = "a,b,grade\n1,x,u\n2,y,v\n3,x,u\n4,y,v\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("a,a,grade\n1,2,u\n", "columns 1 and 2 have the same name 'a'"),
+        ("a,,grade\n1,2,u\n", "column 2 of 3 has no name"),
+        ("1.5,2,3\n1,2,3\n", "the first line holds numbers"),
+        ("only\n1\n", "the first line holds one column"),
+        ("", "empty"),
+        ("a,b,grade\n", "holds no rows"),
+        ("a,b,grade\n1,x,u\n2,y\n", "row 2 has 2 values, the first line names 3 columns"),
+        ('a,b,grade\n1,"x,u\n2,y,v\n', "a quote that is not closed"),
+        (GOOD.replace("2,y", "old,y"), "column 'a' mixes numbers and texts: 1 of 4 rows"),
+        (GOOD.replace("2,y", '"2,5",y'), "'2,5' in row 2: a decimal comma"),
+        ("a;b;grade\n1,5;x;u\n2,5;y;v\n", "--set dataset.decimal=,"),
+        ("a,b,grade\n2021-03-04,x,u\n2021-03-05,y,v\n", "column 'a' holds dates (2021-03-04)"),
+        ("a,b,grade\n04.03.2021 10:00,x,u\n05.03.2021,y,v\n", "holds dates"),
+        (GOOD.replace("3,x,u", "3,x,nan"), "no label in 1 of 4 rows (column 'grade'), the first "
+         "in row 3"),
+        (GOOD.replace(",v", ",u"), "only one class (u)"),
+        ("a,b,grade\n1,x,1.5\n2,y,2.5\n", "the label's column 'grade' has 2 different numbers"),
+        (GOOD.replace("2,y", "1e300,y"), "infinity or more than float32 holds"),
+        ("a,b,grade\n" + "".join(f"{i},n{i},{'uv'[i % 2]}\n" for i in range(100_000)),
+         "column 'b' has more than 100 different values in 100,000 rows"),
+        ("a,b,grade\n" + "".join(f"{i},{i} kg,{'uv'[i % 2]}\n" for i in range(30)),
+         "column 'b' has 30 different values in 30 rows, such as '0 kg'"),
+        ("größe,b,grade\n1,x,u\n2,y,v\n".encode("latin-1"), "is not UTF-8: byte 0xf6"),
+        (b"\x89HDF\r\n\x1a\n", "it is an HDF5 file"),
+        (b"PAR1", "is not a csv file"),
+    ],
+)  # fmt: skip
+def test_files_that_are_refused(tmp_path, content, words):
+    path = tmp_path / "a.csv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    text = refused(path)
+    assert words in text, text
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"label": "grad"}, "no column 'grad', which dataset.label names; columns: a, b, grade; "
+         "did you mean grade?"),
+        ({"label": None}, "which column holds the classes?"),
+        ({"client": "hospital"}, "which dataset.client names"),
+        ({"drop": "c"}, "which dataset.drop names"),
+        ({"client": "grade"}, "column 'grade' is given to two options"),
+        ({"drop": "a,b"}, "no column is left as a feature"),
+        ({"test": "a"}, "column 'a' has '2' in row 2"),
+        ({"client": "a"}, "one sample only of 1, 2, 3, 4"),
+        ({"client": "none"}, "no client in 4 of 4 rows (column 'none'), the first in row 1"),
+        ({"encoding": "utf-99"}, "there is no such encoding"),
+    ],
+)  # fmt: skip
+def test_options_that_do_not_fit(tmp_path, options, words):
+    path = tmp_path / "a.csv"
+    path.write_text(
+        GOOD.replace(",grade", ",grade,none").replace("u\n", "u,\n").replace("v\n", "v,\n")
+    )
+    if options.get("client") != "none":
+        path.write_text(GOOD)
+    with pytest.raises(pf.UsageError) as error:
+        decode(path, **options)
+    text = f"{error.value.what}; {error.value.near}; {error.value.do}"
+    assert words in text and error.value.do, text
+
+
+def test_a_share_of_test_rows_is_between_0_and_1(tmp_path):
+    (tmp_path / "a.csv").write_text(GOOD)
+    with pytest.raises(pf.UsageError, match=r"dataset\.test=1\.5"):
+        decode(tmp_path / "a.csv", test="1.5")
+
+
+def test_marks_quotes_newlines_separators_and_indices_are_read(tmp_path):
+    texts = {
+        "mark": "\ufeff" + GOOD,
+        "semicolons": GOOD.replace(",", ";"),
+        "tabs": GOOD.replace(",", "\t"),
+        "bars": GOOD.replace(",", "|"),
+        "lines": GOOD.replace("\n", "\r\n"),
+        "spaces": GOOD.replace("1,x", " 1 , x "),
+        "blank": GOOD.replace("2,y", "\n2,y"),
+        "index": "".join(f"{'' if not i else i},{line}\n" for i, line in enumerate(GOOD.split())),
+    }
+    expected, notes = decode_text(tmp_path, GOOD), {}
+    for name, text in texts.items():
+        data = decode_text(tmp_path, text)
+        assert data.compute_digest() == expected.compute_digest(), name
+        notes[name] = data.note
+    assert notes["mark"] == "a byte order mark begins the file and is left out"
+    assert notes["semicolons"] == "values are separated by semicolons"
+    assert notes["index"] == "the first column has no name: it is left out as a row number"
+    data = decode_text(tmp_path, GOOD.replace("x", '"new\nline, ""so"""'))
+    assert data.preparation.table.columns[1].categories == ('new\nline, "so"', "y")
+    data = decode_text(tmp_path, "a;b;grade\n1,5;x;u\n-2,25;y;v\n", decimal=",")
+    assert data.x[:, 0].tolist() == [1.5, -2.25]
+    with pytest.raises(pf.UsageError, match="mixes numbers and texts"):
+        decode_text(tmp_path, "a;b;grade\n1,5;x;u\n2.500;y;v\n", decimal=",")
+    data = decode_text(tmp_path, GOOD.replace("x", "ö"), encoding="utf-16")
+    assert data.preparation.table.columns[1].categories == ("y", "ö")
+
+
+def decode_text(folder, text, **options):
+    (folder / "a.csv").write_bytes(text.encode(options.get("encoding", "utf-8")))
+    return decode(folder / "a.csv", **options)
+
+
+def test_labels_and_categories_that_are_numbers(tmp_path):
+    text = "a,b,grade\n1,10,2\n2,9,10\n3,10,2\n2,9,10\n"
+    data = decode_text(tmp_path, text)
+    assert data.classes == ["2", "10"] and data.x.shape == (4, 2)
+    named = decode_text(tmp_path, text, categories="b")
+    assert named.preparation.table.columns[1].categories == ("9", "10")
+    few = decode_text(tmp_path, text, few_values=2)
+    assert [c.categories for c in few.preparation.table.columns] == [(), ("9", "10")]
+    mixed = decode_text(tmp_path, GOOD.replace("2,y", "old,y"), categories=["a"])
+    assert mixed.preparation.table.columns[0].categories == ("1", "3", "4", "old")
+
+
+def test_whole_numbers_are_one_category_with_and_without_decimals(tmp_path):
+    data = decode_text(tmp_path, "a,b,grade\n1,5.0,1\n2,5,1.0\n3,6,0\n", categories="b")
+    assert data.classes == ["0", "1"] and data.x[:, 1:].tolist() == [[1, 0], [1, 0], [0, 1]]
+
+
+def test_texts_among_numbers_are_counted_across_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_reader, "ROWS", 4)
+    values = ["1", "2", "3", "4", "", "", "", "5", "6", "old", "7", "8"]
+    text = "a,b,grade\n" + "".join(f"{v},x,{'uv'[i % 2]}\n" for i, v in enumerate(values))
+    with pytest.raises(pf.UsageError, match="1 of 12 rows hold texts, the first 'old' in row 10"):
+        decode_text(tmp_path, text)
+
+
+def test_client_names_that_differ_in_zeros_are_two_clients(tmp_path):
+    text = "a,who,grade\n" + "".join(
+        f"{i},{w},{'uv'[i % 2]}\n" for i, w in enumerate(["01", "1"] * 2)
+    )
+    assert decode_text(tmp_path, text, client="who").columns["who"].tolist() == ["01", "1"] * 2
+
+
+def test_clients_without_rows_have_statistics_that_change_nothing(table):
+    """A node has the rows of its own clients alone."""
+    data = decode(table)
+    none = torch.arange(0)
+    parts = [torch.arange(10), torch.arange(10, 14), none, none, torch.arange(20, 40), none]
+    ends = torch.tensor([0, *map(len, parts)]).cumsum(0)
+    found = table_statistics.Fitted(
+        data.preparation.table, data.x, Split(torch.cat(parts), ends), table.parent
+    )
+    assert len(found.scalings) == 3 and found.scalings[0] != found.scalings[2]
+    assert found.x[:14].isfinite().all() and found.x[20:40].isfinite().all()
+    assert not found.x[40:].any()
+
+
+def test_the_label_is_found_by_its_usual_names(tmp_path):
+    data = decode_text(tmp_path, GOOD.replace("grade", "Label"), label=None)
+    assert data.classes == ["u", "v"] and "the column Label" in data.note
+
+
+def test_rows_with_gaps_are_left_out_or_refused(tmp_path):
+    text = GOOD.replace("2,y", "?,y").replace("3,x", "3,null")
+    data = decode_text(tmp_path, text, impute="drop")
+    assert data.x.tolist() == [[1, 1, 0], [4, 0, 1]] and data.y.tolist() == [0, 1]
+    assert "2 of 4 rows with missing values left out" in data.note
+    key = Csv().cache_key(config=Csv.Config(path=str(tmp_path / "a.csv")), data_dir=tmp_path)
+    kept = cache.load(key, tmp_path, lambda: data, lambda line: None)
+    assert kept.x.tolist() == data.x.tolist() and kept.preparation == data.preparation
+    three = decode_text(tmp_path, GOOD + "?,x,w\n", impute="drop")
+    assert three.classes == ["u", "v"] and "left out with its rows: class w" in three.note
+    with pytest.raises(pf.UsageError, match="only one class is left"):
+        decode_text(tmp_path, GOOD.replace("1,", ",").replace("3,", ","), impute="drop")
+    with pytest.raises(pf.UsageError) as error:
+        decode_text(tmp_path, text, impute="refuse")
+    assert "column 'a' has no value in 1 of 4 rows, the first in row 2" in error.value.what
+    assert "median+flag" in error.value.do
+    data = decode_text(tmp_path, text.replace("4,y", ",y").replace("1,x", ",x").replace("3,", ","))
+    assert "left out, as no row has a value: a" in data.note
+
+
+def test_test_rows_by_a_column(tmp_path):
+    rows = [row | {"part": "test" if i % 4 == 1 else "train"} for i, row in enumerate(patients())]
+    rows[1]["grade"] = "odd"
+    path = write(tmp_path / "a.csv", rows)
+    data = decode(path, client="hospital", test="part")
+    assert data.num_train == 54 and "only in test rows, so no client can learn it: class odd" in (
+        data.note
+    )
+    expected = [row["grade"] for part in ("train", "test") for row in rows if row["part"] == part]
+    assert [data.classes[y] for y in data.y] == expected
+    split = plan_of(path, options={"test": "part"}).split(0)
+    for client in range(3):
+        assert (split.train(client) < 54).all() and (split.test(client) >= 54).all()
+
+
+def test_test_rows_by_a_share_of_each_client(table):
+    data = decode(table, client="hospital", test="0.25")
+    clients, sizes = np.unique(data.columns["hospital"][data.num_train :], return_counts=True)
+    assert clients.tolist() == ["H0", "H1", "H2"] and sizes.tolist() == [6, 6, 6]
+    again = decode(table, client="hospital", test="0.25")
+    assert again.compute_digest() == data.compute_digest()
+
+
+def test_public_samples_need_statistics_of_all(table):
+    options = {"method": "fedmd", "public": 12}
+    with pytest.raises(pf.UsageError, match="public samples belong to no client") as error:
+        plan_of(table, **options)
+    assert "--set dataset.statistics=global" in error.value.do
+    plan = plan_of(table, **options, options={"statistics": "global"})
+    public = plan.public_samples(0, False).inputs()
+    [scaling] = plan.preparation([0]).clients[0]
+    assert torch.equal(public, scaling(plan.data.x[plan.split(0).public]))
+    assert public.isfinite().all()
+
+
+def test_parquet_holds_what_the_csv_file_holds(tmp_path):
+    pandas = pytest.importorskip("pandas", reason="extra pandas")
+    pytest.importorskip("pyarrow", reason="extra tables")
+    frame = pandas.read_csv(write(tmp_path / "a.csv", patients()))
+    frame["city"] = frame["city"].astype("category")
+    frame.to_parquet(tmp_path / "a.parquet")
+    data = decode(tmp_path / "a.parquet", Parquet, client="hospital")
+    same = decode(tmp_path / "a.csv", client="hospital")
+    assert torch.equal(data.y, same.y) and torch.equal(data.x.isnan(), same.x.isnan())
+    assert torch.allclose(data.x.nan_to_num(), same.x.nan_to_num())
+    frame["day"] = pandas.Timestamp("2021-01-01")
+    frame.to_parquet(tmp_path / "b.parquet")
+    assert "column 'day' holds dates" in refused(tmp_path / "b.parquet", plugin=Parquet)
+    assert decode(tmp_path / "b.parquet", Parquet, drop="day").num_train == 72
+    (tmp_path / "cut.parquet").write_bytes((tmp_path / "b.parquet").read_bytes()[:-20])
+    assert "can't be read as Parquet" in refused(tmp_path / "cut.parquet", plugin=Parquet)
+    assert "is not a parquet file" in refused(tmp_path / "a.csv", plugin=Parquet)
+
+
+def test_memory_does_not_grow_with_the_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_reader, "ROWS", 512)
+    monkeypatch.setattr(table_form, "LARGE", 1)
+    line = ",".join(f"0.{i}25" for i in range(30))
+    peaks = []
+    for count in (4_000, 16_000):
+        path = tmp_path / f"{count}.csv"
+        names = ",".join(f"c{i}" for i in range(30))
+        path.write_text(f"{names},grade\n" + f"{line},u\n{line},v\n" * (count // 2))
+        tracemalloc.start()
+        data = decode(path)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert len(data.y) == count
+    # 12,000 more rows: their numbers alone have 1.4 MB, their texts 20 MB.
+    assert peaks[1] - peaks[0] < 500_000
+
+
+def test_large_tables_lie_in_a_file(tmp_path):
+    status = Path("/proc/self/status")
+    if not status.exists():
+        pytest.skip("needs /proc")
+
+    def private():
+        [line] = [v for v in status.read_text().splitlines() if v.startswith("VmData")]
+        return int(line.split()[1]) * 1024
+
+    before = private()
+    numbers = table_form.numbers_for((1 << 20, 64), tmp_path)
+    assert private() - before < 1 << 26
+    assert numbers.shape == (1 << 20, 64) and not numbers[::100_000].any()
+    numbers[5] = 1
+    assert numbers[5].sum() == 64 and not [*tmp_path.iterdir()]
+
+
+def test_partition_show_divides_by_the_column_of_the_clients(table, monkeypatch):
+    monkeypatch.chdir(table.parent)
+    words = ["partition", "show", "--dataset", f"csv:{table}", "--data-dir", table.parent / "data"]
+    words += ["--set", "dataset.label=grade", "--set", "dataset.client=hospital"]
+    code, output = command(*words, "--out", table.parent / "a.png")
+    assert code == 0 and "clients 0…2 are H0, H1, H2" in output
+    code, output = command(*words, "--partition", "iid", "--out", table.parent / "b.png")
+    assert code == 2
+    assert "--partition iid and dataset.client=hospital both divide the samples" in output
+
+
+def test_a_table_keeps_the_contract_of_data_sets(table):
+    chosen = {"plugin": "csv", "argument": str(table), "options": {"label": "grade"}}
+    found = {f.check: f for f in run_checks(type("Chosen", (DatasetContract,), chosen))}
+    assert found["samples"].outcome == found["it_runs"].outcome == "passed"
+    assert not [f.why for f in found.values() if f.outcome == "failed"]
