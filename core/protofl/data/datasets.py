@@ -18,9 +18,11 @@ from protofl.data.image_files import (
 from protofl.data.npz import read_npz
 from protofl.data.preparation import Preparation, Scaling, Words
 from protofl.data.spec import SampleSpec
+from protofl.data.tasks import TASKS, Task
 from protofl.data.text_encoders import TextEncoder, TextOutline, TextSource
 
 __all__ = [
+    "TASKS",
     "Dataset",
     "DecodedImages",
     "Generator",
@@ -29,6 +31,7 @@ __all__ = [
     "Preparation",
     "SampleSpec",
     "Scaling",
+    "Task",
     "TextEncoder",
     "TextOutline",
     "TextSource",

@@ -31,12 +31,15 @@ from protofl.data.split import (
     majority_correct,
     pooled_guess,
     samples_per_class,
+    task_guesses,
+    tested_variance,
 )
 from protofl.errors import UsageError
 from protofl.federation import run_data
 from protofl.federation.resolution import resolve, resolved
 from protofl.federation.run_description import checked, run_info, settle
 from protofl.federation.store_choice import room_for_samples
+from protofl.federation.task_checks import check_task, with_usual_metrics
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.models.architecture import Architecture, SplitModel
 from protofl.hooks.models.flops import cost
@@ -153,6 +156,8 @@ class Plan:
         choices, data, read_as = run_data.load_for_group(
             choices, registry, settings.data_dir, report, data
         )
+        settings, choices = with_usual_metrics(settings, choices, data.task, registry)
+        check_task(settings, composition, choices, data, registry)
         public, own_public = run_data.public_data(
             settings, composition, data, registry, report, is_given="public" in names
         )
@@ -334,12 +339,22 @@ class Plan:
         return self.settings.seed if self.settings.hold_split else self.seed(trial)
 
     def majority_accuracy(self, trial: int, clients: Sequence[int] | None = None) -> float:
-        """Return the accuracy of always guessing each client's most frequent class."""
+        """Return the accuracy of always guessing each client's most frequent class.
+
+        Of another task, the score of always guessing its commonest labels, or its mean number.
+        """
         if self.data.y.is_meta:
             return pooled_guess(self.data.guesses, clients)
+        if not self.data.task.has_classes:
+            return pooled_guess(task_guesses(self.split(trial), self.data), clients)
         selection = slice(None) if clients is None else [*clients]
         train, test = self.split(trial).counts(self.data.y, self.info.num_classes)
         return majority_correct(train[selection], test[selection])
+
+    @cached_property
+    def variance(self) -> Callable[[int], float]:
+        """Maps a trial to the variance of all test numbers, to which R² refers; 1 without any."""
+        return lru_cache(maxsize=2)(lambda trial: tested_variance(self.split(trial), self.data))
 
     @cached_property
     def stored(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -351,7 +366,7 @@ class Plan:
         there = self.resident.size
         room = partial(room_for_samples, self.info, self.settings, self.device, there)
         x = self.resident.of(data.x, self.device, room)
-        return x, self.resident.of(data.y, self.device)
+        return x, self.resident.of(data.labels, self.device)
 
     def samples(self, rows: torch.Tensor, channels_last: bool) -> Samples:
         """Return rows of the data as a model sees them."""

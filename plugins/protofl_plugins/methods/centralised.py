@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl_plugins.shared import architecture_models, weights
@@ -37,10 +36,14 @@ class Centralised:
             description="passes of the server over all samples in a round; 0 trains nothing",
         )
 
+    tasks = pf.datasets.TASKS
     native_widths = True
     uploads = {
         "inputs": pf.Key("[s, …]", "ALL training samples of the client, as its model sees them"),
-        "labels": pf.Key("[s] int", "their labels"),
+        "labels": pf.Key("[s] int", "their classes"),
+        "targets": pf.Key(
+            "[s, C]", "their labels or numbers, in place of classes, of another task"
+        ),
     }
     downloads = {
         "model/*": "the model of the client's architecture, trained on all data",
@@ -68,7 +71,7 @@ class Centralised:
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """Send all training samples, once."""
+        """Send all training samples, once; labels of other tasks are [s, C] floats."""
         if "kept" in client.received.keys():
             return pf.Payload()
         return pf.Payload({"inputs": client.train.inputs(), "labels": client.train.y})
@@ -118,7 +121,7 @@ def _train(
     model.train(len(y) >= server.least_batch)
 
     def loss(x: Tensor, y: Tensor) -> Tensor:
-        return cross_entropy(model.head(model.features(x)), y)
+        return server.task.loss(model.head(model.features(x)), y)
 
     optimizer = server.optimizer(model.parameters())
     with torch.enable_grad():
