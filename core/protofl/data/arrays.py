@@ -14,7 +14,8 @@ from protofl.data.columns import column_faults
 from protofl.data.dataset import Dataset, checked_labels, numbered, odd_classes, with_targets
 from protofl.data.preparation import Preparation, Scaling
 from protofl.data.spec import KINDS, PLURAL, Kind
-from protofl.data.tasks import CLASSIFICATION, Task
+from protofl.data.task_names import TaskName
+from protofl.data.tasks import LossName, Task
 from protofl.errors import UsageError
 from protofl.system.formatting import shape_text
 
@@ -42,7 +43,10 @@ def dataset_from_arrays(
     standardise: bool = False,
     preparation: Preparation | None = None,
     columns: Mapping[str, Any] | None = None,
-    task: Task = CLASSIFICATION,
+    task: TaskName = "classification",
+    offset: float = 0.0,
+    scale: float = 1.0,
+    loss: LossName = "mse",
 ) -> Dataset:
     """Check arrays and join them to one data set, in the order given.
 
@@ -65,20 +69,23 @@ def dataset_from_arrays(
             they become. (Texts are token ids already, of `Words.ids`.)
         columns: {name: values [N]}, numbers or strings in the order of the parts
             (``--partition column:NAME``).
-        task: The task, if it is not classification. Labels are then 0 and 1 in columns, [N, L]
-            (multi-label), or numbers in their own unit, [N] or [N, 1] (regression), and ``classes``
-            are the names of the columns.
+        task: ``multilabel``: labels are 0 and 1 in columns, [N, L]. ``regression``: they are
+            numbers in their own unit, [N] or [N, 1]. ``classes`` are the names of the columns.
+        offset: The number of a regression that nets take for 0.
+        scale: The number that they take for 1.
+        loss: The loss of a regression, see `Task`.
 
     Raises:
         UsageError: Shapes or values don't fit; names the part.
     """
+    chosen = Task(task, loss, offset, scale)
     both = sum(np.ndim(x) > 0 and len(x) > 0 for x, *_ in parts)
     for x, y, source in parts:
         _check_masks(x, y, source)
     counts, sources = [len(x) if np.ndim(x) else 0 for x, *_ in parts], [s for *_, s in parts]
     labels = [
         checked_labels(y, count, source, both)
-        for (_, y, source), count in zip(parts if task.has_classes else (), counts, strict=False)
+        for (_, y, source), count in zip(parts if chosen.has_classes else (), counts, strict=False)
     ]
     filled, kind = _samples_of(parts, kind)
     _check_options(kind, vocabulary, padding, standardise)
@@ -91,13 +98,13 @@ def dataset_from_arrays(
         shape = shape_text(samples.shape)
         raise UsageError(f"{filled[0][1]}: {PLURAL[kind]} without content, {shape}")
     targets, outputs = None, list[str]()
-    if task.has_classes:
+    if chosen.has_classes:
         numbers, names = numbered(labels, sources, classes)
         strata = torch.from_numpy(numbers)
     else:
         given_names = None if isinstance(classes, int) else classes
         values = [np.asarray(y) for _, y, _ in parts]
-        targets, outputs, strata, names = with_targets(task, values, sources, counts, given_names)
+        targets, outputs, strata, names = with_targets(chosen, values, sources, counts, given_names)
     num_train = len(strata) if num_train is None else num_train
     if kind == "tokens":
         vocabulary = _checked_ids(samples, filled, vocabulary, padding)
@@ -112,13 +119,13 @@ def dataset_from_arrays(
         num_train=num_train,
         classes=names,
         note="; ".join(
-            [*_odd_values(samples, kind), *_odd_labels(task, targets, strata, num_train, names)]
+            [*_odd_values(samples, kind), *_odd_labels(chosen, targets, strata, num_train, names)]
         ),
         vocabulary=vocabulary or 0,
         padding=padding,
         columns=dict(columns or {}),
         preparation=preparation,
-        task=task,
+        task=chosen,
         targets=targets,
         outputs=outputs,
     )

@@ -258,7 +258,7 @@ def with_targets(
     """
     parts = list[np.ndarray]()
     for array, source, count in zip(values, sources, counts, strict=True):
-        rows = _checked_targets(task, np.asarray(array), source, count)
+        rows = checked_targets(task, array, source, count)
         if parts and rows.shape[1] != parts[0].shape[1]:
             raise UsageError(
                 f"{source}: labels of {rows.shape[1]} columns",
@@ -286,8 +286,19 @@ def with_targets(
     return targets, outputs, y, classes
 
 
-def _checked_targets(task: Task, array: np.ndarray, source: str, count: int) -> np.ndarray:
-    """Return labels of a part as [n, L] float32."""
+def checked_targets(task: Task, array: np.ndarray, source: str, count: int) -> np.ndarray:
+    """Return labels of a part as [n, L] float32.
+
+    Args:
+        task: Multi-label or regression.
+        array: Labels [n, L] of 0 and 1, or numbers, [n] or [n, 1].
+        source: Their origin, for errors.
+        count: The samples of the part.
+
+    Raises:
+        UsageError: Their form is another, a value is missing or is not 0 or 1.
+    """
+    array = np.asarray(array)
     array = array[:, None] if array.ndim == 1 and task.name == "regression" else array
     form = "N×L columns of 0 and 1" if task.name == "multilabel" else "one number for each sample"
     wrong = array.ndim != 2 or len(array) != count

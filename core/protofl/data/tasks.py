@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
@@ -24,21 +24,16 @@ from torch.nn.functional import (
     mse_loss,
 )
 
+from protofl.data.task_names import SCORES, TASKS, TaskName
 from protofl.errors import UsageError, unknown
 
-TaskName = Literal["classification", "multilabel", "regression"]
-
-TASKS: tuple[TaskName, ...] = get_args(TaskName)
-"""The tasks; a method that works for all of them says ``tasks = pf.datasets.TASKS``."""
+LossName = Literal["mse", "huber"]
 
 BINS = 10
 """Quantile bins of a regression target, by which partitioners and hold-outs divide samples."""
 
 FAR = 1e6 + 1
 """Squared error of a sample, in variances, above which it counts no more."""
-
-SCORES = {"classification": "accuracy", "multilabel": "exact matches", "regression": "R²"}
-"""{task: name of its score, which stands in the place of the accuracy}."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +51,7 @@ class Task:
     """
 
     name: TaskName = "classification"
-    loss_name: Literal["mse", "huber"] = "mse"
+    loss_name: LossName = "mse"
     offset: float = 0.0
     scale: float = 1.0
 
@@ -66,6 +61,14 @@ class Task:
             raise unknown("task", str(self.name), TASKS)
         if self.loss_name not in ("mse", "huber"):
             raise unknown("loss of a regression", str(self.loss_name), ("mse", "huber"))
+        usual = {"offset": 0.0, "scale": 1.0, "loss_name": "mse"}
+        odd = [name for name, value in usual.items() if getattr(self, name) != value]
+        if odd and self.name != "regression":
+            raise UsageError(
+                f"{odd[0].removesuffix('_name')}={getattr(self, odd[0])} is for regression, and "
+                f"the task is {self.name}",
+                do="leave it out, or choose task=regression",
+            )
         if not (np.isfinite(self.offset) and np.isfinite(self.scale) and self.scale > 0):
             raise UsageError(
                 f"a target of offset {self.offset:g} and scale {self.scale:g}",

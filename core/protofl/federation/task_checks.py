@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from protofl.data.dataset import Dataset
-from protofl.data.tasks import TASKS, Task
+from protofl.data.task_names import TASKS
+from protofl.data.tasks import Task
 from protofl.errors import ProtoflError, Refused, UsageError
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.plugin.composition import Composition

@@ -55,7 +55,7 @@ class DigitsPairs:
             [(np.concatenate([pixels[left], pixels[right]], 2)[:, None], has, "pairs of digits")],
             classes=[str(digit) for digit in range(10)],
             kind="image",
-            task=pf.datasets.Task("multilabel"),
+            task="multilabel",
         )
 
 
@@ -93,5 +93,8 @@ class Diabetes:
             kind="table",
             standardise=config.standardise,
             columns={"age_group": groups},
-            task=pf.datasets.Task("regression", config.loss, offset=150.0, scale=75.0),
+            task="regression",
+            offset=150.0,
+            scale=75.0,
+            loss=config.loss,
         )
