@@ -18,12 +18,10 @@ from protofl.data.image_files import (
 from protofl.data.npz import read_npz
 from protofl.data.preparation import Preparation, Scaling, Words
 from protofl.data.spec import SampleSpec
-from protofl.data.task_names import TASKS
 from protofl.data.tasks import Task
 from protofl.data.text_encoders import TextEncoder, TextOutline, TextSource
 
 __all__ = [
-    "TASKS",
     "Dataset",
     "DecodedImages",
     "Generator",

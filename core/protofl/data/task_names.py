@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 TaskName = Literal["classification", "multilabel", "regression"]
 
 TASKS: tuple[TaskName, ...] = get_args(TaskName)
-"""The tasks; a method that works for all of them says ``tasks = pf.datasets.TASKS``."""
+"""The tasks, `protofl.data.tasks.Task.ALL`."""
 
 SCORES = {"classification": "accuracy", "multilabel": "exact matches", "regression": "R²"}
 """{task: name of its score, which stands in the place of the accuracy}."""

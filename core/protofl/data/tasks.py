@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -43,12 +43,15 @@ class Task:
     Labels ``y`` of the functions are those that models are trained with (`encoded`).
 
     Attributes:
+        ALL: The names of all tasks; a method that works for all says ``tasks = Task.ALL``.
         name: ``classification``, ``multilabel`` or ``regression``.
         loss_name: The loss of a regression: ``mse``, the squared error, or ``huber``, Huber's with
             δ = 1 (quadratic up to an error of one ``scale``, linear beyond it).
         offset: The number that a regression takes for zero, in the unit of the target.
         scale: The number that a regression takes for one.
     """
+
+    ALL: ClassVar[tuple[TaskName, ...]] = TASKS
 
     name: TaskName = "classification"
     loss_name: LossName = "mse"

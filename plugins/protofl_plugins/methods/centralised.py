@@ -36,14 +36,11 @@ class Centralised:
             description="passes of the server over all samples in a round; 0 trains nothing",
         )
 
-    tasks = pf.datasets.TASKS
+    tasks = pf.datasets.Task.ALL
     native_widths = True
     uploads = {
         "inputs": pf.Key("[s, …]", "ALL training samples of the client, as its model sees them"),
-        "labels": pf.Key("[s] int", "their classes"),
-        "targets": pf.Key(
-            "[s, C]", "their labels or numbers, in place of classes, of another task"
-        ),
+        "labels": pf.Key("[s] int", "their labels"),
     }
     downloads = {
         "model/*": "the model of the client's architecture, trained on all data",

@@ -37,7 +37,7 @@ class Ditto:
             "values to the shared model. λ·η above 2 diverges",
         )
 
-    tasks = pf.datasets.TASKS
+    tasks = pf.datasets.Task.ALL
     native_widths = True
     terms = {
         "ce": "cross-entropy of v_k",

@@ -87,7 +87,7 @@ class FedKD:
             "to plain mutual distillation with weight 1/floor. Ours",
         )
 
-    tasks = pf.datasets.TASKS
+    tasks = pf.datasets.Task.ALL
     native_widths = True
     terms = {
         "ce": "ℓ_s, cross-entropy of the client's model",

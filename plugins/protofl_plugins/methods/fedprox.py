@@ -30,7 +30,7 @@ class FedProx:
             "clients at w. The paper tunes 0.001, 0.01, 0.1 and 1",
         )
 
-    tasks = pf.datasets.TASKS
+    tasks = pf.datasets.Task.ALL
     native_widths = True
     terms = {
         "ce": "cross-entropy",

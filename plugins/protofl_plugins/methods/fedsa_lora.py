@@ -37,7 +37,7 @@ class FedSALoRA:
             "local", description="keep heads on clients, or average them with weights n_i/n"
         )
 
-    tasks = pf.datasets.TASKS
+    tasks = pf.datasets.Task.ALL
     terms = {"ce": "cross-entropy"}
     uploads = {
         **A,

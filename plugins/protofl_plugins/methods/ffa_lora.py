@@ -28,7 +28,7 @@ class FFALoRA:
     class Config(adapters.AdapterConfig):
         """Options."""
 
-    tasks = pf.datasets.TASKS
+    tasks = pf.datasets.Task.ALL
     terms = {"ce": "cross-entropy"}
     uploads = {
         **B,

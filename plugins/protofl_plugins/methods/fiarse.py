@@ -66,7 +66,7 @@ class FIARSE:
             "uniform", description="weights 1 of clients in a number's mean, or n_i"
         )
 
-    tasks = pf.datasets.TASKS
+    tasks = pf.datasets.Task.ALL
     native_widths = True
     terms = {"ce": "cross-entropy"}
     uploads = {

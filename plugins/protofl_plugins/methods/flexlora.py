@@ -26,7 +26,7 @@ class FlexLoRA:
     class Config(adapters.AdapterConfig):
         """Options."""
 
-    tasks = pf.datasets.TASKS
+    tasks = pf.datasets.Task.ALL
     terms = {"ce": "cross-entropy"}
     uploads = {
         **adapters.KEYS,

@@ -35,7 +35,7 @@ class FLoRA:
     class Config(adapters.AdapterConfig):
         """Options."""
 
-    tasks = pf.datasets.TASKS
+    tasks = pf.datasets.Task.ALL
     terms = {"ce": "cross-entropy"}
     uploads = {
         **adapters.KEYS,

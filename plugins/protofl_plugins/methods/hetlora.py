@@ -42,7 +42,7 @@ class HetLoRA:
             0.01, ge=0, alias="lambda", description="λ of the penalty on the tail; 0 turns it off"
         )
 
-    tasks = pf.datasets.TASKS
+    tasks = pf.datasets.Task.ALL
     terms = {"ce": "cross-entropy", "tail": "λ·‖B_i[:, ⌊γr_i⌋:]‖·‖A_i[⌊γr_i⌋:]‖, over layers"}
     uploads = {
         **adapters.KEYS,

@@ -15,7 +15,7 @@ import protofl as pf
 class Local:
     """Every client trains alone by the loss of the task; nothing is sent."""
 
-    tasks = pf.datasets.TASKS
+    tasks = pf.datasets.Task.ALL
     native_widths = True
     uploads: dict[str, str] = {}
     downloads: dict[str, str] = {}

@@ -56,7 +56,7 @@ class MOON:
             "initial net",
         )
 
-    tasks = pf.datasets.TASKS
+    tasks = pf.datasets.Task.ALL
     native_widths = True
     terms = {
         "ce": "ℓ_sup, cross-entropy",

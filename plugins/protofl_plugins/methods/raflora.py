@@ -27,7 +27,7 @@ class RaFLoRA:
     class Config(adapters.AdapterConfig):
         """Options."""
 
-    tasks = pf.datasets.TASKS
+    tasks = pf.datasets.Task.ALL
     terms = {"ce": "cross-entropy"}
     uploads = {
         **adapters.KEYS,

@@ -43,7 +43,7 @@ class SCAFFOLD:
             1.0, gt=0, description="η_g, the server's step size; 1 sets x to the mean of the y_i"
         )
 
-    tasks = pf.datasets.TASKS
+    tasks = pf.datasets.Task.ALL
     native_widths = True
     terms = {
         "ce": "cross-entropy",

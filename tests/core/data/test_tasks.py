@@ -10,8 +10,9 @@ from torch.nn import functional as F
 
 import protofl as pf
 from protofl.data.cache import load
-from protofl.data.tasks import Task, strata, variance_of
+from protofl.data.tasks import strata, variance_of
 
+Task = pf.datasets.Task
 LABELS, NUMBER = Task("multilabel"), Task("regression", offset=150, scale=75)
 SCORES = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
 SEVERAL = (torch.rand(40, 3, generator=torch.Generator().manual_seed(1)) < 0.5).float()

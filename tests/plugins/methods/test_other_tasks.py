@@ -7,14 +7,13 @@ import torch
 from torch.nn import functional as F
 
 import protofl as pf
-from protofl.data.tasks import Task
 from protofl.errors import Refused
 from protofl.functional import class_means
 from protofl.hooks.discovery.registry import Registry
 from protofl.testing import toy
 from protofl_plugins.shared import prototypes
 
-TASKS = {name: Task(name) for name in ("multilabel", "regression")}
+TASKS = {name: pf.datasets.Task(name) for name in ("multilabel", "regression")}
 
 
 def data_of(name):
