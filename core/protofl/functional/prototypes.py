@@ -35,8 +35,7 @@ def class_means(features: Tensor, labels: Tensor, num_classes: int) -> tuple[Ten
     """
     check_shape("features", features, "N K")
     check_floating(features=features)
-    if labels.ndim == 2:
-        check_shape("labels", labels, "N C", N=features.shape[0], C=num_classes)
+    if labels.shape == (len(features), num_classes):
         features = features.to(result_dtype(features))
         has = labels.to(features.dtype)
         counts = labels.long().sum(0)
