@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
+from protofl.data.task_names import score_name
 from protofl.errors import UsageError
 from protofl_workbench.comparing.pairing import Setting
 from protofl_workbench.comparing.run_figures import COSTS
@@ -64,7 +65,9 @@ def default_figures(
     if all(trial.has("validation-accuracy") for trial in trials):
         names.append("validation")
     few = all(trial.run.config["clients"] <= 10 for trial in trials)  # a tenth is one client
-    extra = [name for name in EXTRA_FIGURES if not (name == "decile" and few)]
+    negative = any(score_name(trial.run.config) == "R²" for trial in trials)  # no Gini of these
+    left_out = [*["decile"] * few, *["gini"] * negative]
+    extra = [name for name in EXTRA_FIGURES if name not in left_out]
     names += [name for name in extra if all(trial.has(name) for trial in trials)]
     if alone and all(trial.has("worst") for trial in trials):
         names += WORSE_OFF
