@@ -22,7 +22,6 @@ from protofl.federation.known_sizes import KnownSizes
 from protofl.federation.plan import Plan
 from protofl.federation.round_stages import Stages
 from protofl.federation.round_totals import Totals, measured
-from protofl.functional.precision import in_float64
 from protofl.hooks.models.optimisers import Groups, make_optimizer
 from protofl.hooks.transport.outliers import outliers, unusual_norms
 from protofl.hooks.transport.payload_validation import UploadValidation
