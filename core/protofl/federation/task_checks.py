@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from protofl.data.dataset import Dataset
 from protofl.data.task_names import TASKS
@@ -46,7 +46,7 @@ def with_usual_metrics(
     usual = [
         plugin.name
         for plugin in registry.plugins("metric")
-        if _declared(registry, "metric", plugin.name, "usual_for") == task.name
+        if getattr(_loaded(registry, "metric", plugin.name), "usual_for", "") == task.name
     ]
     new = [name for name in usual if name not in settings.metrics]
     more = {
@@ -121,14 +121,18 @@ def _reason(plugin: type, task: Task) -> str:
 
 
 def _able(registry: Registry, kind: str, task: str) -> list[str]:
-    """Return the installed plugins of a kind that declare a task."""
-    names = [plugin.name for plugin in registry.plugins(kind)]
-    return [name for name in names if task in _declared(registry, kind, name, "tasks")]
+    """Return the installed plugins of a kind that work for a task."""
+    able = []
+    for plugin in registry.plugins(kind):
+        loaded = _loaded(registry, kind, plugin.name)
+        if loaded is not None and task in tasks_of(loaded, kind):
+            able.append(plugin.name)
+    return able
 
 
-def _declared(registry: Registry, kind: str, name: str, attribute: str) -> Collection[str]:
+def _loaded(registry: Registry, kind: str, name: str) -> type | None:
+    """Return the class of an installed plugin; None if it cannot be loaded."""
     try:
-        declared: Collection[str] = getattr(registry.load(kind, name), attribute, ())
+        return registry.load(kind, name)
     except ProtoflError:
-        return ()
-    return declared
+        return None

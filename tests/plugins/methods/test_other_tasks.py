@@ -75,8 +75,9 @@ def test_methods_for_classes_are_refused(tmp_path):
 def test_metrics_and_attacks_of_classes_are_refused(tmp_path):
     with pytest.raises(pf.UsageError, match="macro-f1 is for classification"):
         toy.make_plan("local", tmp_path, data_of("regression"), metrics=["macro-f1"])
-    with pytest.raises(pf.UsageError, match="r2 is for regression"):
+    with pytest.raises(pf.UsageError, match="r2 is for regression") as error:
         toy.make_plan("local", tmp_path, toy.make_images(toy.MIXED), metrics=["r2"])
+    assert "metrics for classification: auc, " in error.value.near
     attack = {"transforms": ["label-flip"], "malicious": 0.25}
     with pytest.raises(pf.UsageError, match="label-flip is for classification"):
         toy.make_plan("fedavg", tmp_path, data_of("multilabel"), toy.group(toy.NORM), **attack)
