@@ -50,7 +50,9 @@ def result_rows(result: Result, plan: Plan) -> tuple[list[str], list[list[str]]]
     """Return headings and rows; with several trials mean ± std and each trial."""
     summary = result.summary
     trials = summary["trials"]
-    labels = {key: label for key, label in LABELS.items() if key in summary["mean"]}
+    task = plan.data.task
+    named = "" if task.has_classes else f", {task.score_name}"
+    labels = {key: label + named for key, label in LABELS.items() if key in summary["mean"]}
     metrics = {k: k.replace("_", " ", 1) for k in summary["mean"] if k not in {*labels, *UNSHOWN}}
     if len(trials) == 1:
         rows = [[label, f"{summary[key]:.2%}"] for key, label in labels.items()]

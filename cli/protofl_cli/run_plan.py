@@ -114,7 +114,7 @@ def _show_costs(plan: Plan, costs: Costs) -> None:
             *_traffic_rows(costs.traffic, s.rounds, s.trials),
             ("training FLOPs", f"about {si(costs.training)} a round"),
             ("mini-batches", f"{costs.steps:,} in {count(rounds, 'round')}"),
-            ("majority guess", f"{plan.majority_accuracy(0):.1%} accuracy"),
+            ("majority guess", f"{plan.majority_accuracy(0):.1%} {plan.data.task.score_name}"),
             ("time", _time(plan, costs.seconds)),
         ]
     )

@@ -268,11 +268,16 @@ class Screen:
         rounds = settings.rounds * settings.trials - self._trial * settings.rounds - self._round
         return clock(max(0.0, each * (rounds - share) - (time.monotonic() - self._moved)))
 
+    @property
+    def _score(self) -> str:
+        """The name of the run's score."""
+        return "accuracy" if self._plan is None else self._plan.data.task.score_name
+
     def _round_line(self, row: Row, better: bool, share: float) -> str:
         """Return the line of a finished round; ``share`` of the current round is finished."""
         accuracy = row.test_accuracy
         parts = [f"{self._where(row.round)}:"]
-        parts.append("not evaluated" if accuracy is None else f"accuracy {accuracy:.1%}")
+        parts.append("not evaluated" if accuracy is None else f"{self._score} {accuracy:.1%}")
         parts[-1] += " (best)," if better else ","
         if row.honest_accuracy is not None:
             parts.append(f"honest clients {row.honest_accuracy:.1%},")

@@ -84,7 +84,7 @@ def _data_rows(plan: Plan) -> list[tuple[str, str]]:
     sizes, choice = split.train_sizes, plan.choices["partitioner"]
     how = "of the data set" if split.partitioner == "own" else _called(choice.text, choice.config)
     rows = [
-        ("data", f"{s.dataset}: {len(data.y):,} {data.sample}, {data.num_classes} classes"),
+        ("data", f"{s.dataset}: {len(data.y):,} {data.sample}, {data.about_outputs()}"),
         (
             "split",
             f"{how}: {plan.info.num_clients} clients with {int(sizes.min()):,} … "

@@ -49,6 +49,8 @@ ALIASES = {
         "A function from samples B×… to features B×K′, for `train_features` and `class_prototypes`."
     ),
     "ConfigT": "The type of the options of a method, `Config` in `pf.Client[Config]`.",
+    "LossName": 'The loss of a regression: `"mse"` or `"huber"`.',
+    "TaskName": 'A task: `"classification"`, `"multilabel"` or `"regression"`.',
     "Kind": 'The kind of a sample: `"image"`, `"series"`, `"tokens"` or `"table"`.',
     "Progress": (
         "A function that receives every event of a run ([`events`](#protofl.events)), in "

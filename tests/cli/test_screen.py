@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import protofl as pf
 from protofl import events
 from protofl.records.row import Row
 from protofl_cli.last_table import result_rows
@@ -19,6 +20,10 @@ def test_it_leaves_no_thread_behind():
     with Screen():
         assert set(threading.enumerate()) - before
     assert set(threading.enumerate()) <= before  # threads of other tests may have ended
+
+
+CLASSES = SimpleNamespace(task=pf.datasets.Task())
+"""Data for classification."""
 
 
 def test_the_last_table_shows_the_accuracy_of_the_server_and_of_the_honest():
@@ -36,7 +41,7 @@ def test_the_last_table_shows_the_accuracy_of_the_server_and_of_the_honest():
     }
     mean = {key: value for key, value in trial.items() if "round" not in key}
     result = SimpleNamespace(summary={**trial, "rounds": 3, "trials": [trial], "mean": mean})
-    _, rows = result_rows(result, None)
+    _, rows = result_rows(result, SimpleNamespace(data=CLASSES))
     assert rows[3:] == [
         ["best server accuracy", "70.00% after 2 of 3 rounds"],
         ["final server accuracy", "60.00%"],
@@ -67,7 +72,7 @@ def screen(monkeypatch):
     monkeypatch.setattr("protofl_cli.screen.time", SimpleNamespace(monotonic=lambda: 100.0))
     screen = Screen()
     screen._bar = Drawn()
-    screen._plan = SimpleNamespace(settings=SimpleNamespace(rounds=2, trials=1))
+    screen._plan = SimpleNamespace(settings=SimpleNamespace(rounds=2, trials=1), data=CLASSES)
     return screen
 
 

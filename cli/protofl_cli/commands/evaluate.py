@@ -67,15 +67,29 @@ def evaluate(
         return
     render.heading(f"{recorded.name}, {which} round", evaluation.part)
     cells = [[_cell(key, row.get(key)) for key in columns] for row in rows]
-    render.table(columns, cells, right=columns[1:])
+    score = recorded.plan.data.task.score_name
+    heads = [score if column == "accuracy" else column for column in columns]
+    render.table(heads, cells, right=heads[1:])
     about = evaluation.overall
+    guess = GUESSES[recorded.plan.data.task.name]
     mean, std = (f"{100 * about[key]:.1f} %" for key in ("client_accuracy", "client_std"))
     render.pairs(
         [
             ("over clients", f"{mean} ± {std} (mean and standard deviation)"),
-            ("majority guess", f"{100 * about['majority']:.1f} % (the most frequent class)"),
+            (
+                "majority guess",
+                f"{100 * about['majority']:.1f} % ({guess})",
+            ),
         ]
     )
+
+
+GUESSES = {
+    "classification": "the most frequent class",
+    "multilabel": "the most frequent labels",
+    "regression": "the mean",
+}
+"""{task: what is always guessed}."""
 
 
 def _cell(key: str, value: Any) -> str:  # noqa: ANN401 - a figure

@@ -5,12 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from protofl_cli import render
 from protofl_cli.options import Debug, option
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from protofl.runs.exported import Exported
 
 
 def score(
@@ -38,24 +43,24 @@ def score(
 
     Raw rows of tables go in: the file contains their columns and statistics.
 
-    Scores are those of the method, such as logits, or negative distances to prototypes.
+    Scores are those of the method, such as logits, or negative distances to prototypes. Of
+    multi-label data, the labels with positive logits are printed; of a regression, the number.
     """
     with render.waiting("scoring"):
         from protofl.runs.exported import read_exported
 
         client = read_exported(bundle, trust_pickle=trust_pickle)
         samples = [(str(file), client.samples_in(file)) for file in files]
-        lines = [
-            line
-            for file, x in samples
-            for line in _lines(file, client.classes, client.scores(x).tolist())
-        ]
+        lines = [line for file, x in samples for line in _lines(file, client, client.scores(x))]
     if client.lacks:
         render.console(stderr=True).print(client.lacks, style="yellow", soft_wrap=True)
     if format_ == "table":
-        columns = ("file", "sample", "class", "score")
-        rows = [[*map(str, [*line.values()][:3]), _best(line)] for line in lines]
-        render.table(columns, rows, right=("sample", "score"), wrap=True)
+        columns = ["file", "sample", _ANSWER[client.sample.task.name]]
+        rows = [[*map(str, [*line.values()][:3])] for line in lines]
+        if client.sample.task.has_classes:
+            columns.append("score")
+            rows = [[*row, _best(line)] for row, line in zip(rows, lines, strict=True)]
+        render.table(columns, rows, right=("sample", "score", "number"), wrap=True)
         return
     from protofl_workbench.comparing.figure_table import csv_text, json_text
 
@@ -63,22 +68,26 @@ def score(
         render.plain([json_text({"samples": lines}).rstrip()])
         return
     flat = [
-        {key: line[key] for key in ("file", "sample", "class")}
+        {key: line[key] for key in line if key != "scores"}
         | {f"score {name}": value for name, value in line["scores"].items()}
         for line in lines
     ]
     render.plain(csv_text(flat).splitlines() if flat else [])
 
 
-def _lines(file: str, classes: list[str], scores: list[list[float]]) -> Iterator[dict[str, Any]]:
+_ANSWER = {"classification": "class", "multilabel": "labels", "regression": "number"}
+
+
+def _lines(file: str, client: Exported, scores: Tensor) -> Iterator[dict[str, Any]]:
     """Yield a line for each sample; a class that cannot be predicted has the score None."""
-    for sample, sample_scores in enumerate(scores):
-        best = classes[max(range(len(classes)), key=sample_scores.__getitem__)]
+    task = client.sample.task
+    answers = task.answers(scores, client.classes)
+    for sample, (answer, row) in enumerate(zip(answers, scores.tolist(), strict=True)):
         named = {
             name: value if math.isfinite(value) else None
-            for name, value in zip(classes, sample_scores, strict=True)
+            for name, value in zip(client.classes, row, strict=True)
         }
-        yield {"file": file, "sample": sample, "class": best, "scores": named}
+        yield {"file": file, "sample": sample, _ANSWER[task.name]: answer, "scores": named}
 
 
 def _best(line: dict[str, Any]) -> str:

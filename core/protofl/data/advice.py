@@ -151,7 +151,8 @@ def labels_advice(y: np.ndarray, parts: int) -> str:
     return (
         "if each value is a class, number them, and save the names as classes: "
         f"{names} = numpy.unique({every}); {give}; classes = values.astype(str); measurements are "
-        "cut into classes with numpy.digitize"
+        "cut into classes with numpy.digitize, or predicted as numbers: "
+        "--set dataset.task=regression"
     )
 
 
@@ -161,7 +162,7 @@ def label_axes_advice(y: np.ndarray, count: int) -> str:
         one_hot = bool(((y != 0).sum(1) == 1).all())
         if one_hot:
             return "give class numbers: y = y.argmax(1)"
-        return "give one integer for each sample: samples of several classes are not supported"
+        return "for several labels of a sample: --set dataset.task=multilabel, and 0 and 1 in y"
     return "give one integer for each sample"
 
 

@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from protofl.data import advice
 from protofl.data.columns import column_faults
-from protofl.data.dataset import Dataset, checked_labels, numbered, odd_classes
+from protofl.data.dataset import Dataset, checked_labels, numbered, odd_classes, with_targets
 from protofl.data.preparation import Preparation, Scaling
 from protofl.data.spec import KINDS, PLURAL, Kind
+from protofl.data.task_names import TaskName
+from protofl.data.tasks import LossName, Task
 from protofl.errors import UsageError
 from protofl.system.formatting import shape_text
 
@@ -40,6 +43,10 @@ def dataset_from_arrays(
     standardise: bool = False,
     preparation: Preparation | None = None,
     columns: Mapping[str, Any] | None = None,
+    task: TaskName = "classification",
+    offset: float = 0.0,
+    scale: float = 1.0,
+    loss: LossName = "mse",
 ) -> Dataset:
     """Check arrays and join them to one data set, in the order given.
 
@@ -62,15 +69,23 @@ def dataset_from_arrays(
             they become. (Texts are token ids already, of `Words.ids`.)
         columns: {name: values [N]}, numbers or strings in the order of the parts
             (``--partition column:NAME``).
+        task: ``multilabel``: labels are 0 and 1 in columns, [N, L]. ``regression``: they are
+            numbers in their own unit, [N] or [N, 1]. ``classes`` are the names of the columns.
+        offset: The number of a regression that nets take for 0.
+        scale: The number that they take for 1.
+        loss: The loss of a regression, see `Task`.
 
     Raises:
         UsageError: Shapes or values don't fit; names the part.
     """
+    chosen = Task(task, loss, offset, scale)
     both = sum(np.ndim(x) > 0 and len(x) > 0 for x, *_ in parts)
     for x, y, source in parts:
         _check_masks(x, y, source)
+    counts, sources = [len(x) if np.ndim(x) else 0 for x, *_ in parts], [s for *_, s in parts]
     labels = [
-        checked_labels(y, len(x) if np.ndim(x) else 0, source, both) for x, y, source in parts
+        checked_labels(y, count, source, both)
+        for (_, y, source), count in zip(parts if chosen.has_classes else (), counts, strict=False)
     ]
     filled, kind = _samples_of(parts, kind)
     _check_options(kind, vocabulary, padding, standardise)
@@ -82,8 +97,15 @@ def dataset_from_arrays(
     if not samples.size:
         shape = shape_text(samples.shape)
         raise UsageError(f"{filled[0][1]}: {PLURAL[kind]} without content, {shape}")
-    y, names = numbered(labels, [source for *_, source in parts], classes)
-    num_train = len(y) if num_train is None else num_train
+    targets, outputs = None, list[str]()
+    if chosen.has_classes:
+        numbers, names = numbered(labels, sources, classes)
+        strata = torch.from_numpy(numbers)
+    else:
+        given_names = None if isinstance(classes, int) else classes
+        values = [np.asarray(y) for _, y, _ in parts]
+        targets, outputs, strata, names = with_targets(chosen, values, sources, counts, given_names)
+    num_train = len(strata) if num_train is None else num_train
     if kind == "tokens":
         vocabulary = _checked_ids(samples, filled, vocabulary, padding)
     if standardise:
@@ -93,16 +115,21 @@ def dataset_from_arrays(
         samples = preparation(torch.from_numpy(samples)).numpy()
     data = Dataset(
         x=torch.from_numpy(samples),
-        y=torch.from_numpy(y),
+        y=strata,
         num_train=num_train,
         classes=names,
-        note="; ".join([*_odd_values(samples, kind), *odd_classes(y, num_train, names)]),
+        note="; ".join(
+            [*_odd_values(samples, kind), *_odd_labels(chosen, targets, strata, num_train, names)]
+        ),
         vocabulary=vocabulary or 0,
         padding=padding,
         columns=dict(columns or {}),
         preparation=preparation,
+        task=chosen,
+        targets=targets,
+        outputs=outputs,
     )
-    if faults := column_faults(data.columns, len(y)):
+    if faults := column_faults(data.columns, len(strata)):
         raise UsageError("; ".join(faults))
     return data
 
@@ -333,6 +360,21 @@ def _standardisation(x: np.ndarray, num_train: int) -> Scaling:
     varies = deviation > 1e-9 * np.maximum(1, np.abs(mean))
     scale = np.where(varies, deviation, 1)
     return Scaling(tuple(mean.tolist()), tuple(scale.tolist()), _DECIMALS)
+
+
+def _odd_labels(
+    task: Task, targets: Tensor | None, y: Tensor, num_train: int, names: list[str]
+) -> list[str]:
+    """Notes of labels that are hardly what was meant."""
+    if targets is None:
+        return odd_classes(y.numpy(), num_train, names)
+    low, high = (float(bound) for bound in task.encoded(targets).aminmax())
+    if task.name != "regression" or max(-low, high) <= _LARGEST_USUAL:
+        return []
+    return [
+        f"the target goes from {low:g} to {high:g} in the unit in which it is trained, which is "
+        "much for a net (offset and scale of the task bring it to about -3…3)"
+    ]
 
 
 def _odd_values(samples: np.ndarray, kind: Kind) -> list[str]:

@@ -37,7 +37,7 @@ class Samples:
 
     Args:
         x: All samples N×…, on the device; or in host memory if they are too many for it.
-        y: All labels [N], on the device; None for unlabelled samples.
+        y: All labels [N] or [N, L] (`Dataset.labels`), on the device; None for unlabelled samples.
         rows: The rows that belong here, [n].
         prepare: Prepares stored samples for a model.
         channels_last: The layout of images.
@@ -108,10 +108,10 @@ class Samples:
         """Return the samples at ``index`` as rows of the stored samples.
 
         Returns:
-            The table; None for features, which each client has of its own, and for samples in host
-            memory.
+            The table; None for features, which each client has of its own, for samples in host
+            memory, and for labels that are not classes.
         """
-        if self._read is not self._prepare or not self.on_device:
+        if self._read is not self._prepare or not self.on_device or self.y.is_floating_point():
             return None
         columns = [self._rows[index], index, *([self.y[index]] if len(self.y) else [])]
         read = partial(self._prepare, channels_last=self._channels_last)

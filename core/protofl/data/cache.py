@@ -15,7 +15,7 @@ import sys
 import uuid
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from protofl.data import columns
 from protofl.data.dataset import Dataset
 from protofl.data.preparation import Preparation
 from protofl.data.spec import SampleSpec
+from protofl.data.tasks import Task
 from protofl.errors import ProtoflError, UsageError
 from protofl.system.files.lock import cache_lock
 from protofl.system.formatting import size_text, visible
@@ -231,6 +232,9 @@ def _read(path: Path, *, verify: bool = False) -> Dataset:
             vocabulary=about.get("vocabulary", 0),
             padding=about.get("padding"),
             columns=columns.unpacked(tensors, about.get("columns", {})),
+            task=Task(**about.get("task", {})),
+            targets=tensors.get("targets"),
+            outputs=about.get("outputs", []),
         )
         data.preparation = _preparation_in(about, data, path)
         if "checksum" in about:
@@ -272,6 +276,9 @@ def _store(path: Path, data: Dataset) -> Dataset:
     if data.vocabulary:
         about |= {"vocabulary": data.vocabulary, "padding": data.padding}
     tensors = {"x": data.x.contiguous(), "y": data.y.contiguous(), **_packed_split(data)}
+    if data.targets is not None:
+        about |= {"task": asdict(data.task), "outputs": data.outputs}
+        tensors["targets"] = data.targets.contiguous()
     if data.columns:
         values, about["columns"] = columns.packed(data.columns)
         tensors |= values

@@ -6,6 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from protofl.data import advice
 from protofl.data.columns import Columns, as_column, column_faults
 from protofl.data.preparation import Preparation
 from protofl.data.spec import Kind, SampleSpec
+from protofl.data.tasks import CLASSIFICATION, Task, strata
 from protofl.errors import UsageError
 
 _STORED: dict[int, dict[torch.dtype, Kind]] = {
@@ -41,7 +43,8 @@ class Dataset:
         x: Images N×channels×height×width, uint8 in 0…255, or float32 that is already normalised
             and used as it is; series N×channels×length, float32; rows of a table N×features,
             float32; token sequences N×length, int64 in 0…V-1.
-        y: Labels [N], int64 in 0…C-1.
+        y: Labels [N], int64 in 0…C-1. With ``targets`` they only divide samples: partitioners and
+            hold-outs read them, and nothing is trained with them.
         num_train: The first ``num_train`` rows are the data set's own training part, the rest
             its own test part (``num_train == N`` for none).
         classes: Names of the C classes.
@@ -56,6 +59,10 @@ class Dataset:
         elsewhere: True if samples of clients lie on other machines: clients may have no rows here.
         guesses: Of data elsewhere, per client the right and all test samples of always guessing
             its most frequent class.
+        task: What models are trained for; classification by ``y`` by default.
+        targets: For another task, per sample its labels as 0 and 1, [N, L], or its number in its
+            own unit, [N, 1], float32.
+        outputs: Names of the L labels, or of the number.
         preparation: What was done to raw samples before they were stored in ``x``, such as a
             standardisation; None if that is not known here. Predictions and exported clients
             apply it to raw samples.
@@ -74,6 +81,9 @@ class Dataset:
     elsewhere: bool = False
     guesses: list[tuple[int, int]] = field(default_factory=list)
     preparation: Preparation | None = field(default_factory=Preparation)
+    task: Task = CLASSIFICATION
+    targets: Tensor | None = None
+    outputs: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Take rows of the split and columns as tensors, arrays or lists."""
@@ -84,13 +94,30 @@ class Dataset:
     def __repr__(self) -> str:
         """The sizes in one line, without the samples."""
         parts = "" if self.split is None else f", split over {len(self.split)} clients"
-        about = f"{len(self.y):,} samples {tuple(self.x.shape[1:])}, {len(self.classes)} classes"
+        about = f"{len(self.y):,} samples {tuple(self.x.shape[1:])}, {self.about_outputs()}"
         return f"Dataset({about}, {self.num_train:,} for training{parts})"
 
     @property
     def num_classes(self) -> int:
-        """C."""
+        """C, the classes of ``y``."""
         return len(self.classes)
+
+    @property
+    def output_names(self) -> list[str]:
+        """Names of a model's outputs: the classes, the L labels, or the number."""
+        return self.classes if self.task.has_classes else self.outputs
+
+    @cached_property
+    def labels(self) -> Tensor:
+        """Labels that models are trained with: ``y``, or [N, L] as `Task.encoded` returns them."""
+        return self.y if self.targets is None else self.task.encoded(self.targets)
+
+    def about_outputs(self) -> str:
+        """Return the task in words: ``10 classes``, ``10 labels``, ``regression of age``."""
+        if self.task.name == "regression":
+            return f"regression of {self.outputs[0]}"
+        kind = "classes" if self.task.has_classes else "labels"
+        return f"{len(self.output_names)} {kind}"
 
     @property
     def sample(self) -> SampleSpec:
@@ -107,7 +134,7 @@ class Dataset:
                 "images N×channels×height×width are uint8 or float32, series N×channels×length and "
                 "tables N×features float32, token sequences N×length int64",
             )
-        return SampleSpec(shape[1:], kind, self.vocabulary, self.padding)
+        return SampleSpec(shape[1:], kind, self.vocabulary, self.padding, self.task)
 
     def faults(self) -> list[str]:
         """Return the inconsistencies of the data set; empty if there are none."""
@@ -138,6 +165,7 @@ class Dataset:
         except UsageError as error:
             faults.append((True, error.what.partition(": ")[2]))
         messages = [text for fault, text in faults if fault] + column_faults(self.columns, count)
+        messages += target_faults(self.task, self.targets, self.outputs, count)
         try:
             sample = self.sample
         except UsageError as error:
@@ -168,6 +196,9 @@ class Dataset:
         digest.update(str(self.num_train).encode())
         if self.vocabulary:
             digest.update(str((self.vocabulary, self.padding)).encode())
+        if self.targets is not None:
+            digest.update(repr((self.task, self.outputs)).encode())
+            digest.update(self.targets.contiguous().numpy().reshape(-1).data)
         for name, values in sorted(self.columns.items()):
             for piece in _column_text(name, values):
                 digest.update(piece.encode())
@@ -196,6 +227,118 @@ def _rows(rows: Any) -> Tensor:  # noqa: ANN401 - whatever NumPy makes an array 
 def _leave(numbers: Tensor, limit: int) -> bool:
     """Return True if a number is outside 0…limit-1."""
     return bool(numbers.numel()) and not 0 <= int(numbers.min()) <= int(numbers.max()) < limit
+
+
+def target_faults(
+    task: Task, targets: Tensor | None, outputs: Sequence[str], count: int
+) -> list[str]:
+    """Return what does not fit in targets of ``count`` samples; empty if nothing."""
+    if task.has_classes:
+        return ["targets are given, and the task is classification"] if targets is not None else []
+    if targets is None:
+        return [f"the task is {task.name}, and there are no targets"]
+    shape = (count, 1 if task.name == "regression" else len(outputs))
+    if targets.dtype != torch.float32 or targets.shape != shape or len(outputs) != shape[1]:
+        has = f"{targets.dtype} {list(targets.shape)} of {len(outputs)} outputs"
+        return [f"targets are {has}, expected torch.float32 {list(shape)}"]
+    if not targets.isfinite().all():
+        return ["targets hold NaN or infinity"]
+    if task.name == "multilabel" and not ((targets == 0) | (targets == 1)).all():
+        return ["targets of labels are not 0 or 1"]
+    return []
+
+
+def with_targets(
+    task: Task,
+    values: Sequence[np.ndarray],
+    sources: Sequence[str],
+    counts: Sequence[int],
+    names: Sequence[str] | None,
+) -> tuple[Tensor, list[str], Tensor, list[str]]:
+    """Check the labels of a task other than classification, and divide samples by them.
+
+    Args:
+        task: Multi-label or regression.
+        values: Per part its labels [n, L] of 0 and 1, or its numbers, [n] or [n, 1].
+        sources: Their origin, for errors.
+        counts: The samples of each part.
+        names: Names of the L labels, or of the number; None for ``label 0`` and so on, ``target``.
+
+    Returns:
+        Targets [N, L] float32, the names of the outputs, and the classes and their names that
+        `protofl.data.tasks.strata` returns.
+
+    Raises:
+        UsageError: Their form is another, a value is missing or is not 0 or 1, or all are equal.
+    """
+    parts = list[np.ndarray]()
+    for array, source, count in zip(values, sources, counts, strict=True):
+        rows = checked_targets(task, array, source, count)
+        if parts and rows.shape[1] != parts[0].shape[1]:
+            raise UsageError(
+                f"{source}: labels of {rows.shape[1]} columns",
+                f"{sources[0]} has {parts[0].shape[1]}",
+                "give both parts the same labels in the same order",
+            )
+        parts.append(rows)
+    targets = torch.from_numpy(np.concatenate(parts))
+    width = targets.shape[1]
+    if names is None:
+        names = ["target"] if task.name == "regression" else [f"label {n}" for n in range(width)]
+    outputs = class_names(list(names), sources[0])
+    if len(outputs) != width:
+        raise UsageError(
+            f"{sources[0]}: {len(outputs)} names for {width} columns of labels",
+            do="give one name for each column, or none",
+        )
+    y, classes = strata(task, targets, outputs)
+    if len(classes) < 2:
+        raise UsageError(
+            f"{sources[0]}: all {len(targets):,} samples have the same "
+            + ("number" if task.name == "regression" else "rarest label"),
+            do="nothing can be learned of it; give another target",
+        )
+    return targets, outputs, y, classes
+
+
+def checked_targets(task: Task, array: np.ndarray, source: str, count: int) -> np.ndarray:
+    """Return labels of a part as [n, L] float32.
+
+    Args:
+        task: Multi-label or regression.
+        array: Labels [n, L] of 0 and 1, or numbers, [n] or [n, 1].
+        source: Their origin, for errors.
+        count: The samples of the part.
+
+    Raises:
+        UsageError: Their form is another, a value is missing or is not 0 or 1.
+    """
+    array = np.asarray(array)
+    array = array[:, None] if array.ndim == 1 and task.name == "regression" else array
+    form = "N×L columns of 0 and 1" if task.name == "multilabel" else "one number for each sample"
+    wrong = array.ndim != 2 or len(array) != count
+    if wrong or (task.name == "regression" and array.shape[1] != 1):
+        raise UsageError(
+            f"{source}: {count} samples, but labels of the shape {array.shape}",
+            f"{task.name} takes {form}",
+        )
+    if array.dtype.kind not in "biuf":
+        raise UsageError(
+            f"{source}: labels are {array.dtype}", f"{task.name} takes {form}", "convert them"
+        )
+    with np.errstate(over="ignore"):
+        rows = array.astype(np.float32)
+    odd = ~np.isfinite(rows)
+    if task.name == "multilabel":
+        odd |= (rows != 0) & (rows != 1)
+    if odd.any():
+        row, column = (int(place) for place in np.argwhere(odd)[0])
+        raise UsageError(
+            f"{source}: label {array[row, column]} in row {row}, column {column}",
+            f"{task.name} takes {form}; {int(odd.any(1).sum()):,} of {count:,} rows have others",
+            "correct these rows, or leave them out",
+        )
+    return rows
 
 
 def checked_labels(y: np.ndarray, count: int, source: str, parts: int = 1) -> np.ndarray:

@@ -13,6 +13,8 @@ from protofl.data.columns import check_class_names, from_arrays
 from protofl.data.dataset import Dataset, class_names
 from protofl.data.file_kinds import FileKind, kind_of_file
 from protofl.data.spec import Kind
+from protofl.data.task_names import TaskName
+from protofl.data.tasks import LossName
 from protofl.errors import UsageError
 from protofl.system.files.atomic import LARGEST_DATA, regular_file
 from protofl.system.files.home import expand_user
@@ -29,11 +31,16 @@ def read_npz(
     vocabulary: int | None = None,
     padding: int | None = None,
     standardise: bool = False,
+    task: TaskName = "classification",
+    offset: float = 0.0,
+    scale: float = 1.0,
+    loss: LossName = "mse",
 ) -> Dataset:
     """Read a data set from one ``.npz`` file; pickled content is never read.
 
     Keys: ``x_train`` and ``y_train``; ``x_test`` and ``y_test``, if there is a test part;
-    ``classes`` (names), if the classes have some. Labels are integers; without ``classes`` those
+    ``classes`` (names), if the classes have some. Labels are integers (of another task see
+    `dataset_from_arrays`); without ``classes`` those
     that occur are numbered 0…C-1 and keep their value as name. A further array with one number or
     string per sample is a column of the data set (see `protofl.data.columns.from_arrays`).
 
@@ -43,6 +50,10 @@ def read_npz(
         vocabulary: Number of token ids.
         padding: The id that fills token sequences up.
         standardise: True to standardise series and tables.
+        task: See `dataset_from_arrays`, as the others.
+        offset: The number of a regression that nets take for 0.
+        scale: The number that they take for 1.
+        loss: The loss of a regression.
 
     Raises:
         UsageError: The file is missing or damaged, an array is unknown, or shapes or values don't
@@ -77,6 +88,10 @@ def read_npz(
         vocabulary=vocabulary,
         padding=padding,
         standardise=standardise,
+        task=task,
+        offset=offset,
+        scale=scale,
+        loss=loss,
         columns=columns,
     )
 

@@ -31,6 +31,11 @@ def check_remote_data(settings: Settings, data: Dataset, sampling: type) -> None
         UsageError: An option needs the samples of all clients, or a size that is not known.
     """
     why = "each client's samples are on its own machine alone"
+    if not data.task.has_classes:
+        raise UsageError(
+            f"data on other machines are for classification, and these are for {data.task.name}",
+            do="run them as a simulation, or give each sample one class",
+        )
     if settings.validation:
         raise UsageError(
             f"--validation {settings.validation:g} draws from all clients' samples, and {why}",

@@ -9,6 +9,7 @@ from typing import Literal, Protocol, get_args
 import torch
 from torch import Tensor
 
+from protofl.data.tasks import CLASSIFICATION, Task
 from protofl.errors import UsageError
 
 Kind = Literal["image", "series", "tokens", "table"]
@@ -40,12 +41,14 @@ class SampleSpec:
         kind: ``image``, ``series``, ``tokens`` or ``table``.
         vocabulary: Number of token ids V, which are 0…V-1; 0 for the other kinds.
         padding: The id at the end of short token sequences; None without padding.
+        task: What a model's outputs for a sample are trained for.
     """
 
     shape: tuple[int, ...]
     kind: Kind = "image"
     vocabulary: int = 0
     padding: int | None = None
+    task: Task = CLASSIFICATION
 
     def __post_init__(self) -> None:
         """Check that its parts fit together."""

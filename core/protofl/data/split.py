@@ -17,6 +17,7 @@ from torch import Tensor
 
 from protofl.data.columns import Columns
 from protofl.data.dataset import Dataset
+from protofl.data.tasks import variance_of
 from protofl.system.randomness import random_stream
 
 BALANCED = 2_000
@@ -173,10 +174,33 @@ def _tables(split: Split, data: Dataset) -> dict[str, Any]:
     if data.y.is_meta:
         return {"train_counts": [], "test_counts": [], "majority": [*map(list, data.guesses)]}
     train, test = split.counts(data.y, data.num_classes)
-    return {"train_counts": train.tolist(), "test_counts": test.tolist()}
+    tables: dict[str, Any] = {"train_counts": train.tolist(), "test_counts": test.tolist()}
+    if not data.task.has_classes:  # the classes only divide samples, so no guess follows from them
+        tables["majority"] = task_guesses(split, data)
+    return tables
 
 
-def pooled_guess(guesses: Sequence[Sequence[int]], clients: Sequence[int] | None) -> float:
+def tested_variance(split: Split, data: Dataset) -> float:
+    """Return the variance of the test numbers of all clients, to which R² refers.
+
+    It is in the scaled unit of `Dataset.labels`; 1 for other tasks than regression.
+    """
+    if data.task.name != "regression":
+        return 1.0
+    rows = torch.cat([split.test(client) for client in range(split.num_clients)])
+    return variance_of(data.labels[rows])
+
+
+def task_guesses(split: Split, data: Dataset) -> list[list[float]]:
+    """Return per client the points and the number of its test samples, of `Task.guess`."""
+    variance, result = tested_variance(split, data), []
+    for client in range(split.num_clients):
+        train, test = (data.labels[rows] for rows in (split.train(client), split.test(client)))
+        result.append([data.task.guess(train, test, variance), len(test)])
+    return result
+
+
+def pooled_guess(guesses: Sequence[Sequence[float]], clients: Sequence[int] | None) -> float:
     """Accuracy of always guessing a client's commonest class, of (right, all) test samples."""
     pairs = guesses if clients is None else [guesses[client] for client in clients]
     total = sum(count for _, count in pairs)

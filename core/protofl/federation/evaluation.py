@@ -1,4 +1,4 @@
-"""Evaluation of clients: accuracy, counts of metrics, and figures of a round."""
+"""Evaluation of clients: accuracy or score, counts of metrics, and figures of a round."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, SupportsFloat
 import torch
 from torch import Tensor
 
+from protofl.data.tasks import CLASSIFICATION, Task
 from protofl.errors import RunFailure, error_context
 from protofl.federation.jobs import Evaluate, EvaluateReply
 from protofl.federation.plan import Plan
@@ -42,8 +43,8 @@ def counted(metrics: Sequence[Choice], scores: Tensor, labels: Tensor) -> Payloa
 
     Args:
         metrics: The run's metrics.
-        scores: Class scores [n, C] of samples, one at least.
-        labels: Their labels [n].
+        scores: Class scores [n, C] of samples, one at least; decoded ones (`Task.decoded`).
+        labels: Their labels [n], or decoded ones [n, C].
 
     Raises:
         RunFailure: A metric failed, or counts in something else than a tensor.
@@ -235,6 +236,7 @@ def odd_counts(
     clients: Mapping[int, Payload],
     samples: Mapping[int, int],
     num_classes: int,
+    task: Task = CLASSIFICATION,
 ) -> dict[int, Fault]:
     """Return the faults of counts that have another shape, no value, or decide a sum over clients.
 
@@ -246,12 +248,13 @@ def odd_counts(
         clients: {client: what it counts}.
         samples: {client: its test samples}.
         num_classes: C.
+        task: The task.
     """
     if not clients:
         return {}
     metrics_by_name = {metric.name: metric for metric in metrics}
     # The shape of counts depends on C and on options alone, so one sample shows it.
-    usual_counts = counted(metrics, torch.zeros(1, num_classes), torch.zeros(1, dtype=torch.int64))
+    usual_counts = counted(metrics, torch.zeros(1, num_classes), task.no_labels(1, num_classes))
     faults: dict[int, Fault] = {}
     for name in dict.fromkeys(name for counts in clients.values() for name in counts):
         counts = {c: payload[name] for c, payload in clients.items() if name in payload}
@@ -349,8 +352,10 @@ def score(
     job: Evaluate,
     profile: UnprofiledHost,
     counter: Counter,
-) -> tuple[dict[str, tuple[int, int]], Payload]:
-    """Count the correct predictions of a client; the client is not changed.
+) -> tuple[dict[str, tuple[float, int]], Payload]:
+    """Count the correct predictions of a client, or its points (`Task.points`).
+
+    The client is not changed.
 
     Args:
         plan: The run.
@@ -374,6 +379,7 @@ def score(
     measured, kept = plan.metrics or composition.has("score_client"), list[Tensor]()
     predicted = list[Tensor]()
     counts, figures, features = dict[str, Tensor](), dict[str, SupportsFloat](), dict[str, Tensor]()
+    task, variance = plan.data.task, state.variance
     writes = composition.has("receive") or composition.has("score_client")
     with state.unchanged() if writes else state.same_download():
         state.received, state.round = download, job.round
@@ -381,7 +387,7 @@ def score(
             if not job.epochs:
                 composition.lifecycle("receive", client=client)
         state.set_mode(False)
-        correct = torch.zeros(len(scored), dtype=torch.int64, device=plan.device)
+        correct = task.no_points(len(scored), plan.device)
         size = state.architecture.eval_batch
         with profile.operators("evaluate"), torch.no_grad(), error_context(f"inference, {place}"):
             for number, (name, samples) in enumerate(scored.items()):
@@ -390,17 +396,15 @@ def score(
                 for x, y in counter.over(pairs):
                     with autocast(plan.settings.precision, plan.device):
                         scores = composition.call("inference", client=client, x=x)
-                    classes = scores.argmax(1)
-                    correct[number] += (classes == y).sum()
+                    correct[number] += task.points(scores, y, variance)
                     if job.predictions and number == 0:
-                        predicted.append(classes)
+                        predicted.append(scores.argmax(1))
                     if measured and number == 0:
                         kept.append(scores.float() if scores.element_size() < 4 else scores)
         if kept:
             with torch.no_grad(), error_context(place):
-                counts, figures = of_client(
-                    plan.metrics, composition, client, torch.cat(kept), state.test.y
-                )
+                test_scores, labels = task.decoded(torch.cat(kept)), task.decoded(state.test.y)
+                counts, figures = of_client(plan.metrics, composition, client, test_scores, labels)
         if job.observe:
             with error_context(f"features, {place}"):
                 features = test_features(plan, state, job.observe)

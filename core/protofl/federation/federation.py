@@ -296,7 +296,7 @@ class Federation:
         if skip:
             tests = {client: count for client, (_, count) in totals.scores.items()}
             arguments = self.plan.metrics, totals.counts, tests, self.plan.info.num_classes
-            for client, odd in odd_counts(*arguments).items():
+            for client, odd in odd_counts(*arguments, self.plan.data.task).items():
                 lost = jobs.Evaluate(client, number, may_fail=True)
                 self._stages.leave_unscored(lost, odd, totals)
         self._who.scored(number, totals.scores, totals.unscored)

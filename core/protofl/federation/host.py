@@ -57,6 +57,7 @@ def build_client(
     state = ClientState(
         id=client,
         domain=plan.domain_of(client, trial),
+        variance=plan.variance(trial),
         lr=plan.settings.lr,
         info=plan.info,
         architecture=architecture,

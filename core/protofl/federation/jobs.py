@@ -275,18 +275,18 @@ class EvaluateReply(Reply):
     wanted.
 
     Attributes:
-        correct: Test samples predicted rightly.
+        correct: Test samples predicted rightly; of another task the points (`Task.points`).
         count: Test samples.
         train: The same two of the training samples, where they are measured.
         validation: The same two of the validation samples, where any are held out.
         balanced: The same two of equally many samples of each class, where they are measured.
     """
 
-    correct: int = 0
+    correct: float = 0
     count: int = 0
-    train: tuple[int, int] | None = None
-    validation: tuple[int, int] | None = None
-    balanced: tuple[int, int] | None = None
+    train: tuple[float, int] | None = None
+    validation: tuple[float, int] | None = None
+    balanced: tuple[float, int] | None = None
 
 
 def of_client(job: Job) -> ClientJob:

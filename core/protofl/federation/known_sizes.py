@@ -115,7 +115,7 @@ class KnownSizes:
         self._scored("balanced", reply.balanced, "global-accuracy" in settings.measure, None)
 
     def _scored(
-        self, key: str, pair: tuple[int, int] | None, measured: bool, rows: Tensor | int | None
+        self, key: str, pair: tuple[float, int] | None, measured: bool, rows: Tensor | int | None
     ) -> None:
         if (pair is not None) != measured:
             detail = (
@@ -156,6 +156,12 @@ class KnownSizes:
             }
             for client, total in sums.items():
                 most, held = self.train(client), self._first(client, key)
+                if (
+                    key == "counts"
+                    and most is not None
+                    and self._plan.data.task.name == "multilabel"
+                ):
+                    most *= self._plan.info.num_classes  # a sample counts for each of its labels
                 try:
                     self._at_most(key, total, held if most is None else most)
                     if key == "counts" and most is not None:
@@ -193,9 +199,13 @@ class KnownSizes:
         relabelled |= bool(self._plan.settings.malicious)
         if data.y.is_meta or rows is None or relabelled:
             return
-        if self._counts is None:
-            self._counts = self._split.counts(data.y, data.num_classes)
-        client_counts = self._counts[0][client]
+        if data.task.has_classes:
+            if self._counts is None:
+                self._counts = self._split.counts(data.y, data.num_classes)
+            client_counts = self._counts[0][client]
+        else:
+            own = data.labels[self._split.train(client)]
+            client_counts = data.task.label_counts(own, self._plan.info.num_classes)
         classes, counts = (on_host(upload, key).tolist() for key in (rows, "counts"))
         for label, count in zip(classes, counts, strict=False):
             if count > int(client_counts[label]):

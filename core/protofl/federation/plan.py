@@ -32,6 +32,8 @@ from protofl.data.split import (
     majority_correct,
     pooled_guess,
     samples_per_class,
+    task_guesses,
+    tested_variance,
 )
 from protofl.data.table_statistics import Fitted
 from protofl.errors import UsageError
@@ -39,6 +41,7 @@ from protofl.federation import run_data
 from protofl.federation.resolution import resolve, resolved
 from protofl.federation.run_description import checked, run_info, settle
 from protofl.federation.store_choice import room_for_samples
+from protofl.federation.task_checks import check_task, with_usual_metrics
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.models.architecture import Architecture, SplitModel
 from protofl.hooks.models.flops import cost
@@ -158,6 +161,8 @@ class Plan:
         choices, data, read_as = run_data.load_for_group(
             choices, registry, settings.data_dir, report, data
         )
+        settings, choices = with_usual_metrics(settings, choices, data.task, registry)
+        check_task(settings, composition, choices, data, registry)
         public, own_public = run_data.public_data(
             settings, composition, data, registry, report, is_given="public" in names
         )
@@ -354,12 +359,22 @@ class Plan:
         return self.settings.seed if self.settings.hold_split else self.seed(trial)
 
     def majority_accuracy(self, trial: int, clients: Sequence[int] | None = None) -> float:
-        """Return the accuracy of always guessing each client's most frequent class."""
+        """Return the accuracy of always guessing each client's most frequent class.
+
+        Of another task, the score of always guessing its commonest labels, or its mean number.
+        """
         if self.data.y.is_meta:
             return pooled_guess(self.data.guesses, clients)
+        if not self.data.task.has_classes:
+            return pooled_guess(task_guesses(self.split(trial), self.data), clients)
         selection = slice(None) if clients is None else [*clients]
         train, test = self.split(trial).counts(self.data.y, self.info.num_classes)
         return majority_correct(train[selection], test[selection])
+
+    @cached_property
+    def variance(self) -> Callable[[int], float]:
+        """Maps a trial to the variance of all test numbers, to which R² refers; 1 without any."""
+        return lru_cache(maxsize=2)(lambda trial: tested_variance(self.split(trial), self.data))
 
     @cached_property
     def stored(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -369,7 +384,7 @@ class Plan:
     def _stored_in(self, trial: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return `stored` in a trial: those of a table depend on its split."""
         x = self.data.x if self.fits is None else self.fits(self._split_seed(trial)).x
-        return self._placed(x, self.data.y)
+        return self._placed(x, self.data.labels)
 
     def _placed(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return samples and labels on the device, samples only as far as there is room."""

@@ -16,6 +16,8 @@ from protofl.federation.pool_interface import NamedHosts, Pool
 from protofl.federation.round_totals import STAGES, Totals
 from protofl.hooks.transport.rules import (
     Fault,
+    PointValues,
+    ReplyValues,
     check_reply,
     printable,
     refused_reply,
@@ -111,6 +113,7 @@ class Stages:
         self._plan, self._progress, self._profile = plan, progress, profile
         self._pool = pool
         self._labels = {term.label for term in plan.composition.terms}
+        self._form = PointValues if plan.data.task.name == "regression" else ReplyValues
         self._noted: set[str] = set()
         self._told = ""
         self._counts = Stage({}, {})
@@ -183,7 +186,7 @@ class Stages:
         )
         expected: type[Reply] = Absent if gone else kind
         try:
-            check_reply(reply.header(), expected.__name__, STAGES, self._labels)
+            check_reply(reply.header(), expected.__name__, STAGES, self._labels, self._form)
             self.sizes.check(job, reply)
         except Fault as fault:
             if skip and isinstance(job, Train):

@@ -47,7 +47,8 @@ class Totals:
         sums: Sums of the loss terms over them.
         traffic: {client: floats and bytes of its downloads and uploads}.
         seconds: Seconds by stage, those of clients summed over hosts.
-        scores: {client: rightly predicted test samples, and all} of the evaluation.
+        scores: {client: rightly predicted test samples (of another task their points), and all} of
+            the evaluation.
         trained: {client: samples seen} of the clients that trained.
         train_scores: As ``scores``, of training samples, where they are measured.
         apart: {figure: as ``scores``} of what is scored beside the test samples of the clients
@@ -68,12 +69,14 @@ class Totals:
     sums: dict[str, float] = field(default_factory=dict)
     traffic: dict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
-    scores: dict[int, tuple[int, int]] = field(default_factory=dict)
+    scores: dict[int, tuple[float, int]] = field(default_factory=dict)
     trained: dict[int, int] = field(default_factory=dict)
-    train_scores: dict[int, tuple[int, int]] = field(default_factory=dict)
-    balanced_scores: dict[int, tuple[int, int]] = field(default_factory=dict)
+    train_scores: dict[int, tuple[float, int]] = field(default_factory=dict)
+    balanced_scores: dict[int, tuple[float, int]] = field(default_factory=dict)
     samples_per_class: int = 0
-    apart: dict[str, dict[int, tuple[int, int]]] = field(default_factory=lambda: defaultdict(dict))
+    apart: dict[str, dict[int, tuple[float, int]]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
     counts: dict[int, Payload] = field(default_factory=dict)
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
     measures: dict[str, Any] = field(default_factory=dict)
@@ -138,7 +141,7 @@ class Totals:
         Args:
             domains: The domain of each client; none for data without domains.
         """
-        sums: dict[str, list[int]] = {}
+        sums: dict[str, list[float]] = {}
         for client, pair in self.scores.items() if domains else ():
             domain_sums = sums.setdefault(domains[client], [0, 0])
             domain_sums[0], domain_sums[1] = domain_sums[0] + pair[0], domain_sums[1] + pair[1]
@@ -202,7 +205,7 @@ def by_client(values: Mapping[int, Any]) -> dict[str, Any]:
     return {str(client): value for client, value in sorted(values.items())}
 
 
-def accuracy_over_clients(scores: Sequence[tuple[int, int]]) -> tuple[float, float, float] | None:
+def accuracy_over_clients(scores: Sequence[tuple[float, int]]) -> tuple[float, float, float] | None:
     """Return the accuracy over the samples of all clients, and its mean and spread over clients.
 
     Args:
@@ -233,7 +236,7 @@ def accuracy_by_class(scores: Tensor, labels: Tensor) -> Tensor:
     return in_float64(correct) / in_float64(count)  # 0/0 is NaN
 
 
-def _accuracy(scores: Mapping[int, tuple[int, int]], name: str) -> dict[str, Any]:
+def _accuracy(scores: Mapping[int, tuple[float, int]], name: str) -> dict[str, Any]:
     """Return the accuracy over all samples, its mean over clients and its deviation."""
     accuracies = accuracy_over_clients([scores[client] for client in sorted(scores)])
     names = (name, f"client_{name}", f"{name}_std")

@@ -22,7 +22,6 @@ from protofl.federation.known_sizes import KnownSizes
 from protofl.federation.plan import Plan
 from protofl.federation.round_stages import Stages
 from protofl.federation.round_totals import Totals, measured
-from protofl.functional.precision import in_float64
 from protofl.hooks.models.optimisers import Groups, make_optimizer
 from protofl.hooks.transport.outliers import outliers, unusual_norms
 from protofl.hooks.transport.payload_validation import UploadValidation
@@ -216,8 +215,12 @@ class ServerSide:
             models_by_method = self._plan.composition.lifecycle("global_models", server=self.view)
             each = [models for models in models_by_method.values() if models]
             scores = {name: scores_of(model, test) for name, model in ChainMap(*each).items()}
-            totals.add_metrics(figures_of_server(self._plan.metrics, scores, test.y))
-            return {**mean_accuracy(scores, test.y, "server_test_accuracy")}
+            task, variance = self._plan.data.task, self._plan.variance(self._trial)
+            decoded = {name: task.decoded(each) for name, each in scores.items()}
+            labels = task.decoded(test.y)
+            totals.add_metrics(figures_of_server(self._plan.metrics, decoded, labels))
+            points = {name: task.points(each, test.y, variance) for name, each in scores.items()}
+            return {**mean_accuracy(points, len(test), "server_test_accuracy")}
 
 
 def _fresh(plan: Plan, trial: int, sums: Sums) -> ServerState:
@@ -367,16 +370,16 @@ def scores_of(model: nn.Module, samples: Samples) -> Tensor:
     return torch.cat([model(x) for x in samples.chunks(CHUNK)])
 
 
-def mean_accuracy(each: Mapping[str, Tensor], labels: Tensor, name: str) -> dict[str, float]:
+def mean_accuracy(each: Mapping[str, Tensor], count: int, name: str) -> dict[str, float]:
     """Return the mean accuracy of models as ``NAME``, and of several each as ``NAME.MODEL``.
 
     Args:
-        each: {model: its class scores [n, C]}.
-        labels: Labels [n].
+        each: {model: its points on the test samples, `Task.points`}.
+        count: Test samples.
         name: The name of the figure.
     """
-    right = {f"{name}.{model}": scores.argmax(1) == labels for model, scores in each.items()}
-    shares = as_floats({model: in_float64(hits).mean() for model, hits in right.items()})
+    points = as_floats({f"{name}.{model}": total for model, total in each.items()})
+    shares = {model: total / count for model, total in points.items()}
     if not shares:
         return {}
     return {name: sum(shares.values()) / len(shares), **(shares if len(shares) > 1 else {})}

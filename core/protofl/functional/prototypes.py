@@ -23,7 +23,8 @@ def class_means(features: Tensor, labels: Tensor, num_classes: int) -> tuple[Ten
 
     Args:
         features: [N, K].
-        labels: [N] integers in 0…C−1.
+        labels: [N] integers in 0…C−1; or [N, C] of 0 and 1, where a sample counts for each of its
+            labels.
         num_classes: C.
 
     Returns:
@@ -34,6 +35,11 @@ def class_means(features: Tensor, labels: Tensor, num_classes: int) -> tuple[Ten
     """
     check_shape("features", features, "N K")
     check_floating(features=features)
+    if labels.shape == (len(features), num_classes):
+        features = features.to(result_dtype(features))
+        has = labels.to(features.dtype)
+        counts = labels.long().sum(0)
+        return has.T @ features / counts.clamp_min(1).to(has.dtype).unsqueeze(1), counts
     check_labels("labels", labels, features.shape[0])
     if num_classes < 1:
         raise ValueError(f"num_classes must be at least 1: got {num_classes}")

@@ -83,7 +83,7 @@ def checked_labels(returned: Tensor, labels: Tensor, num_classes: int) -> Tensor
         labels.dtype,
     ):
         low, high = (int(returned.min()), int(returned.max())) if len(returned) else (0, 0)
-        if 0 <= low <= high < num_classes:
+        if 0 <= low <= high < num_classes and not labels.is_floating_point():
             return returned
         came = f"labels from {low} to {high}"
     elif isinstance(returned, Tensor):

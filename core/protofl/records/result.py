@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +62,7 @@ def is_exhausted(rows: Sequence[Row], patience: int) -> bool:
         rows: The trial's lines so far.
         patience: Rounds, or 0 for a trial that never ends early.
     """
-    best, at = -1.0, 0
+    best, at = -math.inf, 0
     for row in rows:
         accuracy = row.get("validation_accuracy", row.test_accuracy)
         if accuracy is not None and accuracy > best:

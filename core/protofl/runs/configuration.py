@@ -61,6 +61,7 @@ def config_of(
             "samples": len(plan.data.y),
             "shape": list(plan.data.x.shape[1:]),
             "classes": plan.data.num_classes,
+            **({} if plan.data.task.has_classes else {"task": plan.data.task.name}),
             **({"public": public_data.digest} if (public_data := plan.public_data) else {}),
         },
         "layout": {

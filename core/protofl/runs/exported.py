@@ -19,6 +19,7 @@ from protofl.data.array_files import open_arrays
 from protofl.data.image_files import ImageFiles, is_wide, open_image, square, to_rgb
 from protofl.data.preparation import Preparation
 from protofl.data.spec import SampleSpec
+from protofl.data.tasks import Task
 from protofl.errors import UsageError
 from protofl.federation.run_data import rows_of_table
 from protofl.hooks.discovery.registry import TABLES
@@ -38,8 +39,8 @@ class Exported:
     """A client from a file that `protofl.Run.export` wrote.
 
     Attributes:
-        classes: Names of the C classes.
-        sample: A sample as the data set stored it.
+        classes: Names of the C classes, of labels, or of the number.
+        sample: A sample as the data set stored it, and the task.
         dtype: The type of its numbers.
         program: Maps raw samples [N, …] to class scores [N, C].
         preparation: What the program does to raw samples first, as far as the numbers of a batch
@@ -160,7 +161,8 @@ def read_exported(path: Path, *, trust_pickle: bool = False) -> Exported:
     try:
         program, about = read(regular_file(path))
         sample = json.loads(about["form"])
-        spec = SampleSpec(**(sample | {"shape": tuple(sample["shape"])}))
+        task = Task(**sample.pop("task", {}))
+        spec = SampleSpec(**(sample | {"shape": tuple(sample["shape"])}), task=task)
         dtype, recorded = getattr(torch, about["dtype"]), json.loads(about["preparation"] or "null")
         known = None if recorded is None else Preparation.of_json(recorded, str(path))
         return Exported(json.loads(about["classes"]), spec, dtype, program, known)

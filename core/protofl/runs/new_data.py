@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from protofl.data.columns import as_column
-from protofl.data.dataset import Dataset, checked_labels, class_names
+from protofl.data.dataset import Dataset, checked_labels, checked_targets, class_names
 from protofl.data.npz import read_arrays
 from protofl.data.preparation import Preparation
+from protofl.data.tasks import variance_of
 from protofl.errors import UsageError, unknown
 from protofl.federation.evaluation import counted, figures_of
 from protofl.federation.plan import Plan
@@ -52,7 +53,7 @@ class NewData:
 
     Attributes:
         x: Raw samples [N, …], or stored ones if they are ``prepared``.
-        y: Their classes among those of the run [N].
+        y: Their classes among those of the run [N], or labels [N, L] (`Dataset.labels`).
         part: Which samples of the data these are, for the user.
         prepared: True if the samples are as the run's data set stores them.
         owners: The client of each sample [N], -1 for none; None if all clients get all samples.
@@ -75,10 +76,11 @@ class NewData:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Accuracies of clients on new data.
+    """Accuracies of clients on new data, or the scores of another task.
 
     Attributes:
-        clients: Per client ``client``, ``samples``, ``correct``, ``accuracy``, and the metrics of
+        clients: Per client ``client``, ``samples``, ``correct`` (of a regression ``points``, see
+            `Task.points`), ``accuracy``, which is the score of another task, and the metrics of
             the run that are one number.
         overall: ``samples``, ``correct`` and ``accuracy`` over all pairs of a client and a sample;
             ``client_accuracy`` and ``client_std``, mean and population standard deviation over
@@ -116,18 +118,23 @@ def evaluate(
         raise UsageError("none of the chosen clients has a sample in the data")
     preparation = None if data.prepared else run.preparation
     rows: list[dict[str, Any]] = []
-    metrics, counts, guesses = run.plan.metrics, dict[int, Payload](), 0
+    metrics, counts, guesses = run.plan.metrics, dict[int, Payload](), 0.0
+    task = run.plan.data.task
+    right = "points" if task.name == "regression" else "correct"
+    tested = torch.bincount(torch.cat([*owned.values()])).nonzero().flatten()
+    variance = variance_of(data.y[tested]) if task.name == "regression" else 1.0
     for client, scorer in scorers_of(run.plan, run.reading, [*owned], which, trial, preparation):
         labels = data.y[owned[client]]
         scores = scorer.scores(data.x[owned[client]])
-        right = int((scores.argmax(1) == labels).sum())
-        counts[client] = counted(metrics, scores, labels)
-        guesses += int(torch.bincount(labels).max())
-        rows.append({"client": client, "samples": len(labels), "correct": right})
+        decoded = task.decoded(labels)
+        points = task.points(scores, decoded, variance * task.scale**2).item()
+        counts[client] = counted(metrics, scores, decoded)
+        guesses += task.guess(labels, labels, variance)
+        rows.append({"client": client, "samples": len(labels), right: points})
     rows.sort(key=lambda row: row["client"])
     figures = figures_of(metrics, counts)
     for row in rows:
-        row["accuracy"] = row["correct"] / row["samples"]
+        row["accuracy"] = row[right] / row["samples"]
         client_key = str(row["client"])
         row |= {
             name: each["clients"].get(client_key)
@@ -135,8 +142,8 @@ def evaluate(
             if "clients" in each
         }
     each = np.array([row["accuracy"] for row in rows])
-    overall: dict[str, Any] = {key: sum(row[key] for row in rows) for key in ("samples", "correct")}
-    overall["accuracy"] = overall["correct"] / overall["samples"]
+    overall: dict[str, Any] = {key: sum(row[key] for row in rows) for key in ("samples", right)}
+    overall["accuracy"] = overall[right] / overall["samples"]
     overall |= {"client_accuracy": float(each.mean()), "client_std": float(each.std())}
     overall["majority"] = guesses / overall["samples"]
     overall |= {name: figure["all"] for name, figure in figures.items()}
@@ -187,9 +194,14 @@ def _of_npz(run: OpenedRun, path: Path) -> NewData:
     known = raw_samples(
         arrays[pair[0]], plan.data.sample, plan.data.x.dtype, run.preparation, f"{path}: {pair[0]}"
     )
-    labels = checked_labels(arrays[pair[1]], len(known), f"{path}: {pair[1]}")
     names = class_names(arrays["classes"], str(path)) if "classes" in arrays else None
-    y = _classes(labels, names, plan.data.classes, str(path))
+    source, task = f"{path}: {pair[1]}", plan.data.task
+    if task.has_classes:
+        labels = checked_labels(arrays[pair[1]], len(known), source)
+        y = _classes(labels, names, plan.data.classes, str(path))
+    else:
+        targets = torch.from_numpy(checked_targets(task, arrays[pair[1]], source, len(known)))
+        y = task.encoded(_columns(targets, names, plan.data.outputs, str(path)))
     suffix = pair[0].removeprefix("x")
     columns = {
         key.removesuffix(suffix) if suffix else key: values
@@ -251,7 +263,10 @@ def _of_data_set(run: OpenedRun, text: str, name: str) -> NewData:
     rows, selection = torch.arange(len(data.y)), "all samples"
     if data.num_train < len(data.y):
         rows, selection = rows[data.num_train :], "the test part"
-    y = _classes(data.y.numpy(), data.classes, plan.data.classes, text)[rows]
+    if data.targets is not None:
+        y = data.task.encoded(_columns(data.targets, data.outputs, plan.data.outputs, text))[rows]
+    else:
+        y = _classes(data.y.numpy(), data.classes, plan.data.classes, text)[rows]
     columns = {key: values[rows.numpy()] for key, values in data.columns.items()}
     owners, notes = _owners(run, columns, text)
     notes = (*filter(None, [data.note]), *notes)
@@ -310,6 +325,33 @@ def _classes(
     if (class_numbers < 0).any():
         raise unknown(f"class in {source}:", names[int(labels[class_numbers.argmin()])], classes)
     return torch.from_numpy(class_numbers)
+
+
+def _columns(
+    targets: Tensor, names: Sequence[str] | None, outputs: Sequence[str], source: str
+) -> Tensor:
+    """Return labels [N, L] in the order of the run's.
+
+    Args:
+        targets: Labels [N, L] or numbers [N, 1].
+        names: The name of each column; None if they are the run's.
+        outputs: Names of the run's labels.
+        source: What has the labels, for errors.
+
+    Raises:
+        UsageError: A label is not the run's, or one is missing.
+    """
+    names = [*outputs] if names is None else names
+    for name in names:
+        if name not in outputs:
+            raise unknown(f"label in {source}:", name, outputs)
+    if len(names) != len(outputs) or targets.shape[1] != len(outputs):
+        raise UsageError(
+            f"{source}: labels of {targets.shape[1]} columns, the run has {len(outputs)}",
+            f"its labels: {', '.join(outputs)}",
+            "give a column for each label of the run",
+        )
+    return targets[:, [names.index(name) for name in outputs]]
 
 
 def _owners(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -35,7 +36,7 @@ class Lines:
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._settings: Settings | None = None
-        self._trial, self._best = -1, -1.0
+        self._trial, self._best, self._score = -1, -math.inf, "accuracy"
 
     def __call__(self, event: Event) -> None:
         """Take an event."""
@@ -47,12 +48,13 @@ class Lines:
             case events.RoundDone():
                 assert self._settings is not None
                 better = self._take(event.row)
-                self._say(round_line(event.row, self._settings, better=better))
+                self._say(round_line(event.row, self._settings, better=better, score=self._score))
             case events.Finished():
                 self._say(_ended(event))
 
     def _planned(self, event: events.Planned) -> None:
         plan, self._settings = event.plan, event.plan.settings
+        self._score = plan.data.task.score_name
         s, about = plan.settings, plan.info
         self._say(
             f"{s.recipe.get('name', s.method)} · {s.models} · {s.dataset}: "
@@ -68,7 +70,7 @@ class Lines:
     def _take(self, row: Row) -> bool:
         """Store a round's accuracy; return True if it is the best of its trial."""
         if row.trial != self._trial:
-            self._trial, self._best = row.trial, -1.0
+            self._trial, self._best = row.trial, -math.inf
         accuracy = row.test_accuracy
         if accuracy is None or accuracy <= self._best:
             return False
@@ -120,18 +122,19 @@ def where(trial: int, round: int, settings: Settings) -> str:
     return f"{trials}round {round + 1}/{settings.rounds}"
 
 
-def round_line(row: Row, settings: Settings, *, better: bool) -> str:
+def round_line(row: Row, settings: Settings, *, better: bool, score: str = "accuracy") -> str:
     """Describe a round in a line.
 
     Args:
         row: The round's line of ``metrics.jsonl``.
         settings: The run's.
         better: Whether it is the best so far.
+        score: The name of the score.
     """
     accuracy, loss = row.test_accuracy, row.train_loss
-    score = "not evaluated" if accuracy is None else f"accuracy {accuracy:.1%}"
+    scored = "not evaluated" if accuracy is None else f"{score} {accuracy:.1%}"
     return (
-        f"{where(row.trial, row.round, settings)}: {score}{' (best)' if better else ''}, "
+        f"{where(row.trial, row.round, settings)}: {scored}{' (best)' if better else ''}, "
         f"loss {'not finite' if loss is None else f'{loss:.3f}'}"
     )
 

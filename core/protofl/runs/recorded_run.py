@@ -320,7 +320,8 @@ class Run(Reading):
             trial: The trial.
 
         Returns:
-            Class numbers [N] int64; the names are ``run.plan.data.classes``.
+            Class numbers [N] int64; the names are ``run.plan.data.classes``. Of a multi-label task
+            which labels a sample has, [N, L] bool; of a regression the numbers [N] in their unit.
 
         Raises:
             UsageError: The samples do not fit, or see `model`.
@@ -331,7 +332,7 @@ class Run(Reading):
         if self.lacks_preparation:
             warnings.warn(self.lacks_preparation, UserWarning, stacklevel=2)
         x = raw_samples(samples, data.sample, data.x.dtype, scorer.preparation)
-        return scorer.scores(x).argmax(1)
+        return data.task.outcomes(scorer.scores(x))
 
     def scorer(self, client: int, which: str = "last", trial: int = 0) -> Scorer:
         """Return the module that maps raw samples to a client's class scores, as `predict`."""

@@ -78,7 +78,10 @@ class Scorer(nn.Module):
         return dict(self._client_state.received)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return class scores [B, C] of raw samples [B, …] (`raw_samples`)."""
+        """Return class scores [B, C] of raw samples [B, …] (`raw_samples`).
+
+        Of a regression they are numbers [B, 1] in the unit of the target.
+        """
         if torch.compiler.is_compiling():
             return self._scored(x)
         grad = torch.is_grad_enabled()
@@ -91,7 +94,7 @@ class Scorer(nn.Module):
         seen = plan.model_input(stored, self._client_state.architecture.channels_last)
         with autocast(plan.settings.precision, plan.device):
             scores: Tensor = plan.composition.call("inference", client=view, x=seen)
-        return scores
+        return plan.data.task.decoded(scores)
 
     @standard_torch()
     @torch.no_grad()
@@ -282,9 +285,12 @@ def export(scorer: Scorer, plan: Plan, path: Path) -> Path:
         raise UsageError(
             f"{path}: unknown ending {path.suffix!r}", f"possible: {', '.join(ENDINGS)}"
         )
-    about = {"classes": json.dumps(plan.data.classes), "sample": str(plan.data.sample)}
+    about = {"classes": json.dumps(plan.data.output_names), "sample": str(plan.data.sample)}
     about["architecture"] = scorer.architecture
-    about["form"] = json.dumps(asdict(plan.data.sample))
+    form = asdict(plan.data.sample)
+    if plan.data.task.has_classes:  # files of classification are as other versions read them
+        del form["task"]
+    about["form"] = json.dumps(form)
     about["dtype"] = str(plan.data.x.dtype).removeprefix("torch.")
     known = scorer.preparation
     about["preparation"] = json.dumps(None if known is None else known.as_json())

@@ -119,7 +119,7 @@ class DatasetContract(Contract):
         side = min(sample.shape[1:]) if sample.kind == "image" else toy.SIDE
         clients = 2 if data.split is None else len(data.split)
         plan = toy.make_plan(
-            "toy",
+            "toy" if data.task.has_classes else "local",
             self.folder,
             data,
             toy.group(model, side=side, kinds=(sample.kind,)),

@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from protofl.data.tasks import Task
 from protofl.errors import RunFailure
 from protofl.federation.evaluation import counted, figures_of
+from protofl.federation.task_checks import tasks_of
 from protofl.hooks.wire.payload import Payload
 from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing import toy
@@ -17,18 +19,33 @@ from protofl.testing.contract import Contract, expect
 CLASSES = 4
 
 
-def samples(count: int, seed: int = 0, *, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
-    """Scores [n, C] that are right more often than not, and labels [n]."""
+def samples(
+    count: int, seed: int = 0, *, dtype: torch.dtype = torch.float32, task: str = "classification"
+) -> tuple[Any, Any]:
+    """Scores [n, C] that are right more often than not, and labels of a task, [n] or [n, C]."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(0, CLASSES, (count,), generator=generator)
     scores = torch.randn(count, CLASSES, generator=generator)
-    return (scores + 2 * torch.nn.functional.one_hot(labels, CLASSES)).to(dtype), labels
+    one_hot = torch.nn.functional.one_hot(labels, CLASSES)
+    if task == "regression":
+        numbers = labels[:, None].float()
+        return (numbers + 0.1 * scores[:, :1]).to(dtype), numbers
+    return (scores + 2 * one_hot).to(dtype), labels if task == "classification" else one_hot.float()
 
 
 class MetricContract(Contract):
     """The checks of a metric, on scores that are made up and in a run."""
 
     kind = "metric"
+
+    @property
+    def task(self) -> str:
+        """The first task of the metric."""
+        return tasks_of(self.choice().plugin, "metric")[0]
+
+    def samples(self, count: int, seed: int = 0) -> tuple[Any, Any]:
+        """Scores and labels of the metric's task."""
+        return samples(count, seed, task=self.task)
 
     def counts(self, scores: Tensor, labels: Tensor) -> Tensor:
         """Return the counts of samples."""
@@ -47,14 +64,14 @@ class MetricContract(Contract):
 
     def test_counts_add_up(self) -> None:
         """Counts of two clients, added, are those of a shape and give a figure."""
-        shapes = {tuple(self.counts(*samples(n, seed=n)).shape) for n in (1, 3, 40)}
+        shapes = {tuple(self.counts(*self.samples(n, seed=n)).shape) for n in (1, 3, 40)}
         expect(len(shapes) == 1, f"the shape of counts depends on the samples: {sorted(shapes)}")
-        parts = [self.counts(*samples(n, seed=n)) for n in (30, 40)]
+        parts = [self.counts(*self.samples(n, seed=n)) for n in (30, 40)]
         figure = self.figure(parts[0] + parts[1])
         values = figure if isinstance(figure, list) else [figure]
         expect(any(v is not None for v in values), "70 samples of all classes give no figure")
         scores, labels = (
-            torch.cat(each) for each in zip(samples(30, 30), samples(40, 40), strict=True)
+            torch.cat(each) for each in zip(self.samples(30, 30), self.samples(40, 40), strict=True)
         )
         together = self.figure(self.counts(scores, labels))
         if not toy.same(_rounded(together), _rounded(figure)):
@@ -65,7 +82,7 @@ class MetricContract(Contract):
 
     def test_the_order_of_samples(self) -> None:
         """The order of samples has no influence."""
-        scores, labels = samples(40)
+        scores, labels = self.samples(40)
         back = self.figure(self.counts(scores.flip(0), labels.flip(0)))
         expect(
             toy.same(_rounded(back), _rounded(self.figure(self.counts(scores, labels)))),
@@ -74,17 +91,19 @@ class MetricContract(Contract):
 
     def test_any_scores(self) -> None:
         """The metric takes one sample, one class, ties, impossible classes and float64."""
-        scores, labels = samples(12)
+        scores, labels = self.samples(12)
         unknown = scores.clone()
-        unknown[:, 1] = -torch.inf
+        unknown[:, -1] = -torch.inf
         cases = {
             "one sample": (scores[:1], labels[:1]),
             "one class alone": (scores, torch.zeros_like(labels)),
             "equal scores": (torch.zeros_like(scores), labels),
             "scores of −∞": (unknown, labels),
             "large distances": (1e4 * scores, labels),
-            "float64": samples(12, dtype=torch.float64),
+            "float64": samples(12, dtype=torch.float64, task=self.task),
         }
+        if self.task == "regression":  # its scores are finite numbers
+            del cases["scores of −∞"]
         for case_name, case in cases.items():
             try:
                 self.figure(self.counts(*case))
@@ -93,7 +112,7 @@ class MetricContract(Contract):
 
     def test_it_writes_nothing(self) -> None:
         """The metric changes no argument, draws nothing, and keeps nothing on self."""
-        scores, labels = samples(20)
+        scores, labels = self.samples(20)
         before = scores.clone(), labels.clone(), torch.get_rng_state()
         choice = self.choice()
         choice.call("value", counts=choice.call("count", scores=scores, labels=labels).double())
@@ -104,11 +123,14 @@ class MetricContract(Contract):
     def test_it_is_recorded(self) -> None:
         """A run records it, over clients and of each, and is otherwise what it was."""
         options = {self.label: dict(self.chosen)} if self.chosen else {}
+        task = Task(self.task)  # type: ignore[arg-type]
+        data = toy.with_task(toy.make_images(toy.MIXED), task)
         plain, with_metric = (
             toy.Toy(
                 toy.make_plan(
-                    "fedproto",
+                    "fedproto" if task.has_classes else "local",
                     self.folder,
+                    data,
                     extra=self.extra,
                     block=self.block,
                     metrics=[self.label] if measured else [],
@@ -120,6 +142,7 @@ class MetricContract(Contract):
         dry_run(with_metric.plan)
         for lines in zip(plain.rounds(2), with_metric.rounds(2), strict=True):
             figures = lines[1].pop("metrics")
+            lines[0].pop("metrics", None)  # the usual ones of another task
             expect(self.label in figures, "the record lacks it")
             expect(toy.same(*lines), "another figure of the record changed with it")
         same = toy.same(toy.fingerprint(plain)[1:], toy.fingerprint(with_metric)[1:])

@@ -31,6 +31,7 @@ from protofl.testing.toy_data import dataset as dataset
 from protofl.testing.toy_data import make_data as make_data
 from protofl.testing.toy_data import make_images as make_images
 from protofl.testing.toy_data import random_batch as random_batch
+from protofl.testing.toy_data import with_task as with_task
 from protofl.testing.toy_plugins import CNN as CNN
 from protofl.testing.toy_plugins import EMBEDDING as EMBEDDING
 from protofl.testing.toy_plugins import EXITS as EXITS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +80,25 @@ def make_data(
         vocabulary=sample.vocabulary,
         padding=sample.padding,
     )
+
+
+def with_task(data: pf.datasets.Dataset, task: pf.datasets.Task) -> pf.datasets.Dataset:
+    """Return data for another task: each sample has its class and the next one as labels.
+
+    The number of a regression is the class.
+
+    Args:
+        data: Data of a classification.
+        task: Multi-label or regression.
+    """
+    if task.has_classes:
+        return data
+    one_hot = torch.nn.functional.one_hot(data.y, data.num_classes)
+    several = (one_hot + one_hot.roll(1, 1)).float()
+    targets, outputs = (
+        (several, data.classes) if task.name == "multilabel" else (data.y[:, None].float(), ["y"])
+    )
+    return replace(data, task=task, targets=targets, outputs=outputs)
 
 
 def _patterns(sample: pf.datasets.SampleSpec, count: int, generator: torch.Generator) -> Tensor:

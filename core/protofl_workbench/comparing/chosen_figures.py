@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
+from protofl.data.task_names import score_name
 from protofl.errors import UsageError
 from protofl_workbench.comparing.pairing import Setting
 from protofl_workbench.comparing.run_figures import COSTS
@@ -19,6 +20,7 @@ from protofl_workbench.comparing.trials import PairKey, Trial, pair_key
 
 EXTRA_FIGURES = (
     *("worst", "decile", "std", "gini", "macro-f1", "balanced-accuracy"),
+    *("map", "label-f1", "mae", "r2"),
     *("global-accuracy", "server-accuracy", "unseen-accuracy", "fine-tuned-accuracy"),
 )
 """Figures that are compared by default if all trials have them."""
@@ -63,7 +65,9 @@ def default_figures(
     if all(trial.has("validation-accuracy") for trial in trials):
         names.append("validation")
     few = all(trial.run.config["clients"] <= 10 for trial in trials)  # a tenth is one client
-    extra = [name for name in EXTRA_FIGURES if not (name == "decile" and few)]
+    negative = any(score_name(trial.run.config) == "R²" for trial in trials)  # no Gini of these
+    left_out = [*["decile"] * few, *["gini"] * negative]
+    extra = [name for name in EXTRA_FIGURES if name not in left_out]
     names += [name for name in extra if all(trial.has(name) for trial in trials)]
     if alone and all(trial.has("worst") for trial in trials):
         names += WORSE_OFF

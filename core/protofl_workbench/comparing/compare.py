@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from protofl.data.task_names import score_name
 from protofl.errors import UsageError, unknown
 from protofl.system.formatting import count
 from protofl_workbench.comparing import mcnemar, statistics
@@ -340,6 +341,8 @@ def _round_notes(trials: Sequence[Trial], figures: Sequence[TrialFigure | WorseO
             f"evaluated every {' or '.join(every)} rounds; the best round is not comparable with "
             "runs that evaluate more often"
         )
+    scores = {score_name(trial.run.config) for trial in trials} - {"accuracy"}
+    notes += [f"the accuracy is {name}, the score of the task" for name in sorted(scores)]
     lost = [(trial, trial.diverged) for trial in trials]
     return notes + [f"{trial.name} diverged in round {n + 1}" for trial, n in lost if n is not None]
 

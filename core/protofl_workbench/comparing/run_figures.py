@@ -110,6 +110,10 @@ FIGURES = {
     "ece": Figure("calibration error", "metrics.ece.all", lower=True),
     "macro-f1": Figure("macro F1", "metrics.macro-f1.all"),
     "balanced-accuracy": Figure("balanced accuracy", "metrics.balanced-accuracy.all"),
+    "map": Figure("mean average precision", "metrics.map.all"),
+    "label-f1": Figure("macro F1 over labels", "metrics.label-f1.all"),
+    "mae": Figure("mean absolute error", "metrics.mae.all", lower=True),
+    "r2": Figure("R²", "metrics.r2.all"),
     "margin": Figure("prototype margin", "extra.prototype_margin"),
     "lr": Figure("learning rate", "lr"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -40,7 +41,7 @@ class Ranking:
 def final_accuracy(record: GroupRecord) -> float:
     """Return the final accuracy of a group; −1 for none."""
     accuracy = record.end("final_test_accuracy")
-    return accuracy.mean if accuracy is not None else -1.0
+    return accuracy.mean if accuracy is not None else -math.inf
 
 
 def ranking(records: Sequence[GroupRecord]) -> Ranking:

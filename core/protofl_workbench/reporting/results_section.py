@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from protofl.data.task_names import score_name
 from protofl.errors import UsageError
 from protofl_workbench import plots
 from protofl_workbench.comparing.compare import compare
@@ -57,6 +58,7 @@ def results_section(
     parts += [f"{label} {'; '.join(lines)}." for label, lines in lost.items() if lines]
     several = any(len(record.group.trials) > 1 for record in records)
     bands = "; bands are one standard deviation" if len(records) <= BANDS else ""
+    score = " or ".join(dict.fromkeys(score_name(record.config) for record in records))
     caption = f"Mean over trials{bands}." if several else ""
     guesses = {None if (m := record.end("majority_accuracy")) is None else round(m.mean, 6)
                for record in records}  # fmt: skip
@@ -65,10 +67,10 @@ def results_section(
     curves, bars = (Pictures(best_groups(records, most), drawings) for most in (CURVES, BARS))
     candidates = [
         curves.over_rounds(
-            "accuracy", "Test accuracy", caption=caption.strip(), wide=True, target=guess
+            "accuracy", f"Test {score}", caption=caption.strip(), wide=True, target=guess
         ),
         bars.bars(
-            "final", "Final test accuracy",
+            "final", f"Final test {score}",
             "Mean over trials ± one standard deviation." if several else "",
         ),
         curves.losses(),

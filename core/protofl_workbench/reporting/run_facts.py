@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from protofl.data.task_names import score_name
 from protofl.runs.recorded_run import Run
 from protofl.system.formatting import shape_text
 from protofl.system.machine import recorded_facts
@@ -67,9 +68,10 @@ def summary_sentence(record: GroupRecord) -> str:
 
 
 def key_facts(record: GroupRecord) -> Iterator[Fact]:
-    """Return the key figures, the final accuracy first."""
+    """Return the key figures, the final accuracy first, or the final score of another task."""
+    score = score_name(record.config)
     if not record.ends:
-        yield Fact("Test accuracy", "–", "no round has been evaluated yet", lead=True)
+        yield Fact(f"Test {score}", "–", "no round has been evaluated yet", lead=True)
         return
     several = len(record.ends) > 1
     over = f", mean of {count(len(record.ends), 'trial')} ± std" if several else ""
@@ -83,12 +85,12 @@ def key_facts(record: GroupRecord) -> Iterator[Fact]:
             side = "above" if final.mean >= guess.mean else "below"
             above = f"; {points(final.mean - guess.mean).strip('+−')} points {side} guessing"
         note = f"after round {last + 1}{over}{above}"
-        yield Fact("Final test accuracy", spread(final.mean, final.std), note, lead=True)
+        yield Fact(f"Final test {score}", spread(final.mean, final.std), note, lead=True)
     for key, round, label, chosen in (
-        ("best_test_accuracy", "best_round", "Best test accuracy",
+        ("best_test_accuracy", "best_round", f"Best test {score}",
          "chosen on test samples, as in the papers"),
         ("validation_selected_test_accuracy", "validation_selected_round",
-         "Test accuracy, validated", "chosen on validation samples"),
+         f"Test {score}, validated", "chosen on validation samples"),
     ):  # fmt: skip
         if (moments := record.end(key)) is not None:
             rounds = sorted({int(end[round]) + 1 for end in record.ends})
@@ -96,6 +98,8 @@ def key_facts(record: GroupRecord) -> Iterator[Fact]:
             yield Fact(label, spread(moments.mean, moments.std), note)
     if guess is not None:
         note = "always the most frequent class of each client"
+        if score != "accuracy":
+            note = "always the most frequent labels, or the mean number, of each client"
         yield Fact("Majority guess", spread(guess.mean, guess.std), note)
     for key, label, note in OTHER_ACCURACIES:
         if (moments := record.end(key)) is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 
+from protofl.data.task_names import score_name
 from protofl.records.row import Row
 from protofl.runs.recorded_run import Run
 from protofl_workbench.comparing.run_groups import Group, divergence, progress
@@ -98,7 +99,7 @@ def _learning(record: GroupRecord, pictures: Pictures) -> Section:
     caption += f" Dotted: the majority guess, {percent(guess.mean)}." if guess else ""
     candidates: list[Part | None] = [
         pictures.over_rounds(
-            "accuracy", "Test accuracy", caption=caption.strip(), wide=True,
+            "accuracy", f"Test {score_name(record.config)}", caption=caption.strip(), wide=True,
             target=guess.mean if guess else None,
         ),
         pictures.over_rounds("loss", "Training loss", caption="Weighted, over a round's samples."),

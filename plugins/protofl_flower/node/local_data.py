@@ -187,7 +187,13 @@ class LocalData:
         )
 
     def _read(self, name: str, options: Mapping[str, Any]) -> pf.datasets.Dataset:
-        return pf.backends.load_dataset(name, options, self.data_dir, print)
+        samples = pf.backends.load_dataset(name, options, self.data_dir, print)
+        if not samples.task.has_classes:
+            raise pf.UsageError(
+                f"{name} is for {samples.task.name}, and deployments are for classification",
+                do="run it as a simulation, or name data with one class per sample in node.toml",
+            )
+        return samples
 
     def _parts(self, samples: pf.datasets.Dataset) -> list[tuple[Tensor, Tensor]]:
         """Return the training and test rows of each client of this node."""

@@ -11,6 +11,9 @@ partitioner does. Pickled content is never read. What a sample is follows from `
     table            N×features of floats; of integers with kind=table
     tokens           N×length of integers, ids in 0…V-1; of uint8 with kind=tokens
     series           N×length or N×channels×length of numbers, with kind=series
+
+``task=multilabel`` takes ``y_train`` of 0 and 1, N×L, and ``classes`` as the names of the L labels;
+``task=regression`` takes one number for each sample.
 """
 
 from __future__ import annotations
@@ -51,6 +54,20 @@ class Npz:
             description="bring every column of a table, every channel of a series to mean 0 and "
             "standard deviation 1 over x_train",
         )
+        task: Literal["classification", "multilabel", "regression"] = pf.Field(
+            "classification",
+            description="what y holds: a class of each sample; 0 and 1 in a column for each label; "
+            "or a number",
+        )
+        offset: float = pf.Field(
+            0.0, description="the number of a regression that nets take for 0, such as its mean"
+        )
+        scale: float = pf.Field(
+            1.0, gt=0, description="the number that nets take for 1, such as its deviation"
+        )
+        loss: Literal["mse", "huber"] = pf.Field(
+            "mse", description="loss of a regression: squared error, or Huber's with δ = scale"
+        )
 
     @pf.hookimpl
     def cache_key(self, config: Config, data_dir: Path) -> str:
@@ -75,6 +92,10 @@ class Npz:
             vocabulary=config.vocabulary,
             padding=config.padding,
             standardise=config.standardise,
+            task=config.task,
+            offset=config.offset,
+            scale=config.scale,
+            loss=config.loss,
         )
         if config.by is not None:
             check_clients(data.columns, config.by, f"{config.path}, dataset.by={config.by}")

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl_plugins.shared import architecture_models, weights
@@ -37,6 +36,7 @@ class Centralised:
             description="passes of the server over all samples in a round; 0 trains nothing",
         )
 
+    tasks = pf.datasets.Task.ALL
     native_widths = True
     uploads = {
         "inputs": pf.Key("[s, …]", "ALL training samples of the client, as its model sees them"),
@@ -68,7 +68,7 @@ class Centralised:
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """Send all training samples, once."""
+        """Send all training samples, once; labels of other tasks are [s, C] floats."""
         if "kept" in client.received.keys():
             return pf.Payload()
         return pf.Payload({"inputs": client.train.inputs(), "labels": client.train.y})
@@ -130,7 +130,7 @@ def _train(
     model.train(len(y) >= server.least_batch)
 
     def loss(x: Tensor, y: Tensor) -> Tensor:
-        return cross_entropy(model.head(model.features(x)), y)
+        return server.task.loss(model.head(model.features(x)), y)
 
     optimizer = server.optimizer(model.parameters())
     with torch.enable_grad():

@@ -18,7 +18,6 @@ from __future__ import annotations
 from copy import deepcopy
 
 from torch import nn
-from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl_plugins.shared import weights
@@ -38,6 +37,7 @@ class Ditto:
             "values to the shared model. λ·η above 2 diverges",
         )
 
+    tasks = pf.datasets.Task.ALL
     native_widths = True
     terms = {
         "ce": "cross-entropy of v_k",
@@ -98,9 +98,9 @@ class Ditto:
         """h_k(v_k; w) and F_k(w_k)."""
         distance = (weights.flat(client.parameters()) - constants["w"]).square().sum()
         return {
-            "ce": cross_entropy(output.logits, batch.y),
+            "ce": client.task.loss(output.logits, batch.y),
             "prox": client.config.lambda_ / 2 * distance,
-            "shared_ce": cross_entropy(client.module("shared")(batch.x), batch.y),
+            "shared_ce": client.task.loss(client.module("shared")(batch.x), batch.y),
         }
 
     @pf.hookimpl

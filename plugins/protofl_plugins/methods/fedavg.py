@@ -24,6 +24,7 @@ class FedAvg:
     class Config(weights.ModelSharingConfig):
         """Options."""
 
+    tasks = pf.datasets.Task.ALL
     native_widths = True
     uploads = {
         "model/*": "the whole model after local training; gradients can be inverted from it",

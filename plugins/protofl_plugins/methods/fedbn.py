@@ -33,6 +33,7 @@ class FedBN:
             "uniform", description="weights 1/K of the average, or n_k/n"
         )
 
+    tasks = pf.datasets.Task.ALL
     native_widths = True
     uploads = {
         "model/*": "the layers other than BatchNorm after local training; gradients can be "

@@ -15,8 +15,6 @@ factors could not be trained again. Inference: the client's net after its downlo
 
 from __future__ import annotations
 
-from torch.nn.functional import cross_entropy
-
 import protofl as pf
 from protofl_plugins.models.low_rank import Factors, padded_mean
 from protofl_plugins.shared import adapters
@@ -28,6 +26,7 @@ class FedIT:
     class Config(adapters.AdapterConfig):
         """Options."""
 
+    tasks = pf.datasets.Task.ALL
     terms = {"ce": "cross-entropy"}
     uploads = {
         **adapters.KEYS,
@@ -79,7 +78,7 @@ class FedIT:
         constants: pf.Constants,
     ) -> pf.Terms:
         """Cross-entropy of W + s_i·B_i·A_i."""
-        return {"ce": cross_entropy(output.logits, batch.y)}
+        return {"ce": client.task.loss(output.logits, batch.y)}
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:

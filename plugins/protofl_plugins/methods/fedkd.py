@@ -32,7 +32,7 @@ from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, linear, mse_loss
+from torch.nn.functional import linear, mse_loss
 
 import protofl as pf
 from protofl import functional as F
@@ -87,6 +87,7 @@ class FedKD:
             "to plain mutual distillation with weight 1/floor. Ours",
         )
 
+    tasks = pf.datasets.Task.ALL
     native_widths = True
     terms = {
         "ce": "ℓ_s, cross-entropy of the client's model",
@@ -177,15 +178,15 @@ class FedKD:
         f_s, p_s = output.features, output.logits
         f_a = model.features(batch.x)
         p_a: Tensor = model.head(f_a)
-        ce, aux_ce = cross_entropy(p_s, batch.y), cross_entropy(p_a, batch.y)
+        ce, aux_ce = client.task.loss(p_s, batch.y), client.task.loss(p_a, batch.y)
         target = Tensor.detach if config.detach else _as_it_is
         quotient = 1 / target(ce + aux_ce).clamp(min=config.floor)
         return {
             "ce": ce,
-            "kl": quotient * divergence(config, p_s, p_a),
+            "kl": quotient * divergence(client, p_s, p_a),
             "hidden": quotient * mse_loss(f_s, linear(target(f_a), W_h)),
             "aux_ce": aux_ce,
-            "aux_kl": quotient * divergence(config, p_a, p_s),
+            "aux_kl": quotient * divergence(client, p_a, p_s),
             "aux_hidden": quotient * mse_loss(linear(f_a, target(W_h)), target(f_s)),
         }
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.nn.functional import cross_entropy, l1_loss
+from torch.nn.functional import l1_loss
 
 import protofl as pf
 from protofl_plugins.shared import public_data
@@ -31,6 +31,7 @@ class FedMD:
 
         paper_epochs = {"local_epochs": 10, "public_epochs": 20}
 
+    tasks = pf.datasets.Task.ALL
     native_widths = True
     needs_public = True
     terms = {
@@ -68,12 +69,18 @@ class FedMD:
         return public_data.received_scores(client, "public_logits")
 
     @pf.hookimpl
-    def local_loss(self, batch: pf.Batch, output: pf.Output, constants: pf.Constants) -> pf.Terms:
+    def local_loss(
+        self,
+        client: pf.Learner[Config],
+        batch: pf.Batch,
+        output: pf.Output,
+        constants: pf.Constants,
+    ) -> pf.Terms:
         """Digest, or revisit."""
         if batch.phase == "digest":
             consensus = constants["scores"][batch.index]
             return {"digest": l1_loss(output.logits, consensus)}
-        return {"ce": cross_entropy(output.logits, batch.y)}
+        return {"ce": client.task.loss(output.logits, batch.y)}
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:

@@ -20,7 +20,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl_plugins.shared import auxiliary, weights
@@ -43,6 +42,7 @@ class FedMRL:
         m_G: float = pf.Field(1.0, ge=0, description="m_G of the coarse term; 0: no nesting")
         m_F: float = pf.Field(1.0, ge=0, description="m_F of the fine term; 0: G learns alone")
 
+    tasks = pf.datasets.Task.ALL
     check_options = {"auxiliary_dim": 4}
     terms = {"coarse": "m_G·ℓ(G^hd(R̃_lc), y)", "fine": "m_F·ℓ(F_i^hd(R̃_hf), y)"}
     uploads = {
@@ -106,8 +106,8 @@ class FedMRL:
         fine = fused(client, batch.x, output.features)  # R̃_hf
         coarse = fine[:, : config.auxiliary_dim]  # R̃_lc
         return {
-            "coarse": config.m_G * cross_entropy(G.head(coarse), y),
-            "fine": config.m_F * cross_entropy(client.head(fine), y),
+            "coarse": config.m_G * client.task.loss(G.head(coarse), y),
+            "fine": config.m_F * client.task.loss(client.head(fine), y),
         }
 
     @pf.hookimpl

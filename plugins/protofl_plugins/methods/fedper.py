@@ -24,6 +24,7 @@ class FedPer:
     class Config(weights.SharingConfig):
         """Options."""
 
+    tasks = pf.datasets.Task.ALL
     native_widths = True
     uploads = {
         "extractor/*": pf.Key(

@@ -19,7 +19,6 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl_plugins.shared.prototypes import (
@@ -62,6 +61,7 @@ class FedProto:
             None, description="guide the batch's class means P_i^c, or every sample's feature"
         )
 
+    tasks = ("classification", "multilabel")
     terms = {
         "ce": "cross-entropy, the first part of Eq. 4",
         "align": "λ·E_c φ(P_i^c, P̄^c), the second part of Eq. 4",
@@ -108,7 +108,7 @@ class FedProto:
         constants: pf.Constants,
     ) -> pf.Terms:
         """Eq. 4."""
-        terms = {"ce": cross_entropy(output.logits, batch.y)}
+        terms = {"ce": client.task.loss(output.logits, batch.y)}
         if constants:  # λ·E_c φ(P_i^c, P̄^c)
             terms["align"] = guide(client.config, output.features, batch.y, **constants)
         return terms

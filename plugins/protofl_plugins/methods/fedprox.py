@@ -12,7 +12,6 @@ shared model.
 from __future__ import annotations
 
 from torch import nn
-from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl_plugins.shared import weights
@@ -31,6 +30,7 @@ class FedProx:
             "clients at w. The paper tunes 0.001, 0.01, 0.1 and 1",
         )
 
+    tasks = pf.datasets.Task.ALL
     native_widths = True
     terms = {
         "ce": "cross-entropy",
@@ -79,7 +79,7 @@ class FedProx:
         """Eq. 2."""
         squared = (weights.flat(client.parameters()) - constants["w"]).square().sum()
         return {
-            "ce": cross_entropy(output.logits, batch.y),
+            "ce": client.task.loss(output.logits, batch.y),
             "prox": client.config.mu / 2 * squared,
         }
 

@@ -16,8 +16,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from torch.nn.functional import cross_entropy
-
 import protofl as pf
 from protofl_plugins.shared import weights
 
@@ -43,6 +41,7 @@ class FedRep:
             None, description="weights n_i/n of the average, or 1/(rn)"
         )
 
+    tasks = pf.datasets.Task.ALL
     native_widths = True
     check_options = {"head_epochs": 2}
     terms = {"ce": "cross-entropy, in both phases"}
@@ -90,7 +89,7 @@ class FedRep:
         self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output
     ) -> pf.Terms:
         """Cross-entropy, of which each phase updates its part."""
-        return {"ce": cross_entropy(output.logits, batch.y)}
+        return {"ce": client.task.loss(output.logits, batch.y)}
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:

@@ -19,7 +19,6 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl_plugins.models.low_rank import padded_mean, slice_weights
@@ -38,6 +37,7 @@ class FedSALoRA:
             "local", description="keep heads on clients, or average them with weights n_i/n"
         )
 
+    tasks = pf.datasets.Task.ALL
     terms = {"ce": "cross-entropy"}
     uploads = {
         **A,
@@ -89,7 +89,7 @@ class FedSALoRA:
         constants: pf.Constants,
     ) -> pf.Terms:
         """Cross-entropy of W + s_i·B_i·A_i."""
-        return {"ce": cross_entropy(output.logits, batch.y)}
+        return {"ce": client.task.loss(output.logits, batch.y)}
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:

@@ -24,7 +24,7 @@ from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, one_hot
+from torch.nn.functional import one_hot
 
 import protofl as pf
 from protofl import functional as F
@@ -89,6 +89,7 @@ class FedTGP:
         )
         delta: float = pf.Field(1.0, gt=0, description="δ of margin=fixed (Eq. 7); value ours")
 
+    tasks = ("classification", "multilabel")
     check_options = {"S": 5}  # server epochs, of which a hundred are the default
     terms = {
         "ce": "cross-entropy, the first part of Eq. 11",
@@ -149,7 +150,7 @@ class FedTGP:
         constants: pf.Constants,
     ) -> pf.Terms:
         """Eq. 11."""
-        terms = {"ce": cross_entropy(output.logits, batch.y)}
+        terms = {"ce": client.task.loss(output.logits, batch.y)}
         if constants:  # λ·E_c φ(P_i^c, P̂^c)
             terms["align"] = guide(client.config, output.features, batch.y, **constants)
         return terms

@@ -15,8 +15,6 @@ download.
 
 from __future__ import annotations
 
-from torch.nn.functional import cross_entropy
-
 import protofl as pf
 from protofl_plugins.models.low_rank import padded_mean
 from protofl_plugins.shared import adapters
@@ -30,6 +28,7 @@ class FFALoRA:
     class Config(adapters.AdapterConfig):
         """Options."""
 
+    tasks = pf.datasets.Task.ALL
     terms = {"ce": "cross-entropy"}
     uploads = {
         **B,
@@ -81,7 +80,7 @@ class FFALoRA:
         constants: pf.Constants,
     ) -> pf.Terms:
         """Cross-entropy of W + s_i·B_i·A_0."""
-        return {"ce": cross_entropy(output.logits, batch.y)}
+        return {"ce": client.task.loss(output.logits, batch.y)}
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:

@@ -21,7 +21,6 @@ from typing import Annotated, Literal
 import torch
 from pydantic import AfterValidator, BeforeValidator
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl_plugins.models.masked import Scope, mask, set_thresholds
@@ -67,6 +66,7 @@ class FIARSE:
             "uniform", description="weights 1 of clients in a number's mean, or n_i"
         )
 
+    tasks = pf.datasets.Task.ALL
     native_widths = True
     terms = {"ce": "cross-entropy"}
     uploads = {
@@ -117,7 +117,7 @@ class FIARSE:
         constants: pf.Constants,
     ) -> pf.Terms:
         """Cross-entropy of the masked net."""
-        return {"ce": cross_entropy(output.logits, batch.y)}
+        return {"ce": client.task.loss(output.logits, batch.y)}
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:

@@ -15,8 +15,6 @@ default s_i is one number, ``scale``, for all ranks. Inference: the client's net
 
 from __future__ import annotations
 
-from torch.nn.functional import cross_entropy
-
 import protofl as pf
 from protofl_plugins.models.low_rank import best_of_rank, stack
 from protofl_plugins.shared import adapters
@@ -28,6 +26,7 @@ class FlexLoRA:
     class Config(adapters.AdapterConfig):
         """Options."""
 
+    tasks = pf.datasets.Task.ALL
     terms = {"ce": "cross-entropy"}
     uploads = {
         **adapters.KEYS,
@@ -79,7 +78,7 @@ class FlexLoRA:
         constants: pf.Constants,
     ) -> pf.Terms:
         """Cross-entropy of W + s_i·B_i·A_i."""
-        return {"ce": cross_entropy(output.logits, batch.y)}
+        return {"ce": client.task.loss(output.logits, batch.y)}
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:

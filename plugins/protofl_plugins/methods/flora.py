@@ -22,7 +22,6 @@ from typing import cast
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl_plugins.models.adapted import Adapted
@@ -36,6 +35,7 @@ class FLoRA:
     class Config(adapters.AdapterConfig):
         """Options."""
 
+    tasks = pf.datasets.Task.ALL
     terms = {"ce": "cross-entropy"}
     uploads = {
         **adapters.KEYS,
@@ -111,7 +111,7 @@ class FLoRA:
         constants: pf.Constants,
     ) -> pf.Terms:
         """Cross-entropy of W + s·M + s·B_i·A_i."""
-        return {"ce": cross_entropy(output.logits, batch.y)}
+        return {"ce": client.task.loss(output.logits, batch.y)}
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:

@@ -19,7 +19,6 @@ from __future__ import annotations
 from typing import Any
 
 from torch import nn
-from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl_plugins.shared import auxiliary, weights
@@ -45,6 +44,7 @@ class FML:
             "client's model",
         )
 
+    tasks = pf.datasets.Task.ALL
     native_widths = True
     terms = {
         "ce": "α·ℓ(p, y), cross-entropy of the client's model",
@@ -107,10 +107,10 @@ class FML:
         alpha, beta = config.alpha, config.beta
         p, p_aux = output.logits, client.module("auxiliary")(batch.x)
         return {
-            "ce": alpha * cross_entropy(p, batch.y),
-            "kl": (1 - alpha) * divergence(config, p, p_aux),
-            "aux_ce": beta * cross_entropy(p_aux, batch.y),
-            "aux_kl": (1 - beta) * divergence(config, p_aux, p),
+            "ce": alpha * client.task.loss(p, batch.y),
+            "kl": (1 - alpha) * divergence(client, p, p_aux),
+            "aux_ce": beta * client.task.loss(p_aux, batch.y),
+            "aux_kl": (1 - beta) * divergence(client, p_aux, p),
         }
 
     @pf.hookimpl

@@ -18,7 +18,6 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl_plugins.shared import submodels, weights
@@ -33,6 +32,7 @@ class HeteroFL:
     class Config(submodels.SubmodelConfig):
         """Options."""
 
+    tasks = pf.datasets.Task.ALL
     terms = {"ce": "cross-entropy"}
     uploads = {
         "model/*": "the client's part of the net after training; gradients can be inverted from it",
@@ -73,7 +73,7 @@ class HeteroFL:
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.Constants:
         """Give the loss the mask of the classes that the client does not have."""
-        return {"absent": client.class_counts == 0}
+        return {"absent": submodels.absent_classes(client)}
 
     @pf.hookimpl
     def local_loss(
@@ -87,7 +87,7 @@ class HeteroFL:
         scores = output.logits
         if client.config.mask != "none":
             scores = scores.masked_fill(constants["absent"], 0.0)
-        return {"ce": cross_entropy(scores, batch.y)}
+        return {"ce": client.task.loss(scores, batch.y)}
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
@@ -108,7 +108,7 @@ class HeteroFL:
         scores = client.head(client.features(x))
         if client.config.mask != "both" or client.scores_all_classes:
             return scores
-        return scores.masked_fill(client.class_counts == 0, 0.0)
+        return scores.masked_fill(submodels.absent_classes(client), 0.0)
 
     @pf.hookimpl
     def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:

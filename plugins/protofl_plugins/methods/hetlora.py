@@ -23,7 +23,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from torch.linalg import vector_norm
-from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl_plugins.models.low_rank import Factors, padded_mean
@@ -43,6 +42,7 @@ class HetLoRA:
             0.01, ge=0, alias="lambda", description="λ of the penalty on the tail; 0 turns it off"
         )
 
+    tasks = pf.datasets.Task.ALL
     terms = {"ce": "cross-entropy", "tail": "λ·‖B_i[:, ⌊γr_i⌋:]‖·‖A_i[⌊γr_i⌋:]‖, over layers"}
     uploads = {
         **adapters.KEYS,
@@ -105,7 +105,7 @@ class HetLoRA:
     ) -> pf.Terms:
         """Cross-entropy of W + s·B_i·A_i, and the penalty on the tail."""
         return {
-            "ce": cross_entropy(output.logits, batch.y),
+            "ce": client.task.loss(output.logits, batch.y),
             "tail": client.config.lambda_ * _tail_of(client, constants["tail"]),
         }
 

@@ -9,10 +9,13 @@ Nothing is sent. Inference is by the client's own head.
 
 from __future__ import annotations
 
+import protofl as pf
+
 
 class Local:
-    """Every client trains alone with cross-entropy; nothing is sent."""
+    """Every client trains alone by the loss of the task; nothing is sent."""
 
+    tasks = pf.datasets.Task.ALL
     native_widths = True
     uploads: dict[str, str] = {}
     downloads: dict[str, str] = {}

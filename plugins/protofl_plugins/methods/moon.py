@@ -21,7 +21,7 @@ from copy import deepcopy
 from typing import Literal, cast
 
 from torch import Tensor, nn
-from torch.nn.functional import cosine_similarity, cross_entropy, softplus
+from torch.nn.functional import cosine_similarity, softplus
 
 import protofl as pf
 from protofl_plugins.shared import weights
@@ -56,6 +56,7 @@ class MOON:
             "initial net",
         )
 
+    tasks = pf.datasets.Task.ALL
     native_widths = True
     terms = {
         "ce": "ℓ_sup, cross-entropy",
@@ -117,7 +118,7 @@ class MOON:
     ) -> pf.Terms:
         """Eq. 4."""
         config, z = client.config, output.features
-        terms = {"ce": cross_entropy(output.logits, batch.y)}
+        terms = {"ce": client.task.loss(output.logits, batch.y)}
         if constants:
             z_glob, z_prev = (
                 _net(client, name).features(batch.x) for name in ("received", "previous")

@@ -16,8 +16,6 @@ which gives the same weights. Σ goes into B, as published for FlexLoRA, whose s
 
 from __future__ import annotations
 
-from torch.nn.functional import cross_entropy
-
 import protofl as pf
 from protofl_plugins.models.low_rank import best_of_rank, slice_weights, stack
 from protofl_plugins.shared import adapters
@@ -29,6 +27,7 @@ class RaFLoRA:
     class Config(adapters.AdapterConfig):
         """Options."""
 
+    tasks = pf.datasets.Task.ALL
     terms = {"ce": "cross-entropy"}
     uploads = {
         **adapters.KEYS,
@@ -80,7 +79,7 @@ class RaFLoRA:
         constants: pf.Constants,
     ) -> pf.Terms:
         """Cross-entropy of W + s_i·B_i·A_i."""
-        return {"ce": cross_entropy(output.logits, batch.y)}
+        return {"ce": client.task.loss(output.logits, batch.y)}
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:

@@ -23,7 +23,6 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl_plugins.shared import weights
@@ -44,6 +43,7 @@ class SCAFFOLD:
             1.0, gt=0, description="η_g, the server's step size; 1 sets x to the mean of the y_i"
         )
 
+    tasks = pf.datasets.Task.ALL
     native_widths = True
     terms = {
         "ce": "cross-entropy",
@@ -111,7 +111,7 @@ class SCAFFOLD:
         """The loss whose gradient is g_i(y_i) + c − c_i, Eq. 3."""
         moved = weights.flat(client.parameters()) - constants["x"]
         return {
-            "ce": cross_entropy(output.logits, batch.y),
+            "ce": client.task.loss(output.logits, batch.y),
             "correction": (constants["correction"] * moved).sum(),
         }
 
@@ -201,7 +201,8 @@ def full_gradient(client: pf.Client[SCAFFOLD.Config]) -> Tensor:
     for rows in torch.arange(n).tensor_split(max(1, n // client.batch_size)):
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
         scores = functional_call(model, {**parameters, **buffers}, client.train.inputs(rows))
-        loss = cross_entropy(scores, client.train.y[rows.to(client.device)], reduction="sum") / n
+        y = client.train.y[rows.to(client.device)]
+        loss = client.task.loss(scores, y, total=True) / n
         gradients = torch.autograd.grad(loss, [parameters[name] for name in trained])
         for name, gradient in zip(trained, gradients, strict=True):
             total[name] += gradient

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any, Literal, cast
 
 from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
 
 import protofl as pf
 from protofl import functional as F
@@ -110,6 +111,21 @@ def shared_auxiliary(server: pf.Server[Any]) -> dict[str, nn.Module]:
     return {"auxiliary": model}
 
 
-def divergence(config: MutualConfig, student: Tensor, teacher: Tensor) -> Tensor:
-    """Return KL(teacher ‖ student) of two models' scores [B, C], as the options have it."""
-    return F.kl_divergence(student, teacher, mean=config.kl_mean, detach=config.detach)
+def divergence(client: pf.Learner[Any], student: Tensor, teacher: Tensor) -> Tensor:
+    """Return KL(teacher ‖ student) of two models' scores [B, C], as the options have it.
+
+    Papers have it for classes. Of a multi-label task it is the sum over labels of the divergence of
+    the two probabilities of a label; of a regression the squared difference, which is KL of two
+    normal distributions of variance 1/2.
+    """
+    config: MutualConfig = client.config
+    if client.task.has_classes:
+        return F.kl_divergence(student, teacher, mean=config.kl_mean, detach=config.detach)
+    teacher = teacher.detach() if config.detach else teacher
+    if client.task.name == "multilabel":
+        p = teacher.sigmoid()
+        on = p * (logsigmoid(teacher) - logsigmoid(student))
+        rows = on + (1 - p) * (logsigmoid(-teacher) - logsigmoid(-student))
+    else:
+        rows = (student - teacher).square()
+    return rows.mean() if config.kl_mean == "elements" else rows.sum(1).mean()

@@ -63,11 +63,21 @@ def guide(config: Any, features: Tensor, labels: Tensor, P: Tensor, known: Tenso
             K) and ``align``: ``class`` for the equation, ``sample`` for the mean over the batch's
             samples in place of class means, as published code has it.
         features: f(x) of the batch, B×K.
-        labels: y of the batch, [B].
+        labels: y of the batch, [B]; or [B, C] of 0 and 1, where a sample counts for each of its
+            labels.
         P: P̄, the global prototypes, C×K.
         known: [C] bool, the classes that have a global prototype; the others add 0.
     """
     weight, distance = config.lambda_, config.distance
+    if config.align == "sample" and labels.ndim == 2:  # φ is to the mean of a sample's prototypes
+        has = (labels > 0.5) & known
+        count = has.sum(1)
+        own = has.to(P.dtype) @ P.masked_fill(~known.unsqueeze(1), 0.0)
+        own = own / count.clamp_min(1).to(P.dtype).unsqueeze(1)
+        rows = torch.arange(len(labels), device=labels.device)
+        return cast(
+            Tensor, weight * F.prototype_alignment(features, rows, own, count > 0, distance)
+        )
     if config.align == "sample":
         return cast(Tensor, weight * F.prototype_alignment(features, labels, P, known, distance))
     means, counts = F.class_means(features, labels, len(P))
@@ -80,10 +90,11 @@ def guide(config: Any, features: Tensor, labels: Tensor, P: Tensor, known: Tenso
 def nearest_prototype(client: pf.Client[Any], x: Tensor, name: str = "prototypes") -> Tensor:
     """Return minus the distance to every prototype, B×C; a class without one can't be predicted.
 
-    Before the first prototypes arrive the head decides.
+    Before the first prototypes arrive the head decides, and of a multi-label task always: the
+    nearest prototype would be one label.
     """
     features = client.features(x)
-    if name not in client.received:
+    if name not in client.received or not client.task.has_classes:
         return client.head(features)
     table, known = received_prototypes(client, name)
     return -F.prototype_distance(features.float(), table).masked_fill(~known, torch.inf)

@@ -109,9 +109,19 @@ def part_of(server: pf.Server[SubmodelConfig], client: int, shift: int = 0) -> p
     )
 
 
+def absent_classes(client: pf.Client[SubmodelConfig]) -> Tensor:
+    """Return the classes that the client does not have, [C] bool, whose scores are masked.
+
+    Of other tasks none is: samples without a label train its score too.
+    """
+    if client.task.has_classes:
+        return client.class_counts == 0
+    return torch.zeros(client.num_classes, dtype=torch.bool, device=client.device)
+
+
 def trained_part(client: pf.Client[SubmodelConfig]) -> pf.Payload:
     """Return the client's part after training, n_i and its classes."""
-    classes = client.class_counts.nonzero().flatten()
+    classes = (~absent_classes(client)).nonzero().flatten()
     return pf.Payload(weights.trained_weights(client, "model"), classes=classes)
 
 

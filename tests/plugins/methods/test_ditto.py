@@ -128,6 +128,7 @@ def test_the_published_step():
     v, x = _filled(1).requires_grad_(), torch.zeros(2, 2, dtype=torch.float64)
     client = SimpleNamespace(
         config=Ditto.Config(**{"lambda": 0.5}),
+        task=pf.datasets.Task(),
         parameters=lambda: [v],
         module=lambda name: lambda inputs: inputs,
     )

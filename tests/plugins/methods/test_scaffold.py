@@ -174,6 +174,7 @@ def test_the_published_step_and_control_variate():
     net.weight.data.copy_(y)
     client = SimpleNamespace(
         config=SCAFFOLD.Config(),
+        task=pf.datasets.Task(),
         parameters=lambda: [net.weight],
         module=lambda name: net,
         received=pf.Payload({"model/weight": x, "control/weight": c}),

@@ -118,7 +118,7 @@ ONE_CLASS = {"partition": "pathological", "parts": {"partition": {"classes_per_c
 
 def client(config, **values):
     """Return a client view that has only the given values."""
-    return SimpleNamespace(config=config, **values)
+    return SimpleNamespace(config=config, task=pf.datasets.Task(), **values)
 
 
 def batch_of(count, num_classes, feature_dim, seed=0):

@@ -37,6 +37,16 @@ class Arrays:
             description="bring every column of a table, every channel of a series to mean 0 and "
             "standard deviation 1 over the training part",
         )
+        task: Literal["classification", "multilabel", "regression"] = Field(
+            "classification",
+            description="what y holds: a class of each sample; 0 and 1 in a column for each label; "
+            "or a number",
+        )
+        offset: float = Field(0.0, description="the number of a regression that nets take for 0")
+        scale: float = Field(1.0, gt=0, description="the number that nets take for 1")
+        loss: Literal["mse", "huber"] = Field(
+            "mse", description="loss of a regression: squared error, or Huber's with δ = scale"
+        )
 
     @hookimpl
     def cache_key(self, config: Config, data_dir: Path) -> str:

@@ -130,7 +130,9 @@ class MetricSpec:
         Args:
             scores: [n, C] of ``inference``, float32 or wider, n ≥ 1: logits, or minus distances;
                 −∞ for a class that can't be predicted.
-            labels: [n] integers in 0…C−1.
+            labels: [n] integers in 0…C−1. If the metric declares another task (``tasks``), [n, C]
+                of 0 and 1 (``multilabel``), or numbers [n, 1] (``regression``), which are in one
+                unit with the scores.
             config: The metric's options.
         """
 

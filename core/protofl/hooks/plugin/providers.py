@@ -7,21 +7,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from protofl.errors import SentTwice, error_context
 from protofl.hooks.hookspecs import hookimpl
 from protofl.hooks.transport.return_values import expect_returned
 from protofl.hooks.views.batch import Batch, Output
-from protofl.hooks.views.client import Client
+from protofl.hooks.views.client import Client, Learner
 from protofl.hooks.views.server import Server
 from protofl.hooks.wire.payload import Payload, Uploads, class_indexed
 
 
 class Baseline:
-    """Cross-entropy training of the client's own model; nothing is sent."""
+    """Training of the client's own model by the loss of the task; nothing is sent."""
 
-    terms = {"ce": "cross-entropy of the client's classifier on its own samples"}
+    terms = {"ce": "cross-entropy, or the task's loss, of the client's model on its own samples"}
 
     @hookimpl
     def download_payload(self) -> Payload:
@@ -29,9 +28,9 @@ class Baseline:
         return Payload()
 
     @hookimpl
-    def local_loss(self, batch: Batch, output: Output) -> Mapping[str, Tensor]:
-        """Return the cross-entropy."""
-        return {"ce": cross_entropy(output.logits, batch.y)}
+    def local_loss(self, client: Learner, batch: Batch, output: Output) -> Mapping[str, Tensor]:
+        """Return the cross-entropy, or the loss of another task."""
+        return {"ce": client.task.loss(output.logits, batch.y)}
 
     @hookimpl
     def upload_payload(self) -> Payload:

@@ -213,6 +213,8 @@ Count = Annotated[int, Field(strict=True, ge=0, le=SAMPLES)]
 Number = Annotated[float, Field(strict=True)]
 Seconds = Annotated[Number, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Scores = tuple[Count, Count]
+Points = Annotated[float, Field(strict=True, ge=-1e15, le=SAMPLES, allow_inf_nan=False)]
+PointsOf = tuple[Points, Count]
 
 
 Reason = Literal["deadline", "failed", "left", "refused", "skipped", "stale"]
@@ -243,8 +245,21 @@ class ReplyValues(BaseModel):
     error: str = ""
 
 
+class PointValues(ReplyValues):
+    """Values of a reply in a run whose score is not a number of samples (R²)."""
+
+    correct: Points = 0.0  # type: ignore[assignment]
+    train: PointsOf | None = None  # type: ignore[assignment]
+    validation: PointsOf | None = None  # type: ignore[assignment]
+    balanced: PointsOf | None = None  # type: ignore[assignment]
+
+
 def check_reply(
-    values: Mapping[str, Any], kind: str, stages: Collection[str], terms: Collection[str]
+    values: Mapping[str, Any],
+    kind: str,
+    stages: Collection[str],
+    terms: Collection[str],
+    form: type[ReplyValues] = ReplyValues,
 ) -> None:
     """Check the values of a reply.
 
@@ -253,6 +268,7 @@ def check_reply(
         kind: The kind that the job asks for, or ``Absent``.
         stages: The stages whose seconds are counted.
         terms: The labels of the run's loss terms.
+        form: The form of the values.
 
     Raises:
         Fault: A value is impossible.
@@ -260,7 +276,7 @@ def check_reply(
     if values["kind"] != kind:
         raise Fault("", "figures", f"a reply {values['kind']}, expected {kind}")
     try:
-        reply = ReplyValues.model_validate(values)
+        reply = form.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key, *inner = map(str, first["loc"])

@@ -15,7 +15,9 @@ class Batch:
 
     Attributes:
         x: Model input of the samples, B×… (`SampleSpec.shape`).
-        y: Labels [B]; empty for the unlabelled samples of a public phase.
+        y: Labels [B]; empty for the unlabelled samples of a public phase. Of a multi-label task
+            [B, C], 0 or 1 for each label; of a regression [B, 1], numbers by offset and scale.
+            ``client.task.loss(logits, y)`` is the loss of all tasks.
         index: Rows of the samples in the phase's data, [B].
         phase: The phase's name.
     """

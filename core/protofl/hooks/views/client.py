@@ -233,7 +233,7 @@ class Client(Learner[ConfigT], StatefulView):
 
     @property
     def class_counts(self) -> Tensor:
-        """Training samples per class |D_i,c|, [C] int."""
+        """Training samples per class |D_i,c|, [C] int; a sample counts for each of its labels."""
         return self._state.class_counts
 
     @property
@@ -267,11 +267,18 @@ class Client(Learner[ConfigT], StatefulView):
                 output.features.new_zeros((self.num_classes, output.features.shape[1])),
                 output.features.new_zeros(self.num_classes),
             )
+        if batch.y.dim() == 2:  # a sample counts for each of its labels
+            has = batch.y.to(sums[0].dtype)
+            sums[0].add_(has.T @ output.features.detach().to(has.dtype))
+            sums[1].add_(has.sum(0))
+            return
         sums[0].index_add_(0, batch.y, output.features.detach())
         sums[1].index_add_(0, batch.y, torch.ones_like(batch.y, dtype=sums[1].dtype))
 
     def class_prototypes(self, features: Features | None = None) -> Payload:
         """Return the client's prototypes: mean features of its own classes (FedTGP Eq. 2).
+
+        Of a multi-label task a label is a class, and a sample counts for each of its labels.
 
         The features come from an evaluation pass over the training samples, or from
         `collect_prototypes` if it was called in this phase.

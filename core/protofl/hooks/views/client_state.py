@@ -16,6 +16,7 @@ from typing_extensions import TypeVar
 
 from protofl.data.batches import LEAST, Samples
 from protofl.data.spec import SampleSpec
+from protofl.data.tasks import Task
 from protofl.errors import UsageError
 from protofl.hooks.malicious import malicious_clients
 from protofl.hooks.models.architecture import Architecture, SplitModel
@@ -73,7 +74,7 @@ class MethodView(Generic[ConfigT]):
 
     @property
     def num_classes(self) -> int:
-        """C."""
+        """C, the number of a model's outputs: classes, labels, or 1 for a regression."""
         return self._info.num_classes
 
     @property
@@ -104,6 +105,11 @@ class MethodView(Generic[ConfigT]):
     def sample(self) -> SampleSpec:
         """The sample spec of a model's input, to build further nets."""
         return self._info.sample
+
+    @property
+    def task(self) -> Task:
+        """The task; ``client.task.loss(output.logits, batch.y)`` is the loss of its labels."""
+        return self._info.sample.task
 
     @property
     def batch_size(self) -> int:
@@ -165,6 +171,7 @@ class ClientState(SideState):
         balanced: Equally many test samples of each class, of all clients; None if not measured.
         scores_all_classes: True while the ``balanced`` samples are scored.
         domain: The number of its domain, as `Client.domain`.
+        variance: Of a regression, the variance of all clients' test numbers, to which R² refers.
         lr_factor: Factor of learning rates in this round (``--lr-schedule``).
         secret: Secret bytes of the client's host; none in a simulation.
     """
@@ -181,6 +188,7 @@ class ClientState(SideState):
     model: SplitModel
     steps: int = 0
     domain: int | None = None
+    variance: float = 1.0
     secret: bytes = field(default=b"", repr=False)
     received: Payload = field(default_factory=Payload)
     scratch: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -217,8 +225,8 @@ class ClientState(SideState):
 
     @cached_property
     def class_counts(self) -> Tensor:
-        """Training samples per class, [C] int64."""
-        return torch.bincount(self.train.y, minlength=self.info.num_classes)
+        """Training samples per class or label, [C] int64."""
+        return self.info.sample.task.label_counts(self.train.y, self.info.num_classes)
 
     def set_mode(self, training: bool) -> None:
         """Set train or eval mode.
