@@ -20,9 +20,11 @@ ELSEWHERE = {
         "folder",
         "domains",
         "pfllib",
+        "leaf",
         "har",
         "pamap2",
     },  # need files; their tests make them
+    "partitioner": {"labels"},  # needs a file; its tests make one
     "generator": {"stable-diffusion"},  # needs a pipeline; its tests make one
     "text-encoder": {"class-embeddings", "transformers"},  # need files; their tests make them
     "backend": {"process", "ray"},  # start processes; see tests/plugins/backends

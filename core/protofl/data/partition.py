@@ -126,6 +126,7 @@ def make_split(
     shares = partition(
         labels=data.y.numpy()[base],
         num_classes=data.num_classes,
+        class_names=[*data.classes],
         num_clients=num_clients,
         min_samples=minimum if exact else _lowered(minimum, len(base), num_clients, notes),
         generator=numpy_stream(seed, "split", "partition"),
