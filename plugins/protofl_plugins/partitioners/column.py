@@ -32,7 +32,8 @@ class Column:
         test: Literal["own", "pooled"] = pf.Field(
             "own",
             description="own: a client is tested on its samples in the data set's test part, if "
-            "there is one; pooled: both parts together are split 75/25, as without a test part",
+            "there is one; without training samples it is unseen (--unseen). pooled: both parts "
+            "together are split 75/25, as without a test part",
         )
 
     @pf.hookimpl
@@ -63,7 +64,9 @@ class Column:
         rows = np.argsort(owner, kind="stable").astype(np.int64)
         parts = np.split(rows, np.cumsum(np.bincount(owner, minlength=num_clients))[:-1])
         small = [
-            str(v) for v, client_rows in zip(values, parts, strict=True) if len(client_rows) < 2
+            str(v)
+            for v, client_rows in zip(values, parts, strict=True)
+            if len(client_rows) < 2 and not (keeps_test and client_rows[0] >= num_train)
         ]
         if small:
             raise pf.UsageError(
@@ -80,12 +83,10 @@ class Column:
             (client_rows[client_rows < num_train], client_rows[client_rows >= num_train])
             for client_rows in parts
         ]
-        for which, word in enumerate(("training", "test")):
-            lack = [str(v) for v, p in zip(values, pairs, strict=True) if not len(p[which])]
-            if lack:
-                raise pf.UsageError(
-                    f"column {config.name!r}: no {word} sample of {listed(lack)}",
-                    do="give each client samples in both parts, or split both parts together "
-                    "75/25: --set partition.test=pooled",
-                )
+        if lack := [str(v) for v, (_, test) in zip(values, pairs, strict=True) if not len(test)]:
+            raise pf.UsageError(
+                f"column {config.name!r}: no test sample of {listed(lack)}",
+                do="give each client samples in both parts, or split both parts together "
+                "75/25: --set partition.test=pooled",
+            )
         return pairs

@@ -66,6 +66,15 @@ def test_each_writer_is_a_client_with_its_own_test_samples(tmp_path):
     assert split.test(1).sort().values.tolist() == [*range(18, 24)]
 
 
+def test_writers_of_the_test_part_alone_are_unseen(tmp_path):
+    given = {"method": "local", "models": "cnn4", "batch_size": 2, "data_dir": str(tmp_path / "d")}
+    given["dataset"] = f"leaf:{femnist(tmp_path / 'by-user', test=('f2', 'f3'))}"
+    with pytest.raises(pf.UsageError, match="no training samples: f2, f3") as error:
+        Plan.make(given).split(0)
+    assert "--unseen 2" in error.value.do
+    assert Plan.make({**given, "unseen": 2}).split(0).untrained == (2, 3)
+
+
 def test_without_a_test_part(tmp_path):
     write(tmp_path / "all_data" / "a.json", {"f0": writer(range(8)), "f1": writer(range(8, 16))})
     data = decode(tmp_path)
