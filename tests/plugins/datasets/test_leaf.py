@@ -69,10 +69,16 @@ def test_each_writer_is_a_client_with_its_own_test_samples(tmp_path):
 def test_writers_of_the_test_part_alone_are_unseen(tmp_path):
     given = {"method": "local", "models": "cnn4", "batch_size": 2, "data_dir": str(tmp_path / "d")}
     given["dataset"] = f"leaf:{femnist(tmp_path / 'by-user', test=('f2', 'f3'))}"
+    with pytest.raises(pf.UsageError, match="no test sample of f0, f1") as error:
+        Plan.make(given).split(0)
+    assert "partition.test=unseen" in error.value.do
+    given["options"] = {"partition": {"test": "unseen"}}
     with pytest.raises(pf.UsageError, match="no training samples: f2, f3") as error:
         Plan.make(given).split(0)
     assert "--unseen 2" in error.value.do
-    assert Plan.make({**given, "unseen": 2}).split(0).untrained == (2, 3)
+    split = Plan.make({**given, "unseen": 2}).split(0)
+    assert split.untrained == (2, 3) and split.train_sizes.tolist() == [4, 4, 0, 0]
+    assert [len(split.test(client)) for client in range(4)] == [2, 2, 6, 6]
 
 
 def test_without_a_test_part(tmp_path):
