@@ -21,6 +21,7 @@ ELSEWHERE = {
         "domains",
         "pfllib",
         "leaf",
+        "hf",
         "har",
         "pamap2",
     },  # need files; their tests make them

@@ -11,6 +11,7 @@ import torch
 
 from protofl.errors import ProtoflError, UsageError
 from protofl.federation.client_arrivals import tuning_epochs
+from protofl.federation.run_data import own_partition
 from protofl.hooks.discovery.kinds import hooks_of
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.models.optimisers import training_options
@@ -161,13 +162,8 @@ def _with_defaults(
     of_models = {} if width is None else {"feature_dim": width}
     of_data = _defaults_of_data(dataset, group, user_options.get("models", ()), recorded=recorded)
     of_plugins = of_data.pop("options", {})
-    if by := getattr(dataset.config, "by", None):
-        of_data["partition"] = f"column:{by}"
-        if "partition" in given_names and settings.partition != of_data["partition"]:
-            raise UsageError(
-                f"--partition {settings.partition} and dataset.by={by} both divide the samples",
-                do="leave one of them out",
-            )
+    if own := own_partition(dataset, settings.partition if "partition" in given_names else None):
+        of_data["partition"] = own
     asked = composition.members[main].call("run_defaults") or {}
     check_names(asked, f"option in run_defaults of {main}:")
     defaults, set_by = dict[str, Any](), {"clients": data}

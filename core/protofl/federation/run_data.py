@@ -52,6 +52,29 @@ def load_dataset(name: str, options: Mapping[str, Any], data_dir: Path, report: 
     return load_data(choose(Registry(), "dataset", name, options), data_dir, report)
 
 
+def own_partition(dataset: Choice, given: str | None) -> str:
+    """Return the partitioner that an option of the data set chooses; empty without the option.
+
+    The option is ``by``, or the one that the data set's ``client_option`` names.
+
+    Args:
+        dataset: The data set.
+        given: The partitioner that the user gave; None for none.
+
+    Raises:
+        UsageError: The user gave another one, too.
+    """
+    option = getattr(dataset.plugin, "client_option", "by")
+    column = getattr(dataset.config, option, None)
+    own = f"column:{column}" if column else ""
+    if own and given not in (None, own):
+        raise UsageError(
+            f"--partition {given} and dataset.{option}={column} both divide the samples",
+            do="leave one of them out",
+        )
+    return own
+
+
 def load_for_group(
     choices: Mapping[str, Choice],
     registry: Registry,
