@@ -25,7 +25,7 @@ ELSEWHERE = {
         "har",
         "pamap2",
     },  # need files; their tests make them
-    "partitioner": {"labels"},  # needs a file; its tests make one
+    "partitioner": {"labels", "flwr"},  # need a file or an extra; see their tests
     "generator": {"stable-diffusion"},  # needs a pipeline; its tests make one
     "text-encoder": {"class-embeddings", "transformers"},  # need files; their tests make them
     "backend": {"process", "ray"},  # start processes; see tests/plugins/backends

@@ -55,14 +55,14 @@ _NUMBERS = ("int", "uint", "float", "bool")
 class HuggingFace:
     """A data set of the library datasets, from the Hub, its cache or a folder (hf:NAME)."""
 
-    argument = "path"
+    argument = "name_or_path"
     defaults: ClassVar[dict[str, Any]] = {}
     client_option: ClassVar[str] = "client"
 
     class Config(ImageConfig):
         """Options of hf."""
 
-        path: str = pf.Field(description="the name on the Hub, or a folder")
+        name_or_path: str = pf.Field(description="the name on the Hub, or a folder")
         configuration: str | None = pf.Field(
             None, description="which configuration (subset) of the data set, if it has several"
         )
@@ -117,14 +117,14 @@ class HuggingFace:
     @pf.hookimpl
     def cache_key(self, config: Config, data_dir: Path) -> str:
         """The name and the options; of a folder also the files' sizes and times."""
-        chosen = config.model_dump(exclude_defaults=True, exclude={"path"})
+        chosen = config.model_dump(exclude_defaults=True, exclude={"name_or_path"})
         options = (pf.datasets.ImageFiles.decoding, *sorted(chosen.items()))
-        root = pf.expand_user(config.path)
+        root = pf.expand_user(config.name_or_path)
         if root.is_dir():
             files = sorted(file for file in root.rglob("*") if file.is_file())
             return pf.datasets.files_key("hf", root, files, *options)
-        digest = hashlib.sha256(repr((config.path, options)).encode()).hexdigest()[:12]
-        stem = re.sub(r"[^a-z0-9]+", "-", config.path.lower()).strip("-")[:40]
+        digest = hashlib.sha256(repr((config.name_or_path, options)).encode()).hexdigest()[:12]
+        stem = re.sub(r"[^a-z0-9]+", "-", config.name_or_path.lower()).strip("-")[:40]
         return f"hf-{stem}-{digest}"
 
     @pf.hookimpl
@@ -148,7 +148,7 @@ class _Reading:
     def __init__(self, config: HuggingFace.Config) -> None:
         self.config = config
         self.notes: list[str] = []
-        self.source = f"hf:{config.path}"
+        self.source = f"hf:{config.name_or_path}"
 
     def dataset(self) -> pf.datasets.Dataset:
         """Return the data set."""
@@ -475,15 +475,15 @@ def _splits(config: HuggingFace.Config) -> Mapping[str, Any]:
         from huggingface_hub.constants import HF_HUB_OFFLINE
     except ImportError as error:
         raise pf.UsageError(
-            f"hf:{config.path} needs the package datasets, which is not installed: {error}",
+            f"hf:{config.name_or_path} needs the package datasets, which is not installed: {error}",
             do="pip install 'protofl[hf]'",
         ) from error
-    root = pf.expand_user(config.path)
+    root = pf.expand_user(config.name_or_path)
     try:
         if (root / "dataset_dict.json").is_file() or (root / "state.json").is_file():
             loaded = datasets.load_from_disk(str(root))
         else:
-            name = str(root) if root.is_dir() else config.path
+            name = str(root) if root.is_dir() else config.name_or_path
             options = {"revision": config.revision} if config.revision else {}
             loaded = datasets.load_dataset(name, config.configuration, **options)
     except Exception as error:  # of datasets, huggingface_hub, pyarrow and the OS
@@ -496,15 +496,15 @@ def _splits(config: HuggingFace.Config) -> Mapping[str, Any]:
 def _not_loaded(config: HuggingFace.Config, error: Exception, *, offline: bool) -> pf.UsageError:
     """Return the error about a data set that the library does not load, with a remedy."""
     first = str(error).strip().partition("\n")[0][:300]
-    what = f"hf:{config.path} can't be loaded: {first or type(error).__name__}"
+    what = f"hf:{config.name_or_path} can't be loaded: {first or type(error).__name__}"
     if "onfig name is missing" in str(error) or "BuilderConfig" in str(error):
         names = " ".join(str(error).split())[:400]
         return pf.UsageError(
-            f"hf:{config.path} has several configurations, or not the named one",
+            f"hf:{config.name_or_path} has several configurations, or not the named one",
             names,
             "--set dataset.configuration=NAME",
         )
-    if "/" in config.path and pf.expand_user(config.path).is_dir():
+    if "/" in config.name_or_path and pf.expand_user(config.name_or_path).is_dir():
         return pf.UsageError(what, do="give a folder that save_to_disk wrote, or of Parquet files")
     if isinstance(error, ConnectionError) or offline:
         near = (
@@ -515,7 +515,7 @@ def _not_loaded(config: HuggingFace.Config, error: Exception, *, offline: bool) 
         return pf.UsageError(
             what,
             near,
-            f"where there is internet: datasets.load_dataset({config.path!r}).save_to_disk('DIR'); "
+            f"where there is internet: datasets.load_dataset({config.name_or_path!r}).save_to_disk('DIR'); "
             "copy the folder, and use --dataset hf:DIR",
         )
     return pf.UsageError(

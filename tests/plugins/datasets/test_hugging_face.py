@@ -53,7 +53,9 @@ def save(folder, content, **more):
 
 
 def decode(root, **options):
-    return HuggingFace().decode(config=HuggingFace.Config(path=str(root), **options), data_dir=root)
+    return HuggingFace().decode(
+        config=HuggingFace.Config(name_or_path=str(root), **options), data_dir=root
+    )
 
 
 def failure(root, **options):
@@ -87,12 +89,14 @@ def test_images_of_several_shapes_and_colours(tmp_path):
 
 
 @pytest.mark.parametrize("given", [{"options": {"dataset": {"client": "writer_id"}}}, {}])
-def test_a_column_divides(tmp_path, given):
+def test_a_column_divides(tmp_path, given, monkeypatch):
     root = save(tmp_path, of_images())
+    monkeypatch.chdir(tmp_path)
     given = given or {"partition": "column:writer_id"}
     base = {"method": "local", "models": "cnn4", "batch_size": 2, "data_dir": tmp_path / "d"}
-    plan = Plan.make({**base, "dataset": f"hf:{root}", **given})
+    plan = Plan.make({**base, "dataset": "hf:set", **given})
     split = plan.split(0)
+    assert plan.choices["dataset"].text == f"hf:{root}"
     rows = [torch.cat([split.train(c), split.test(c)]).sort().values.tolist() for c in range(3)]
     assert rows == [[*range(1, 24, 3)], [*range(0, 24, 3)], [*range(2, 24, 3)]]
 
@@ -181,7 +185,7 @@ def test_what_is_not_in_the_cache_offline_names_the_remedy(tmp_path):
     code = (
         "from protofl_plugins.datasets.hugging_face import HuggingFace as H\n"
         "import protofl as pf\n"
-        "try: H().decode(config=H.Config(path='ylecun/mnist'), data_dir=None)\n"
+        "try: H().decode(config=H.Config(name_or_path='ylecun/mnist'), data_dir=None)\n"
         "except pf.UsageError as e: print(e.what, '|', e.near, '|', e.do)\n"
     )
     variables = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
@@ -196,7 +200,7 @@ def test_the_key(tmp_path):
     root = save(tmp_path, of_images())
 
     def key(path=root, **options):
-        config = HuggingFace.Config(path=str(path), **options)
+        config = HuggingFace.Config(name_or_path=str(path), **options)
         return HuggingFace().cache_key(config=config, data_dir=tmp_path)
 
     assert key() == key() != key(side=8)
