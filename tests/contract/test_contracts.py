@@ -22,6 +22,7 @@ ELSEWHERE = {
         "pfllib",
         "leaf",
         "hf",
+        "medmnist",
         "har",
         "pamap2",
     },  # need files; their tests make them

@@ -515,7 +515,8 @@ def _not_loaded(config: HuggingFace.Config, error: Exception, *, offline: bool) 
         return pf.UsageError(
             what,
             near,
-            f"where there is internet: datasets.load_dataset({config.name_or_path!r}).save_to_disk('DIR'); "
+            "where there is internet: "
+            f"datasets.load_dataset({config.name_or_path!r}).save_to_disk('DIR'); "
             "copy the folder, and use --dataset hf:DIR",
         )
     return pf.UsageError(
