@@ -130,7 +130,7 @@ class _Part:
                 )
             self.x += x
         else:
-            self.x.append(_numbers(x, source))
+            self.x.append(_pixels(_numbers(x, source)))
         self.y += y
         self.users += [user] * len(y)
 
@@ -162,6 +162,8 @@ class _Part:
                     f"and {list(x.shape[1:])}",
                     do="keep one data set in a folder",
                 )
+        if len({x.dtype for x in self.x}) > 1:
+            self.x = [x / np.float32(255) if x.dtype == np.uint8 else x for x in self.x]
         return np.concatenate(self.x)
 
 
@@ -215,26 +217,27 @@ def _dataset(parts: list[_Part], config: LEAF.Config) -> pf.datasets.Dataset:
     )
 
 
+def _pixels(x: np.ndarray) -> np.ndarray:
+    """Return 784 numbers k / 255 of pixels k in 0…255, as FEMNIST's, as uint8; others unchanged."""
+    if x.shape[1:] != (784,):
+        return x
+    pixels = np.rint(255 * x)
+    exact = pixels.min() >= 0 and pixels.max() <= 255 and np.abs(255 * x - pixels).max() < 1e-2
+    return pixels.astype(np.uint8) if exact else x
+
+
 def _as_images(
     x: list[np.ndarray], labels: list[np.ndarray]
 ) -> tuple[list[np.ndarray], list[str] | None]:
-    """Return 784 numbers as images 28×28, and the names of FEMNIST's classes if they fit.
-
-    FEMNIST's numbers are k / 255 of pixels k in 0…255, which is undone.
-    """
+    """Return 784 numbers as images 28×28, and the names of FEMNIST's classes if they fit."""
     if any(each.shape[1:] != (784,) for each in x):
         return x, None
-    images = [each.reshape(-1, 28, 28) for each in x]
-    pixels = [np.rint(255 * each) for each in images]
-    exact = all(
-        ((p >= 0) & (p <= 255)).all() and (np.abs(255 * each - p) < 1e-2).all()
-        for p, each in zip(pixels, images, strict=True)
-    )
-    if not exact:
-        return images, None
+    if len({each.dtype for each in x}) > 1:
+        x = [each / np.float32(255) if each.dtype == np.uint8 else each for each in x]
     whole = all(y.dtype.kind in "iu" and y.max() < len(_FEMNIST) for y in labels)
     letters = whole and max(int(y.max()) for y in labels) > 9  # otherwise digits alone
-    return [each.astype(np.uint8) for each in pixels], _FEMNIST if letters else None
+    named = letters and x[0].dtype == np.uint8
+    return [each.reshape(-1, 28, 28) for each in x], _FEMNIST if named else None
 
 
 def _characters(part: _Part) -> np.ndarray:

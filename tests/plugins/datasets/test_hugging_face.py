@@ -109,6 +109,16 @@ def test_texts_become_ids_of_words(tmp_path):
     assert data.columns["user"].tolist() == [1, 1, 2, 2] * 4
 
 
+def test_words_of_test_texts_get_no_ids(tmp_path):
+    other = datasets.Dataset.from_dict(
+        {"text": ["zebra zebra zebra day"] * 4, "label": ["bad", "good"] * 2, "user": [1] * 4}
+    )
+    first = decode(save(tmp_path / "1", of_texts(), test=of_texts()), length=4)
+    second = decode(save(tmp_path / "2", of_texts(), test=other), length=4)
+    assert first.preparation == second.preparation and torch.equal(first.x[:8], second.x[:8])
+    assert second.x[8].tolist() == [1, 1, 1, 2]
+
+
 def test_texts_by_a_tokenizer(tmp_path):
     transformers = pytest.importorskip("transformers", reason="needs the extra transformers")
     from tokenizers import Tokenizer, models, pre_tokenizers

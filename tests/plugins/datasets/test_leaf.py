@@ -114,8 +114,11 @@ def test_numbers_that_are_not_pixels(tmp_path):
     write(tmp_path / "train" / "a.json", {"f_0": (x, [0, 1, 2, 0, 1, 2])})
     assert str(decode(tmp_path).sample).startswith("rows of 60")
     x = rng.normal(size=(6, 784)).tolist()  # as FedProx' MNIST: normalised
-    write(tmp_path / "train" / "a.json", {"f_0": (x, [0, 1, 2, 0, 1, 2])})
-    assert decode(tmp_path).x.dtype == torch.float32
+    users = {"f_0": writer(range(2), labels=(0, 1)), "f_1": (x, [0, 1, 2, 0, 1, 2])}
+    write(tmp_path / "train" / "a.json", users)
+    data = decode(tmp_path)
+    assert data.x.dtype == torch.float32
+    assert np.allclose(data.x[:2].flatten(1), PIXELS[:2] / 255)
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ class PartitionerSpec:
         """Return one int64 array of row numbers per client, no row twice.
 
         A client's rows are then shuffled and split 75/25. For another division, return pairs
-        (training rows, test rows).
+        (training rows, test rows). A client without training rows is unseen (``--unseen``).
 
         Args:
             labels: Labels [N] in 0…C-1.
