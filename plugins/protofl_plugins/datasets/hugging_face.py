@@ -287,13 +287,15 @@ class _Reading:
         self, values: np.ndarray, names: Sequence[str] | None, label: str
     ) -> tuple[np.ndarray, list[str] | None]:
         """Return class numbers [N] and names of the classes."""
-        if names is not None:
+        if names is not None and not (values.dtype.kind == "f" and np.isnan(values).any()):
             return values.astype(np.int64), [*names]
         if values.dtype.kind == "b":
             values = values.astype(np.int64)
         if values.dtype.kind in "iu":
             return values, None
-        texts = np.array(["" if value is None else str(value) for value in values])
+        texts = np.array(
+            ["" if value is None or value != value else str(value) for value in values]
+        )
         if values.dtype.kind == "f" or (texts == "").any():
             gaps = int((texts == "").sum())
             raise pf.UsageError(
@@ -367,7 +369,8 @@ class _Reading:
         import datasets
         import PIL.Image
 
-        raw = [part.cast_column(name, datasets.Image(decode=False)) for part, _ in parts]
+        undecoded = datasets.Image(decode=False)
+        raw = [part.select_columns([name]).cast_column(name, undecoded) for part, _ in parts]
         ends = np.cumsum([len(part) for part in raw])
 
         def file_of(row: int) -> tuple[Any, str]:

@@ -19,18 +19,31 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import json
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+import pydantic
 
 import protofl as pf
 
 _ROW = "(row)"
 
 _NO_ARGUMENTS = ("name", "arguments")
+
+
+def _plain(value: object) -> object:
+    """Return the value of JSON, or of numbers with commas, that a command line wrote as a text."""
+    if isinstance(value, str):
+        for text in (value, f"[{value}]"):
+            try:
+                return json.loads(text)
+            except ValueError:
+                pass
+    return value
 
 
 class FlowerDatasets:
@@ -47,7 +60,7 @@ class FlowerDatasets:
         partition_by: str | None = pf.Field(
             None, description="the column by which samples are divided. None: label"
         )
-        alpha: float | list[float] | None = pf.Field(
+        alpha: Annotated[float | list[float] | None, pydantic.BeforeValidator(_plain)] = pf.Field(
             None, description="concentration of a Dirichlet distribution; small is more skewed"
         )
         min_partition_size: int | None = pf.Field(
@@ -75,12 +88,14 @@ class FlowerDatasets:
         group_size: int | None = pf.Field(None, ge=1, description="values that a client joins")
         mode: str | None = pf.Field(None, description="what happens to a last, smaller group")
         sort_unique_ids: bool | None = pf.Field(None, description="sort the values before grouping")
-        partition_sizes: list[int] | None = pf.Field(None, description="samples of each client")
+        partition_sizes: Annotated[list[int] | None, pydantic.BeforeValidator(_plain)] = pf.Field(
+            None, description="samples of each client: 30,50,20"
+        )
         shuffle: bool | None = pf.Field(None, description="shuffle the samples")
         seed: int | None = pf.Field(
             None, ge=0, description="the partitioner's seed. None: drawn by the run's"
         )
-        arguments: dict[str, Any] = pf.Field(
+        arguments: Annotated[dict[str, Any], pydantic.BeforeValidator(_plain)] = pf.Field(
             {}, description="further arguments of the partitioner, as JSON"
         )
 

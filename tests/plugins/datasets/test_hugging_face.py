@@ -173,6 +173,7 @@ def test_splits(tmp_path):
         ({"x": [1.0, 2.0], "label": [0, 1]}, {"client": "user"}, "'user'", "columns: x, label"),
         ({"x": [1.0, 2.0], "label": [0.5, 1]}, {}, "holds floats, not classes", ""),
         ({"x": [1.0, 2.0], "label": ["a", None]}, {}, "no label in 1 of 2 rows", ""),
+        ({"x": [1.0, 2.0], "label": [0, None]}, {}, "no label in 1 of 2 rows", ""),
         ({"s": ["a", "b"], "t": ["a", "b"], "label": [0, 1]}, {}, "several columns", ""),
         (
             {"x": [1.0, 2.0], "t": ["a", "b"], "label": [0, 1]},

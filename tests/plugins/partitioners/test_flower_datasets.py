@@ -58,10 +58,10 @@ def seed_of(seed):
         ),
         ("linear", {}, lambda s: library.LinearPartitioner(5)),
         ("natural-id", {"partition_by": "user"}, lambda s: library.NaturalIdPartitioner("user")),
-        ("size", {"partition_sizes": [30, 50]}, lambda s: library.SizePartitioner([30, 50])),
+        ("size", {"partition_sizes": "30,50"}, lambda s: library.SizePartitioner([30, 50])),
         (
             "grouped_natural_id",
-            {"arguments": {"partition_by": "user", "group_size": 2}},
+            {"arguments": '{"partition_by": "user", "group_size": 2}'},
             lambda s: library.GroupedNaturalIdPartitioner("user", 2),
         ),
     ],
