@@ -163,12 +163,13 @@ def _arrivals(plan: Plan) -> list[tuple[str, str]]:
         held = f"{len(split.validation):,} of the clients' training samples are held out"
         none = int((split.validation_offsets.diff() == 0).sum())
         rows.append(("validation", held + (f"; none of {count(none, 'client')}" if none else "")))
-    unseen = sorted(unseen_clients(plan.seed(0), plan.info.num_clients, s.unseen))
+    clients = (plan.seed(0), plan.info.num_clients, s.unseen)
+    unseen = sorted(unseen_clients(*clients, split.untrained))
     if unseen:
         tuned = f"; fine-tuned for {count(s.fine_tune, 'epoch')} at the end" if s.fine_tune else ""
         rows.append(("unseen", f"{count(len(unseen), 'client')}, {_numbers(unseen)}{tuned}"))
     if s.join_round:
-        first = first_rounds(plan.seed(0), plan.info.num_clients, s.unseen, s.join_round)
+        first = first_rounds(*clients, s.join_round, split.untrained)
         counts = Counter(first[(first > 0) & (first < NEVER)].tolist())
         late = [f"{count(n, 'client')} from round {at + 1} on" for at, n in sorted(counts.items())]
         rows.append(("joining", ", ".join(late)))

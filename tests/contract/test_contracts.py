@@ -22,9 +22,13 @@ ELSEWHERE = {
         "folder",
         "domains",
         "pfllib",
+        "leaf",
+        "hf",
+        "medmnist",
         "har",
         "pamap2",
     },  # need files; their tests make them
+    "partitioner": {"labels", "flwr"},  # need a file or an extra; see their tests
     "generator": {"stable-diffusion"},  # needs a pipeline; its tests make one
     "text-encoder": {"class-embeddings", "transformers"},  # need files; their tests make them
     "backend": {"process", "ray"},  # start processes; see tests/plugins/backends

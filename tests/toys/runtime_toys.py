@@ -26,7 +26,7 @@ DATA = Path(tempfile.mkdtemp(prefix="protofl-tests-"))
 atexit.register(shutil.rmtree, DATA, ignore_errors=True)
 
 
-def _quarters():
+def quarters():
     """Return 96 images of 8×8 pixels in four classes, each with one bright quarter."""
     generator = torch.Generator().manual_seed(3)
     y = torch.arange(96) % 4
@@ -45,7 +45,7 @@ def _dense(width):
     return toyfed.architecture(f"dense{width}", extractor)
 
 
-Tiny = toyfed.dataset(_quarters())
+Tiny = toyfed.dataset(quarters())
 Toy = toyfed.group(_dense(8), _dense(5), K=6, side=8)
 Toy1 = toyfed.group(_dense(8), K=6, side=8)
 PARTS = {("dataset", "tiny"): Tiny, ("model-group", "toy"): Toy, ("model-group", "toy1"): Toy1}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,9 +20,21 @@ from protofl.errors import UsageError
 from protofl.system.files.atomic import LARGEST_DATA, regular_file
 from protofl.system.files.home import expand_user
 
-__all__ = ["read_npz"]
+__all__ = ["Validation", "read_npz"]
 
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
+
+_VALIDATION = ("x_val", "y_val")
+
+MEDMNIST = {
+    f"{part}_{noun}": f"{axis}_{part}"
+    for part in ("train", "val", "test")
+    for noun, axis in (("images", "x"), ("labels", "y"))
+}
+"""MedMNIST's names of arrays, and ours."""
+
+Validation = Literal["out", "train", "test"]
+"""Where samples of a validation part go: nowhere, to the training or to the test samples."""
 
 
 def read_npz(
@@ -35,6 +48,7 @@ def read_npz(
     offset: float = 0.0,
     scale: float = 1.0,
     loss: LossName = "mse",
+    validation: Validation = "out",
 ) -> Dataset:
     """Read a data set from one ``.npz`` file; pickled content is never read.
 
@@ -43,6 +57,8 @@ def read_npz(
     `dataset_from_arrays`); without ``classes`` those
     that occur are numbered 0…C-1 and keep their value as name. A further array with one number or
     string per sample is a column of the data set (see `protofl.data.columns.from_arrays`).
+    ``x_val`` and ``y_val`` are a validation part. MedMNIST's names are read, too: ``train_images``,
+    ``train_labels`` and those of ``val`` and ``test``.
 
     Args:
         path: The file.
@@ -54,6 +70,8 @@ def read_npz(
         offset: The number of a regression that nets take for 0.
         scale: The number that they take for 1.
         loss: The loss of a regression.
+        validation: Where samples of a validation part go. With ``out`` they are the test part if
+            there is no other.
 
     Raises:
         UsageError: The file is missing or damaged, an array is unknown, or shapes or values don't
@@ -62,8 +80,9 @@ def read_npz(
     path = expand_user(path)
     arrays, held = read_arrays(path)
     missing = [key for key in _KEYS[:2] if key not in arrays]
-    if ("x_test" in arrays) != ("y_test" in arrays):
-        missing += [key for key in _KEYS[2:] if key not in arrays]
+    for pair in (_KEYS[2:], _VALIDATION):
+        if (pair[0] in arrays) != (pair[1] in arrays):
+            missing += [key for key in pair if key not in arrays]
     if missing:
         raise UsageError(
             f"{path} has no {' and no '.join(missing)}",
@@ -72,17 +91,20 @@ def read_npz(
         )
     if len(arrays["x_train"].shape) == 0 or len(arrays["x_train"]) == 0:
         raise UsageError(f"{path}: x_train holds no samples")
-    parts = [(arrays["x_train"], arrays["y_train"], f"{path} (x_train, y_train)")]
-    if "x_test" in arrays:
-        parts.append((arrays["x_test"], arrays["y_test"], f"{path} (x_test, y_test)"))
     names = class_names(arrays["classes"], str(path)) if "classes" in arrays else None
     check_class_names(names or [], f"{path}: classes")
-    further = {key: array for key, array in arrays.items() if key not in (*_KEYS, "classes")}
-    sizes = [len(x) for x, *_ in parts]
-    columns = from_arrays(further, sizes[0], sum(sizes[1:]), str(path))
-    return dataset_from_arrays(
+    train, test, note = _parts(arrays, validation)
+    parts = [
+        (arrays[x], arrays[y], f"{path} ({_held(x, held)}, {_held(y, held)})")
+        for x, y in (*train, *test)
+    ]
+    num_train, num_test = (sum(len(arrays[x]) for x, _ in pairs) for pairs in (train, test))
+    known = (*_KEYS, *_VALIDATION, "classes")
+    further = {key: array for key, array in arrays.items() if key not in known}
+    columns = from_arrays(further, num_train, num_test, str(path))
+    data = dataset_from_arrays(
         parts,
-        num_train=len(arrays["x_train"]),
+        num_train=num_train,
         classes=names,
         kind=kind,
         vocabulary=vocabulary,
@@ -94,10 +116,37 @@ def read_npz(
         loss=loss,
         columns=columns,
     )
+    data.note = "; ".join(filter(None, (note, data.note)))
+    return data
+
+
+def _parts(
+    arrays: Mapping[str, np.ndarray], validation: Validation
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]], str]:
+    """Return the keys of samples and labels of the training and of the test part, and a note."""
+    train, test = [(_KEYS[0], _KEYS[1])], [(_KEYS[2], _KEYS[3])] * ("x_test" in arrays)
+    tested = "x_test" in arrays and arrays["x_test"].size > 0
+    if "x_val" not in arrays:
+        return train, test, ""
+    if validation == "train":
+        return [*train, _VALIDATION], test, ""
+    if validation == "test" or not tested:
+        note = "" if tested else "the validation part is the test part, as there is no other"
+        return train, [_VALIDATION, *test], note
+    note = (
+        f"the validation part, {len(arrays['x_val']):,} samples, is left out "
+        "(--set dataset.validation=train adds it to the training samples)"
+    )
+    return train, test, note
+
+
+def _held(key: str, held: Sequence[str]) -> str:
+    """Return the name of an array in the file."""
+    return key if key in held else next(k for k, own in MEDMNIST.items() if own == key)
 
 
 def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Return all arrays of a file, and their names.
+    """Return all arrays of a file, with our names for those of MedMNIST, and their names in it.
 
     Raises:
         UsageError: The file is missing or damaged, holds pickled objects, or is not .npz.
@@ -120,7 +169,8 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
                     do="save x_train and y_train together with numpy.savez_compressed",
                 )
             held = sorted(content.files)
-            return {key: _member(content, key, path) for key in held}, held
+            own = {} if "x_train" in held else MEDMNIST
+            return {own.get(key, key): _member(content, key, path) for key in held}, held
     except UsageError:
         raise
     except Exception as error:  # zip, zlib, numpy and the OS each have their own

@@ -126,6 +126,7 @@ def make_split(
     shares = partition(
         labels=data.y.numpy()[base],
         num_classes=data.num_classes,
+        class_names=[*data.classes],
         num_clients=num_clients,
         min_samples=minimum if exact else _lowered(minimum, len(base), num_clients, notes),
         generator=numpy_stream(seed, "split", "partition"),
@@ -240,9 +241,9 @@ def _joined(shares: list[Any], name: str) -> tuple[list[np.ndarray], np.ndarray 
     if not any(isinstance(share, tuple) for share in shares):
         return shares, None
     for client, share in enumerate(shares):
-        if not (isinstance(share, tuple) and len(share) == 2 and all(map(len, share))):
+        if not (isinstance(share, tuple) and len(share) == 2 and len(share[1])):
             raise UsageError(
-                f"{name}: client {client} has no training or no test rows",
+                f"{name}: client {client} has no test rows",
                 "expected a pair (training rows, test rows) for every client",
                 "this is an error in the partitioner, not in your options",
             )
@@ -263,7 +264,7 @@ def _checked(
     if len(shares) != num_clients:
         raise UsageError(f"{name} returned {len(shares)} parts for {num_clients} clients", do=do)
     sizes = np.array([len(share) for share in shares], dtype=np.int64)
-    for client in np.flatnonzero(sizes < 2):
+    for client in np.flatnonzero(sizes < (2 if own_train is None else 1)):
         raise UsageError(
             f"empty client: client {client} of {num_clients} got {sizes[client]} of "
             f"{num_samples} samples from {name}",
@@ -302,10 +303,10 @@ def _own_split(data: Dataset, num_clients: int | None, public: int, subset: floa
         )
     pieces = [piece for pair in pairs for piece in pair]
     sizes = torch.tensor([len(piece) for piece in pieces], dtype=torch.int64)
-    for index in [] if data.elsewhere else torch.nonzero(sizes == 0).flatten().tolist():
+    for client in [] if data.elsewhere else torch.nonzero(sizes[1::2] == 0).flatten().tolist():
         raise UsageError(
-            f"empty client: client {index // 2} of {len(pairs)} has no "
-            f"{('training', 'test')[index % 2]} sample in the data's own split",
+            f"empty client: client {client} of {len(pairs)} has no test sample in the data's own "
+            "split",
             do="repair the data set's files",
         )
     offsets = torch.zeros(len(pieces) + 1, dtype=torch.int64)

@@ -59,6 +59,13 @@ class Split:
         """Numbers of samples [M] that the clients train on."""
         return self.offsets.diff()[::2]
 
+    @cached_property
+    def untrained(self) -> tuple[int, ...]:
+        """Clients with test rows and without training rows, ascending."""
+        sizes = self.offsets.diff()
+        untrained = (sizes[::2] == 0) & (sizes[1::2] > 0)
+        return tuple(untrained.nonzero().flatten().tolist())
+
     def train(self, client_id: int) -> Tensor:
         """Rows [n] that client ``client_id`` trains on."""
         return self._piece(2 * client_id)
@@ -80,13 +87,16 @@ class Split:
         return self.rows[int(self.offsets[index]) : int(self.offsets[index + 1])]
 
     def first_batch(self, size: int, num_clients: int) -> Split:
-        """Return a small split for tests: all clients get client 0's first training and test rows.
+        """Return a small split for tests: all clients get some training rows, also to test on.
+
+        They are the first rows of the first client that has training rows.
 
         Args:
             size: Rows that they have, at most; public and global test rows are as many.
             num_clients: M.
         """
-        rows, pieces = self.train(0)[:size], 2 * num_clients
+        first = next((c for c, n in enumerate(self.train_sizes.tolist()) if n), 0)
+        rows, pieces = self.train(first)[:size], 2 * num_clients
         return replace(
             self,
             rows=rows.repeat(pieces),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from protofl.data.split import Split
 from protofl.errors import UsageError
 from protofl.system.options.parsing import JOINS
 from protofl.system.randomness import numpy_stream
@@ -65,19 +67,54 @@ def participants(share: float, clients: int) -> int:
 
 
 @lru_cache
-def unseen_clients(seed: int, clients: int, unseen: float) -> frozenset[int]:
-    """Return the unseen clients, which the seed alone determines.
+def unseen_clients(
+    seed: int, clients: int, unseen: float, untrained: tuple[int, ...] = ()
+) -> frozenset[int]:
+    """Return the unseen clients: those without training samples, and others that the seed draws.
 
     Args:
         seed: The trial's seed.
         clients: Clients M.
         unseen: As `count_unseen` takes it.
+        untrained: Clients without training samples, see `check_untrained`.
     """
     count = count_unseen(clients, unseen)
     if not count:
         return frozenset()
-    drawn = numpy_stream(seed, "unseen").choice(clients, count, replace=False)
-    return frozenset(drawn.tolist())
+    others = np.setdiff1d(np.arange(clients), untrained)
+    drawn = numpy_stream(seed, "unseen").choice(others, count - len(untrained), replace=False)
+    return frozenset((*untrained, *drawn.tolist()))
+
+
+def check_untrained(split: Split, unseen: float, names: Collection[str] = ()) -> None:
+    """Check that clients without training samples are among the unseen ones.
+
+    Args:
+        split: The split.
+        unseen: As `count_unseen` takes it.
+        names: Names of the clients; empty if they have none.
+
+    Raises:
+        UsageError: They are not, or no client has training samples.
+    """
+    untrained, clients = split.untrained, split.num_clients
+    if len(untrained) == clients:
+        raise UsageError(
+            "no client has training samples",
+            f"{clients} clients have test samples alone",
+            "give clients training samples",
+        )
+    if len(untrained) <= count_unseen(clients, unseen):
+        return
+    named = [*names] or [*range(clients)]
+    shown = ", ".join(str(named[client]) for client in untrained[:8])
+    more = f" and {len(untrained) - 8} more" if len(untrained) > 8 else ""
+    raise UsageError(
+        f"{len(untrained)} of {clients} clients have test samples and no training samples: "
+        f"{shown}{more}",
+        "such clients can only be tested",
+        f"--unseen {len(untrained)} tests them as unseen clients; or leave their samples out",
+    )
 
 
 def check_arrivals(settings: Any, rounds: int) -> None:  # noqa: ANN401 - the options of a run
@@ -125,7 +162,13 @@ def _counts(joins: list[tuple[int, float]], seen: int) -> list[int]:
     return [max(1, round(share * seen)) for _, share in joins]
 
 
-def first_rounds(seed: int, clients: int, unseen: float, join_round: str | None) -> np.ndarray:
+def first_rounds(
+    seed: int,
+    clients: int,
+    unseen: float,
+    join_round: str | None,
+    untrained: tuple[int, ...] = (),
+) -> np.ndarray:
     """Return the first round [M] int64 in which each client may be asked; `NEVER` if unseen.
 
     Args:
@@ -133,9 +176,10 @@ def first_rounds(seed: int, clients: int, unseen: float, join_round: str | None)
         clients: Clients M.
         unseen: As `count_unseen` takes it.
         join_round: As `protofl.system.options.parsing.read_joins` returned it.
+        untrained: Clients without training samples, which are unseen.
     """
     result = np.zeros(clients, dtype=np.int64)
-    never = unseen_clients(seed, clients, unseen)
+    never = unseen_clients(seed, clients, unseen, untrained)
     result[[*never]] = NEVER
     joins = joins_of(join_round)
     if joins:

@@ -38,8 +38,10 @@ class Membership:
             return
         settings, clients = self._plan.settings, self._plan.info.num_clients
         seed = self._plan.seed(trial)
-        self.unseen = sorted(unseen_clients(seed, clients, settings.unseen))
-        self._first = first_rounds(seed, clients, settings.unseen, settings.join_round)
+        untrained = self._plan.split(trial).untrained
+        self.unseen = sorted(unseen_clients(seed, clients, settings.unseen, untrained))
+        joins = settings.join_round
+        self._first = first_rounds(seed, clients, settings.unseen, joins, untrained)
 
     def at(self, round: int) -> np.ndarray | None:
         """Return the clients available in a round, ascending; None for all."""

@@ -308,15 +308,19 @@ class Federation:
             epochs_by_figure["unseen_accuracy"] = 0
         if unseen and settings.fine_tune and number + 1 == settings.rounds:
             epochs_by_figure["fine_tuned_accuracy"] = settings.fine_tune
+        untrained = {*self.plan.split(self.trial).untrained} if unseen else set()
         for name, epochs in epochs_by_figure.items():
             unseen_totals = Totals(unscored=totals.unscored)
-            self.evaluate_clients(unseen, number, unseen_totals, epochs)
+            tested = [c for c in unseen if not epochs or c not in untrained]
+            if not tested:
+                continue
+            self.evaluate_clients(tested, number, unseen_totals, epochs)
             totals.apart[name] = unseen_totals.scores
             totals.spend(unseen_totals.seconds)
             totals.failures |= unseen_totals.failures
         # No figure has a lost client.
         for client, name in product(totals.unscored, epochs_by_figure):
-            totals.apart[name].pop(client, None)
+            totals.apart.get(name, {}).pop(client, None)
 
     def leave_files(self) -> bool:
         """Let `save_clients` leave files to `take_unwritten`, where a thread can write them.

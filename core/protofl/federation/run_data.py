@@ -17,11 +17,12 @@ from protofl.data.dataset import Dataset
 from protofl.data.generators import ImageSource
 from protofl.data.partition import kept_split, make_split, minimum_for
 from protofl.data.spec import PLURAL, AsStored, Kind, ModelInput, SampleSpec, in_words, pixels_for
-from protofl.data.split import Split
+from protofl.data.split import Split, client_names
 from protofl.data.subset import with_validation
 from protofl.data.table_form import TableForm
 from protofl.data.table_statistics import Fitted
 from protofl.errors import ProtoflError, UsageError
+from protofl.federation.client_arrivals import check_untrained
 from protofl.hooks.discovery.registry import TABLES, Registry
 from protofl.hooks.plugin.composition import Composition
 from protofl.hooks.plugin.members import Choice, choose
@@ -163,7 +164,15 @@ def splitter(settings: Settings, data: Dataset, partitioner: Choice) -> Callable
         subset=settings.subset,
     )
     held = partial(with_validation, labels=data.y, share=settings.validation)
-    return lru_cache(maxsize=2)(lambda seed: held(split(seed=seed), seed=seed))
+
+    @lru_cache(maxsize=2)
+    def checked(seed: int) -> Split:
+        result = split(seed=seed)
+        if result.untrained:
+            check_untrained(result, settings.unseen, client_names(result, data.columns))
+        return held(result, seed=seed)
+
+    return checked
 
 
 def rows_of_table(

@@ -62,6 +62,7 @@ class PartitionerContract(Contract):
             "partition",
             labels=labels,
             num_classes=len(sizes),
+            class_names=[f"class {c}" for c in range(len(sizes))],
             num_clients=clients,
             min_samples=LEAST,
             generator=np.random.default_rng(seed),

@@ -1,11 +1,12 @@
 """A data set from one ``.npz`` file: ``--dataset npz:PATH``.
 
-Keys: ``x_train``, ``y_train``, and ``x_test``, ``y_test`` for a test part; ``classes``
-(names) where the classes have some. A further array with one number or string per sample is a
-column, such as ``subject`` for ``--partition column:subject``; of test samples, too, either in the
-same array or in ``subject_test``. ``by=subject`` makes each of its values a client, as that
-partitioner does. Pickled content is never read. What a sample is follows from ``x_train``, and
-``kind`` says it where that is not what it is:
+Keys: ``x_train``, ``y_train``, and ``x_test``, ``y_test`` for a test part; ``x_val``, ``y_val``
+for a validation part; ``classes`` (names) where the classes have some. MedMNIST's names are read,
+too: ``train_images``, ``train_labels`` and so on. A further array with one number or string per
+sample is a column, such as ``subject`` for ``--partition column:subject``; of test samples, too,
+either in the same array or in ``subject_test``. ``by=subject`` makes each of its values a client,
+as that partitioner does. Pickled content is never read. What a sample is follows from ``x_train``,
+and ``kind`` says it where that is not what it is:
 
     images           N×H×W, N×H×W×C (C 1 or 3) or N×C×H×W; uint8, or floats, used as they are
     table            N×features of floats; of integers with kind=table
@@ -68,6 +69,11 @@ class Npz:
         loss: Literal["mse", "huber"] = pf.Field(
             "mse", description="loss of a regression: squared error, or Huber's with δ = scale"
         )
+        validation: Literal["out", "train", "test"] = pf.Field(
+            "out",
+            description="where samples of a validation part go: nowhere (but to the test part if "
+            "there is no other), to the training or to the test samples",
+        )
 
     @pf.hookimpl
     def cache_key(self, config: Config, data_dir: Path) -> str:
@@ -96,6 +102,7 @@ class Npz:
             offset=config.offset,
             scale=config.scale,
             loss=config.loss,
+            validation=config.validation,
         )
         if config.by is not None:
             check_clients(data.columns, config.by, f"{config.path}, dataset.by={config.by}")

@@ -80,12 +80,6 @@ class PFLlib:
         clients = _clients(root)
         files = [root / subset / f"{i}.npz" for i in range(clients) for subset in _PARTS]
         parts = [_read(file, config.trust_pickle) for file in files]
-        for _, y, source in parts[::2]:
-            if not y.size:
-                raise pf.UsageError(
-                    f"{source}: the client has no training samples",
-                    do="leave the client out and number the others anew",
-                )
         whole = (y for _, y, _ in parts if y.size and y.dtype.kind in "iu")
         highest = max((int(y.max()) for y in whole), default=-1)
         classes, notes = _about(root, clients, highest)

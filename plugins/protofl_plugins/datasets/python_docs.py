@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 import protofl as pf
+from protofl_plugins.datasets.texts import common_words
 
 TOPICS = {
     "specialnames": "special methods",
@@ -94,13 +93,6 @@ def passages(text: str, length: int) -> list[list[str]]:
     tokens = pf.datasets.Words.split(text)
     chunks = [tokens[start : start + length] for start in range(0, len(tokens), length)]
     return [chunk for chunk in chunks if len(chunk) >= LEAST]
-
-
-def common_words(texts: Iterable[list[str]], vocabulary: int) -> tuple[str, ...]:
-    """Return the words that occur twice or more, the commonest first, for ``vocabulary`` ids."""
-    counts = Counter(word for tokens in texts for word in tokens)
-    common = sorted((-count, word) for word, count in counts.items() if count > 1)
-    return tuple(word for _, word in common[: vocabulary - 2])
 
 
 def _topics() -> list[str]:

@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 import protofl as pf
-from protofl_plugins.datasets.python_docs import common_words
 from protofl_plugins.datasets.tables import TableConfig
+from protofl_plugins.datasets.texts import common_words
 from protofl_plugins.datasets.torchvision_sets import downloading
 
 

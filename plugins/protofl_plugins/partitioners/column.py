@@ -29,10 +29,12 @@ class Column:
         """Options of column."""
 
         name: str = pf.Field(description="the column that names each sample's client")
-        test: Literal["own", "pooled"] = pf.Field(
+        test: Literal["own", "pooled", "unseen"] = pf.Field(
             "own",
             description="own: a client is tested on its samples in the data set's test part, if "
-            "there is one; pooled: both parts together are split 75/25, as without a test part",
+            "there is one; without training samples it is unseen (--unseen). pooled: both parts "
+            "together are split 75/25, as without a test part. unseen: clients of the test part "
+            "alone are unseen, and the samples of each other client are split 75/25",
         )
 
     @pf.hookimpl
@@ -48,6 +50,7 @@ class Column:
         min_samples: int,
         num_train: int,
         columns: Mapping[str, np.ndarray],
+        generator: np.random.Generator,
         config: Config,
         notes: list[str],
     ) -> list[np.ndarray] | list[tuple[np.ndarray, np.ndarray]]:
@@ -59,11 +62,13 @@ class Column:
                 f"{num_clients} clients",
                 do="leave --clients out, and hold out fewer public samples",
             )
-        keeps_test = config.test == "own" and num_train < len(labels)
+        keeps_test = config.test != "pooled" and num_train < len(labels)
         rows = np.argsort(owner, kind="stable").astype(np.int64)
         parts = np.split(rows, np.cumsum(np.bincount(owner, minlength=num_clients))[:-1])
         small = [
-            str(v) for v, client_rows in zip(values, parts, strict=True) if len(client_rows) < 2
+            str(v)
+            for v, client_rows in zip(values, parts, strict=True)
+            if len(client_rows) < 2 and not (keeps_test and client_rows[0] >= num_train)
         ]
         if small:
             raise pf.UsageError(
@@ -80,12 +85,23 @@ class Column:
             (client_rows[client_rows < num_train], client_rows[client_rows >= num_train])
             for client_rows in parts
         ]
-        for which, word in enumerate(("training", "test")):
-            lack = [str(v) for v, p in zip(values, pairs, strict=True) if not len(p[which])]
-            if lack:
-                raise pf.UsageError(
-                    f"column {config.name!r}: no {word} sample of {listed(lack)}",
-                    do="give each client samples in both parts, or split both parts together "
-                    "75/25: --set partition.test=pooled",
-                )
+        if config.test == "unseen":
+            return [
+                _cut(np.concatenate(pair), generator) if len(pair[0]) else pair for pair in pairs
+            ]
+        if lack := [str(v) for v, (_, test) in zip(values, pairs, strict=True) if not len(test)]:
+            raise pf.UsageError(
+                f"column {config.name!r}: no test sample of {listed(lack)}",
+                "clients are tested on their own samples of the test part",
+                "--set partition.test=pooled splits both parts together 75/25; "
+                "--set partition.test=unseen splits clients of the training part, and tests others "
+                "as unseen clients",
+            )
         return pairs
+
+
+def _cut(rows: np.ndarray, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Split a client's rows [n] 75/25, n at least 2, into training and test rows."""
+    shuffled = generator.permutation(rows)
+    train = max(1, int(0.75 * len(rows)))
+    return shuffled[:train], shuffled[train:]

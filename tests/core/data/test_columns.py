@@ -60,7 +60,7 @@ def test_columns_of_both_parts(tmp_path, arrays):
 @pytest.mark.parametrize(
     ("name", "array"),
     [
-        ("x_val", X),
+        ("x_valid", X),
         ("weights", np.ones(3)),
         ("who_test", WHO),
         ("who", WHO[:5]),
@@ -121,6 +121,15 @@ def test_clients_are_tested_on_their_own_test_part():
     assert pooled.train_sizes.tolist() == [3, 3, 3]
 
 
+def test_a_client_with_test_samples_alone():
+    who = np.array([*"aabbaa", *"abcabb"])
+    data = pf.datasets.dataset_from_arrays([(X, Y, "it")], 6, columns={"who": who})
+    split = divided(data)
+    assert split.untrained == (2,) and split.test(2).tolist() == [8]
+    with pytest.raises(pf.UsageError, match="one sample only of c"):
+        divided(data, column(test="pooled"))
+
+
 def test_refusals():
     data = pf.datasets.dataset_from_arrays(
         [(X, Y, "it")], 6, columns={"who": WHO, "half": np.arange(12) // 6}
@@ -129,7 +138,8 @@ def test_refusals():
         divided(data, column("whom"))
     with pytest.raises(pf.UsageError, match="divide into 3 clients, not 5"):
         divided(data, given=5)
-    with pytest.raises(pf.UsageError, match="no training sample of 1") as caught:
+    data.columns["half"] = np.array([0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0])
+    with pytest.raises(pf.UsageError, match="no test sample of 1") as caught:
         divided(data, column("half"))
     assert "partition.test=pooled" in caught.value.do
     data.columns["each"] = np.array([0] * 11 + [1])

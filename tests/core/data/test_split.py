@@ -310,6 +310,14 @@ def test_own_split_with_an_empty_client():
     assert "empty client: client 2 of 3 has no test sample" in message
 
 
+def test_own_split_of_a_client_with_test_rows_alone():
+    nothing = torch.tensor([], dtype=torch.int64)
+    split = [(nothing, torch.tensor([7])), *own()]
+    result = make_split(images(split=split), even, None, 10, 0)
+    assert result.untrained == (0,) and result.test(0).tolist() == [7]
+    assert result.first_batch(2, 3).rows.tolist() == own()[0][0][:2].tolist() * 6
+
+
 # Statistics
 
 

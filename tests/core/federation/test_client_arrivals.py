@@ -6,13 +6,14 @@ import json
 
 import pytest
 import torch
-from runtime_toys import install, lines_of, make_plan, train, without_times
+from runtime_toys import Toy1, install, lines_of, make_plan, quarters, train, without_times
 
 import protofl as pf
 from protofl.data.batches import training_batches
 from protofl.federation.client_arrivals import NEVER, first_rounds, unseen_clients
 from protofl.federation.jobs import Evaluate
 from protofl.federation.participation import Participation, check_participation
+from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.system.options.parsing import read_joins
 from protofl.testing import toy as toyfed
 
@@ -32,6 +33,8 @@ def test_they_are_drawn_by_the_seed():
     assert all(len(drawn) == 4 for drawn in draws) and len({*draws}) == 6
     assert unseen_clients(3, 20, 4) == draws[3] and unseen_clients(0, 20, 0) == frozenset()
     assert len(unseen_clients(0, 20, 0.001)) == 1
+    with_two = unseen_clients(3, 20, 4, (7, 9))
+    assert len(with_two) == 4 and {7, 9} < with_two
 
 
 def test_who_comes_when():
@@ -71,6 +74,44 @@ def test_they_are_never_asked_and_others_only_once_they_are_there():
         assert [*map(int, line["client_unseen_accuracies"])] == line["unseen"]
         assert "fine_tuned_accuracy" not in line
     assert not {*lines[-1]["unseen"]} & toy.pool.host.trained
+
+
+def plan_of_untrained(folder, untrained=(0, 3), **options):
+    """Return a plan of six clients, of which some have test samples alone."""
+    data = quarters()
+    rows = torch.arange(96).view(6, 16)
+    data.split = [
+        (part[:0], part) if client in untrained else (part[:10], part[10:])
+        for client, part in enumerate(rows)
+    ]
+    given = {"rounds": 2, "batch_size": 6, "eval_every": 1, "clients": 6, **options}
+    return toyfed.make_plan("fedproto", folder, data, Toy1, **given)
+
+
+def test_clients_without_training_samples_are_unseen(tmp_path):
+    plan = plan_of_untrained(tmp_path, unseen=3, fine_tune=2)
+    dry_run(plan)
+    (third,) = unseen_clients(plan.seed(0), 6, 3, (0, 3)) - {0, 3}
+    toy = toyfed.Toy(plan)
+    for number, line in enumerate(toy.rounds(2)):
+        assert line["unseen"] == sorted((0, 3, third))
+        trained = {job.client for job, _ in toy.pool.trained if job.round == number}
+        assert trained == {*range(6)} - {0, 3, third}
+        assert {*map(int, line["client_unseen_accuracies"])} == {0, 3, third}
+    # Clients without training samples can't be fine-tuned.
+    assert [*map(int, line["client_fine_tuned_accuracies"])] == [third]
+    line = toyfed.Toy(plan_of_untrained(tmp_path, unseen=2, fine_tune=2)).rounds(2)[-1]
+    assert "unseen_accuracy" in line and "fine_tuned_accuracy" not in line
+
+
+def test_the_message_about_clients_without_training_samples_names_the_way(tmp_path):
+    for unseen in (0, 1):
+        with pytest.raises(pf.UsageError) as error:
+            plan_of_untrained(tmp_path, unseen=unseen).split(0)
+        assert "2 of 6 clients have test samples and no training samples: 0, 3" in error.value.what
+        assert "--unseen 2" in error.value.do
+    with pytest.raises(pf.UsageError, match="no client has training samples"):
+        plan_of_untrained(tmp_path, untrained=range(6), unseen=5).split(0)
 
 
 def test_a_round_asks_its_share_of_those_that_are_there():

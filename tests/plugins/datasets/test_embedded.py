@@ -13,8 +13,9 @@ import torch
 import protofl as pf
 from protofl_plugins.datasets import python_docs
 from protofl_plugins.datasets.digits import Digits, DigitsSeries
-from protofl_plugins.datasets.python_docs import PythonDocs, common_words, passages
+from protofl_plugins.datasets.python_docs import PythonDocs, passages
 from protofl_plugins.datasets.tables import BreastCancer, Wine
+from protofl_plugins.datasets.texts import common_words
 
 
 @pytest.mark.parametrize(

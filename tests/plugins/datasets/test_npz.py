@@ -328,3 +328,51 @@ def test_by_an_array_that_does_not_fit(tmp_path, name, values, words):
 def test_by_and_another_partitioner(tmp_path):
     with pytest.raises(pf.UsageError, match=r"--partition iid and dataset\.by=user both divide"):
         by(tmp_path, arrays={"user": SUBJECTS["numbers"]}, partition="iid")
+
+
+def medmnist(parts=("train", "val", "test"), sizes=(6, 3, 2), shape=(5, 7, 3), labels=(1,)):
+    """Arrays as MedMNIST's files hold them."""
+    return {
+        f"{part}_{noun}": array
+        for part, n in zip(parts, sizes, strict=False)
+        for noun, array in (
+            ("images", rng.integers(0, 256, (n, *shape), dtype=np.uint8)),
+            ("labels", (np.arange(n).reshape(n, *labels) % 3).astype(np.uint8)),
+        )
+    }
+
+
+@pytest.mark.parametrize("labels", [(1,), ()], ids=["labels N×1", "labels N"])
+def test_names_of_medmnist(tmp_path, labels):
+    arrays = medmnist(labels=labels)
+    images = read(tmp_path, **arrays)
+    assert images.x.shape == (8, 3, 5, 7) and images.num_train == 6
+    assert np.array_equal(images.x[:6].numpy(), arrays["train_images"].transpose(0, 3, 1, 2))
+    assert images.y.tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
+    assert "the validation part, 3 samples, is left out" in images.note
+    own = {"x_train": X, "y_train": Y, "x_val": X[:2], "y_val": Y[:2]}
+    assert "the validation part is the test part" in read(tmp_path, **own).note
+
+
+@pytest.mark.parametrize(
+    ("validation", "train", "total"), [("out", 6, 8), ("train", 9, 11), ("test", 6, 11)]
+)
+def test_where_the_validation_part_goes(tmp_path, validation, train, total):
+    arrays = medmnist()
+    path = save(tmp_path, **arrays)
+    data = pf.datasets.read_npz(path, validation=validation)
+    assert (data.num_train, len(data.y)) == (train, total)
+    names = {"out": ("train", "test"), "train": ("train", "val", "test")}
+    order = names.get(validation, ("train", "val", "test"))
+    expected = np.concatenate([arrays[f"{part}_images"] for part in order])
+    assert np.array_equal(data.x.numpy(), expected.transpose(0, 3, 1, 2))
+    assert "left out" in data.note if validation == "out" else not data.note
+
+
+def test_faults_in_files_of_medmnist(tmp_path):
+    arrays = medmnist()
+    arrays.pop("val_labels")
+    assert "has no y_val" in failure(tmp_path, **arrays).what
+    arrays = medmnist() | {"train_labels": np.zeros((6, 1), np.float32)}
+    assert "(train_images, train_labels): labels are float32" in failure(tmp_path, **arrays).what
+    assert "images of the shape" in failure(tmp_path, **medmnist(shape=(4, 4, 4, 4))).what

@@ -164,7 +164,6 @@ def test_a_wrong_folder(tmp_path, parts):
         ({"x": np.zeros((2, 1, 4, 4), np.float32), "y": [0, -1]}, "negative label"),
         ({"x": np.zeros((2, 1, 4, 4), np.float32), "y": [0.5, 1]}, "not integers"),
         ({"x": np.full((2, 1, 4, 4), np.nan, np.float32), "y": [0, 1]}, "NaN"),
-        ({"x": np.zeros((0, 1, 4, 4), np.float32), "y": []}, "no training samples"),
     ],
 )
 def test_bad_content_names_the_file(tmp_path, parts, content, words):

@@ -79,6 +79,7 @@ class PartitionerSpec:
         self,
         labels: np.ndarray,
         num_classes: int,
+        class_names: list[str],
         num_clients: int,
         min_samples: int,
         num_train: int,
@@ -90,11 +91,12 @@ class PartitionerSpec:
         """Return one int64 array of row numbers per client, no row twice.
 
         A client's rows are then shuffled and split 75/25. For another division, return pairs
-        (training rows, test rows).
+        (training rows, test rows). A client without training rows is unseen (``--unseen``).
 
         Args:
             labels: Labels [N] in 0…C-1.
             num_classes: C.
+            class_names: Names of the C classes.
             num_clients: M.
             min_samples: Minimum number of samples per client: the option ``min_samples`` of the
                 partitioner if it declares one and a user gave it; otherwise 14, or half the mean

@@ -110,7 +110,9 @@ def choose(
         )
     values = dict(options or {})
     if argument_name:
-        if argument_name == "path":
+        if argument_name == "path" or (
+            argument_name == "name_or_path" and expand_user(argument).is_dir()
+        ):
             argument = str(expand_user(argument).resolve())
         values[argument_name] = argument
     config = parse_config(getattr(plugin, "Config", Config), values, f"{kind}/{name}")
