@@ -14,8 +14,6 @@ from protofl_workbench.plots.style import (
     COLOURS,
     GROUND,
     INK,
-    SMALL,
-    TEXT,
     Style,
     StyleOptions,
     shades,
@@ -83,20 +81,22 @@ def matrix(
     cell = 72 * look.inches * 0.72 / count
     for row, column in np.argwhere(shares >= 0.5) if cell >= 11 else ():
         share = shares[row, column]
-        text_style = look.text(min(SMALL, cell * 0.42)) | {"color": GROUND if share > 55 else INK}
+        text_style = look.text(min(look.small, cell * 0.42)) | {
+            "color": GROUND if share > 55 else INK
+        }
         axes.text(column, row, f"{share:.0f}", ha="center", va="center_baseline", **text_style)
-    every = max(1, int(np.ceil(SMALL * 1.25 / cell)))
+    every = max(1, int(np.ceil(look.small * 1.25 / cell)))
     places = range(0, count, every)
     shown = [shortened(names[place], 14) for place in places]
     turned: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
-    straight = max(map(len, shown)) * SMALL * 0.5 <= cell * every
+    straight = max(map(len, shown)) * look.small * 0.5 <= cell * every
     axes.set_xticks(places, shown, parse_math=False, **({} if straight else turned))
     axes.set_yticks(places, shown, parse_math=False)
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set(visible=True, color=INK, linewidth=0.6)
-    axes.set_xlabel(across, fontsize=TEXT)
-    axes.set_ylabel(down, fontsize=TEXT)
+    axes.set_xlabel(across, fontsize=look.large)
+    axes.set_ylabel(down, fontsize=look.large)
     return made
 
 
@@ -170,12 +170,12 @@ def similarity(
     axes.set_xticks(places, names, parse_math=False, **(turned if client_names else {}))
     axes.set_yticks(places, names, parse_math=False)
     axes.tick_params(length=0)
-    axes.set_xlabel("client", fontsize=TEXT)
-    axes.set_ylabel("client", fontsize=TEXT)
+    axes.set_xlabel("client", fontsize=look.large)
+    axes.set_ylabel("client", fontsize=look.large)
     bar = made.colorbar(picture, ax=axes, shrink=0.85, pad=0.02)
     bar.outline.set_visible(False)
     bar.ax.tick_params(
-        width=0.6, length=2, labelsize=SMALL, labelfontfamily=look.text()["fontfamily"]
+        width=0.6, length=2, labelsize=look.small, labelfontfamily=look.text()["fontfamily"]
     )
-    bar.set_label(SIMILARITIES[kind], **look.text(TEXT))
+    bar.set_label(SIMILARITIES[kind], **look.text(look.large))
     return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,7 +50,7 @@ class Pictures:
 
     def groups_with(self, has: Callable[[Trial], bool]) -> list[Group]:
         """Return the groups with those of their trials that have something recorded."""
-        groups = [Group(g.label, tuple(t for t in g.trials if has(t))) for g in self._groups]
+        groups = [replace(g, trials=tuple(filter(has, g.trials))) for g in self._groups]
         return [group for group in groups if group.trials]
 
     # --- over rounds ------------------------------------------------------------------------------
