@@ -25,7 +25,9 @@ KINDS = {
     "clients": "accuracy of each client: sorted, boxes or points",
     "traffic": "bytes sent and received in a round",
     "time": "seconds of a round by stage",
-    "confusion": "confusion matrix (of a run with --metrics confusion)",
+    "confusion": "confusion matrix (of a run with --metrics confusion), of a client or of each "
+    "client (with --record-predictions)",
+    "calibration": "accuracy by confidence (of a run with --metrics calibration)",
     "split": "samples of each class at each client",
     "sweep": "accuracy of a sweep's points over an option, with ties",
     **observed_pictures.KINDS,
@@ -37,14 +39,15 @@ TAKES = {
     "bars": ("figure",),
     "differences": ("figure", "baseline"),
     "clients": ("as_", "at"),
-    "confusion": ("trial",),
+    "confusion": ("trial", "client", "as_", "at"),
+    "calibration": ("trial",),
     "split": ("trial",),
     "sweep": ("x",),
     **observed_pictures.TAKES,
 }
 """{kind: its own options}."""
 
-ONE = ("confusion", "split", *observed_pictures.KINDS)
+ONE = ("confusion", "calibration", "split", *observed_pictures.KINDS)
 """Kinds that show a single run."""
 
 
@@ -118,15 +121,21 @@ def plot(
         option(
             "--as",
             "FORM",
-            "clients: sorted, box or strip; similarity: pearson, spearman or cka (default: the "
-            "first)",
+            "clients: sorted, box or strip; similarity: pearson, spearman or cka; confusion: all "
+            "or each client (default: the first)",
         ),
     ] = None,
     at: Annotated[
         str | None,
         option(
-            "--at", "ROUND", "clients: final, best (on test samples) or validation (default: final)"
+            "--at",
+            "ROUND",
+            "clients: final, best (on test samples) or validation (default: final); confusion: "
+            "last, best or validation (default: last)",
         ),
+    ] = None,
+    client: Annotated[
+        int | None, option("--client", "N", "confusion: Number of a client (default: all)", min=0)
     ] = None,
     trial: Annotated[
         int | None, option("--trial", "N", "Kinds with a single run: Trial (default: 0)", min=0)
@@ -181,7 +190,7 @@ def plot(
     arguments = {
         "y": y, "x": x, "log_x": log_x, "band": band, "target": target,
         "y_range": None if y_range is None else _range(y_range), "figure": figure,
-        "baseline": baseline, "as_": as_, "at": at, "trial": trial,
+        "baseline": baseline, "as_": as_, "at": at, "client": client, "trial": trial,
         "round": round_ and round_ - 1,
     }  # fmt: skip
     options = _options(kind, arguments, bool(group_by or label or order))
@@ -296,7 +305,9 @@ def _draw(
             return plots.split(run, **options)
         if kind in observed_pictures.KINDS:
             return observed_pictures.draw(kind, run, options, width, font)
-        return plots.confusion(run, **options, width=width, font=font)
+        if kind == "calibration":
+            return plots.calibration(run, **options, width=width, font=font)
+        return _confusion(run, options, width, font)
     if kind == "differences":
         from protofl_workbench.comparing.compare import compare
 
@@ -313,6 +324,21 @@ def _draw(
         "traffic": plots.traffic, "time": plots.stages,
     }  # fmt: skip
     return draw[kind](_groups(runs, names, notes), **asked, width=width, font=font)
+
+
+def _confusion(run: Run, options: dict[str, Any], width: Any, font: Any) -> Figure:  # noqa: ANN401 - as in _draw
+    """Draw the confusion of all clients, of one, or of each."""
+    from protofl.errors import UsageError, unknown
+    from protofl_workbench import plots
+
+    form = options.pop("as_", "all")
+    if form not in ("all", "each"):
+        raise unknown("form of --as", form, ("all", "each"))
+    if form == "all":
+        return plots.confusion(run, **options, width=width, font=font)
+    if "client" in options:
+        raise UsageError("--as each shows all clients", do="leave out --as or --client")
+    return plots.confusions(run, **options, width=width, font=font)
 
 
 def _sweep(folders: Sequence[Path], options: dict[str, Any], width: Any, font: Any) -> Figure:  # noqa: ANN401 - as in _draw
