@@ -68,7 +68,8 @@ def plot(
         ),
     ],
     out: Annotated[
-        Path | None, option("--out", "FILE", "File: .pdf, .png or .svg (default: KIND.png)")
+        Path | None,
+        option("--out", "FILE", "File: .pdf, .png or .svg; embedding: .gif (default: KIND.png)"),
     ] = None,
     y: Annotated[
         str | None,
@@ -204,6 +205,12 @@ def plot(
             plots.save(made, target_file)
             render.line(f"picture: {target_file}")
             return
+        if kind == "embedding":
+            run = _only(kind, [run for folder in runs for run in runs_in(folder)])
+            frames = plots.embedding(run, **options, width=size, font=font)
+            plots.save_animation(frames, target_file)
+            render.line(f"animation: {target_file} ({len(frames)} rounds)")
+            return
         damaged: list[str] = []
         usable = sound_runs((run for folder in runs for run in runs_in(folder)), damaged)
         notes = damaged + state_notes(usable)
@@ -241,10 +248,10 @@ def _options(kind: str, arguments: dict[str, Any], groups: bool) -> dict[str, An
 
 def _target(kind: str, out: Path | None, force: bool) -> Path:
     """Check the file before any long step."""
-    from protofl_workbench.plots.figure_files import format_of
+    from protofl_workbench.plots.figure_files import check_is_gif, format_of
 
-    path = out or Path(f"{kind}.png")
-    format_of(path)
+    path = out or Path(f"{kind}.{'gif' if kind == 'embedding' else 'png'}")
+    (check_is_gif if kind == "embedding" else format_of)(path)
     return checked("--out", path, force=force)
 
 

@@ -22,7 +22,8 @@ from protofl_workbench.plots.calibration_chart import (
 )
 from protofl_workbench.plots.client_charts import clients
 from protofl_workbench.plots.curves import Curve, curve, curve_chart
-from protofl_workbench.plots.figure_files import save, svg
+from protofl_workbench.plots.embedding_animation import embedding
+from protofl_workbench.plots.figure_files import gif, save, save_animation, svg
 from protofl_workbench.plots.image_grids import images, images_of_runs
 from protofl_workbench.plots.interval_chart import differences
 from protofl_workbench.plots.matrices import (
@@ -59,7 +60,9 @@ __all__ = [
     "differences",
     "distances",
     "drift",
+    "embedding",
     "features",
+    "gif",
     "images",
     "images_of_runs",
     "margin_curves",
@@ -67,6 +70,7 @@ __all__ = [
     "matrix",
     "prototypes",
     "save",
+    "save_animation",
     "similarity",
     "split",
     "stages",
