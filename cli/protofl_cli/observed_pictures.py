@@ -19,12 +19,13 @@ KINDS = {
     "similarity": "similarity of the prototypes of each pair of clients",
     "prototypes": "t-SNE of the prototypes of clients and the server",
     "features": "t-SNE of test features (--observe features)",
+    "embedding": "GIF of test features with prototypes over rounds, in one t-SNE (--observe)",
     "images": "generated images by round and class (--observe images)",
 }
 """Kinds of pictures of observations."""
 
 TAKES = {
-    **dict.fromkeys(("margin-curves", "distances", "alignment", "drift"), ("trial",)),
+    **dict.fromkeys(("margin-curves", "distances", "alignment", "drift", "embedding"), ("trial",)),
     **dict.fromkeys(("margins", "prototypes", "features", "images"), ("trial", "round")),
     "similarity": ("as_", "trial", "round"),
 }

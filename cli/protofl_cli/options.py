@@ -37,6 +37,42 @@ Label = Annotated[
 ]
 
 
+Order = Annotated[
+    str,
+    option(
+        "--order",
+        "GROUP,GROUP,…",
+        "Order of the groups. In figures, the i-th name has the i-th colour, also where other "
+        "groups are missing (default: the order of the runs)",
+        show_default=False,
+    ),
+]
+
+
+def _check_which(value: str) -> str:
+    from protofl.errors import unknown
+
+    if value not in ("last", "best") and not value.isdecimal():
+        raise unknown("round of --which", value, ("best", "last"), "or give a kept round: 4")
+    return value
+
+
+Which = Annotated[
+    str,
+    typer.Option(
+        "--which",
+        metavar="last|best|N",
+        help="Round of the kept weights; N, from 0, is a round that --keep-weights kept.",
+        callback=_check_which,
+    ),
+]
+
+
+def kept_round(which: str) -> int | None:
+    """Return the number of a round of ``--which``; None for a word."""
+    return int(which) if which.isdecimal() else None
+
+
 def _remember_debug(context: typer.Context, value: bool) -> bool:
     if value and isinstance(context.obj, dict):
         context.obj["debug"] = True

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 from written_records import seal
 
-VOID = {"meta", "link", "img", "br", "input"}
+VOID = {"meta", "link", "img", "source", "br", "input"}
 
 
 class Element:

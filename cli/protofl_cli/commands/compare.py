@@ -9,7 +9,7 @@ import typer
 
 from protofl.system.files.home import expand_user
 from protofl_cli import render
-from protofl_cli.options import DataDir, Debug, Label, TrustCode, option
+from protofl_cli.options import DataDir, Debug, Label, Order, TrustCode, option
 from protofl_cli.overwriting import Force, checked
 from protofl_cli.reproduction_options import (
     COLUMNS,
@@ -74,6 +74,7 @@ def compare(
         ),
     ] = None,
     label: Label = None,
+    order: Order = "",
     rounds: Annotated[
         int | None, option("--rounds", "N", "Use only the first N rounds of each run.", min=1)
     ] = None,
@@ -142,6 +143,7 @@ def compare(
             "figures": figure or (), "target": target, "baseline": baseline, "unpaired": unpaired,
             "by": group_by or (), "rounds": rounds, "confidence": confidence,
             "labels": label or (), "test": test, "round": round_,
+            "order": order,
         }  # fmt: skip
         of_reproduction = {
             "scale": scale, "variant": variant, "only": only, "columns": columns, "set_": set_,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from protofl_cli import render
-from protofl_cli.options import Debug, option
+from protofl_cli.options import Debug, Which, kept_round, option
 
 
 def evaluate(
@@ -25,9 +25,7 @@ def evaluate(
         list[int] | None,
         option("--client", "N", "Number of a client; repeatable (default: all)", min=0),
     ] = None,
-    which: Annotated[
-        Literal["last", "best"], typer.Option("--which", help="Round of the kept weights.")
-    ] = "last",
+    which: Which = "last",
     trial: Annotated[int, option("--trial", "N", "Number of the trial.", min=0)] = 0,
     format_: Annotated[
         Literal["table", "csv", "json"], option("--format", "FORMAT", "table, csv or json.")
@@ -44,7 +42,7 @@ def evaluate(
         from protofl.runs.recorded_run import load_run
 
         recorded = load_run(run)
-        evaluation = recorded.evaluate(data, client or None, which, trial)
+        evaluation = recorded.evaluate(data, client or None, which, trial, kept_round(which))
     notes = [*filter(None, [recorded.lacks_preparation]), *evaluation.notes]
     for note in notes:
         render.console(stderr=True).print(f"note: {note}", soft_wrap=True)
@@ -65,7 +63,8 @@ def evaluate(
             csv_text([{key: row.get(key) for key in columns} for row in rows]).splitlines()
         )
         return
-    render.heading(f"{recorded.name}, {which} round", evaluation.part)
+    shown = f"round {which}" if which.isdecimal() else f"{which} round"
+    render.heading(f"{recorded.name}, {shown}", evaluation.part)
     cells = [[_cell(key, row.get(key)) for key in columns] for row in rows]
     score = recorded.plan.data.task.score_name
     heads = [score if column == "accuracy" else column for column in columns]

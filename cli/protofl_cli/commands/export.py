@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from protofl_cli import render
-from protofl_cli.options import Debug, option
+from protofl_cli.options import Debug, Which, kept_round, option
 from protofl_cli.overwriting import Force, checked
 
 
@@ -19,9 +19,7 @@ def export(
         typer.Argument(metavar="FILE", help="FILE.onnx, FILE.pt2 or FILE.safetensors."),
     ],
     client: Annotated[int, option("--client", "N", "Number of the client.", min=0)] = 0,
-    which: Annotated[
-        Literal["last", "best"], typer.Option("--which", help="Round of the kept weights.")
-    ] = "last",
+    which: Which = "last",
     trial: Annotated[int, option("--trial", "N", "Number of the trial.", min=0)] = 0,
     force: Force = False,
     debug: Debug = False,
@@ -37,14 +35,14 @@ def export(
         from protofl.runs.recorded_run import load_run
 
         recorded = load_run(run)
-        recorded.export(client, target, which, trial)
+        recorded.export(client, target, which, trial, kept_round(which))
     size = target.stat().st_size
     from protofl.system.formatting import size_text
 
-    data = recorded.plan.data
+    data, shown = recorded.plan.data, f"round {which}" if which.isdecimal() else f"{which} round"
     render.pairs(
         [
-            ("client", f"{client} of {recorded.name}, {which} round of trial {trial}"),
+            ("client", f"{client} of {recorded.name}, {shown} of trial {trial}"),
             ("samples", f"{data.sample}, {str(data.x.dtype).removeprefix('torch.')}"),
             ("preparation", recorded.lacks_preparation or str(recorded.preparation)),
             ("classes", ", ".join(data.classes)),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from protofl_cli import observed_pictures, render
-from protofl_cli.options import Debug, Label, TrustCode, option
+from protofl_cli.options import Debug, Label, Order, TrustCode, option
 from protofl_cli.overwriting import Force, checked
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ KINDS = {
     "clients": "accuracy of each client: sorted, boxes or points",
     "traffic": "bytes sent and received in a round",
     "time": "seconds of a round by stage",
-    "confusion": "confusion matrix (of a run with --metrics confusion)",
+    "confusion": "confusion matrix (of a run with --metrics confusion), of a client or of each "
+    "client (with --record-predictions)",
+    "calibration": "accuracy by confidence (of a run with --metrics calibration)",
     "split": "samples of each class at each client",
     "sweep": "accuracy of a sweep's points over an option, with ties",
     **observed_pictures.KINDS,
@@ -37,15 +39,24 @@ TAKES = {
     "bars": ("figure",),
     "differences": ("figure", "baseline"),
     "clients": ("as_", "at"),
-    "confusion": ("trial",),
+    "confusion": ("trial", "client", "as_", "at"),
+    "calibration": ("trial",),
     "split": ("trial",),
     "sweep": ("x",),
     **observed_pictures.TAKES,
 }
 """{kind: its own options}."""
 
-ONE = ("confusion", "split", *observed_pictures.KINDS)
+ONE = ("confusion", "calibration", "split", *observed_pictures.KINDS)
 """Kinds that show a single run."""
+
+
+class Naming(NamedTuple):
+    """Values of --group-by, --label and --order."""
+
+    by: Sequence[str]
+    labels: Sequence[str]
+    order: str
 
 
 def plot(
@@ -57,7 +68,8 @@ def plot(
         ),
     ],
     out: Annotated[
-        Path | None, option("--out", "FILE", "File: .pdf, .png or .svg (default: KIND.png)")
+        Path | None,
+        option("--out", "FILE", "File: .pdf, .png or .svg; embedding: .gif (default: KIND.png)"),
     ] = None,
     y: Annotated[
         str | None,
@@ -110,15 +122,21 @@ def plot(
         option(
             "--as",
             "FORM",
-            "clients: sorted, box or strip; similarity: pearson, spearman or cka (default: the "
-            "first)",
+            "clients: sorted, box or strip; similarity: pearson, spearman or cka; confusion: all "
+            "or each client (default: the first)",
         ),
     ] = None,
     at: Annotated[
         str | None,
         option(
-            "--at", "ROUND", "clients: final, best (on test samples) or validation (default: final)"
+            "--at",
+            "ROUND",
+            "clients: final, best (on test samples) or validation (default: final); confusion: "
+            "last, best or validation (default: last)",
         ),
+    ] = None,
+    client: Annotated[
+        int | None, option("--client", "N", "confusion: Number of a client (default: all)", min=0)
     ] = None,
     trial: Annotated[
         int | None, option("--trial", "N", "Kinds with a single run: Trial (default: 0)", min=0)
@@ -142,9 +160,23 @@ def plot(
         ),
     ] = None,
     label: Label = None,
+    order: Order = "",
     width: Annotated[
-        str, option("--width", "WIDTH", "Width: column (3.3 in), page (6.9 in) or inches")
-    ] = "column",
+        str | None,
+        option(
+            "--width", "WIDTH", "Width: column (3.3 in), page (6.9 in) or inches (default: column)"
+        ),
+    ] = None,
+    for_: Annotated[
+        str | None,
+        option(
+            "--for",
+            "PAPER",
+            "Width and sizes of letters of a paper: icml-column, icml-text, neurips-text, "
+            "iclr-text, cvpr-column, cvpr-text, eccv-text, ieee-column, ieee-text, acm-column, "
+            "acm-text, aaai-column, aaai-text, jmlr-text or tmlr-text",
+        ),
+    ] = None,
     font: Annotated[str, option("--font", "FONT", "Font: serif or sans")] = "serif",
     force: Force = False,
     trust_code: TrustCode = None,
@@ -159,24 +191,31 @@ def plot(
     arguments = {
         "y": y, "x": x, "log_x": log_x, "band": band, "target": target,
         "y_range": None if y_range is None else _range(y_range), "figure": figure,
-        "baseline": baseline, "as_": as_, "at": at, "trial": trial,
+        "baseline": baseline, "as_": as_, "at": at, "client": client, "trial": trial,
         "round": round_ and round_ - 1,
     }  # fmt: skip
-    options = _options(kind, arguments, bool(group_by or label))
-    target_file = _target(kind, out, force)
+    options = _options(kind, arguments, bool(group_by or label or order))
+    size, target_file = _width(width, for_), _target(kind, out, force)
     with render.waiting("drawing"):
         from protofl_workbench import plots
         from protofl_workbench.comparing.run_groups import runs_in, sound_runs, state_notes
 
         if kind == "sweep":
-            made = _sweep(runs, options, _width(width), font)
+            made = _sweep(runs, options, size, font)
             plots.save(made, target_file)
             render.line(f"picture: {target_file}")
+            return
+        if kind == "embedding":
+            run = _only(kind, [run for folder in runs for run in runs_in(folder)])
+            frames = plots.embedding(run, **options, width=size, font=font)
+            plots.save_animation(frames, target_file)
+            render.line(f"animation: {target_file} ({len(frames)} rounds)")
             return
         damaged: list[str] = []
         usable = sound_runs((run for folder in runs for run in runs_in(folder)), damaged)
         notes = damaged + state_notes(usable)
-        made = _draw(kind, usable, options, group_by or (), label or (), _width(width), font, notes)
+        names = Naming(group_by or (), label or (), order)
+        made = _draw(kind, usable, options, names, size, font, notes)
         plots.save(made, target_file)
     render.line(f"picture: {target_file}")
     for line in notes:
@@ -201,22 +240,42 @@ def _options(kind: str, arguments: dict[str, Any], groups: bool) -> dict[str, An
             f"{kind} has no option {flag}", f"it belongs to {' and '.join(whose)}", "leave it out"
         )
     if kind in (*ONE, "sweep") and groups:
-        raise UsageError(f"{kind} has no options --group-by and --label", do="leave them out")
+        raise UsageError(
+            f"{kind} has no options --group-by, --label and --order", do="leave them out"
+        )
     return there
 
 
 def _target(kind: str, out: Path | None, force: bool) -> Path:
     """Check the file before any long step."""
-    from protofl_workbench.plots.figure_files import format_of
+    from protofl_workbench.plots.figure_files import check_is_gif, format_of
 
-    path = out or Path(f"{kind}.png")
-    format_of(path)
+    path = out or Path(f"{kind}.{'gif' if kind == 'embedding' else 'png'}")
+    (check_is_gif if kind == "embedding" else format_of)(path)
     return checked("--out", path, force=force)
 
 
-def _width(text: str) -> Any:  # noqa: ANN401 - a word or inches
-    from protofl.errors import UsageError
+def _width(text: str | None, paper: str | None) -> Any:  # noqa: ANN401 - a word or inches
+    """Return the width of ``--width`` or ``--for``.
 
+    Raises:
+        UsageError: Both are given, the paper is unknown, or the inches are not possible.
+    """
+    from protofl.errors import UsageError, unknown
+    from protofl_workbench.plots.style import PAPERS
+
+    if paper is not None:
+        if text is not None:
+            raise UsageError(
+                f"--for {paper} and --width {text} both set the width", do="leave one of them out"
+            )
+        if paper not in PAPERS:
+            venue = paper.partition("-")[0]
+            known = [name for name in PAPERS if name.startswith(f"{venue}-")] or PAPERS
+            raise unknown("paper of --for", paper, known, "or give the inches: --width 3.4")
+        return paper
+    if text is None:
+        return "column"
     try:
         inches = float(text)
     except ValueError:
@@ -240,8 +299,7 @@ def _draw(
     kind: str,
     runs: Sequence[Run],
     options: dict[str, Any],
-    by: Sequence[str],
-    labels: Sequence[str],
+    names: Naming,
     width: Any,  # noqa: ANN401 - a word or inches
     font: Any,  # noqa: ANN401 - checked where it is used
     notes: list[str],
@@ -254,21 +312,40 @@ def _draw(
             return plots.split(run, **options)
         if kind in observed_pictures.KINDS:
             return observed_pictures.draw(kind, run, options, width, font)
-        return plots.confusion(run, **options, width=width, font=font)
+        if kind == "calibration":
+            return plots.calibration(run, **options, width=width, font=font)
+        return _confusion(run, options, width, font)
     if kind == "differences":
         from protofl_workbench.comparing.compare import compare
 
         figure, baseline = options.get("figure", "final"), options.get("baseline", "")
-        comparison = compare(runs, figure, baseline=baseline, by=by, labels=labels)
-        notes += [line for line in comparison.notes if line.startswith("label: ")]
+        comparison = compare(
+            runs, figure, baseline=baseline, by=names.by, labels=names.labels, order=names.order
+        )
+        notes += [line for line in comparison.notes if line.startswith(("label: ", "order: "))]
         return plots.differences(comparison, figure, width=width, font=font)
-    names = {"log_x": "log", "as_": "kind", "at": "when"}
-    asked = {names.get(key, key): value for key, value in options.items()}
+    keywords = {"log_x": "log", "as_": "kind", "at": "when"}
+    asked = {keywords.get(key, key): value for key, value in options.items()}
     draw: dict[str, Callable[..., Figure]] = {
         "curve": plots.curve, "bars": plots.bars, "clients": plots.clients,
         "traffic": plots.traffic, "time": plots.stages,
     }  # fmt: skip
-    return draw[kind](_groups(runs, by, labels, notes), **asked, width=width, font=font)
+    return draw[kind](_groups(runs, names, notes), **asked, width=width, font=font)
+
+
+def _confusion(run: Run, options: dict[str, Any], width: Any, font: Any) -> Figure:  # noqa: ANN401 - as in _draw
+    """Draw the confusion of all clients, of one, or of each."""
+    from protofl.errors import UsageError, unknown
+    from protofl_workbench import plots
+
+    form = options.pop("as_", "all")
+    if form not in ("all", "each"):
+        raise unknown("form of --as", form, ("all", "each"))
+    if form == "all":
+        return plots.confusion(run, **options, width=width, font=font)
+    if "client" in options:
+        raise UsageError("--as each shows all clients", do="leave out --as or --client")
+    return plots.confusions(run, **options, width=width, font=font)
 
 
 def _sweep(folders: Sequence[Path], options: dict[str, Any], width: Any, font: Any) -> Figure:  # noqa: ANN401 - as in _draw
@@ -297,22 +374,25 @@ def _only(kind: str, runs: Sequence[Run]) -> Run:
     return runs[0]
 
 
-def _groups(
-    runs: Sequence[Run], by: Sequence[str], labels: Sequence[str], notes: list[str]
-) -> list[Group]:
+def _groups(runs: Sequence[Run], names: Naming, notes: list[str]) -> list[Group]:
     """Return the groups with the given labels; notes name them, and the runs that are left out."""
     from protofl_workbench.comparing.run_groups import (
         grouped,
+        in_order,
         label_notes,
         new_labels,
         no_rounds_error,
+        places_in,
         with_labels,
         without_copies,
     )
 
-    groups = without_copies(grouped(runs, by), notes)
+    groups = without_copies(grouped(runs, names.by), notes)
     if not any(group.trials for group in groups):
         raise no_rounds_error(runs)
-    renamed = new_labels(labels, (group.label for group in groups))
+    group_names = [group.label for group in groups]
+    renamed = new_labels(names.labels, group_names)
+    if names.order:
+        groups = in_order(groups, places_in(group_names, names.order, renamed, notes))
     notes += label_notes(renamed)
     return with_labels(groups, renamed)

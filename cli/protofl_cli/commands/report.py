@@ -10,7 +10,7 @@ import typer
 
 from protofl.system.files.home import expand_user
 from protofl_cli import render
-from protofl_cli.options import Debug, Label, TrustCode, option
+from protofl_cli.options import Debug, Label, Order, TrustCode, option
 from protofl_cli.overwriting import Force, checked
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def report(
         ),
     ] = "",
     label: Label = None,
+    order: Order = "",
     scale: Annotated[
         str | None,
         option("--scale", "NAME", "Scale of a reproduction: paper, fast, … (default: paper)"),
@@ -80,7 +81,13 @@ def report(
         )
         notes: list[str] = []
         text = write_report(
-            about, target, title=title, baseline=baseline, labels=label or (), note=notes.append
+            about,
+            target,
+            title=title,
+            baseline=baseline,
+            labels=label or (),
+            order=order,
+            note=notes.append,
         )
     size = len(text.encode()) / 1e3
     render.line(f"report: {target} ({size:,.0f} kB; open it in a browser)")

@@ -59,7 +59,8 @@ class Commit:
         config: The file with the configuration at the start of the run.
         extended: True if the run continued with other numbers of rounds or trials.
         finished: True if the run is finished.
-        kept: {title: its file} of the kept commits; a title is ``best-t0`` or ``last-t0``.
+        kept: {title: its file} of the kept commits; a title is ``best-t0``, ``last-t0``, or
+            ``r5-t0`` for round 5 of trial 0.
         files: {file: its check} of all files above.
         client_files: {client: its file and check} of all clients that have trained in the trial.
     """
@@ -149,6 +150,11 @@ class Commit:
         for name, check in (*self.files.items(), *clients):
             if name not in kept:
                 check.require(folder / name, grows=name == self.clients)  # of protofl 0.1.0
+
+
+def kept_name(trial: int, round: int) -> str:
+    """Return the name of the file of a kept commit."""
+    return f"kept-t{trial}-r{round}.json"
 
 
 _FACTS = [f.name for f in fields(Commit) if f.name not in ("files", "client_files")]
@@ -325,7 +331,7 @@ class Checkpoint:
         """
         kept, files = dict(commit.kept), dict(commit.files)
         for title, other in (keep or {}).items():
-            kept[title] = name = f"kept-t{other.trial}-r{other.round}.json"
+            kept[title] = name = kept_name(other.trial, other.round)
             if name not in files:
                 self._kept[name] = other.to_keep()
                 files[name] = self.write(name, self._kept[name].text)

@@ -270,11 +270,11 @@ class Reading:
         if self.problem and not self.lost:
             raise Damaged(self.problem, do="restore the file: its figures are not those of the run")
 
-    def weights(self, which: str, trial: int, clients: Collection[int]) -> Weights:
+    def weights(self, which: str | int, trial: int, clients: Collection[int]) -> Weights:
         """Read the weights that the run kept of a round.
 
         Args:
-            which: ``last`` or ``best``.
+            which: ``last``, ``best``, or the number of a round, from 0.
             trial: The trial, from 0 here.
             clients: Clients whose weights to read.
 
@@ -285,6 +285,8 @@ class Reading:
             return read_weights(self.folder, which, trial, clients=clients)
         kept = read_weights(self.folder, which, self.only_trials[trial], clients=clients)
         rows, round = [row for row in self.rows if row.trial == trial], self.only_rounds - 1
+        if isinstance(which, int) and which <= round:
+            return kept
         if which == "best":
             best = [row.round for n, row in enumerate(rows) if is_best(row, rows[:n])]
             round = best[-1] if best else round

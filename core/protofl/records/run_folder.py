@@ -241,6 +241,7 @@ class RunFolder:
         checks: Mapping[int, Check] | None = None,
         *,
         keep: str = "current",
+        chosen: bool = False,
     ) -> None:
         """Commit a round: server file, line of the record, table of files; then remove old files.
 
@@ -253,6 +254,7 @@ class RunFolder:
             checks: {client: check} of these files if they are elsewhere.
             keep: What ``--keep`` says: ``current``, or ``last`` for the last round of the trial
                 before too, or ``best`` for both and the best round.
+            chosen: True to keep this round, because ``--keep-weights`` names it.
         """
         trial, last, kept = row.trial, self._checkpoint.last, dict[str, Commit]()
         if keep != "current" and last.server and last.trial != trial:
@@ -283,6 +285,8 @@ class RunFolder:
         )
         if best:
             kept[f"best-t{trial}"] = commit
+        if chosen:
+            kept[f"r{row.round}-t{trial}"] = commit
         self._checkpoint.commit(commit, kept)
         self._continue(self._checkpoint.last)
 

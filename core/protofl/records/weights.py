@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from protofl.errors import UsageError
-from protofl.records.checkpoint import LAST, Commit
+from protofl.records.checkpoint import LAST, Commit, kept_name
 from protofl.system.files.home import expand_user
 from protofl.system.former_names import current_tensors
 
@@ -36,16 +36,16 @@ class Weights:
 
 def read_weights(
     run: str | Path,
-    which: str = "best",
+    which: str | int = "best",
     trial: int = 0,
     *,
     clients: Collection[int] | None = None,
 ) -> Weights:
-    """Read the weights of a round that a run has kept (``--keep``).
+    """Read the weights of a round that a run has kept (``--keep``, ``--keep-weights``).
 
     Args:
         run: The run folder.
-        which: ``best``, the trial's best round, or ``last``.
+        which: ``best``, the trial's best round; ``last``; or the number of a round, from 0.
         trial: The trial.
         clients: The clients whose weights are wanted; all by default.
 
@@ -67,7 +67,7 @@ def read_weights(
 
 
 def kept_round(
-    run: str | Path, which: str, trial: int, clients: Collection[int] | None
+    run: str | Path, which: str | int, trial: int, clients: Collection[int] | None
 ) -> tuple[Path, Commit]:
     """Return the folder and the files of a kept round, checked; see `read_weights`."""
     folder, commit = kept_commit(run, which, trial)
@@ -93,10 +93,13 @@ def require_here(run: str | Path, commit: Commit) -> None:
         )
 
 
-def kept_commit(run: str | Path, which: str, trial: int) -> tuple[Path, Commit]:
+def kept_commit(run: str | Path, which: str | int, trial: int) -> tuple[Path, Commit]:
     """Return the folder and the files of a kept round, before their checks; see `read_weights`."""
-    folder, title = expand_user(run) / "checkpoint", f"{which}-t{trial}"
+    folder = expand_user(run) / "checkpoint"
     last = Commit.read(folder / LAST)
+    if isinstance(which, int):
+        return folder, _commit_of_round(run, folder, last, trial, which)
+    title = f"{which}-t{trial}"
     here = f"last-t{last.trial}" if last.server else ""
     if title == here:
         return folder, last.to_keep()
@@ -106,6 +109,22 @@ def kept_commit(run: str | Path, which: str, trial: int) -> tuple[Path, Commit]:
         f"{run} has not kept {title}",
         f"it has kept: {', '.join(sorted(filter(None, {*last.kept, here}))) or 'nothing'}",
         "see --keep",
+    )
+
+
+def _commit_of_round(run: str | Path, folder: Path, last: Commit, trial: int, round: int) -> Commit:
+    """Return the kept commit of a round, whatever it is kept for."""
+    if last.server and (last.trial, last.round) == (trial, round):
+        return last.to_keep()
+    names = {*last.kept.values()}
+    if (name := kept_name(trial, round)) in names:
+        return Commit.read(folder / name)
+    commits = [last, *(Commit.read(folder / name) for name in sorted(names))]
+    rounds = sorted({c.round for c in commits if c.server and c.trial == trial})
+    raise UsageError(
+        f"{run} has not kept the weights of round {round} of trial {trial} (rounds count from 0)",
+        f"it has kept rounds: {', '.join(map(str, rounds)) or 'none'}",
+        "train again with --keep-weights rounds:R,R,… or every:N",
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from protofl.data.batches import LEAST
 from protofl.data.split import partition_record
-from protofl.errors import Diverged, ProtoflError
+from protofl.errors import Diverged, ProtoflError, UsageError
 from protofl.federation import events
 from protofl.federation.events import Progress
 from protofl.federation.federation import Federation
@@ -33,6 +33,7 @@ from protofl.records.result import Result, is_best, is_exhausted, recorded_accur
 from protofl.records.row import Row
 from protofl.records.run_folder import RunFolder
 from protofl.runs.configuration import about_arithmetic, config_of, folder_words
+from protofl.runs.kept_weights import announce, check_place
 from protofl.runs.planning import observes, plan_run, with_store
 from protofl.runs.recipes import typed_in, write_recipe
 from protofl.runs.request import Request
@@ -44,6 +45,7 @@ from protofl.system.files.lock import folder_lock
 from protofl.system.files.tables import rounded
 from protofl.system.files.tensors import write_tensors
 from protofl.system.machine import Idle
+from protofl.system.options.parsing import kept_rounds
 from protofl.system.options.plugin_options import option_names
 from protofl.system.profile.clock import Unprofiled
 from protofl.system.profile.profiles import run_profile
@@ -244,6 +246,11 @@ class _Lifecycle:
         pool: Pool = plan.choices["backend"].call(
             "open_pool", plan=plan, workers=plan.settings.workers, idle=self.idle
         )
+        try:
+            check_place(plan, pool)
+        except UsageError:
+            pool.close()
+            raise
         return pool
 
     def _note(self, line: str) -> None:
@@ -286,6 +293,8 @@ class _Lifecycle:
             self._recorded_note(choice.line)
         # After the trial, whose engine and graphs the run keeps in the device's memory.
         self.plan = plan = with_store(plan, beside_models, self._recorded_note)
+        done = {(row.trial, row.round) for row in self.folder.rows}
+        announce(plan, max(beside_models, default=0), self.folder.path, done, self._note)
         return learned
 
     def _begin_record(self) -> None:
@@ -345,9 +354,10 @@ class _Lifecycle:
                 rows.append(row)
                 ended = is_exhausted(rows, settings.patience)
                 last |= ended
-                every, best = settings.checkpoint_every, settings.keep == "best"
-                best = best and is_best(row, rows[:-1])  # the folder may not have the last one yet
-                if every and ((number + 1) % every == 0 or last or best):
+                every, kept = settings.checkpoint_every, self._is_chosen(number)
+                if settings.keep == "best":  # the folder may not have the last row yet
+                    kept |= is_best(row, rows[:-1])
+                if every and ((number + 1) % every == 0 or last or kept):
                     self._commit(federation, commits, row, trained)
                     trained = set()
                 else:
@@ -359,6 +369,10 @@ class _Lifecycle:
                 name = f"trial {federation.trial + 1}" if settings.trials > 1 else "the run"
                 self._note(f"{name} ends after round {number + 1}: its best round is {age}")
                 break
+
+    def _is_chosen(self, round: int) -> bool:
+        """Return True if ``--keep-weights`` keeps the weights of a round."""
+        return round in kept_rounds(self.plan.settings.keep_weights, self.plan.settings.rounds)
 
     def _commit(
         self, federation: Federation, commits: RoundCommits, row: Row, trained: set[int]
@@ -381,11 +395,14 @@ class _Lifecycle:
         seconds = time.perf_counter() - start
         spent = {k: rounded(row.seconds[k] + seconds) for k in ("checkpoint", "total")}
         row = row.changed(seconds={**row.seconds, **spent})
+        chosen = self._is_chosen(row.round)
 
         def commit() -> None:
             for path, packed in unwritten.items():
                 write_tensors(Path(path), *packed)
-            self.folder.commit_round(row, server, holders, paths, checks, keep=settings.keep)
+            self.folder.commit_round(
+                row, server, holders, paths, checks, keep=settings.keep, chosen=chosen
+            )
             keep_files(federation.pool, self.folder.client_files)
 
         commits.commit(commit if beside else in_commit()(commit), beside=beside)

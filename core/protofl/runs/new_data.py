@@ -98,7 +98,7 @@ class Evaluation:
 
 @standard_torch()
 def evaluate(
-    run: OpenedRun, data: NewData, clients: Sequence[int], which: str, trial: int
+    run: OpenedRun, data: NewData, clients: Sequence[int], which: str | int, trial: int
 ) -> Evaluation:
     """Evaluate clients on new data by the method's inference, as the run's evaluation does.
 
@@ -106,7 +106,7 @@ def evaluate(
         run: The run.
         data: The data.
         clients: The clients; those without a sample in the data are left out.
-        which: ``last`` or ``best``.
+        which: ``last``, ``best``, or the number of a round, from 0.
         trial: The trial.
 
     Raises:

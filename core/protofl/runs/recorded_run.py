@@ -260,7 +260,9 @@ class Run(Reading):
         rows = rows if rounds is None else [row for row in rows if row.round < rounds]
         return read_predictions(self.folder, rows, which, trial, stored)
 
-    def model(self, client: int, which: str = "last", trial: int = 0) -> SplitModel:
+    def model(
+        self, client: int, which: str = "last", trial: int = 0, round: int | None = None
+    ) -> SplitModel:
         """Return a client's model in eval mode, with its weights at the end of a round.
 
         A client that has not trained has its initial weights.
@@ -269,6 +271,7 @@ class Run(Reading):
             client: The client.
             which: The ``last`` or ``best`` round of the trial, if ``--keep`` kept it.
             trial: The trial.
+            round: A round, from 0, that ``--keep-weights`` or ``--keep`` kept, instead of `which`.
 
         Raises:
             UsageError: The run has not kept the round, the client does not exist, or its data or
@@ -278,18 +281,20 @@ class Run(Reading):
         from protofl.hooks.wire.weights import load_weights
 
         self._check_client(client)
-        kept = self.weights(which, trial, [client])
+        kept = self.weights(_chosen(which, round), trial, [client])
         model = build_client(self.plan, trial, client).model
         if client in kept.clients:
             load_weights(model, kept.clients[client], "model")
         return model.eval()
 
-    def global_state(self, which: str = "last", trial: int = 0) -> dict[str, Tensor]:
+    def global_state(
+        self, which: str = "last", trial: int = 0, round: int | None = None
+    ) -> dict[str, Tensor]:
         """Return the server's global state at the end of a round (names: docs/reference/wire.md).
 
         See `model` for arguments and errors.
         """
-        server, start = self.weights(which, trial, []).server, "global_state/"
+        server, start = self.weights(_chosen(which, round), trial, []).server, "global_state/"
         return {k.removeprefix(start): t for k, t in server.items() if k.startswith(start)}
 
     def knowledge(self, which: str = "last", trial: int = 0) -> dict[str, Tensor]:  # former
@@ -303,6 +308,7 @@ class Run(Reading):
         samples: Any,  # noqa: ANN401 - whatever NumPy makes an array of
         which: str = "last",
         trial: int = 0,
+        round: int | None = None,
     ) -> Tensor:
         """Predict the classes of samples by the method's inference, as the run's evaluation does.
 
@@ -317,7 +323,8 @@ class Run(Reading):
                 The run's `preparation` is applied; a run without one warns (UserWarning), and takes
                 samples as its data set stored them.
             which: See `model`.
-            trial: The trial.
+            trial: See `model`.
+            round: See `model`.
 
         Returns:
             Class numbers [N] int64; the names are ``run.plan.data.classes``. Of a multi-label task
@@ -328,18 +335,20 @@ class Run(Reading):
         """
         from protofl.runs.scorer import raw_samples
 
-        scorer, data = self.scorer(client, which, trial), self.plan.data
+        scorer, data = self.scorer(client, which, trial, round), self.plan.data
         if self.lacks_preparation:
             warnings.warn(self.lacks_preparation, UserWarning, stacklevel=2)
         x = raw_samples(samples, data.sample, data.x.dtype, scorer.preparation)
         return data.task.outcomes(scorer.scores(x))
 
-    def scorer(self, client: int, which: str = "last", trial: int = 0) -> Scorer:
+    def scorer(
+        self, client: int, which: str = "last", trial: int = 0, round: int | None = None
+    ) -> Scorer:
         """Return the module that maps raw samples to a client's class scores, as `predict`."""
         from protofl.runs.scorer import scorer_of
 
         self._check_client(client)
-        return scorer_of(self.plan, self, client, which, trial, self.preparation)
+        return scorer_of(self.plan, self, client, _chosen(which, round), trial, self.preparation)
 
     def evaluate(
         self,
@@ -347,6 +356,7 @@ class Run(Reading):
         clients: Sequence[int] | None = None,
         which: str = "last",
         trial: int = 0,
+        round: int | None = None,
     ) -> Evaluation:
         """Evaluate clients on new labelled data, by the method's inference.
 
@@ -357,8 +367,9 @@ class Run(Reading):
                 names the client of each sample (that of ``--partition column:NAME``, or ``client``
                 with numbers), each client has its own samples, otherwise all.
             clients: The clients; None for all.
-            which: See `predict`.
-            trial: See `predict`.
+            which: See `model`.
+            trial: See `model`.
+            round: See `model`.
 
         Raises:
             UsageError: The data cannot be read, their form or classes are not the run's, or see
@@ -370,7 +381,8 @@ class Run(Reading):
         for client in chosen:
             self._check_client(client)
         run = OpenedRun(self, self.plan, self.preparation)
-        return evaluate(run, new_data(run, str(data)), [*dict.fromkeys(chosen)], which, trial)
+        each, when = [*dict.fromkeys(chosen)], _chosen(which, round)
+        return evaluate(run, new_data(run, str(data)), each, when, trial)
 
     def export(
         self,
@@ -378,6 +390,7 @@ class Run(Reading):
         path: str | Path,
         which: str = "last",
         trial: int = 0,
+        round: int | None = None,
     ) -> Path:
         """Write a client to a file that other programs read.
 
@@ -387,8 +400,9 @@ class Run(Reading):
                 and contain the `preparation` and the method's inference; ``FILE.safetensors`` has
                 the weights, but for those of a frozen net, the client's download, and the
                 preparation in its metadata.
-            which: See `predict`.
-            trial: See `predict`.
+            which: See `model`.
+            trial: See `model`.
+            round: See `model`.
 
         Returns:
             The file.
@@ -399,7 +413,7 @@ class Run(Reading):
         """
         from protofl.runs.scorer import export
 
-        return export(self.scorer(client, which, trial), self.plan, expand_user(path))
+        return export(self.scorer(client, which, trial, round), self.plan, expand_user(path))
 
     def _check_client(self, client: int) -> None:
         clients = self.config["clients"]
@@ -407,3 +421,8 @@ class Run(Reading):
             raise UsageError(
                 f"{self.folder} has no client {client}", f"clients are 0 to {clients - 1}"
             )
+
+
+def _chosen(which: str | int, round: int | None) -> str | int:
+    """Return a round if there is one, otherwise ``which``."""
+    return which if round is None else round

@@ -112,7 +112,7 @@ def scorer_of(
     plan: Plan,
     reading: Reading,
     client: int,
-    which: str,
+    which: str | int,
     trial: int,
     preparation: Preparation | None,
 ) -> Scorer:
@@ -125,7 +125,7 @@ def scorers_of(
     plan: Plan,
     reading: Reading,
     clients: Sequence[int],
-    which: str,
+    which: str | int,
     trial: int,
     preparation: Preparation | None,
 ) -> Iterator[tuple[int, Scorer]]:
@@ -135,7 +135,7 @@ def scorers_of(
         plan: The run.
         reading: Its record, or a part of it.
         clients: The clients.
-        which: ``last`` or ``best``.
+        which: ``last``, ``best``, or the number of a round, from 0.
         trial: The trial.
         preparation: See `Scorer`.
 

@@ -33,8 +33,10 @@ from protofl_workbench.comparing.run_groups import (
     Labels,
     Runs,
     grouped,
+    in_order,
     label_notes,
     new_labels,
+    places_in,
     with_labels,
 )
 from protofl_workbench.comparing.trial_figures import (
@@ -71,6 +73,7 @@ def compare(
     labels: Labels = (),
     test: str = WILCOXON,
     round: str = "",
+    order: str | Sequence[str] = (),
 ) -> Comparison:
     """Compare runs, paired over seeds and splits.
 
@@ -92,6 +95,8 @@ def compare(
         test: ``wilcoxon`` compares trials (unpaired ones by the Mann-Whitney U test); ``mcnemar``
             compares test samples, of runs with ``--record-predictions``.
         round: With ``mcnemar``: ``last`` (the default), ``best`` or ``validation``.
+        order: Names or labels of groups in the order in which the tables show them; ``A,B`` or a
+            sequence. Other groups follow in the order of the runs.
 
     Returns:
         A table for each figure and setting. Notes name the trials that are left out.
@@ -118,7 +123,11 @@ def compare(
     else:
         remedy = UNPAIRED if test == WILCOXON else "compare runs on the same data"
         settings = settings_of(runs, by, rounds, notes, remedy)
-    renamed = new_labels(labels, (g.label for setting in settings for g in setting.groups))
+    group_names = [g.label for setting in settings for g in setting.groups]
+    renamed = new_labels(labels, group_names)
+    if order:
+        places = places_in(group_names, order, renamed, notes)
+        settings = [replace(s, groups=tuple(in_order(s.groups, places))) for s in settings]
     settings = [replace(s, groups=tuple(with_labels(s.groups, renamed))) for s in settings]
     notes += label_notes(renamed)
     baselines = _baselines(settings, renamed.get(baseline, baseline), notes)

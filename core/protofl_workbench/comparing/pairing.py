@@ -137,7 +137,7 @@ def finished_trials(groups: Iterable[Group], rounds: int | None, notes: list[str
             for trial in short
         ]
         if finished := tuple(trial for trial in cut if trial not in short):
-            kept.append(Group(group.label, finished))
+            kept.append(replace(group, trials=finished))
         else:
             empty[group.label] = longest
     if empty and len(kept) < 2:
@@ -178,7 +178,7 @@ def _one_per_pair(group: Group, notes: list[str]) -> Group:
                 "group by these options too, or give one of the runs",
             )
         notes.append(f"skipping {trial.name}: same seed and split as {before.name}")
-    return Group(group.label, tuple(kept[key] for key in sorted(kept)))
+    return replace(group, trials=tuple(kept[key] for key in sorted(kept)))
 
 
 def _differing(one: dict[str, object], other: dict[str, object]) -> list[str]:

@@ -14,9 +14,9 @@ from protofl_workbench.comparing.run_groups import Group, Runs
 from protofl_workbench.comparing.trial_figures import trial_figure
 from protofl_workbench.plots.curves import groups_in
 from protofl_workbench.plots.style import (
+    COLOURS,
     GROUND,
     INK,
-    SMALL,
     Style,
     StyleOptions,
     bar_style,
@@ -33,6 +33,7 @@ def bars(
     figure: str = "final",
     *,
     by: str | Sequence[str] = (),
+    order: str | Sequence[str] = (),
     **style: Unpack[StyleOptions],
 ) -> Figure:
     """Draw a figure of each group: the mean of its trials ± the population standard deviation.
@@ -45,18 +46,20 @@ def bars(
         figure: ``final``, ``best`` or ``validation``: the test accuracy in this round; ``worst``,
             ``loss``, … in the last round, or ``FIGURE@best``.
         by: Options to group by; default: all options that differ.
+        order: See `protofl.plots.curve`.
         **style: ``width``: ``column``, ``page`` or inches; ``font``: ``serif`` or ``sans``.
 
     Raises:
         UsageError: A run does not have the figure.
     """
     chosen = trial_figure(figure)
-    moments, unfinished = {}, []
-    for group in groups_in(runs, by):
+    moments, unfinished, places = {}, [], dict[str, int]()
+    for group in groups_in(runs, by, order):
         values = np.array([chosen.of(trial) for trial in group.complete]) * chosen.about.scale
         moments[group.label] = (float(values.mean()), float(values.std()))
         unfinished += [group.label] if group.state else []
-    return bar_chart({"": moments}, chosen.title, unfinished=unfinished, **style)
+        places[group.label] = len(places) if group.place is None else group.place
+    return bar_chart({"": moments}, chosen.title, unfinished=unfinished, places=places, **style)
 
 
 def bar_chart(
@@ -64,6 +67,7 @@ def bar_chart(
     title: str,
     *,
     unfinished: Collection[str] = (),
+    places: Mapping[str, int] | None = None,
     **style: Unpack[StyleOptions],
 ) -> Figure:
     """Draw bars of given numbers: a bar for each series in every category.
@@ -73,6 +77,8 @@ def bar_chart(
             lacks is empty. Several series have colours and hatches in a legend.
         title: Title of the axis.
         unfinished: Categories whose bars are drawn empty.
+        places: {category: number of its colour}, for a single series of groups that have these
+            colours in other figures.
         **style: ``width`` and ``font``, see `bars`.
 
     Returns:
@@ -97,6 +103,8 @@ def bar_chart(
         errors = [0.0 if math.isnan(std) else std for _, _, _, std in known]
         handles.append(axes.barh(y, means, height=thick * 0.9, **bar_style(number * several)))
         for (name, *_), bar in zip(known, handles[-1], strict=True):
+            if places and name in places:
+                bar.set_facecolor(COLOURS[places[name] % len(COLOURS)])
             if name in unfinished:
                 bar.set(edgecolor=bar.get_facecolor(), linewidth=0.9, linestyle="--", hatch="")
                 bar.set_facecolor(GROUND)
@@ -111,7 +119,7 @@ def bar_chart(
         text = f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
         axes.annotate(
             text, (end, place), (3, 0), textcoords="offset points", va="center_baseline",
-            **look.text(SMALL - 0.5),
+            **look.text(look.small - 0.5),
         )  # fmt: skip
     name_bars(axes, names)
     axes.set_xlabel(title)
@@ -129,6 +137,7 @@ def traffic(
     runs: Runs | Sequence[Group],
     *,
     by: str | Sequence[str] = (),
+    order: str | Sequence[str] = (),
     **style: Unpack[StyleOptions],
 ) -> Figure:
     """Draw the bytes that all clients send and receive in a round, as means over all rounds.
@@ -136,6 +145,7 @@ def traffic(
     Args:
         runs: Runs, folders, a mapping of labels to them, or groups.
         by: Options to group by; default: all options that differ.
+        order: See `protofl.plots.curve`.
         **style: ``width`` and ``font``, see `bars`.
     """
     bytes_by_group = {
@@ -143,7 +153,7 @@ def traffic(
             "sent by clients": _mean(group, lambda row: row.upload_bytes),
             "received by clients": _mean(group, lambda row: row.download_bytes),
         }
-        for group in groups_in(runs, by)
+        for group in groups_in(runs, by, order)
     }
     largest = max(sum(parts.values()) for parts in bytes_by_group.values())
     factor, unit = next(((f, u) for f, u in UNITS if largest >= f), UNITS[-1])
@@ -155,6 +165,7 @@ def stages(
     runs: Runs | Sequence[Group],
     *,
     by: str | Sequence[str] = (),
+    order: str | Sequence[str] = (),
     **style: Unpack[StyleOptions],
 ) -> Figure:
     """Draw the seconds of a round by stage, as means over all rounds.
@@ -165,9 +176,10 @@ def stages(
     Args:
         runs: Runs, folders, a mapping of labels to them, or groups.
         by: Options to group by; default: all options that differ.
+        order: See `protofl.plots.curve`.
         **style: ``width`` and ``font``, see `bars`.
     """
-    groups = groups_in(runs, by)
+    groups = groups_in(runs, by, order)
     each = [
         stage_names
         for g in groups
@@ -220,7 +232,7 @@ def _stacked(
     for place, end in enumerate(ends):
         axes.annotate(
             f"{end:.3g}" if end else "nothing", (end, place), (4, 0), textcoords="offset points",
-            va="center_baseline", **look.text(SMALL - 0.5),
+            va="center_baseline", **look.text(look.small - 0.5),
         )  # fmt: skip
     if marks:
         handles += axes.plot(

@@ -23,7 +23,6 @@ from protofl_workbench.plots.style import (
     COLOURS,
     FAINT,
     INK,
-    TEXT,
     Style,
     StyleOptions,
     line_style,
@@ -50,6 +49,7 @@ def clients(
     kind: str = "sorted",
     when: str = "final",
     by: str | Sequence[str] = (),
+    order: str | Sequence[str] = (),
     **style: Unpack[StyleOptions],
 ) -> Figure:
     """Draw the accuracy of each client.
@@ -63,6 +63,7 @@ def clients(
         when: ``final``, the last round; ``best``, the one with the best test accuracy;
             ``validation``, the one with the best validation accuracy.
         by: Options to group by; default: all options that differ.
+        order: See `protofl.plots.curve`.
         **style: ``width``: ``column``, ``page`` or inches; ``font``: ``serif`` or ``sans``.
 
     Raises:
@@ -73,15 +74,15 @@ def clients(
         raise unknown("kind", kind, KINDS)
     if when not in ROUNDS:
         raise unknown("round", when, ROUNDS)
-    look, groups = Style(**style), groups_in(runs, by)
+    look, groups = Style(**style), groups_in(runs, by, order)
+    places = [n if group.place is None else group.place for n, group in enumerate(groups)]
     trials = {g.label: [trial for trial in g.trials if trial.rows] for g in groups}
     labels = list(trials) if kind == "sorted" and len(trials) > 1 else []
     made, axes = look.canvas(look.height, labels)
     axes.set_ylabel("test accuracy (%)")
     if kind == "sorted":
-        _draw_sorted(
-            axes, [accuracies_by_rank(group_trials, when) * 100 for group_trials in trials.values()]
-        )
+        ranked = [accuracies_by_rank(group_trials, when) * 100 for group_trials in trials.values()]
+        _draw_sorted(axes, ranked, places)
         axes.set_xlabel("clients by accuracy (%)")
         if labels:
             look.legend(made, axes.get_lines(), labels)
@@ -90,22 +91,22 @@ def clients(
         np.concatenate([client_accuracies(trial, when) * 100 for trial in group_trials])
         for group_trials in trials.values()
     ]
-    (_draw_boxes if kind == "box" else _draw_strips)(axes, pooled)
+    (_draw_boxes if kind == "box" else _draw_strips)(axes, pooled, places)
     axes.set_xlim(-0.6, len(pooled) - 0.4)
     each = look.inches * 0.85 / len(trials)
     turned: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
     many = each < 0.45 or any(len(w) * 0.055 > each for name in trials for w in name.split())
-    names = [wrapped(name, 1.3 if many else each) for name in trials]
+    names = [wrapped(name, 1.3 if many else each, look.small) for name in trials]
     axes.set_xticks(range(len(trials)), names, parse_math=False, **(turned if many else {}))
     axes.tick_params(axis="x", length=0)
     axes.grid(axis="x", visible=False)
     return made
 
 
-def _draw_sorted(axes: Axes, groups: Sequence[Floats]) -> None:
-    for number, each in enumerate(groups):
+def _draw_sorted(axes: Axes, groups: Sequence[Floats], places: Sequence[int]) -> None:
+    for place, each in zip(places, groups, strict=True):
         mean, std, share = each.mean(0), each.std(0), shares_of(each.shape[1]) * 100
-        style = line_style(number)
+        style = line_style(place)
         if len(each) > 1 and len(groups) <= BANDS:
             axes.fill_between(
                 share, mean - std, np.minimum(mean + std, 100), color=style["color"],
@@ -115,7 +116,7 @@ def _draw_sorted(axes: Axes, groups: Sequence[Floats]) -> None:
     axes.set_xlim(0, 100)
 
 
-def _draw_boxes(axes: Axes, groups: Sequence[Floats]) -> None:
+def _draw_boxes(axes: Axes, groups: Sequence[Floats], places: Sequence[int]) -> None:
     thin = {"color": INK, "linewidth": 0.7}
     drawn = axes.boxplot(
         list(groups), positions=range(len(groups)), widths=0.5, whis=(5, 95), patch_artist=True,
@@ -123,15 +124,15 @@ def _draw_boxes(axes: Axes, groups: Sequence[Floats]) -> None:
         flierprops={"marker": "o", "markersize": 2, "markerfacecolor": INK, "markeredgewidth": 0},
         manage_ticks=False,
     )  # fmt: skip
-    for number, box in enumerate(drawn["boxes"]):
-        box.set(facecolor=COLOURS[number % len(COLOURS)] + "99", edgecolor=INK, linewidth=0.7)
+    for place, box in zip(places, drawn["boxes"], strict=True):
+        box.set(facecolor=COLOURS[place % len(COLOURS)] + "99", edgecolor=INK, linewidth=0.7)
 
 
-def _draw_strips(axes: Axes, groups: Sequence[Floats]) -> None:
+def _draw_strips(axes: Axes, groups: Sequence[Floats], places: Sequence[int]) -> None:
     for number, accuracies in enumerate(groups):
         # A sequence that fills evenly spreads the points: the same picture each time.
         aside = (np.arange(len(accuracies)) * 0.6180339887) % 1 - 0.5
-        style = line_style(number)
+        style = line_style(places[number])
         axes.plot(
             number + aside * 0.5, accuracies, linestyle="none", marker=style["marker"],
             markersize=2.8, color=style["color"], alpha=0.75, markeredgewidth=0,
@@ -195,7 +196,7 @@ def split_figure(
     axes.tick_params(length=0)
     axes.set_xlabel("client")
     axes.set_ylabel("class")
-    axes.set_title(heading, loc="left", **look.text(TEXT))
+    axes.set_title(heading, loc="left", **look.text(look.large))
     for spine in axes.spines.values():
         spine.set(visible=True, color=FAINT)
     numbers = _round_numbers(largest)
@@ -206,10 +207,11 @@ def split_figure(
     if dots:
         key = made.legend(
             dots, [f"{number:,}" for number in numbers], loc="outside right upper",
-            title="samples", frameon=False, fontsize=TEXT, labelspacing=2.2, handletextpad=1.2,
+            title="samples", frameon=False, fontsize=look.large, labelspacing=2.2,
+            handletextpad=1.2,
         )  # fmt: skip
         for text in (key.get_title(), *key.get_texts()):
-            text.set(fontsize=TEXT, color=INK)
+            text.set(fontsize=look.large, color=INK)
     return made
 
 

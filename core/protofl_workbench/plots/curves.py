@@ -16,7 +16,9 @@ from protofl_workbench.comparing.run_groups import (
     Group,
     Runs,
     grouped,
+    in_order,
     no_rounds_error,
+    places_in,
     runs_by_label,
     without_copies,
 )
@@ -41,11 +43,13 @@ class Curve(NamedTuple):
         x: Positions of the points, [n].
         each: Values of each trial, [trials, n].
         others: x and values of trials that are shorter than the longest.
+        place: Number of its colour, marker and line; None for its position in the figure.
     """
 
     x: Floats
     each: Floats
     others: tuple[tuple[Floats, Floats], ...] = ()
+    place: int | None = None
 
 
 def curve(
@@ -54,6 +58,7 @@ def curve(
     x: str = "rounds",
     *,
     by: str | Sequence[str] = (),
+    order: str | Sequence[str] = (),
     band: str = "std",
     log: bool = False,
     target: float | None = None,
@@ -68,6 +73,7 @@ def curve(
             (``loss_terms.align``).
         x: ``rounds``, ``mb``, ``upload-mb``, ``seconds``, ``flops`` or ``virtual``.
         by: Options to group by; default: all options that differ.
+        order: Groups in the order in which they are shown and have their colours, see `groups_in`.
         band: Around the mean of the trials: ``std``, the population standard deviation;
             ``range``, from minimum to maximum; ``trials``, each trial as a line; or ``none``.
         log: Use a logarithmic x axis.
@@ -85,7 +91,7 @@ def curve(
         UsageError: A figure or cost is not recorded, a name is unknown, or y_range is empty.
     """
     figure = figure_named(y)
-    groups = groups_in(runs, by)
+    groups = groups_in(runs, by, order)
     finite = [g for g in groups if not all(trial.never_finite(y) for trial in g.trials)]
     curves = {group.label: _curve_of(group, y, x) for group in finite or groups}
     return curve_chart(
@@ -142,7 +148,10 @@ def curve_chart(
     look = Style(**style)
     labels = list(curves) if len(curves) > 1 else []
     made, axes = look.canvas(look.height, labels)
-    handles = [_draw(axes, n, points, scale, band) for n, points in enumerate(curves.values())]
+    handles = [
+        _draw(axes, n if points.place is None else points.place, points, scale, band)
+        for n, points in enumerate(curves.values())
+    ]
     if target is not None:
         axes.axhline(target * scale, color=INK, linewidth=0.6, linestyle=":")
     if y_range is not None:
@@ -160,18 +169,28 @@ def curve_chart(
     return made
 
 
-def groups_in(runs: Runs | Sequence[Group], by: str | Sequence[str] = ()) -> list[Group]:
+def groups_in(
+    runs: Runs | Sequence[Group], by: str | Sequence[str] = (), order: str | Sequence[str] = ()
+) -> list[Group]:
     """Return given groups, or group runs, without groups that have no round.
 
     The label of a group without a finished trial says how many rounds are done.
 
+    Args:
+        runs: The groups or runs.
+        by: Options to group by.
+        order: Names of groups in the order in which they are shown. The i-th name has colour i in
+            every figure with the same order, also in figures that lack some of the groups.
+
     Raises:
-        UsageError: No group has a round.
+        UsageError: No group has a round, or no group has a name of the order.
     """
     if isinstance(runs, Sequence) and runs and all(isinstance(each, Group) for each in runs):
         groups = runs = [each for each in runs if isinstance(each, Group)]
     else:
         groups = without_copies(grouped(runs, by), [])  # type: ignore[arg-type] # no groups
+    if order:
+        groups = in_order(groups, places_in((group.label for group in groups), order))
     there = [group for group in groups if any(trial.rows for trial in group.trials)]
     if not there:
         known = {} if groups is runs else runs_by_label(runs)  # type: ignore[arg-type]
@@ -210,7 +229,7 @@ def _curve_of(group: Group, y: str, x: str) -> Curve:
     costs = np.stack([cost[k] for (_, cost, _), k in zip(full, kept, strict=True)])
     values = np.stack([value[k] for (_, _, value), k in zip(full, kept, strict=True)])
     others = tuple((cost, value) for rounds, cost, value in each if rounds[-1] != most)
-    return Curve(costs.mean(0), values, others)
+    return Curve(costs.mean(0), values, others, group.place)
 
 
 def _points(trial: Trial, y: str, x: str) -> tuple[npt.NDArray[np.int64], Floats, Floats]:

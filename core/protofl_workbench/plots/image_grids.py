@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from protofl.errors import UsageError
 from protofl_workbench.comparing.run_groups import RunLike, run_in
-from protofl_workbench.plots.style import SMALL, Style, StyleOptions, hide_frame
+from protofl_workbench.plots.style import Style, StyleOptions, hide_frame
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -151,7 +151,7 @@ def _grid(
                 shown = pictures[c].transpose(1, 2, 0)
                 grey = {"cmap": "gray", "vmin": 0, "vmax": 255} if shown.shape[2] == 1 else {}
                 axis.imshow(shown.squeeze() if grey else shown, interpolation="nearest", **grey)
-        line[0].set_ylabel(label, **look.text(SMALL))
+        line[0].set_ylabel(label, **look.text())
     for axis, c in zip(axes[0], columns, strict=True):
-        axis.set_title(names[c][:12], pad=2, **look.text(SMALL))
+        axis.set_title(names[c][:12], pad=2, **look.text())
     return made

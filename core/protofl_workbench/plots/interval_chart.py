@@ -16,7 +16,6 @@ from protofl_workbench.plots.style import (
     GROUND,
     INK,
     ROW,
-    SMALL,
     Style,
     StyleOptions,
     name_bars,
@@ -70,7 +69,9 @@ def differences(
     names, inches = look.bar_names(labels)
     bases = " or ".join(dict.fromkeys(table.baseline for table, _ in rows))
     title = f"{tables[0].title.replace(' (%)', '')}: difference to {bases}"
-    title = wrapped(title, 0.8 * look.inches) + "\n(percentage points)" * tables[0].share
+    title = (
+        wrapped(title, 0.8 * look.inches, look.small) + "\n(percentage points)" * tables[0].share
+    )
     # With several groups in a table, `holm` differs from p.
     corrected = any(sum(row.difference is not None for row in t.rows) > 1 for t in tables)
     title += "\np corrected by Holm's method" * corrected
@@ -104,7 +105,7 @@ def _draw(
     text = "" if math.isnan(p) else f"p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"
     axes.annotate(
         text, (1, place), (3, 0), xycoords=("axes fraction", "data"),
-        textcoords="offset points", va="center_baseline", **look.text(SMALL - 0.5),
+        textcoords="offset points", va="center_baseline", **look.text(look.small - 0.5),
     )  # fmt: skip
 
 

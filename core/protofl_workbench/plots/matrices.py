@@ -14,8 +14,6 @@ from protofl_workbench.plots.style import (
     COLOURS,
     GROUND,
     INK,
-    SMALL,
-    TEXT,
     Style,
     StyleOptions,
     shades,
@@ -32,21 +30,42 @@ SIMILARITIES = {"pearson": "Pearson's r", "spearman": "Spearman's ρ", "cka": "l
 """Measures of similarity with their titles."""
 
 
-def confusion(run: RunLike, trial: int = 0, **style: Unpack[StyleOptions]) -> Figure:
-    """Draw the confusion matrix over the test samples of all clients in the last evaluation.
+def confusion(
+    run: RunLike,
+    trial: int = 0,
+    *,
+    client: int | None = None,
+    at: str = "last",
+    **style: Unpack[StyleOptions],
+) -> Figure:
+    """Draw the confusion matrix over the test samples of all clients, or of one client.
 
     Args:
-        run: A run with ``--metrics confusion``, or its folder.
+        run: A run with ``--metrics confusion``, or its folder. For a client, or another round than
+            the last evaluated one, a run with ``--record-predictions``.
         trial: The trial.
+        client: A client; None for all clients together.
+        at: ``last``, ``best`` (on test samples) or ``validation``: the round.
         **style: ``width``: ``column``, ``page`` or inches; ``font``: ``serif`` or ``sans``.
 
     Returns:
         Rows are true classes, columns are predictions; numbers are shares of a row in %.
 
     Raises:
-        UsageError: The run has not recorded a confusion matrix.
+        UsageError: The run has not recorded a confusion matrix, or not the predictions; or there
+            is no such client.
     """
     loaded_run = run_in(run)
+    names = list(loaded_run.split(trial).classes)
+    if client is not None or at != "last":
+        each = confusion_by_client(loaded_run, at, trial)
+        if client is not None and client not in each:
+            raise UsageError(
+                f"no predictions of client {client} in this round",
+                f"clients with predictions: {', '.join(map(str, each))}",
+            )
+        counts = sum(each.values()) if client is None else each[client]
+        return matrix(np.asarray(counts), names, "predicted class", "class", **style)
     rows = [row for row in loaded_run.rows_of(trial) if METRIC in row.metrics]
     if not rows:
         raise UsageError(
@@ -54,9 +73,86 @@ def confusion(run: RunLike, trial: int = 0, **style: Unpack[StyleOptions]) -> Fi
             do="record it with --metrics confusion",
         )
     counts = np.array(rows[-1].metrics[METRIC]["all"], dtype=np.float64)
-    return matrix(
-        counts, list(loaded_run.split(trial).classes), "predicted class", "class", **style
-    )
+    return matrix(counts, names, "predicted class", "class", **style)
+
+
+def confusion_by_client(
+    run: RunLike, at: str = "last", trial: int = 0
+) -> dict[int, npt.NDArray[np.float64]]:
+    """Return the confusion matrix of each client, from recorded predictions.
+
+    Args:
+        run: A run with ``--record-predictions``, or its folder.
+        at: ``last``, ``best`` (on test samples) or ``validation``: the round.
+        trial: The trial.
+
+    Returns:
+        {client: samples of each class (row) that are predicted as each class (column), [C, C]} of
+        the clients with test samples.
+
+    Raises:
+        UsageError: The run has not recorded the predictions of this round.
+    """
+    loaded_run = run_in(run)
+    found = loaded_run.predictions(at, trial)
+    C = len(loaded_run.split(trial).classes)
+    cells = found.true.astype(np.int64) * C + found.predicted
+    return {
+        int(client): np.bincount(cells[found.clients == client], minlength=C * C)
+        .reshape(C, C)
+        .astype(np.float64)
+        for client in np.unique(found.clients)
+    }
+
+
+MOST_MATRICES = 24
+"""Largest number of clients whose confusion matrices are in one figure."""
+
+
+def confusions(
+    run: RunLike, trial: int = 0, *, at: str = "last", **style: Unpack[StyleOptions]
+) -> Figure:
+    """Draw the confusion matrix of each client as a small table of shares of its rows.
+
+    Args:
+        run: A run with ``--record-predictions``, or its folder.
+        trial: The trial.
+        at: ``last``, ``best`` (on test samples) or ``validation``: the round.
+        **style: ``width`` and ``font``, see `confusion`.
+
+    Returns:
+        Clients with test samples by their numbers, at most 24, with their accuracy. Grey rows are
+        classes that a client has no test samples of.
+
+    Raises:
+        UsageError: The run has not recorded the predictions of this round.
+    """
+    loaded_run = run_in(run)
+    each = confusion_by_client(loaded_run, at, trial)
+    shown, look = [*each.items()][:MOST_MATRICES], Style(**style)
+    rows = -(-len(shown) // max(2, int(look.inches / 1.05)))
+    columns = -(-len(shown) // rows)
+    side = look.inches / columns
+    made, first = look.canvas((side + 0.24) * rows + 0.2)
+    first.remove()
+    colours = shades(GROUND, COLOURS[0])
+    split = loaded_run.split(trial)
+    for place, (client, counts) in enumerate(shown):
+        axes = made.add_subplot(rows, columns, place + 1)
+        with np.errstate(invalid="ignore"):
+            shares = counts / counts.sum(1, keepdims=True)
+        axes.imshow(shares, cmap=colours, vmin=0, vmax=1, interpolation="nearest")
+        axes.set(xticks=[], yticks=[])
+        for spine in axes.spines.values():
+            spine.set(color=INK, linewidth=0.6)
+        accuracy = counts.trace() / counts.sum()
+        name = shortened(split.name_of(client), max(8, int(side * 11)))
+        axes.set_title(f"{name}\n{accuracy:.0%}", pad=2, **look.text())
+    about = "predicted class (columns) of each class (rows)"
+    if len(each) > len(shown):
+        about += f"; {len(shown)} of {len(each)} clients"
+    made.supxlabel(about, **look.text(look.large))
+    return made
 
 
 def matrix(
@@ -83,20 +179,22 @@ def matrix(
     cell = 72 * look.inches * 0.72 / count
     for row, column in np.argwhere(shares >= 0.5) if cell >= 11 else ():
         share = shares[row, column]
-        text_style = look.text(min(SMALL, cell * 0.42)) | {"color": GROUND if share > 55 else INK}
+        text_style = look.text(min(look.small, cell * 0.42)) | {
+            "color": GROUND if share > 55 else INK
+        }
         axes.text(column, row, f"{share:.0f}", ha="center", va="center_baseline", **text_style)
-    every = max(1, int(np.ceil(SMALL * 1.25 / cell)))
+    every = max(1, int(np.ceil(look.small * 1.25 / cell)))
     places = range(0, count, every)
     shown = [shortened(names[place], 14) for place in places]
     turned: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
-    straight = max(map(len, shown)) * SMALL * 0.5 <= cell * every
+    straight = max(map(len, shown)) * look.small * 0.5 <= cell * every
     axes.set_xticks(places, shown, parse_math=False, **({} if straight else turned))
     axes.set_yticks(places, shown, parse_math=False)
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set(visible=True, color=INK, linewidth=0.6)
-    axes.set_xlabel(across, fontsize=TEXT)
-    axes.set_ylabel(down, fontsize=TEXT)
+    axes.set_xlabel(across, fontsize=look.large)
+    axes.set_ylabel(down, fontsize=look.large)
     return made
 
 
@@ -170,12 +268,12 @@ def similarity(
     axes.set_xticks(places, names, parse_math=False, **(turned if client_names else {}))
     axes.set_yticks(places, names, parse_math=False)
     axes.tick_params(length=0)
-    axes.set_xlabel("client", fontsize=TEXT)
-    axes.set_ylabel("client", fontsize=TEXT)
+    axes.set_xlabel("client", fontsize=look.large)
+    axes.set_ylabel("client", fontsize=look.large)
     bar = made.colorbar(picture, ax=axes, shrink=0.85, pad=0.02)
     bar.outline.set_visible(False)
     bar.ax.tick_params(
-        width=0.6, length=2, labelsize=SMALL, labelfontfamily=look.text()["fontfamily"]
+        width=0.6, length=2, labelsize=look.small, labelfontfamily=look.text()["fontfamily"]
     )
-    bar.set_label(SIMILARITIES[kind], **look.text(TEXT))
+    bar.set_label(SIMILARITIES[kind], **look.text(look.large))
     return made

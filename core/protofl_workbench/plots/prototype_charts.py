@@ -14,7 +14,7 @@ import numpy.typing as npt
 from protofl.errors import TooLittle
 from protofl_workbench.comparing.run_groups import RunLike, run_in
 from protofl_workbench.plots.curves import Curve, curve_chart
-from protofl_workbench.plots.style import SMALL, Style, StyleOptions, class_colours
+from protofl_workbench.plots.style import Style, StyleOptions, class_colours
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,7 +56,7 @@ def margins(run: RunLike, round: int = -1, trial: int = 0, **style: Unpack[Style
     for place, side, sign in ((0, "right", -1), (1, "left", 1)):
         for c, y in _separated(named, shares[place], (low, high)):
             axes.text(
-                place + sign * 0.05, y, names[c], ha=side, va="center", **look.text(SMALL - 1)
+                place + sign * 0.05, y, names[c], ha=side, va="center", **look.text(look.small - 1)
             )
     axes.set_xticks((0, 1), ("clients (largest)", "server"))
     axes.set_xlim(-0.45, 1.45)

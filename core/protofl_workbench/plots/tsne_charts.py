@@ -11,7 +11,6 @@ import numpy.typing as npt
 from protofl_workbench.comparing.run_groups import RunLike, run_in
 from protofl_workbench.plots.style import (
     INK,
-    SMALL,
     Style,
     StyleOptions,
     class_colours,
@@ -153,6 +152,6 @@ def _write(axes: Axes, name: str, point: Floats, look: Style, above: float = 0.0
 
     text = axes.annotate(
         name[:16], (point[0], point[1]), (0, above), textcoords="offset points", ha="center",
-        va="bottom" if above else "center", zorder=5, **look.text(SMALL),
+        va="bottom" if above else "center", zorder=5, **look.text(),
     )  # fmt: skip
     text.set_path_effects([patheffects.withStroke(linewidth=1.6, foreground="white")])

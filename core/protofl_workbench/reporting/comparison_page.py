@@ -11,8 +11,10 @@ from protofl_workbench.comparing.run_groups import (
     Labels,
     divergence,
     grouped,
+    in_order,
     label_notes,
     new_labels,
+    places_in,
     progress,
     with_labels,
     without_copies,
@@ -38,7 +40,7 @@ from protofl_workbench.reporting.number_formats import (
 )
 from protofl_workbench.reporting.page_parts import Command, Drawings, Fact, Page, Part, Section
 from protofl_workbench.reporting.ranking import final_accuracy, ranking
-from protofl_workbench.reporting.results_section import BARS, best_groups, results_section
+from protofl_workbench.reporting.results_section import BARS, CURVES, best_groups, results_section
 from protofl_workbench.reporting.run_facts import key_facts, remarks, summary_sentence
 from protofl_workbench.reporting.run_page import cost_pictures, run_state
 from protofl_workbench.reporting.run_pictures import Pictures
@@ -51,6 +53,7 @@ def comparison_page(
     baseline: str = "",
     damaged: Sequence[str] = (),
     labels: Labels = (),
+    order: str | Sequence[str] = (),
     note: Callable[[str], None] = lambda line: None,
 ) -> Page:
     """Return the page of several runs.
@@ -62,6 +65,7 @@ def comparison_page(
         baseline: The baseline of differences; empty for the default one.
         damaged: A line for each run that is left out because its files are damaged.
         labels: New names of groups.
+        order: Names of groups in the order in which they are shown.
         note: Takes a line for each group with a new name.
 
     Raises:
@@ -72,6 +76,10 @@ def comparison_page(
     settings = _by_setting(records)
     names = [record.group.label for each in (*settings.values(), records) for record in each]
     renamed = new_labels(labels, names)
+    best = [r.group.label for each in settings.values() for r in best_groups(each, CURVES)]
+    places = places_in([*best, *names], order, renamed, notes)
+    settings = {name: _in_order(each, places, sort=bool(order)) for name, each in settings.items()}
+    records = _in_order(records, places, sort=bool(order))
     records = _with_labels(records, renamed)
     settings = {name: _with_labels(of_setting, renamed) for name, of_setting in settings.items()}
     baseline = renamed.get(baseline, baseline)
@@ -117,6 +125,17 @@ def _records(runs: Sequence[Run], notes: list[str], *, settings: bool = True) ->
 
 def _with_labels(records: Sequence[GroupRecord], labels: Mapping[str, str]) -> list[GroupRecord]:
     return [GroupRecord(group) for group in with_labels([r.group for r in records], labels)]
+
+
+def _in_order(
+    records: Sequence[GroupRecord], places: Mapping[str, int], *, sort: bool
+) -> list[GroupRecord]:
+    """Give groups their colours on this page, and the order of `places_in` if it was asked for."""
+    groups = in_order([record.group for record in records], places)
+    if not sort:
+        given = [record.group.label for record in records]
+        groups.sort(key=lambda group: given.index(group.label))
+    return [GroupRecord(group) for group in groups]
 
 
 def _by_setting(records: Sequence[GroupRecord]) -> dict[str, list[GroupRecord]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from protofl.errors import TooLittle
 from protofl_workbench import plots
 from protofl_workbench.reporting.group_record import GroupRecord, Moments
-from protofl_workbench.reporting.page_parts import Drawings, Part, Picture, Section
+from protofl_workbench.reporting.page_parts import Drawings, Part, Picture, Section, animated
 from protofl_workbench.reporting.picture_texts import curves_text
 
 if TYPE_CHECKING:
@@ -94,6 +94,24 @@ def observed_section(record: GroupRecord, drawings: Drawings) -> Section:
         text = curves_text(title, _series(figure)) if make in OVER_ROUNDS else f"{title}. {caption}"
         drawing = drawings.inline(figure)
         parts.append(Picture(title, drawing, text, caption, on_paper=make in ON_PAPER))
+    try:
+        frames = plots.embedding(record.run, trial, font="sans")
+    except TooLittle:
+        pass
+    else:
+        moving, still = animated(frames)
+        parts.append(
+            Picture(
+                "Features and prototypes over rounds",
+                moving,
+                f"An animation of {len(frames)} rounds: test features and prototypes in the plane.",
+                "One t-SNE of all shown rounds. Dots are features of test samples, circles "
+                "prototypes of clients and triangles the server's, with a line from their place "
+                "before; colours are classes.",
+                on_paper=True,
+                still=still,
+            )
+        )
     if parts and len(record.group.trials) > 1:
         parts.append(f"Trial with seed {record.config['seed'] + trial}.")
     return Section("Observations", parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import cache
 from importlib.resources import files
@@ -51,6 +51,7 @@ def report(
     title: str = "",
     baseline: str = "",
     labels: Labels = (),
+    order: str | Sequence[str] = (),
     note: Callable[[str], None] = lambda line: None,
 ) -> str:
     """Write a page about runs as one HTML file, which needs no network.
@@ -63,6 +64,8 @@ def report(
         title: Heading of the page; by default it is made from the runs.
         baseline: The baseline of differences; default: as in `pf.compare`.
         labels: {group: its name on the page}, see `pf.compare`.
+        order: Names of groups in the order in which the page shows them, see `pf.compare`. The
+            i-th name has colour i in all figures, also on other pages with this order.
         note: Takes a line for each group with a new name.
 
     Returns:
@@ -77,7 +80,7 @@ def report(
     """
     drawings = Drawings()
     foot = f"Made by protofl {__version__} on {datetime.now():%Y-%m-%d at %H:%M}."
-    page = _page(runs, drawings, foot, baseline, labels, note)
+    page = _page(runs, drawings, foot, baseline, labels, order, note)
     page.title = title or page.title
     text = _html(page, drawings)
     if out is not None:
@@ -91,25 +94,27 @@ def _page(
     foot: str,
     baseline: str,
     labels: Labels,
+    order: str | Sequence[str],
     note: Callable[[str], None],
 ) -> Page:
     """Return the page of a reproduction, of one run, or of several runs."""
     if not isinstance(about, (Run, Result, str, Path, Iterable)):
-        return reproduction_page(about, drawings, foot, baseline, labels, note)
+        return reproduction_page(about, drawings, foot, baseline, labels, order, note)
     each = [about] if isinstance(about, (Run, Result, str, Path)) else about
     runs_by_folder = {run.folder.resolve(): run for one in each for run in runs_in(one)}
     if not runs_by_folder:
         raise UsageError("no run is given", do="give the folder of a run, or a folder of runs")
     if len(runs_by_folder) == 1:
-        if labels:
+        if labels or order:
+            flag, does = ("--label", "names") if labels else ("--order", "sorts")
             raise UsageError(
-                "--label names the groups of several runs, and one run was given",
+                f"{flag} {does} the groups of several runs, and one run was given",
                 do="leave it out; --title changes the heading",
             )
         return run_page(next(iter(runs_by_folder.values())), drawings, foot)
     notes: list[str] = []
     sound = sound_runs(runs_by_folder.values(), notes)
-    return comparison_page(sound, drawings, foot, baseline, notes, labels, note)
+    return comparison_page(sound, drawings, foot, baseline, notes, labels, order, note)
 
 
 def _html(page: Page, drawings: Drawings) -> str:
@@ -166,6 +171,7 @@ def reproduction_page(
     foot: str,
     baseline: str = "",
     labels: Labels = (),
+    order: str | Sequence[str] = (),
     note: Callable[[str], None] = lambda line: None,
 ) -> Page:
     """Return the page of a reproduction.
@@ -176,6 +182,7 @@ def reproduction_page(
         foot: Last line.
         baseline: The baseline of differences; empty for the default one.
         labels: New names of groups of runs.
+        order: Order of groups of runs.
         note: Takes a line for each group with a new name.
     """
     folders = dict.fromkeys(e.folder for e in result.entries.values() if e.folder is not None)
@@ -183,7 +190,7 @@ def reproduction_page(
     runs = sound_runs(map(Run.of, folders), notes)
     page = Page("", "", "", "", [], [], foot)
     if runs:
-        page = comparison_page(runs, drawings, foot, baseline, (), labels, note)
+        page = comparison_page(runs, drawings, foot, baseline, (), labels, order, note)
     cells = [entry for entry in result.entries.values() if entry.state != "empty"]
     finished = [entry for entry in cells if entry.state in ("done", "not reached")]
     page.title = result.reproduction.heading

@@ -70,6 +70,7 @@ class Picture:
         broad: The same drawing with double width, for wide screens.
         on_paper: Whether the colours stay on a light background, as for photographs and colour
             scales.
+        still: Pixels to show instead of an animation, if a reader asks for less motion.
     """
 
     title: str
@@ -79,6 +80,7 @@ class Picture:
     table: Table | None = None
     broad: str = ""
     on_paper: bool = False
+    still: str = ""
 
     @property
     def is_drawn(self) -> bool:
@@ -243,6 +245,14 @@ class Drawings:
 def _name(name: str) -> str:
     """Return a tag or attribute without its namespace."""
     return name.rpartition("}")[2]
+
+
+def animated(figures: Sequence[Figure]) -> tuple[str, str]:
+    """Return the ``data:`` addresses of a GIF of figures, and of its last frame."""
+    from protofl_workbench import plots
+
+    moving = base64.b64encode(plots.gif(figures)).decode()
+    return f"data:image/gif;base64,{moving}", _pixels(figures[-1])
 
 
 def _pixels(figure: Figure) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from protofl.errors import UsageError
-from protofl_workbench.comparing.run_groups import Group, progress
+from protofl_workbench.comparing.run_groups import progress
 from protofl_workbench.comparing.trials import PairKey, Trial, pair_key
 from protofl_workbench.reporting.group_record import GroupRecord
 
@@ -78,7 +78,7 @@ def ranking(records: Sequence[GroupRecord]) -> Ranking:
     ranked = []
     for record in finished:
         trials = tuple(t for t in record.group.trials if _key(t) in common)
-        ranked.append(GroupRecord(Group(record.group.label, trials)))
+        ranked.append(GroupRecord(replace(record.group, trials=trials)))
     every = all(trial_keys == common for trial_keys in keys)
     return Ranking(
         tuple(sorted(ranked, key=final_accuracy, reverse=True)),

@@ -127,6 +127,7 @@ def _about(name: str, record: GroupRecord) -> str:
 
 def _clients_and_classes(record: GroupRecord, pictures: Pictures) -> list[Part]:
     candidates = [pictures.clients(), pictures.split(record), pictures.confusion(record)]
+    candidates += [pictures.confusions(record), pictures.calibration(record)]
     recall = _last(record, lambda row: row.metrics.get("recall-by-class", {}).get("all"))
     if recall:
         candidates.append(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from protofl.errors import UsageError
 from protofl_workbench import plots
 from protofl_workbench.comparing.run_figures import COSTS, figure_named
 from protofl_workbench.comparing.run_groups import Group
@@ -20,6 +22,7 @@ from protofl_workbench.reporting.number_formats import (
     NONE,
     amount,
     duration,
+    integer,
     number,
     percent,
     spread,
@@ -49,7 +52,7 @@ class Pictures:
 
     def groups_with(self, has: Callable[[Trial], bool]) -> list[Group]:
         """Return the groups with those of their trials that have something recorded."""
-        groups = [Group(g.label, tuple(t for t in g.trials if has(t))) for g in self._groups]
+        groups = [replace(g, trials=tuple(filter(has, g.trials))) for g in self._groups]
         return [group for group in groups if group.trials]
 
     # --- over rounds ------------------------------------------------------------------------------
@@ -201,6 +204,57 @@ class Pictures:
             self._inline(plots.confusion, record.run, trial.number),
             picture_texts.confusion_text(shares.tolist(), record.split.classes),
             "Test samples of all clients at the last evaluation, in % of each true class.",
+            on_paper=True,
+        )
+
+    def confusions(self, record: GroupRecord) -> Picture | None:
+        """Return the confusion matrix of each client; None without recorded predictions."""
+        trial = record.group.trials[0]
+        for at in ("last", "best", "validation"):
+            try:
+                each = plots.confusion_by_client(record.run, at, trial.number)
+            except UsageError:  # this round is not recorded
+                continue
+            drawing = self._inline(plots.confusions, record.run, trial.number, at=at)
+            accuracies = {
+                str(client): percent(counts.trace() / counts.sum())
+                for client, counts in each.items()
+            }
+            when = {"last": "last evaluated", "best": "best"}.get(at, "selected")
+            return Picture(
+                "Confusion of each client",
+                drawing,
+                picture_texts.bars_text("accuracy of each client's predictions", accuracies),
+                f"Test samples of each client in the {when} round; rows are true classes, columns "
+                "are predictions. Grey: the client has no samples of the class.",
+                on_paper=True,
+            )
+        return None
+
+    def calibration(self, record: GroupRecord) -> Picture | None:
+        """Return accuracy by confidence in the first trial; None if it is not recorded."""
+        trial = record.group.trials[0]
+        try:
+            counts = plots.calibration_counts(record.run, trial.number)
+        except UsageError:
+            return None
+        rows = [
+            (f"{n / len(counts):.2f} to {(n + 1) / len(counts):.2f}", integer(int(samples)),
+             percent(right / samples), percent(confidence / samples))
+            for n, (samples, confidence, right) in enumerate(counts.tolist())
+            if samples
+        ]  # fmt: skip
+        error = number(plots.calibration_error(counts), 3)
+        return Picture(
+            "Calibration",
+            self._inline(plots.calibration, record.run, trial.number),
+            f"Accuracy of predictions by their confidence; the expected calibration error is "
+            f"{error}. The table has the numbers.",
+            "All test samples at the last evaluation. Bars: accuracy, paler for fewer samples; "
+            "points: mean confidence.",
+            picture_texts.numbers_table(
+                "Calibration", ("confidence", "samples", "accuracy", "mean confidence"), rows
+            ),
             on_paper=True,
         )
 

@@ -14,7 +14,7 @@ from protofl_workbench.batch.shard import Shard
 from protofl_workbench.comparing.compare import compare
 from protofl_workbench.comparing.comparison import Comparison
 from protofl_workbench.comparing.figure_table import FigureTable
-from protofl_workbench.comparing.run_groups import new_labels
+from protofl_workbench.comparing.run_groups import new_labels, places_in
 from protofl_workbench.reproductions.cells import Change
 from protofl_workbench.reproductions.finding import find_reproduction
 from protofl_workbench.reproductions.inventory import (
@@ -54,6 +54,8 @@ def compare_reproduction(
     paired, shown, test = True, tuple[str, ...](), ""
     base = _row_named(reproduction, arguments.pop("baseline", ""))
     labels = new_labels(arguments.pop("labels", ()), reproduction.rows)
+    order = arguments.pop("order", "")
+    places = places_in(reproduction.rows, order, labels, notes) if order else {}
     for column in columns:
         rows = {row: run for (row, run_column), run in found_runs.items() if run_column == column}
         if len(rows) < 2:
@@ -62,7 +64,11 @@ def compare_reproduction(
         # A column without the named baseline is compared with the default one.
         column_labels = {row: text for row, text in labels.items() if row in rows}
         comparison = compare(
-            rows, baseline=base if base in rows else "", labels=column_labels, **arguments
+            rows,
+            baseline=base if base in rows else "",
+            labels=column_labels,
+            order=[row for row in places if row in rows],
+            **arguments,
         )
         title = ", ".join(filter(None, (reproduction.name, column)))
         tables += [replace(table, setting=title) for table in comparison.tables]

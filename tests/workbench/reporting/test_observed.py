@@ -28,8 +28,9 @@ def pictures_of(page, title):
     (section,) = [s for s in page.all("section") if s.all("h2")[0].words == title]
     found = {}
     for figure in section.all("figure"):
-        (drawn,) = [e for e in figure.all("div") if e.get("role") == "img"]
-        found[figure.all("h3")[0].words] = drawn["aria-label"].replace("\u00a0", " ")
+        texts = [e["aria-label"] for e in figure.all("div") if e.get("role") == "img"]
+        (text,) = texts + [e["alt"] for e in figure.all("img")]
+        found[figure.all("h3")[0].words] = text.replace("\u00a0", " ")
     return found
 
 
@@ -45,6 +46,7 @@ def test_prototypes_and_features_are_shown(seen, monkeypatch):
         "Drift of the server's prototypes",
         "Similarity of clients",
         "Features of test samples",
+        "Features and prototypes over rounds",
     }
     observed = pf.load_run(seen).observed
     margins = figures.margins(observed)

@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 from protofl.errors import unknown
 from protofl.system.options.parsing import (
     read_joins,
+    read_kept,
     read_labels,
     read_names,
     read_rounds,
@@ -53,6 +54,8 @@ Rounds = Annotated[int, BeforeValidator(read_rounds)]
 Truth = Annotated[bool, BeforeValidator(lambda value: value)]
 """True or false that is typed as a text, ``--init-strict false``; pydantic reads the text."""
 Joins = Annotated[str | None, BeforeValidator(read_joins)]
+
+KeptRounds = Annotated[str, BeforeValidator(read_kept)]
 
 Labels = Annotated[list[str], BeforeValidator(read_labels)]
 

@@ -14,6 +14,9 @@ from protofl.system.former_names import current_options
 JOINS = "write --join-round N[:SHARE][,…]: 20, 20:0.3, 10:0.2,20:0.2"
 """The form of ``--join-round``."""
 
+KEPT = "write --keep-weights every:10, rounds:0,4,9 or none; rounds count from 0"
+"""The form of ``--keep-weights``."""
+
 _JOIN = re.compile(r"(\d{1,8})(?::(\d*\.?\d+(?:e-?\d+)?|\d+/\d+))?")
 
 
@@ -171,6 +174,37 @@ def read_joins(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
     rest = f"1/{len(matches) + 1}"
     pairs = sorted((int(m[1]), m[2] or rest) for m in matches if m)
     return ",".join(f"{round}:{share}" for round, share in pairs)
+
+
+def read_kept(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
+    """Return ``--keep-weights`` in one form: ``every:N`` or ``rounds:R,R``, ascending; empty: none.
+
+    Raises:
+        UsageError: The value has another form.
+    """
+    if value is None or (isinstance(value, str) and value.strip().lower() in ("", "none")):
+        return ""
+    kind, colon, text = str(value).replace(" ", "").partition(":")
+    numbers = [*filter(None, text.split(","))]
+    if not colon or kind not in ("every", "rounds"):
+        raise UsageError(f"--keep-weights {value}: expected every:N or rounds:R,R,…", do=KEPT)
+    if wrong := next((each for each in numbers if not re.fullmatch(r"[0-9]{1,8}", each)), None):
+        raise UsageError(f"--keep-weights {value}: {wrong!r} is not the number of a round", do=KEPT)
+    if not numbers or (kind == "every" and (len(numbers) > 1 or int(numbers[0]) < 1)):
+        wanted = "one number, from 1" if kind == "every" else "at least one round"
+        raise UsageError(f"--keep-weights {value}: expected {wanted} after {kind}:", do=KEPT)
+    return f"{kind}:{','.join(map(str, sorted({*map(int, numbers)})))}"
+
+
+def kept_rounds(text: str, rounds: int) -> list[int]:
+    """Return the rounds, from 0, of a text from `read_kept`, of the first ``rounds`` rounds.
+
+    ``every:N`` stands for rounds N − 1, 2N − 1, …, those after which N, 2N, … rounds are done.
+    """
+    kind, _, numbers = text.partition(":")
+    if kind == "every":
+        return [*range(int(numbers) - 1, rounds, int(numbers))]
+    return [number for number in map(int, filter(None, numbers.split(","))) if number < rounds]
 
 
 def read_rounds(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it

@@ -11,6 +11,7 @@ from protofl.system.files.atomic import default_data_dir
 from protofl.system.options.option import (
     MEASURES,
     Joins,
+    KeptRounds,
     Labels,
     Measures,
     Names,
@@ -265,6 +266,10 @@ class Settings(Strict):
     keep: Literal["best", "last", "current"] = record(
         "best", "Weights to keep of each trial: best and last round, last round, or none",
         affects="nothing"
+    )
+    keep_weights: KeptRounds = record(
+        "", "Further rounds of each trial, counted from 0, whose weights are kept",
+        affects="nothing", metavar="every:N|rounds:R,R", usual="none"
     )
     on_bad_upload: Literal["stop", "skip"] = record(
         "stop", "What to do about an invalid upload", affects="method", recipe=False

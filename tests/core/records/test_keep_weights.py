@@ -1,0 +1,249 @@
+"""Tests of ``--keep-weights``: kept weights are those that the run had after these rounds."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from fake_pools import KeepingPool
+from runtime_toys import install, train
+from typer.testing import CliRunner
+
+import protofl as pf
+from protofl.runs import kept_weights
+from protofl.system.options.parsing import kept_rounds, read_kept
+from protofl_cli.app import app
+
+GIVEN = {"rounds": 5, "participation": 0.5, "seed": 2}
+
+
+class Killed(BaseException):
+    """Simulates a signal that ends the process at once."""
+
+
+@pytest.fixture
+def toys(monkeypatch):
+    install(monkeypatch)
+
+
+def parts(weights):
+    """Return {client or server: {name: tensor as bytes}}."""
+    each = {**weights.clients, "server": weights.server}
+    return {
+        who: {name: t.contiguous().numpy().tobytes() for name, t in tensors.items()}
+        for who, tensors in each.items()
+    }
+
+
+def kept_files(folder):
+    """Return {name: bytes} of the kept rounds and the tensors in the checkpoint folder."""
+    return {p.name: p.read_bytes() for p in (folder / "checkpoint").iterdir()} | {
+        name: b"" for name in ("manifest.json", "before.json")  # they say how long lines are
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "rounds", "kept"),
+    [
+        ("every:2", 5, [1, 3]),
+        ("every:1", 3, [0, 1, 2]),
+        (" rounds: 4,0, 2,0", 5, [0, 2, 4]),
+        ("rounds:1,9", 5, [1]),
+        ("none", 5, []),
+        (None, 5, []),
+    ],
+)
+def test_the_rounds_of_a_text(text, rounds, kept):
+    assert kept_rounds(read_kept(text), rounds) == kept
+    assert read_kept(read_kept(text)) == read_kept(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("5", "expected every:N or rounds:R,R"),
+        ("ever:5", "expected every:N or rounds:R,R"),
+        ("every:0", "expected one number, from 1"),
+        ("every:2,3", "expected one number, from 1"),
+        ("every:", "expected one number, from 1"),
+        ("rounds:", "expected at least one round"),
+        ("rounds:1,b", "'b' is not the number of a round"),
+        ("rounds:-1", "'-1' is not the number of a round"),
+        ("rounds:1.5", "'1.5' is not the number of a round"),
+    ],
+)
+def test_other_texts_are_refused(text, what):
+    with pytest.raises(pf.UsageError, match=what) as caught:
+        read_kept(text)
+    assert text in caught.value.what and "every:10, rounds:0,4,9" in caught.value.do
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"keep_weights": "rounds:1,5"}, "no round 5"),
+        ({"keep_weights": "every:6"}, "only 5 rounds, so nothing would be kept"),
+        ({"keep_weights": "every:2", "checkpoint_every": "off"}, "saves no round"),
+    ],
+)
+def test_rounds_that_a_run_has_not(toys, tmp_path, options, what):
+    with pytest.raises(pf.UsageError, match=what):
+        train("fedproto", tmp_path / "run", **GIVEN, **options)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"checkpoint_every": 3, "keep": "current"},
+        {"client_store": "memory"},
+        {"client_store": "disk"},
+        {"backend": "process", "workers": 2},
+    ],
+    ids=str,
+)
+def test_weights_are_those_of_a_run_that_ended_there(toys, tmp_path, options):
+    given = GIVEN | options
+    train("fedproto", tmp_path / "run", **given, trials=2, keep_weights="rounds:0,3")
+    run = pf.load_run(tmp_path / "run")
+    distinct = set()
+    for trial, round in ((0, 0), (0, 3), (1, 3)):
+        short = given | {"rounds": round + 1, "seed": GIVEN["seed"] + trial}
+        out = tmp_path / f"{trial}-{round}"
+        train("fedproto", out, **short)
+        kept, last = pf.read_weights(run.folder, round, trial), pf.read_weights(out, "last")
+        assert (kept.trial, kept.round) == (trial, round)
+        assert parts(kept) == parts(last)
+        distinct.add(str(parts(kept)))
+        for client in range(4):
+            model = run.model(client, trial=trial, round=round).state_dict()
+            other = pf.load_run(out).model(client).state_dict()
+            assert all(torch.equal(model[name], other[name]) for name in other)
+    assert len(distinct) == 3
+
+
+def test_all_readers_take_a_round(toys, tmp_path):
+    train("fedproto", tmp_path / "run", **GIVEN, keep_weights="rounds:0")
+    train("fedproto", tmp_path / "short", **GIVEN | {"rounds": 1})
+    run, short = pf.load_run(tmp_path / "run"), pf.load_run(tmp_path / "short")
+    x = run.plan.data.x[:20].numpy()
+    for client in range(4):
+        assert torch.equal(run.predict(client, x, round=0), short.predict(client, x))
+        assert torch.equal(run.scorer(client, round=0).scores(torch.from_numpy(x)),
+                           short.scorer(client).scores(torch.from_numpy(x)))  # fmt: skip
+    for name, tensor in run.global_state(round=0).items():
+        assert torch.equal(tensor, short.global_state()[name])
+    with pytest.raises(pf.UsageError, match="not kept the weights of round 2 of trial 0") as caught:
+        run.model(0, round=2)
+    assert "it has kept rounds: 0, 1, 4" in caught.value.near
+    assert torch.equal(  # the last round has a number too
+        run.model(0, round=4).head.weight, run.model(0, "last").head.weight
+    )
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("event", [pf.events.RoundStarted, pf.events.RoundDone])
+def test_a_killed_run_ends_with_the_same_files(toys, tmp_path, event, every):
+    given = GIVEN | {"checkpoint_every": every, "keep_weights": "every:2", "trials": 2}
+    whole = train("fedproto", tmp_path / "whole", **given)
+    out = tmp_path / "killed"
+
+    def progress(found, left=2):
+        nonlocal seen
+        seen += isinstance(found, event)
+        if seen == left:
+            raise Killed
+
+    for _ in range(4):
+        seen = 0
+        resume = {"resume": True} if out.exists() else given
+        with pytest.raises(Killed):
+            train("fedproto" if not out.exists() else None, out, progress=progress, **resume)
+    train(None, out, resume=True)
+    assert kept_files(out) == kept_files(whole.folder)
+    for trial in range(2):
+        for round in (1, 3):
+            one, other = (pf.read_weights(each, round, trial) for each in (out, whole.folder))
+            assert parts(one) == parts(other)
+
+
+def test_other_rounds_after_a_resume(toys, tmp_path):
+    """The option depends on nothing: a run can be continued with it, and keeps what it has kept."""
+    train("fedproto", tmp_path / "run", **GIVEN, keep_weights="rounds:0")
+    train(None, tmp_path / "run", resume=True, rounds=8, keep_weights="rounds:6")
+    for round in (0, 6, 7):
+        assert pf.read_weights(tmp_path / "run", round).round == round
+
+
+def notes_of(folder, **options):
+    lines = []
+    train("fedproto", folder, progress=lambda event: lines.append(str(event)), **options)
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("participation", [0.5, 1.0])
+def test_the_size_is_said_before_and_bounds_the_files(toys, tmp_path, participation, monkeypatch):
+    given = GIVEN | {"participation": participation, "keep_weights": "every:2", "trials": 2}
+    sizes = []
+    size_on_disk = kept_weights.size_on_disk
+    monkeypatch.setattr(
+        kept_weights, "size_on_disk", lambda *a: sizes.append(size_on_disk(*a)) or sizes[-1]
+    )
+    lines = notes_of(tmp_path / "run", **given)
+    assert "the weights of rounds 1, 3 of 2 trials, counted from 0, are kept: up to " in lines
+    kept = {}
+    for trial in range(2):
+        for round in (1, 3):
+            for client, tensors in pf.read_weights(tmp_path / "run", round, trial).clients.items():
+                size = sum(t.numel() * t.element_size() for t in tensors.values())
+                kept[str(parts(pf.read_weights(tmp_path / "run", round, trial))[client])] = size
+    assert 0.5 * sizes[0] < sum(kept.values()) <= sizes[0]
+
+
+def test_too_little_space_is_said_before_training(toys, tmp_path, monkeypatch):
+    class Usage:
+        free = 1000
+
+    monkeypatch.setattr(kept_weights.shutil, "disk_usage", lambda place: Usage)
+    with pytest.raises(pf.UsageError, match="are free at") as caught:
+        train("fedproto", tmp_path / "run", **GIVEN, keep_weights="every:1")
+    assert "keep fewer rounds" in caught.value.do and not (tmp_path / "run").exists()
+
+
+class Keeping:
+    """A backend whose pool keeps the clients' files itself, as sites do."""
+
+    folder, closed = None, False
+
+    @pf.hookimpl
+    def open_pool(self, plan):
+        pool = KeepingPool(plan, self.folder)
+        close = pool.close
+
+        def closing():
+            Keeping.closed = True
+            close()
+
+        pool.close = closing
+        return pool
+
+
+def test_clients_on_other_machines_are_refused(toys, tmp_path, monkeypatch):
+    monkeypatch.setattr(Keeping, "folder", tmp_path / "node")
+    monkeypatch.setattr(Keeping, "closed", False)
+    with pytest.raises(pf.UsageError, match="stay on the clients' own machines") as caught:
+        train("fedproto", tmp_path / "run", backend=Keeping, **GIVEN, keep_weights="every:2")
+    assert "protofl node export" in caught.value.do
+    assert Keeping.closed and not (tmp_path / "run").exists()
+
+
+def test_commands(toys, tmp_path):
+    train("fedproto", tmp_path / "run", **GIVEN, keep_weights="rounds:1")
+    run, out = str(tmp_path / "run"), tmp_path / "client.safetensors"
+    made = CliRunner().invoke(app, ["export", run, str(out), "--which", "1"])
+    assert made.exit_code == 0, made.output
+    assert out.exists() and "round 1 of trial 0" in made.output
+    refused = CliRunner().invoke(app, ["export", run, str(out), "--force", "--which", "0"])
+    assert "has not kept the weights of round 0" in refused.output
+    refused = CliRunner().invoke(app, ["export", run, str(out), "--force", "--which", "bst"])
+    assert "'best'" in refused.output
