@@ -74,6 +74,7 @@ def test_an_image_is_brought_to_the_form_of_the_data(run, bundle, tmp_path):
     assert line["class"] == classes_of(run, x[None])[0]
 
 
+@pytest.mark.slow
 def test_mistakes_are_said_in_a_sentence(run, bundle, tmp_path, capfd, caplog):
     x = run.plan.data.x[:4].numpy()
     np.save(tmp_path / "good.npy", x)
