@@ -302,7 +302,7 @@ def client_domains(split: Split, domains: np.ndarray | None) -> list[str]:
         if not len(rows):
             return []
         name = domains[rows[0]]
-        if any((domains[block.numpy()] != name).any() for block in rows.split(_BLOCK)):
+        if any((domains[block.numpy()] != name).any() for block in torch.split(rows, _BLOCK)):
             return []
         result.append(str(name))
     return result

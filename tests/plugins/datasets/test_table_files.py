@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import protofl as pf
 from protofl.backends import Plan
-from protofl.data import cache, mapped
+from protofl.data import cache, columns, dataset, fitting, mapped, split
 from protofl.data.fitting import FittedSamples
 from protofl.data.split import Split
 from protofl.runs.exported import Exported, read_exported
@@ -549,6 +549,7 @@ def test_parquet_holds_what_the_csv_file_holds(tmp_path):
     assert "is not a parquet file" in refused(tmp_path / "a.csv", plugin=Parquet)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(table_reader, "ROWS", 512)
     monkeypatch.setattr(mapped, "LARGE", 1)
@@ -565,6 +566,29 @@ def test_memory_does_not_grow_with_the_rows(tmp_path, monkeypatch):
         assert len(data.y) == count
     # 12,000 more rows: their numbers alone have 1.4 MB, their texts 20 MB.
     assert peaks[1] - peaks[0] < 500_000
+
+
+def test_memory_of_planning_does_not_grow_with_the_rows(tmp_path, monkeypatch):
+    """Of decoding, the cache, the split, statistics and preparation: some 60 bytes a row."""
+    monkeypatch.setattr(table_reader, "ROWS", 512)
+    monkeypatch.setattr(mapped, "LARGE", 1)
+    monkeypatch.setattr(fitting, "BLOCK", 512)
+    for module in (columns, dataset, split):
+        monkeypatch.setattr(module, "_BLOCK", 512)
+    peaks = []
+    for count in (4_000, 4_000, 16_000):  # the first fills what a process keeps
+        path = tmp_path / f"{len(peaks)}.csv"
+        name = "University hospital of the city number"  # 152 bytes, as NumPy stores texts
+        lines = [f"{i % 97}.5,{name} {i % 3},{'uv'[i % 2]}\n" for i in range(count)]
+        path.write_text("age,hospital,grade\n" + "".join(lines))
+        tracemalloc.start()
+        plan = plan_of(path)
+        assert len(plan.preparation([0]).clients[0]) == 3
+        rows = plan.split(0).train(0)
+        assert plan.samples(rows[:5], False).inputs().shape == (5, 1) and plan.split(0).hash
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[2] - peaks[1] < 12_000 * 64
 
 
 def test_large_tables_lie_in_a_file(tmp_path):
