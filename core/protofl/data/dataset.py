@@ -178,10 +178,7 @@ class Dataset:
         """Return a line if samples hold numbers too large for most training; empty if not."""
         if self.x.is_meta or self.x.dtype != torch.float32 or not self.x.numel():
             return ""
-        if self.preparation is not None and self.preparation.table is not None:
-            if self.preparation.table.standardise:
-                return ""
-        most = float(self.x.abs().nan_to_num().max())
+        most = float(self.x.abs().max())
         if most <= LARGE:
             return ""
         return f"the samples hold numbers up to {most:.3g}, which are used as they are"
@@ -208,12 +205,13 @@ class Dataset:
 def _column_text(name: str, values: np.ndarray) -> Iterator[str]:
     """Yield ``repr((name, values.tolist()))`` in pieces, so that memory stays small."""
     yield f"({name!r}, ["
-    for start in range(0, len(values), _PIECE):
-        yield ", " * (start > 0) + repr(values[start : start + _PIECE].tolist())[1:-1]
+    for start in range(0, len(values), _BLOCK):
+        yield ", " * (start > 0) + repr(values[start : start + _BLOCK].tolist())[1:-1]
     yield "])"
 
 
-_PIECE = 65_536
+_BLOCK = 65_536
+"""Rows of a column that are read at once."""
 
 
 def _rows(rows: Any) -> Tensor:  # noqa: ANN401 - whatever NumPy makes an array of

@@ -23,7 +23,8 @@ def check_clients(columns: Mapping[str, np.ndarray], name: str, source: str) -> 
             sample.
     """
     values = client_column(columns, name, source)
-    clients, sizes = np.unique(values, return_counts=True)
+    clients, owners = pf.datasets.distinct(values)
+    sizes = np.bincount(owners)
     if (sizes < 2).any():
         raise pf.UsageError(
             f"{source}: one sample only of {listed(clients[sizes < 2])}",
@@ -73,8 +74,9 @@ def check_gaps(values: np.ndarray, source: str, noun: str) -> None:
     """
     placeholders: list[str] = []
     if values.dtype.kind == "U":
-        placeholders = [w for w in np.unique(values) if w == "NA" or w.strip().lower() in _GAPS]
-        gaps = np.isin(values, placeholders)
+        words, places = pf.datasets.distinct(values)
+        is_gap = np.array([w == "NA" or w.strip().lower() in _GAPS for w in words], bool)
+        placeholders, gaps = words[is_gap].tolist(), is_gap[places]
     else:
         gaps = np.isnan(values)
     if gaps.any():

@@ -40,7 +40,7 @@ class Column:
     @pf.hookimpl
     def count_clients(self, columns: Mapping[str, np.ndarray], config: Config) -> int:
         """One client per value."""
-        return len(np.unique(client_column(columns, config.name)))
+        return len(pf.datasets.distinct(client_column(columns, config.name))[0])
 
     @pf.hookimpl
     def partition(
@@ -55,7 +55,7 @@ class Column:
         notes: list[str],
     ) -> list[np.ndarray] | list[tuple[np.ndarray, np.ndarray]]:
         """Group the samples by value, in ascending order of the values."""
-        values, owner = np.unique(client_column(columns, config.name), return_inverse=True)
+        values, owner = pf.datasets.distinct(client_column(columns, config.name))
         if len(values) != num_clients:
             raise pf.UsageError(
                 f"column {config.name!r} has {len(values)} values among the samples to divide, for "
@@ -63,7 +63,7 @@ class Column:
                 do="leave --clients out, and hold out fewer public samples",
             )
         keeps_test = config.test != "pooled" and num_train < len(labels)
-        rows = np.argsort(owner, kind="stable").astype(np.int64)
+        rows = np.argsort(owner, kind="stable")
         parts = np.split(rows, np.cumsum(np.bincount(owner, minlength=num_clients))[:-1])
         small = [
             str(v)
