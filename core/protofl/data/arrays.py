@@ -15,7 +15,7 @@ from protofl.data.dataset import Dataset, checked_labels, numbered, odd_classes,
 from protofl.data.preparation import Preparation, Scaling
 from protofl.data.spec import KINDS, PLURAL, Kind
 from protofl.data.task_names import TaskName
-from protofl.data.tasks import LossName, Task
+from protofl.data.tasks import CLASSIFICATION, Task
 from protofl.errors import UsageError
 from protofl.system.formatting import shape_text
 
@@ -43,10 +43,7 @@ def dataset_from_arrays(
     standardise: bool = False,
     preparation: Preparation | None = None,
     columns: Mapping[str, Any] | None = None,
-    task: TaskName = "classification",
-    offset: float = 0.0,
-    scale: float = 1.0,
-    loss: LossName = "mse",
+    task: Task | TaskName = CLASSIFICATION,
 ) -> Dataset:
     """Check arrays and join them to one data set, in the order given.
 
@@ -69,16 +66,14 @@ def dataset_from_arrays(
             they become. (Texts are token ids already, of `Words.ids`.)
         columns: {name: values [N]}, numbers or strings in the order of the parts
             (``--partition column:NAME``).
-        task: ``multilabel``: labels are 0 and 1 in columns, [N, L]. ``regression``: they are
-            numbers in their own unit, [N] or [N, 1]. ``classes`` are the names of the columns.
-        offset: The number of a regression that nets take for 0.
-        scale: The number that they take for 1.
-        loss: The loss of a regression, see `Task`.
+        task: What labels are. ``multilabel``: 0 and 1 in columns, [N, L]. ``regression``, or a
+            `Task` with its offset and scale: numbers in their own unit, [N] or [N, 1]. ``classes``
+            are the names of the columns.
 
     Raises:
         UsageError: Shapes or values don't fit; names the part.
     """
-    chosen = Task(task, loss, offset, scale)
+    chosen = task if isinstance(task, Task) else Task(task)
     both = sum(np.ndim(x) > 0 and len(x) > 0 for x, *_ in parts)
     for x, y, source in parts:
         _check_masks(x, y, source)

@@ -21,7 +21,7 @@ from protofl.data.preparation import Preparation, Scaling, Words
 from protofl.data.spec import SampleSpec
 from protofl.data.table_form import TableColumn, TableForm, TableReader
 from protofl.data.table_values import gaps_in, missing_column, numbers_in, texts_in
-from protofl.data.tasks import Task
+from protofl.data.tasks import Task, TaskOptions
 from protofl.data.text_encoders import TextEncoder, TextOutline, TextSource
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "TableForm",
     "TableReader",
     "Task",
+    "TaskOptions",
     "TextEncoder",
     "TextOutline",
     "TextSource",

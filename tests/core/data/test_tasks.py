@@ -110,9 +110,9 @@ def test_labels_of_another_form_are_refused(y, task, words):
 
 def test_an_option_of_regressions_is_refused_for_labels():
     with pytest.raises(pf.UsageError, match=r"scale=2.0 is for regression"):
-        made(SEVERAL.numpy(), "multilabel", scale=2.0)
+        Task("multilabel", scale=2.0)
 
 
 def test_numbers_far_from_zero_get_a_note():
     assert "the target goes from 100" in made(np.linspace(100, 300, 9), "regression").note
-    assert not made(np.linspace(100, 300, 9), "regression", offset=200, scale=50).note
+    assert not made(np.linspace(100, 300, 9), Task("regression", offset=200, scale=50)).note
