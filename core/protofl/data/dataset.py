@@ -178,10 +178,7 @@ class Dataset:
         """Return a line if samples hold numbers too large for most training; empty if not."""
         if self.x.is_meta or self.x.dtype != torch.float32 or not self.x.numel():
             return ""
-        if self.preparation is not None and self.preparation.table is not None:
-            if self.preparation.table.standardise:
-                return ""
-        most = float(self.x.abs().nan_to_num().max())
+        most = float(self.x.abs().max())
         if most <= LARGE:
             return ""
         return f"the samples hold numbers up to {most:.3g}, which are used as they are"

@@ -8,6 +8,7 @@ from protofl.data.arrays import dataset_from_arrays
 from protofl.data.dataset import Dataset
 from protofl.data.download import download, files_key
 from protofl.data.file_kinds import FileKind, kind_of_file
+from protofl.data.fitting import Fitting
 from protofl.data.generators import Generator, Outline
 from protofl.data.image_files import (
     DecodedImages,
@@ -16,11 +17,10 @@ from protofl.data.image_files import (
     open_image,
     upright,
 )
+from protofl.data.mapped import mapped_zeros
 from protofl.data.npz import read_npz
-from protofl.data.preparation import Preparation, Scaling, Words
+from protofl.data.preparation import Fitted, Preparation, Scaling, Words
 from protofl.data.spec import SampleSpec
-from protofl.data.table_form import TableColumn, TableForm, TableReader
-from protofl.data.table_values import gaps_in, missing_column, numbers_in, texts_in
 from protofl.data.tasks import Task, TaskOptions
 from protofl.data.text_encoders import TextEncoder, TextOutline, TextSource
 
@@ -28,15 +28,14 @@ __all__ = [
     "Dataset",
     "DecodedImages",
     "FileKind",
+    "Fitted",
+    "Fitting",
     "Generator",
     "ImageFiles",
     "Outline",
     "Preparation",
     "SampleSpec",
     "Scaling",
-    "TableColumn",
-    "TableForm",
-    "TableReader",
     "Task",
     "TaskOptions",
     "TextEncoder",
@@ -47,13 +46,10 @@ __all__ = [
     "decode_images",
     "download",
     "files_key",
-    "gaps_in",
     "kind_of_file",
-    "missing_column",
-    "numbers_in",
+    "mapped_zeros",
     "open_arrays",
     "open_image",
     "read_npz",
-    "texts_in",
     "upright",
 ]

@@ -7,10 +7,11 @@ group does to stored samples is a `protofl.data.spec.ModelInput`.)
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -20,10 +21,9 @@ from torch import Tensor
 
 from protofl.data.image_files import ImageFiles
 from protofl.data.spec import SampleSpec
-from protofl.data.table_form import TableForm
 from protofl.errors import UsageError
 
-__all__ = ["Preparation", "Scaling", "Words"]
+__all__ = ["Fitted", "Preparation", "Scaling", "Words"]
 
 
 @dataclass(frozen=True)
@@ -68,36 +68,18 @@ class Scaling:
     def __call__(self, x: Tensor) -> Tensor:
         """Scale samples [N, D, …], D columns or channels; return float32."""
         wide = (1, -1, *(1,) * (x.dim() - 2))
-        shift, scale, fill = (
-            None
-            if values is None
-            else torch.tensor(values, dtype=torch.float64, device=x.device).view(wide)
-            for values in (self.shift, self.scale, self.fill)
-        )
-        assert shift is not None and scale is not None
-        return scaled(x, shift, scale, fill, self.decimals)
 
+        def each(numbers: Sequence[float]) -> Tensor:
+            return torch.tensor(numbers, dtype=torch.float64, device=x.device).view(wide)
 
-def scaled(
-    x: Tensor, shift: Tensor, scale: Tensor, fill: Tensor | None, decimals: int | None
-) -> Tensor:
-    """Return (x − shift) / scale as float32, computed in float64.
-
-    Args:
-        x: Samples [N, D, …].
-        shift: Numbers that broadcast to the samples, as the others.
-        scale: Divisors.
-        fill: What takes the place of NaN; None for samples without.
-        decimals: Decimals of the result; None for no rounding.
-    """
-    wide = x.to(torch.float64)
-    if fill is not None:
-        wide = torch.where(wide.isnan(), fill, wide)
-    result = (wide - shift) / scale
-    if decimals is not None:
-        factor = 10.0**decimals
-        result = (result * factor).round() / factor
-    return result.to(torch.float32)
+        result = x.to(torch.float64)
+        if self.fill is not None:
+            result = torch.where(result.isnan(), each(self.fill), result)
+        result = (result - each(self.shift)) / each(self.scale)
+        if self.decimals is not None:
+            factor = 10.0**self.decimals
+            result = (result * factor).round() / factor
+        return result.to(torch.float32)
 
 
 @dataclass(frozen=True)
@@ -146,6 +128,39 @@ class Words:
 
 
 @dataclass(frozen=True)
+class Fitted:
+    """A preparation with statistics that each run fits to training rows (`protofl.data.fitting`).
+
+    Attributes:
+        dataset: The data set whose plugin fits the statistics and reads new samples.
+        form: What the plugin knows of raw samples, as JSON values.
+        about: The samples in words: ``4 features (2 numeric, 2 categories)``.
+        label: The column of new files that holds the labels.
+        missing: Share of values that are missing.
+        per_client: True if each client has statistics of its own training rows; False for
+            statistics of all clients' training rows.
+        package: The package of the plugin, for machines that lack it; filled in by the run.
+    """
+
+    dataset: str
+    form: Mapping[str, Any]
+    about: str
+    label: str = ""
+    missing: float = field(default=0.0, compare=False)
+    per_client: bool = True
+    package: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        """Take the form as a JSON file has it."""
+        object.__setattr__(self, "form", json.loads(json.dumps(self.form)))
+
+    def __str__(self) -> str:
+        """Return a line for the user."""
+        whose = "each client's" if self.per_client else "all"
+        return f"{self.about}, by statistics of {whose} training rows"
+
+
+@dataclass(frozen=True)
 class Preparation:
     """Preparation of raw samples by a data set; without parts, samples are stored raw.
 
@@ -153,16 +168,16 @@ class Preparation:
         scaling: The scaling of numbers, for tables and series.
         words: The numbering of words, for texts.
         images: How image files became pixels, if not as usual; raw images are pixels already.
-        table: The form of rows of a table with named columns. The data set stores rows to which no
-            statistics are applied; each run applies those of its clients' training rows.
-        clients: Of a run with such a table, the scaling of each client in each trial,
+        fitted: The statistics that each run fits to the training rows of its clients. The data set
+            stores samples to which they are not applied.
+        clients: The scaling of each client in each trial of a run that fitted them,
             [trial][client]; a single client's if all have the same.
     """
 
     scaling: Scaling | None = None
     words: Words | None = None
     images: ImageFiles | None = None
-    table: TableForm | None = None
+    fitted: Fitted | None = None
     clients: tuple[tuple[Scaling, ...], ...] = ()
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -171,16 +186,16 @@ class Preparation:
         Raises:
             UsageError: Each client has a scaling of its own, see `of_client`.
         """
-        if self.table is not None and self.scaling is None:
+        if self.fitted is not None and self.scaling is None:
             raise UsageError(
-                "the rows of a table are prepared by the statistics of a client's training rows",
+                "the samples are prepared by the statistics of a client's training rows",
                 do="name a client",
             )
         return x if self.scaling is None else self.scaling(x)
 
     def of_client(self, client: int, trial: int) -> Preparation:
         """Return the preparation of a client, without statistics of the others."""
-        if self.table is None or not self.clients:
+        if not self.clients:
             return self
         scalings = self.clients[min(trial, len(self.clients) - 1)]
         scaling = scalings[client if len(scalings) > 1 else 0]
@@ -202,8 +217,8 @@ class Preparation:
                 result.append(
                     f"its preparation makes sequences of {description}, and its samples: {sample}"
                 )
-        if self.table is not None and (sample.kind, sample.shape) != ("table", (self.table.width,)):
-            result.append(f"its preparation makes rows of {self.table.width} numbers of {sample}")
+        if self.fitted is not None and sample.kind not in ("table", "series"):
+            result.append(f"its preparation fits scales, and its samples are {sample}")
         if self.images is not None and sample.kind != "image":
             result.append(f"its preparation is of image files, and its samples are {sample}")
         return result
@@ -230,7 +245,7 @@ class Preparation:
             UsageError: A part is unknown or damaged.
         """
         parts: dict[str, Callable[..., Any]] = {
-            "scaling": Scaling, "words": Words, "images": ImageFiles, "table": TableForm,
+            "scaling": Scaling, "words": Words, "images": ImageFiles, "fitted": Fitted,
             "clients": _scalings,
         }  # fmt: skip
         if not isinstance(values, Mapping):
@@ -256,9 +271,8 @@ class Preparation:
     def __str__(self) -> str:
         """Return a line for the user."""
         notes = []
-        if self.table is not None:
-            whose = {"client": "each client's training rows", "global": "all training rows"}
-            notes.append(f"{self.table}, by statistics of {whose[self.table.statistics]}")
+        if self.fitted is not None:
+            notes.append(str(self.fitted))
         elif self.scaling is not None:
             count = len(self.scaling.shift)
             notes.append(f"(x − shift) / scale, with {count:,} recorded shifts and scales")

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from protofl.data.batches import Samples
 from protofl.data.cache import to_stderr
 from protofl.data.dataset import Dataset
+from protofl.data.fitting import FittedSamples
 from protofl.data.generators import ImageSource
 from protofl.data.partition import number_of_clients
 from protofl.data.preparation import Preparation
@@ -33,7 +34,6 @@ from protofl.data.split import (
     samples_per_class,
     tested_variance,
 )
-from protofl.data.table_statistics import Fitted
 from protofl.errors import UsageError
 from protofl.federation import run_data
 from protofl.federation.resolution import resolve, resolved
@@ -72,8 +72,8 @@ class Plan:
         data: The data.
         public_data: Public samples of their own, where the run has them.
         splits: Makes the split of a seed.
-        fits: Of a table whose clients have statistics of their own, makes the samples that models
-            get with the split of a seed, and the scalings; None for data that are the same for all.
+        fits: Fits the preparation of the data to the training rows of the split of a seed; None for
+            data that are prepared already.
         images: The server's image generator; None where no method needs one.
         info: What the hooks may know of the run.
         model_input: Prepares stored samples for the models.
@@ -93,7 +93,7 @@ class Plan:
     data: Dataset
     public_data: Dataset | None
     splits: Callable[[int], Split]
-    fits: Callable[[int], Fitted] | None
+    fits: Callable[[int], FittedSamples] | None
     images: ImageSource | None
     info: RunInfo
     model_input: ModelInput
@@ -191,7 +191,7 @@ class Plan:
             data=data,
             public_data=own_public,
             splits=splits,
-            fits=run_data.fitter(settings, data, splits),
+            fits=run_data.fitter(settings, data, splits, registry),
             images=run_data.image_source(generator, data, resolution.devices[0], settings.data_dir),
             info=info,
             model_input=model_input,
@@ -329,10 +329,12 @@ class Plan:
     def preparation(self, trials: Sequence[int]) -> Preparation | None:
         """Return what is done to raw samples, with the clients' statistics in some trials."""
         known = self.data.preparation
-        if self.fits is None or known is None:
+        if self.fits is None or known is None or known.fitted is None:
             return known
         scalings = [tuple(self.fits(self._split_seed(trial)).scalings) for trial in trials]
-        return replace(known, clients=tuple(scalings))
+        package = self.registry.find("dataset", known.fitted.dataset).distribution
+        fitted = replace(known.fitted, package=package)
+        return replace(known, fitted=fitted, clients=tuple(scalings))
 
     def domains(self, trial: int) -> Sequence[str]:
         """Return the domain of each client; nothing unless every client has samples of one alone.

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from protofl.data import cache
 from protofl.data.dataset import Dataset
+from protofl.data.fitting import FittedSamples, Fitting
 from protofl.data.generators import ImageSource
 from protofl.data.partition import kept_split, make_split, minimum_for
+from protofl.data.preparation import Fitted
 from protofl.data.spec import PLURAL, AsStored, Kind, ModelInput, SampleSpec, in_words, pixels_for
 from protofl.data.split import Split, client_names
 from protofl.data.subset import with_validation
-from protofl.data.table_form import TableForm
-from protofl.data.table_statistics import Fitted
-from protofl.errors import ProtoflError, UsageError
+from protofl.errors import ProtoflError, Unknown, UsageError
 from protofl.federation.client_arrivals import check_untrained
-from protofl.hooks.discovery.registry import TABLES, Registry
+from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.plugin.composition import Composition
 from protofl.hooks.plugin.members import Choice, choose
 from protofl.system.formatting import count
@@ -126,8 +124,10 @@ def load_for_group(
 def about(data: Dataset, given_names: Container[str], settings: Settings) -> list[str]:
     """Return notes about the data set: deviations from its source, and options that it ignores."""
     lines = [data.note] if data.note else []
-    if data.preparation is not None and (table := data.preparation.table):
-        lines.insert(0, _understood(table, data, settings.clients))
+    if data.preparation is not None and (fitted := data.preparation.fitted):
+        classes, clients = count(data.num_classes, "class", "classes"), settings.clients
+        missing = f"{100 * fitted.missing:.2g} % missing"
+        lines.insert(0, f"{fitted.about}, {classes}, {count(clients, 'client')}, {missing}")
     if "partition" in given_names:
         return lines + kept_split(data)
     if data.columns and not settings.partition.startswith("column:"):
@@ -135,14 +135,6 @@ def about(data: Dataset, given_names: Container[str], settings: Settings) -> lis
         use = f"--partition column:{next(iter(data.columns))} makes each value a client"
         lines.append(f"each sample also has: {names}; {use}")
     return lines
-
-
-def _understood(table: TableForm, data: Dataset, clients: int) -> str:
-    """Return the line that says what was understood of a table."""
-    return (
-        f"{table}, {count(data.num_classes, 'class', 'classes')}, {count(clients, 'client')}, "
-        f"{100 * table.missing:.2g} % missing"
-    )
 
 
 def about_encoder(choices: Mapping[str, Choice]) -> list[str]:
@@ -175,49 +167,56 @@ def splitter(settings: Settings, data: Dataset, partitioner: Choice) -> Callable
     return checked
 
 
-def rows_of_table(
-    path: Path, form: TableForm, further: Sequence[str] = (), registry: Registry | None = None
-) -> tuple[Tensor, dict[str, np.ndarray]]:
-    """Return `TableForm.samples_in` of a file, which a data set plugin opens.
+def fitting_of(fitted: Fitted, registry: Registry | None = None) -> Fitting:
+    """Return what fits a preparation and reads new samples, from the plugin of its data set.
 
     Args:
-        path: A file whose ending is one of `TABLES`.
-        form: The form of the table.
-        further: Columns that are read besides.
+        fitted: The preparation.
         registry: Where plugins are found; None for the installed ones.
 
     Raises:
-        UsageError: See `TableForm.samples_in`.
+        UsageError: The plugin is missing.
     """
-    plugin: Any = (registry or Registry()).load("dataset", TABLES[path.suffix.lower()])
-    file = plugin.open_table(path, decimal=form.decimal, encoding=form.encoding)
-    return form.samples_in(file, further)
+    try:
+        plugin: Any = (registry or Registry()).load("dataset", fitted.dataset)
+    except Unknown:
+        package = fitted.package or "another package"
+        raise UsageError(
+            f"raw samples are read by the data set {fitted.dataset!r}, which is not installed",
+            f"it is a plugin of {package}",
+            f"pip install {package}" if fitted.package else "install its package",
+        ) from None
+    fitting: Fitting = plugin.fitting(**fitted.form)
+    return fitting
 
 
 def fitter(
-    settings: Settings, data: Dataset, splits: Callable[[int], Split]
-) -> Callable[[int], Fitted] | None:
-    """Return a function that prepares a table by the split of a seed; None for other data.
+    settings: Settings, data: Dataset, splits: Callable[[int], Split], registry: Registry
+) -> Callable[[int], FittedSamples] | None:
+    """Return a function that fits the preparation to the split of a seed; None without such data.
 
     Args:
         settings: The options.
         data: The data.
         splits: Makes the split of a seed.
+        registry: Where plugins are found.
 
     Raises:
         UsageError: The run needs samples of no client, which have no statistics.
     """
-    form = None if data.preparation is None else data.preparation.table
-    if form is None:
+    fitted = None if data.preparation is None else data.preparation.fitted
+    if fitted is None:
         return None
-    if settings.held_out and form.statistics == "client":
+    if settings.held_out and fitted.per_client:
         raise UsageError(
             "public samples belong to no client, so no client's statistics prepare them",
             "dataset.statistics=client computes medians, means and deviations for each client",
             "compute them from all clients' training rows: --set dataset.statistics=global",
         )
-
-    return lru_cache(maxsize=2)(lambda seed: Fitted(form, data.x, splits(seed), settings.data_dir))
+    fitting = fitting_of(fitted, registry)
+    return lru_cache(maxsize=2)(
+        lambda seed: FittedSamples(fitting, data.x, splits(seed), settings.data_dir)
+    )
 
 
 def public_data(
@@ -252,7 +251,7 @@ def public_data(
     loaded = load_data(choice, settings.data_dir, report)
     if not loaded.sample.is_like(data.sample):
         raise UsageError(f"--public {public} holds {loaded.sample}, the data set {data.sample}")
-    if data.preparation is not None and data.preparation.table is not None:
+    if data.preparation is not None and data.preparation.fitted is not None:
         raise UsageError(
             f"--public {public}: arrays have no columns, and the data set is a table with columns",
             do="give a number: --public N holds N training rows out",

@@ -21,7 +21,7 @@ from protofl.data.preparation import Preparation
 from protofl.data.spec import SampleSpec
 from protofl.data.tasks import Task
 from protofl.errors import UsageError
-from protofl.federation.run_data import rows_of_table
+from protofl.federation.run_data import fitting_of
 from protofl.hooks.discovery.registry import TABLES
 from protofl.runs.scorer import raw_samples
 from protofl.system.files.atomic import regular_file
@@ -75,16 +75,23 @@ class Exported:
 
         Args:
             path: An image; a text (.txt); an array of samples (.npy); .npz with an array ``x`` or
-                ``x_test``; or a table with named columns (.csv, .tsv, .parquet), if the client's
-                data are one.
+                ``x_test``; or a file that the data set of the client reads (`Fitting.read`), such
+                as a table with named columns (.csv, .tsv, .parquet).
 
         Raises:
             UsageError: The file cannot be read, or its samples have another form.
         """
         try:
             regular_file(path)
-            if path.suffix.lower() in TABLES:
-                return self._rows_of_table(path)
+            if self.preparation and (fitted := self.preparation.fitted):
+                if path.suffix not in (".npy", ".npz"):
+                    return fitting_of(fitted).read(path)[0]
+            elif path.suffix.lower() in TABLES:
+                raise UsageError(
+                    f"{path} is a table with named columns, and the client's data have no columns",
+                    f"the client's data are {self.sample}",
+                    "give them as an array: .npy, or .npz with x",
+                )
             array = self._content(path)
         except UNREADABLE as error:
             raise UsageError(
@@ -93,17 +100,6 @@ class Exported:
             ) from error
         arguments = array, self.sample, self.dtype, self.preparation
         return raw_samples(*arguments, f"{path}: samples")
-
-    def _rows_of_table(self, path: Path) -> Tensor:
-        """Read the rows of a table by the form of the client's data."""
-        table = self.preparation.table if self.preparation else None
-        if table is None:
-            raise UsageError(
-                f"{path} is a table with named columns, and the client's data have no columns",
-                f"the client's data are {self.sample}",
-                "give them as an array: .npy, or .npz with x",
-            )
-        return rows_of_table(path, table)[0]
 
     def _content(self, path: Path) -> np.ndarray:
         if path.suffix in (".npy", ".npz"):

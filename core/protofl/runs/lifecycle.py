@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -124,7 +124,8 @@ def _large_samples_named(plan: Plan) -> Iterator[None]:
         yield
     except ProtoflError as error:
         diverged = isinstance(error, Diverged) or "NaN or infinity" in error.what
-        if diverged and (line := plan.data.large_samples()):
+        fitted = plan.data if plan.fits is None else replace(plan.data, x=plan.stored[0])
+        if diverged and (line := fitted.large_samples()):
             known = option_names(type(plan.choices["dataset"].config))
             how = "--set dataset.standardise=true" if "standardise" in known else ""
             do = f"bring them to mean 0 and standard deviation 1{f' ({how})' if how else ''}"

@@ -19,7 +19,7 @@ from protofl.data.tasks import variance_of
 from protofl.errors import UsageError, unknown
 from protofl.federation.evaluation import counted, figures_of
 from protofl.federation.plan import Plan
-from protofl.federation.run_data import load_data, options_like, rows_of_table
+from protofl.federation.run_data import fitting_of, load_data, options_like
 from protofl.hooks.discovery.registry import TABLES
 from protofl.hooks.plugin.members import Choice, choose
 from protofl.hooks.wire.payload import Payload
@@ -166,7 +166,7 @@ def new_data(run: OpenedRun, text: str) -> NewData:
     name, _, file = text.partition(":")
     table = next((p for p in (path, expand_user(file)) if p.suffix.lower() in TABLES), None)
     if table is not None and table.is_file():
-        return _of_table(run, table)
+        return _of_columns(run, table)
     if name == "npz" and ":" in text:
         path = expand_user(text.partition(":")[2])
     if path.suffix == ".npz" and (name == "npz" or path.is_file()):
@@ -212,22 +212,22 @@ def _of_npz(run: OpenedRun, path: Path) -> NewData:
     return NewData(known, y, f"{pair[0]} of {path}", False, owners, notes)
 
 
-def _of_table(run: OpenedRun, path: Path) -> NewData:
-    """Read the rows of a table by the form of the run's data."""
-    form = run.preparation.table if run.preparation else None
-    if form is None:
+def _of_columns(run: OpenedRun, path: Path) -> NewData:
+    """Read a table with named columns as the run's data set reads it."""
+    fitted = run.preparation.fitted if run.preparation else None
+    if fitted is None:
         raise UsageError(
             f"{path} is a table with named columns, and the data of {run.reading.folder} have none",
             do="give an .npz file with x and y",
         )
     client = str(run.reading.config["partition"]).partition(":")[2]
-    x, columns = rows_of_table(path, form, [form.label, client], run.plan.registry)
-    if form.label not in columns:
+    x, columns = fitting_of(fitted, run.plan.registry).read(path, [fitted.label, client])
+    if fitted.label not in columns:
         raise UsageError(
-            f"{path} has no column {form.label!r} with the classes",
+            f"{path} has no column {fitted.label!r} with the classes",
             do="add the column; protofl score classifies rows without it",
         )
-    names, labels = np.unique(columns[form.label], return_inverse=True)
+    names, labels = np.unique(columns[fitted.label], return_inverse=True)
     y = _classes(labels.astype(np.int64), names.tolist(), run.plan.data.classes, str(path))
     known = run.plan.data.columns.get(client)
     if client in columns and known is not None and known.dtype.kind == "i":
@@ -282,10 +282,8 @@ def _is_prepared(data: Dataset, run: OpenedRun, text: str) -> bool:
     preparation, recorded = data.preparation, run.preparation
     if preparation is not None and preparation.scaling is None:
         theirs = recorded or Preparation()
-        if preparation.words in (None, theirs.words) and preparation.images in (
-            None,
-            theirs.images,
-        ):
+        parts = ("words", "images", "fitted")
+        if all(getattr(preparation, p) in (None, getattr(theirs, p)) for p in parts):
             return False
     if preparation is None or preparation != recorded:
         raise UsageError(

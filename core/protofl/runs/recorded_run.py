@@ -338,7 +338,8 @@ class Run(Reading):
         scorer, data = self.scorer(client, which, trial, round), self.plan.data
         if self.lacks_preparation:
             warnings.warn(self.lacks_preparation, UserWarning, stacklevel=2)
-        x = raw_samples(samples, data.sample, data.x.dtype, scorer.preparation)
+        known, registry = scorer.preparation, self.plan.registry
+        x = raw_samples(samples, data.sample, data.x.dtype, known, registry=registry)
         return data.task.outcomes(scorer.scores(x))
 
     def scorer(

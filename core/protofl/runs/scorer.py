@@ -24,9 +24,9 @@ from protofl.errors import UsageError, error_context
 from protofl.federation.host import build_client
 from protofl.federation.plan import Plan
 from protofl.federation.round_totals import Totals
-from protofl.federation.run_data import rows_of_table
+from protofl.federation.run_data import fitting_of
 from protofl.federation.server_side import ServerSide
-from protofl.hooks.discovery.registry import TABLES
+from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.models.modules import CombinedModule
 from protofl.hooks.transport.payload_validation import DownloadValidation
 from protofl.hooks.views.client import Client
@@ -196,25 +196,26 @@ def raw_samples(
     dtype: torch.dtype,
     preparation: Preparation | None,
     source: str = "samples",
+    registry: Registry | None = None,
 ) -> Tensor:
     """Return raw samples [N, …] as a `Scorer` takes them.
 
     Args:
         x: Samples in a layout that `dataset_from_arrays` takes; texts, if the data set numbers
-            words; or, if it is a table with named columns, a data frame or the path of a file.
+            words; or, if its plugin reads them (`Fitting.read`), a data frame or the path of a
+            file.
         sample: A sample as the data set stores it.
         dtype: The type in which it is stored.
         preparation: The data set's preparation, if it is known.
         source: What they are, for errors.
+        registry: Where plugins are found; None for the installed ones.
 
     Raises:
         UsageError: Their kind, type, shape or values differ from the data set's.
     """
-    if preparation is not None and (table := preparation.table):
-        if isinstance(x, (str, Path)) and Path(x).suffix.lower() in TABLES:
-            return rows_of_table(Path(x), table)[0]
-        if hasattr(x, "keys"):
-            return table.samples_of(x, source)
+    if preparation is not None and (fitted := preparation.fitted):
+        if isinstance(x, (str, Path)) or hasattr(x, "keys"):
+            return fitting_of(fitted, registry).read(x)[0]
     array = np.asarray(x)
     if array.dtype.kind in "UO" and array.ndim == 1 and all(isinstance(v, str) for v in array):
         if preparation is None or preparation.words is None:

@@ -79,8 +79,8 @@ class DatasetContract(Contract):
             channels = sample.shape[0]
             expect(channels in (1, 3), f"{channels} channels; models take 1 or 3")
         if data.x.dtype == torch.float32:
-            table = data.preparation and data.preparation.table
-            x = data.x.nan_to_num(0.0, torch.inf, -torch.inf) if table else data.x
+            fitted = data.preparation and data.preparation.fitted  # which fills gaps
+            x = data.x.nan_to_num(0.0, torch.inf, -torch.inf) if fitted else data.x
             expect(bool(torch.isfinite(x).all()), "a sample holds NaN or infinity")
         expect(bool((data.x != data.x[0]).any()), "all samples are equal")
 

@@ -32,7 +32,9 @@ from pydantic import BeforeValidator
 
 import protofl as pf
 from protofl_plugins.datasets.client_columns import check_clients
+from protofl_plugins.datasets.table_form import TableColumn, TableForm
 from protofl_plugins.datasets.table_reader import TableFile
+from protofl_plugins.datasets.table_values import gaps_in, numbers_in, texts_in
 
 _LABELS = ("label", "class", "target", "y", "outcome", "diagnosis")
 """Names of the label's column that need not be given."""
@@ -116,7 +118,7 @@ class _NamedColumns:
     client_option: ClassVar[str] = "client"
     defaults: ClassVar[dict[str, Any]] = {}
     name: ClassVar[str]
-    open_table = staticmethod(TableFile.of)
+    fitting = TableForm
 
     def _reading(self, config: Any) -> dict[str, str | None]:  # noqa: ANN401 - a Config
         return {}
@@ -128,7 +130,7 @@ class _NamedColumns:
         if not path.is_file():
             raise pf.UsageError(f"no file {path}", do=f"give it as --dataset {self.name}:FILE")
         chosen = config.model_dump(exclude_defaults=True, exclude={"path"})
-        return pf.datasets.files_key(self.name, path, [path], "rows 1", *chosen.items())
+        return pf.datasets.files_key(self.name, path, [path], "rows 2", *chosen.items())
 
     @pf.hookimpl
     def decode(self, config: TableOptions, data_dir: Path) -> pf.datasets.Dataset:
@@ -143,7 +145,7 @@ class _NamedColumns:
             raise pf.UsageError(
                 f"{file.path} is not a {self.name} file", do=f"give it as --dataset {other}:FILE"
             )
-        return _Reader(config, file, data_dir).dataset()
+        return _Reader(self.name, config, file, data_dir).dataset()
 
 
 class Csv(_NamedColumns):
@@ -207,8 +209,8 @@ class _Column:
 
     def add(self, values: np.ndarray, file: TableFile) -> None:
         """Take the values of a block."""
-        numbers = pf.datasets.numbers_in(values, file.decimal)
-        gaps = pf.datasets.gaps_in(values) if numbers is None else np.isnan(numbers)
+        numbers = numbers_in(values, file.decimal)
+        gaps = gaps_in(values) if numbers is None else np.isnan(numbers)
         if gaps.any() and self.first_gap < 0:
             self.first_gap = self.rows + int(gaps.argmax())
         self.gaps += int(gaps.sum())
@@ -218,7 +220,7 @@ class _Column:
             known = numbers[~gaps]
             self.whole = self.whole and bool((known == np.floor(known)).all())
         if (numbers is None or self.counts_numbers) and len(self.different) <= self.most:
-            self.different.update(pf.datasets.texts_in(values[~gaps]))
+            self.different.update(texts_in(values[~gaps]))
         self.rows += len(values)
 
     def _add_texts(self, values: np.ndarray, gaps: np.ndarray, file: TableFile) -> None:
@@ -226,7 +228,7 @@ class _Column:
         words = {
             v
             for v in {*values[~gaps].tolist()}
-            if pf.datasets.numbers_in(np.array([v], object), file.decimal) is None
+            if numbers_in(np.array([v], object), file.decimal) is None
         }
         strange = np.fromiter((v in words for v in values), bool, len(values))
         self.texts += int(strange.sum())
@@ -238,8 +240,8 @@ class _Column:
 class _Reader:
     """Reads one table; see `_NamedColumns.decode`."""
 
-    def __init__(self, config: Any, file: TableFile, data_dir: Path) -> None:  # noqa: ANN401
-        self.config, self.file, self.data_dir = config, file, data_dir
+    def __init__(self, name: str, config: Any, file: TableFile, data_dir: Path) -> None:  # noqa: ANN401
+        self.name, self.config, self.file, self.data_dir = name, config, file, data_dir
         self.source = str(file.path)
         self.notes = [file.describe()]
         self.decimal = file.decimal
@@ -273,7 +275,7 @@ class _Reader:
                 "drop fewer columns",
             )
         seen = self._first_reading([*features, *used], label)
-        form = self._form(features, seen, label)
+        form = self._form(features, seen)
         classes = self._classes(seen[label])
         return self._second_reading(form, classes, seen, label, test, share)
 
@@ -313,9 +315,7 @@ class _Reader:
             )
         return seen
 
-    def _form(
-        self, features: list[str], seen: dict[str, _Column], label: str
-    ) -> pf.datasets.TableForm:
+    def _form(self, features: list[str], seen: dict[str, _Column]) -> TableForm:
         """Return the form of the table."""
         c, columns = self.config, []
         empty = [n for n in features if seen[n].gaps == seen[n].rows]
@@ -339,25 +339,23 @@ class _Reader:
                 "fill them in, or: --set dataset.impute=median+flag, or drop for leaving such rows "
                 "out",
             )
-        return pf.datasets.TableForm(
+        return TableForm(
             tuple(columns),
-            label=label,
             impute=c.impute,
             statistics=c.statistics,
             standardise=c.standardise,
             decimal=self.decimal,
             encoding=self.file.encoding,
-            missing=gaps / sum(column.rows for column in kept),
         )
 
-    def _column(self, seen: _Column) -> pf.datasets.TableColumn:
+    def _column(self, seen: _Column) -> TableColumn:
         """Return a feature; refuse columns that are none."""
         c, numbers = self.config, seen.rows - seen.gaps - seen.texts
         gaps = bool(seen.gaps) and c.impute == "median+flag"
         named = seen.name in c.categories
         few = seen.whole and 0 < len(seen.different) <= c.few_values
         if not seen.texts and not named and not few:
-            return pf.datasets.TableColumn(seen.name, gaps=gaps)
+            return TableColumn(seen.name, gaps=gaps)
         text = seen.first[0]
         if not named and seen.texts and numbers:
             raise self._mixed(seen)
@@ -377,7 +375,7 @@ class _Reader:
                 f"--set dataset.categories={seen.name}"
                 + (" and --set dataset.most_categories=N" if many else ""),
             )
-        return pf.datasets.TableColumn(seen.name, _ordered(seen.different), gaps)
+        return TableColumn(seen.name, _ordered(seen.different), gaps)
 
     def _has_comma(self, text: str) -> bool:
         """Return True for a number with a decimal comma where points are expected."""
@@ -432,7 +430,7 @@ class _Reader:
 
     def _second_reading(
         self,
-        form: pf.datasets.TableForm,
+        form: TableForm,
         classes: tuple[str, ...],
         seen: dict[str, _Column],
         label: str,
@@ -443,7 +441,7 @@ class _Reader:
         c, total = self.config, seen[label].rows
         names = [column.name for column in form.columns]
         further = [name for name in (label, c.client, test) if name is not None]
-        x = form.room(total, self.data_dir)
+        x = pf.datasets.mapped_zeros((total, form.width), self.data_dir)
         y, is_test = np.zeros(total, np.int64), np.zeros(total, bool)
         places = {name: place for place, name in enumerate(classes)}
         clients = _ordered(seen[c.client].different) if c.client else ()
@@ -456,10 +454,10 @@ class _Reader:
                 block = {name: values[keep] for name, values in block.items()}
             rows = slice(done, done + len(block[label]))
             x[rows] = torch.from_numpy(form.encoded(block, self.source, read))
-            texts = pf.datasets.texts_in(block[label])
+            texts = texts_in(block[label])
             y[rows] = np.fromiter((places[text] for text in texts), np.int64, len(texts))
             if c.client:
-                texts = pf.datasets.texts_in(block[c.client])
+                texts = texts_in(block[c.client])
                 numbers = (client_places.get(text, -1) for text in texts)
                 owners[rows] = np.fromiter(numbers, np.int32, len(texts))
             if test:
@@ -479,9 +477,10 @@ class _Reader:
             is_test = _drawn(share, owners if c.client else np.zeros(done, np.int32))
         if is_test.any():
             order = np.argsort(is_test, kind="stable")
-            x = self._taken(form, x, order)
+            x = self._taken(x, order)
             y, columns = y[order], {name: values[order] for name, values in columns.items()}
             self._note_tests(y, int((~is_test).sum()), classes)
+        missing = sum(seen[name].gaps for name in names) / (total * len(names))
         return pf.datasets.Dataset(
             x=x,
             y=torch.from_numpy(y),
@@ -489,7 +488,7 @@ class _Reader:
             classes=[*classes],
             note="; ".join(filter(None, self.notes)),
             columns=columns,
-            preparation=pf.datasets.Preparation(table=form),
+            preparation=pf.datasets.Preparation(fitted=form.fitted(self.name, label, missing)),
         )
 
     def _present(
@@ -527,7 +526,7 @@ class _Reader:
 
     def _tests(self, values: np.ndarray, name: str, first: int) -> np.ndarray:
         """Return which rows are test rows by a column, [n] bool."""
-        texts = pf.datasets.texts_in(values)
+        texts = texts_in(values)
         known = {**dict.fromkeys(_TRAIN, 0), **dict.fromkeys(_TEST, 1)}
         parts = np.fromiter((known.get(text.lower(), -1) for text in texts), np.int8, len(texts))
         if (parts < 0).any():
@@ -557,11 +556,9 @@ class _Reader:
                 "dataset.client each client keeps its test rows"
             )
 
-    def _taken(
-        self, form: pf.datasets.TableForm, x: torch.Tensor, order: np.ndarray
-    ) -> torch.Tensor:
+    def _taken(self, x: torch.Tensor, order: np.ndarray) -> torch.Tensor:
         """Return rows in another order, copied in blocks."""
-        result = form.room(len(x), self.data_dir)
+        result = pf.datasets.mapped_zeros(x.shape, self.data_dir)
         for start in range(0, len(order), 65_536):
             rows = torch.from_numpy(order[start : start + 65_536])
             result[start : start + len(rows)] = x[rows]
@@ -598,7 +595,7 @@ def _complete(block: Mapping[str, np.ndarray], names: list[str]) -> np.ndarray |
     """Return the rows without a gap; None if all are."""
     gaps = np.zeros(len(block[names[0]]), bool)
     for name in names:
-        gaps |= pf.datasets.gaps_in(block[name])
+        gaps |= gaps_in(block[name])
     return np.flatnonzero(~gaps) if gaps.any() else None
 
 

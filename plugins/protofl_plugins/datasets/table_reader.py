@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import protofl as pf
+from protofl_plugins.datasets.table_values import as_objects, gaps_in, missing_column, numbers_in
 
 ROWS = 16_384
 """Rows that are read at once."""
@@ -128,12 +129,12 @@ class TableFile:
         done = 0
         for rows in self._rows(len(names)):
             values = [*zip(*rows, strict=True)]
-            yield {name: _objects(values[place]) for name, place in places}
+            yield {name: as_objects(values[place]) for name, place in places}
             done += len(rows)
 
     def missing(self, column: str, names: Sequence[str]) -> pf.UsageError:
         """Return the error about a missing column of a table with the columns ``names``."""
-        return pf.datasets.missing_column(str(self.path), column, names)
+        return missing_column(str(self.path), column, names)
 
     def dates(self, column: str, shown: str) -> pf.UsageError:
         """Return the error about a column of dates, such as the one shown."""
@@ -280,20 +281,10 @@ def _of_arrow(values: Any) -> np.ndarray:  # noqa: ANN401 - pyarrow has no types
         return texts
     if pa.types.is_boolean(kind):  # categories, as in a CSV file
         words = {True: "True", False: "False", None: ""}
-        return _objects([words[value] for value in values.to_pylist()])
+        return as_objects([words[value] for value in values.to_pylist()])
     result: np.ndarray = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
     return result.astype(np.float64)
 
 
-def _objects(values: Sequence[str]) -> np.ndarray:
-    """Return texts [n] as objects: an array of texts would be as wide as the longest."""
-    result = np.empty(len(values), object)
-    result[:] = values
-    return result
-
-
 def _is_number(text: str) -> bool:
-    return (
-        pf.datasets.numbers_in(_objects([text])) is not None
-        and not pf.datasets.gaps_in(_objects([text]))[0]
-    )
+    return numbers_in(as_objects([text])) is not None and not gaps_in(as_objects([text]))[0]

@@ -15,13 +15,15 @@ from typer.testing import CliRunner
 
 import protofl as pf
 from protofl.backends import Plan
-from protofl.data import cache, table_form, table_statistics
+from protofl.data import cache, mapped
+from protofl.data.fitting import FittedSamples
 from protofl.data.split import Split
 from protofl.runs.exported import Exported, read_exported
 from protofl.testing import DatasetContract, run_checks
 from protofl_cli.app import app
 from protofl_plugins.datasets import table_reader
 from protofl_plugins.datasets.table_files import Csv, Parquet
+from protofl_plugins.datasets.table_form import TableForm
 
 CITIES, GRADES = ("Bonn", "Paris", "Rome"), ("low", "mid", "high")
 
@@ -62,6 +64,10 @@ def decode(path, plugin=Csv, **options):
     return plugin().decode(config=config, data_dir=Path(path).parent / "data")
 
 
+def form_of(data):
+    return TableForm(**data.preparation.fitted.form)
+
+
 def plan_of(path, **given):
     options = {"label": "grade", "client": "hospital", **given.pop("options", {})}
     given = {"method": "local", "models": "mlp", "dataset": f"csv:{path}", **given}
@@ -83,7 +89,7 @@ def table(tmp_path):
 
 def test_a_table_as_it_is_understood(table):
     data = decode(table, client="hospital")
-    form = data.preparation.table
+    form = form_of(data)
     assert [c.name for c in form.columns] == ["age", "pressure", "city", "smoker"]
     assert form.columns[2].categories == CITIES and form.columns[3].categories == ("False", "True")
     assert [c.gaps for c in form.columns] == [True, False, True, False]
@@ -251,7 +257,7 @@ def test_from_a_file_to_scores_of_new_rows(tmp_path, ending):
         recorded.evaluate(new)
     # The file of one client says nothing of the others.
     preparation = read_exported(bundle).preparation
-    assert preparation.clients == () and preparation.table.columns[0].name == "age"
+    assert preparation.clients == () and preparation.fitted.form["columns"][0]["name"] == "age"
     assert preparation.scaling == recorded.preparation.clients[0][1]
 
 
@@ -406,13 +412,13 @@ def test_marks_quotes_newlines_separators_and_indices_are_read(tmp_path):
     assert notes["semicolons"] == "values are separated by semicolons"
     assert notes["index"] == "the first column has no name: it is left out as a row number"
     data = decode_text(tmp_path, GOOD.replace("x", '"new\nline, ""so"""'))
-    assert data.preparation.table.columns[1].categories == ('new\nline, "so"', "y")
+    assert form_of(data).columns[1].categories == ('new\nline, "so"', "y")
     data = decode_text(tmp_path, "a;b;grade\n1,5;x;u\n-2,25;y;v\n", decimal=",")
     assert data.x[:, 0].tolist() == [1.5, -2.25]
     with pytest.raises(pf.UsageError, match="mixes numbers and texts"):
         decode_text(tmp_path, "a;b;grade\n1,5;x;u\n2.500;y;v\n", decimal=",")
     data = decode_text(tmp_path, GOOD.replace("x", "ö"), encoding="utf-16")
-    assert data.preparation.table.columns[1].categories == ("y", "ö")
+    assert form_of(data).columns[1].categories == ("y", "ö")
 
 
 def decode_text(folder, text, **options):
@@ -425,11 +431,11 @@ def test_labels_and_categories_that_are_numbers(tmp_path):
     data = decode_text(tmp_path, text)
     assert data.classes == ["2", "10"] and data.x.shape == (4, 2)
     named = decode_text(tmp_path, text, categories="b")
-    assert named.preparation.table.columns[1].categories == ("9", "10")
+    assert form_of(named).columns[1].categories == ("9", "10")
     few = decode_text(tmp_path, text, few_values=2)
-    assert [c.categories for c in few.preparation.table.columns] == [(), ("9", "10")]
+    assert [c.categories for c in form_of(few).columns] == [(), ("9", "10")]
     mixed = decode_text(tmp_path, GOOD.replace("2,y", "old,y"), categories=["a"])
-    assert mixed.preparation.table.columns[0].categories == ("1", "3", "4", "old")
+    assert form_of(mixed).columns[0].categories == ("1", "3", "4", "old")
 
 
 def test_whole_numbers_are_one_category_with_and_without_decimals(tmp_path):
@@ -458,9 +464,7 @@ def test_clients_without_rows_have_statistics_that_change_nothing(table):
     none = torch.arange(0)
     parts = [torch.arange(10), torch.arange(10, 14), none, none, torch.arange(20, 40), none]
     ends = torch.tensor([0, *map(len, parts)]).cumsum(0)
-    found = table_statistics.Fitted(
-        data.preparation.table, data.x, Split(torch.cat(parts), ends), table.parent
-    )
+    found = FittedSamples(form_of(data), data.x, Split(torch.cat(parts), ends), table.parent)
     assert len(found.scalings) == 3 and found.scalings[0] != found.scalings[2]
     assert found.x[:14].isfinite().all() and found.x[20:40].isfinite().all()
     assert not found.x[40:].any()
@@ -547,7 +551,7 @@ def test_parquet_holds_what_the_csv_file_holds(tmp_path):
 
 def test_memory_does_not_grow_with_the_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(table_reader, "ROWS", 512)
-    monkeypatch.setattr(table_form, "LARGE", 1)
+    monkeypatch.setattr(mapped, "LARGE", 1)
     line = ",".join(f"0.{i}25" for i in range(30))
     peaks = []
     for count in (4_000, 16_000):
@@ -573,7 +577,7 @@ def test_large_tables_lie_in_a_file(tmp_path):
         return int(line.split()[1]) * 1024
 
     before = private()
-    numbers = table_form.numbers_for((1 << 20, 64), tmp_path)
+    numbers = mapped.mapped_zeros((1 << 20, 64), tmp_path)
     assert private() - before < 1 << 26
     assert numbers.shape == (1 << 20, 64) and not numbers[::100_000].any()
     numbers[5] = 1

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from protofl.data.columns import is_gap
-from protofl.errors import UsageError
-
-__all__ = ["gaps_in", "missing_column", "numbers_in", "texts_in"]
+import protofl as pf
 
 _GAPS = frozenset(
     ("", "na", "nan", "-nan", "none", "nat", "<na>", "n/a", "#n/a", "#na", "null", "?")
@@ -26,7 +23,7 @@ def as_objects(values: Sequence[str]) -> np.ndarray:
     return result
 
 
-def block_of(frame: Any) -> Mapping[str, np.ndarray]:  # noqa: ANN401 - a data frame, or a mapping of columns
+def block_of(frame: Any) -> dict[str, np.ndarray]:  # noqa: ANN401 - a data frame, or a mapping of columns
     """Return the columns of a data frame, or of a mapping {column: values}."""
     block = {}
     for name in frame.keys():
@@ -34,8 +31,7 @@ def block_of(frame: Any) -> Mapping[str, np.ndarray]:  # noqa: ANN401 - a data f
         if values.dtype.kind in "iuf":
             block[str(name)] = values.astype(np.float64)
         else:
-            texts = ["" if is_gap(value) else str(value) for value in values.astype(object)]
-            block[str(name)] = as_objects(texts)
+            block[str(name)] = as_objects([str(value) for value in values.astype(object)])
     return block
 
 
@@ -86,10 +82,10 @@ def _plain(text: str) -> str:
     return text[:-2] if whole else text
 
 
-def missing_column(source: str, column: str, names: Sequence[str]) -> UsageError:
+def missing_column(source: str, column: str, names: Sequence[str]) -> pf.UsageError:
     """Return the error about a missing column."""
     near = difflib.get_close_matches(column, names, n=1)
-    return UsageError(
+    return pf.UsageError(
         f"{source} has no column {column!r}",
         f"columns: {_listed([n for n in names if n])}"
         + (f"; did you mean {near[0]}?" if near else ""),

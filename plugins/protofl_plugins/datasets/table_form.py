@@ -2,68 +2,35 @@
 
 The form is the columns with their categories. It is the same for all clients, so that their models
 have inputs of one width. Statistics (medians, means, deviations) are computed for each client from
-its training rows, or from those of all clients (`protofl.data.table_statistics`).
+its training rows, or from those of all clients (`protofl_plugins.datasets.table_statistics`).
 """
 
 from __future__ import annotations
 
 import difflib
-import mmap
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from protofl.data.table_values import (
+import protofl as pf
+from protofl_plugins.datasets.table_reader import TableFile
+from protofl_plugins.datasets.table_statistics import scalings
+from protofl_plugins.datasets.table_values import (
     block_of,
     gaps_in,
     missing_column,
     numbers_in,
     texts_in,
 )
-from protofl.errors import UsageError
-
-__all__ = ["TableColumn", "TableForm", "TableReader"]
 
 Impute = Literal["median+flag", "drop", "refuse"]
 Statistics = Literal["client", "global"]
-
-LARGE = 64 << 20
-"""Bytes from which numbers lie in a file, which the system may keep on the disk."""
-
-
-class TableReader(Protocol):
-    """A table in a file, as ``open_table`` of a data set plugin returns it.
-
-    Attributes:
-        path: The file.
-    """
-
-    path: Path
-
-    def names(self) -> list[str]:
-        """Return the names of the columns."""
-        ...
-
-    def blocks(self, columns: Sequence[str]) -> Iterator[Mapping[str, np.ndarray]]:
-        """Yield some columns, a block of rows at a time.
-
-        Args:
-            columns: Their names.
-
-        Yields:
-            {column: values [n]}: texts as objects, ``""`` for none; or float64, NaN for none.
-
-        Raises:
-            UsageError: A column is missing, or the file is damaged.
-        """
-        ...
 
 
 @dataclass(frozen=True)
@@ -94,9 +61,10 @@ class TableColumn:
 class TableForm:
     """The columns of a table, and how their values become the numbers of a sample.
 
+    This is the `pf.datasets.Fitting` of tables.
+
     Attributes:
         columns: The columns in the order of the features.
-        label: The column of the classes.
         impute: What a missing number becomes: ``median+flag`` (the median of the training rows,
             and 1 in a further feature); with ``drop`` and ``refuse`` no value is missing.
         statistics: Whose training rows give medians, means and deviations: ``client`` for each
@@ -104,17 +72,14 @@ class TableForm:
         standardise: True for numbers with mean 0 and standard deviation 1 over training rows.
         decimal: The decimal mark of CSV files.
         encoding: The encoding of CSV files.
-        missing: Share of values that are missing.
     """
 
     columns: tuple[TableColumn, ...]
-    label: str = ""
     impute: Impute = "median+flag"
     statistics: Statistics = "client"
     standardise: bool = True
     decimal: str = "."
     encoding: str = "utf-8"
-    missing: float = 0.0
 
     def __post_init__(self) -> None:
         """Take mappings of a JSON file."""
@@ -132,23 +97,79 @@ class TableForm:
         starts = np.cumsum([0, *(column.width for column in self.columns)]).tolist()
         return [s for s, c in zip(starts, self.columns, strict=False) if not c.categories]
 
-    def room(self, rows: int, folder: Path) -> Tensor:
-        """Return zeros [rows, F] float32, in a temporary file in a folder if they are large."""
-        return numbers_for((rows, self.width), folder)
+    def fitted(self, dataset: str, label: str, missing: float) -> pf.datasets.Fitted:
+        """Return the form as it is recorded.
 
-    def __str__(self) -> str:
-        """Return ``14 features (9 numeric, 5 categories)``."""
+        Args:
+            dataset: The name of the data set.
+            label: The column of the classes.
+            missing: Share of values that are missing.
+        """
         numeric = len(self.numbers)
-        return (
+        return pf.datasets.Fitted(
+            dataset,
+            asdict(self),
             f"{len(self.columns)} features ({numeric} numeric, "
-            f"{len(self.columns) - numeric} categories)"
+            f"{len(self.columns) - numeric} categories)",
+            label,
+            missing,
+            per_client=self.statistics == "client",
         )
+
+    def fit(self, x: Tensor, rows: Sequence[Tensor]) -> list[pf.datasets.Scaling]:
+        """Return the scaling of each client; a single one for ``global``.
+
+        Args:
+            x: Samples [N, F] of `encoded`.
+            rows: The training rows of each client.
+        """
+        rows = [torch.cat([*rows])] if self.statistics == "global" else rows
+        return scalings(x, rows, self.numbers, standardise=self.standardise)
+
+    def read(
+        self,
+        source: Any,  # noqa: ANN401 - a data frame has no type here
+        further: Sequence[str] = (),
+    ) -> tuple[Tensor, dict[str, np.ndarray]]:
+        """Read new samples before statistics are applied.
+
+        Args:
+            source: The path of a file, or a data frame or mapping {column: values}.
+            further: Columns that are read besides; those that are missing are left out.
+
+        Returns:
+            Samples [N, F] float32, and the further columns as texts [N].
+
+        Raises:
+            UsageError: The file cannot be read, or a column or category is missing or unknown.
+        """
+        file, frame, name = None, dict[str, np.ndarray](), "samples"
+        if isinstance(source, (str, Path)):
+            file = TableFile.of(source, decimal=self.decimal, encoding=self.encoding)
+            name = str(file.path)
+        else:
+            frame = block_of(source)
+        has = [*frame] if file is None else file.names()
+        for column in self.names:
+            if column not in has:
+                raise missing_column(name, column, has)
+        present = [column for column in further if column in has]
+        samples, texts, first = list[np.ndarray](), {n: list[str]() for n in present}, 0
+        for block in [frame] if file is None else file.blocks([*self.names, *present]):
+            samples.append(self.encoded(block, name, first))
+            first += len(samples[-1])
+            for column in present:
+                texts[column] += texts_in(block[column])
+        if not samples:
+            raise pf.UsageError(f"{name} holds no rows", do="copy or save it again")
+        columns = {column: np.array(values) for column, values in texts.items()}
+        return torch.from_numpy(np.concatenate(samples)), columns
 
     def encoded(self, block: Mapping[str, np.ndarray], source: str, first: int = 0) -> np.ndarray:
         """Return the samples of rows before statistics are applied.
 
         Args:
-            block: The columns, {name: values [n]}, see `TableReader.blocks`.
+            block: The columns, {name: values [n]}, see `TableFile.blocks`.
             source: The file, for errors.
             first: The number of rows before these.
 
@@ -186,7 +207,7 @@ class TableForm:
             if gaps[row]:
                 raise _no_value(column, source, first + row)
             near = difflib.get_close_matches(text, column.categories, n=1)
-            raise UsageError(
+            raise pf.UsageError(
                 f"{source}: column {column.name!r} has the unknown category {text!r} in row "
                 f"{first + row + 1}",
                 f"known: {', '.join(column.categories[:12])}"
@@ -203,7 +224,7 @@ class TableForm:
         numbers = numbers_in(values, self.decimal)
         if numbers is None:
             row = first_text(values, self.decimal)
-            raise UsageError(
+            raise pf.UsageError(
                 f"{source}: column {column.name!r} has {str(values[row])[:40]!r} in row "
                 f"{first + row + 1}, expected a number",
                 do="correct the value, or leave it empty",
@@ -213,7 +234,7 @@ class TableForm:
         gaps = np.isnan(numbers)
         if (wide := np.flatnonzero(np.isinf(part[:, 0]))).size:
             row = int(wide[0])
-            raise UsageError(
+            raise pf.UsageError(
                 f"{source}: column {column.name!r} has {values[row]} in row {first + row + 1}, "
                 "infinity or more than float32 holds",
                 do="correct the value, or leave it empty",
@@ -228,65 +249,14 @@ class TableForm:
         """The names of the columns."""
         return [column.name for column in self.columns]
 
-    def samples_in(
-        self, file: TableReader, further: Sequence[str] = ()
-    ) -> tuple[Tensor, dict[str, np.ndarray]]:
-        """Read the samples of a file before statistics are applied.
-
-        Args:
-            file: The file.
-            further: Columns that are read besides; those that the file lacks are left out.
-
-        Returns:
-            Samples [N, F] float32, and the further columns as texts [N].
-
-        Raises:
-            UsageError: The file cannot be read, or a column or category is missing or unknown.
-        """
-        has = [name for name in further if name in file.names()]
-        samples, texts, first = list[np.ndarray](), {name: list[str]() for name in has}, 0
-        for block in file.blocks([*self.names, *has]):
-            samples.append(self.encoded(block, str(file.path), first))
-            first += len(samples[-1])
-            for name in has:
-                texts[name] += texts_in(block[name])
-        if not samples:
-            raise UsageError(f"{file.path} holds no rows", do="copy or save it again")
-        columns = {name: np.array(values) for name, values in texts.items()}
-        return torch.from_numpy(np.concatenate(samples)), columns
-
-    def samples_of(self, frame: Any, source: str) -> Tensor:  # noqa: ANN401 - see `block_of`
-        """Return the samples of a data frame before statistics are applied, [N, F] float32.
-
-        Raises:
-            UsageError: A column or category is missing or unknown.
-        """
-        block = block_of(frame)
-        for name in self.names:
-            if name not in block:
-                raise missing_column(source, name, [*block])
-        return torch.from_numpy(self.encoded(block, source))
-
-
-def numbers_for(shape: tuple[int, int], folder: Path) -> Tensor:
-    """Return a float32 tensor of zeros, in a temporary file if it is large."""
-    size = shape[0] * shape[1] * 4
-    if size < LARGE:
-        return torch.zeros(shape)
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder) as file:
-        file.truncate(size)
-        memory = mmap.mmap(file.fileno(), size)
-    return torch.frombuffer(memory, dtype=torch.float32).view(shape)
-
 
 def first_text(values: np.ndarray, decimal: str) -> int:
     """Return the place of the first value that is not a number."""
     return next(i for i in range(len(values)) if numbers_in(values[i : i + 1], decimal) is None)
 
 
-def _no_value(column: TableColumn, source: str, row: int) -> UsageError:
-    return UsageError(
+def _no_value(column: TableColumn, source: str, row: int) -> pf.UsageError:
+    return pf.UsageError(
         f"{source}: column {column.name!r} has no value in row {row + 1}",
         "the data of the client had no gaps there",
         "fill the value in, or leave the row out",
