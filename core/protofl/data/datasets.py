@@ -5,7 +5,7 @@ Public as ``protofl.datasets``.
 
 from protofl.data.array_files import open_arrays
 from protofl.data.arrays import dataset_from_arrays
-from protofl.data.dataset import Dataset
+from protofl.data.dataset import Dataset, target_fields
 from protofl.data.download import download, files_key
 from protofl.data.file_kinds import FileKind, kind_of_file
 from protofl.data.fitting import Fitting
@@ -51,5 +51,6 @@ __all__ = [
     "open_arrays",
     "open_image",
     "read_npz",
+    "target_fields",
     "upright",
 ]
