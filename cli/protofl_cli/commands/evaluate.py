@@ -39,6 +39,7 @@ def evaluate(
     on its own samples, otherwise on all.
     """
     with render.waiting("evaluating"):
+        from protofl.data.task_names import GUESSES
         from protofl.runs.recorded_run import load_run
 
         recorded = load_run(run)
@@ -63,32 +64,26 @@ def evaluate(
             csv_text([{key: row.get(key) for key in columns} for row in rows]).splitlines()
         )
         return
+    is_regression = recorded.plan.data.task.name == "regression"
+    columns = [column for column in columns if column != "points"]
     shown = f"round {which}" if which.isdecimal() else f"{which} round"
     render.heading(f"{recorded.name}, {shown}", evaluation.part)
     cells = [[_cell(key, row.get(key)) for key in columns] for row in rows]
-    score = recorded.plan.data.task.score_name
+    score = recorded.plan.data.task.score_name + POOLED * is_regression
     heads = [score if column == "accuracy" else column for column in columns]
     render.table(heads, cells, right=heads[1:])
-    about = evaluation.overall
-    guess = GUESSES[recorded.plan.data.task.name]
+    about, guess = evaluation.overall, GUESSES[recorded.plan.data.task.name]
     mean, std = (f"{100 * about[key]:.1f} %" for key in ("client_accuracy", "client_std"))
-    render.pairs(
-        [
-            ("over clients", f"{mean} ± {std} (mean and standard deviation)"),
-            (
-                "majority guess",
-                f"{100 * about['majority']:.1f} % ({guess})",
-            ),
-        ]
-    )
+    lines = [
+        ("over clients", f"{mean} ± {std} (mean and standard deviation)"),
+        ("majority guess", f"{100 * about['majority']:.1f} % ({guess})"),
+    ]
+    if is_regression:
+        lines.append((score, "by the variance of all clients' numbers; r2 is by each client's own"))
+    render.pairs(lines)
 
 
-GUESSES = {
-    "classification": "the most frequent class",
-    "multilabel": "the most frequent labels",
-    "regression": "the mean",
-}
-"""{task: what is always guessed}."""
+POOLED = ", pooled"
 
 
 def _cell(key: str, value: Any) -> str:  # noqa: ANN401 - a figure

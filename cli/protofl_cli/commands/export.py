@@ -45,7 +45,7 @@ def export(
             ("client", f"{client} of {recorded.name}, {shown} of trial {trial}"),
             ("samples", f"{data.sample}, {str(data.x.dtype).removeprefix('torch.')}"),
             ("preparation", recorded.lacks_preparation or str(recorded.preparation)),
-            ("classes", ", ".join(data.classes)),
+            ("classes" if data.task.has_classes else "outputs", ", ".join(data.output_names)),
             ("file", f"{target} ({size_text(size)})"),
         ]
     )

@@ -95,6 +95,7 @@ def show(
             (clients, seed, public, share),
         )
     from protofl.data.split import client_names
+    from protofl.data.task_names import STRATA
 
     train, test = split.counts(data.y, data.num_classes)
     parts = [dataset.partition(":")[0], split.partitioner, f"{split.num_clients} clients"]
@@ -111,9 +112,10 @@ def show(
     from protofl_workbench.plots.client_charts import split_figure
 
     title = " · ".join([*parts, f"seed {seed}"])
-    plots.save(split_figure(train + test, data.classes, title, names), target)
+    part, _ = STRATA[data.task.name]
+    plots.save(split_figure(train + test, data.classes, title, names, part), target)
     figures = [("data", f"{len(data.y):,} {data.sample}")]
-    figures += _figures(split, train, test, data.num_classes)
+    figures += _figures(split, data, train + test)
     render.pairs([*figures, ("picture", str(target))])
 
 
@@ -174,6 +176,8 @@ def _show_table(data: Dataset, train: Tensor, test: Tensor, clients: Sequence[st
         test: Test samples, [M, C].
         clients: Names of the clients; empty for their numbers.
     """
+    from protofl.data.task_names import STRATA
+
     counts = train + test
     names = [shortened(name, 14) for name in data.classes]
     few = len(names) <= WIDE
@@ -195,20 +199,22 @@ def _show_table(data: Dataset, train: Tensor, test: Tensor, clients: Sequence[st
     rows += [["…"] * len(rows[0])] if shown < len(counts) else []
     rows.append(row("all", counts.sum(0), train.sum(0), test.sum(0)))
     columns = ["client", "samples", "train", "test"]
-    columns += names if few else ["classes", "largest classes"]
+    parts = STRATA[data.task.name][1]
+    columns += names if few else [parts, f"largest {parts}"]
     right = columns[1:] if few else columns[1:5]
     render.table(columns, rows, right=right, keep=["client", *right])
 
 
-def _figures(split: Split, train: Tensor, test: Tensor, classes: int) -> list[tuple[str, str]]:
-    from protofl.data.split import majority_correct
+def _figures(split: Split, data: Dataset, counts: Tensor) -> list[tuple[str, str]]:
+    from protofl.data.split import majority_guess
+    from protofl.data.task_names import STRATA
 
-    counts = train + test
+    _, parts = STRATA[data.task.name]
     sizes, held = counts.sum(1), (counts > 0).sum(1)
     rows = [
         ("samples of a client", f"{int(sizes.min()):,} … {int(sizes.max()):,}"),
-        ("classes of a client", f"{int(held.min())} … {int(held.max())} of {classes}"),
-        ("majority guess", f"{majority_correct(train, test):.1%} accuracy"),
+        (f"{parts} of a client", f"{int(held.min())} … {int(held.max())} of {data.num_classes}"),
+        ("majority guess", f"{majority_guess(split, data):.1%} {data.task.score_name}"),
     ]
     if split.public is not None:
         rows.append(("public samples", f"{len(split.public):,}"))

@@ -7,15 +7,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from protofl.data import advice
 from protofl.data.columns import column_faults
-from protofl.data.dataset import Dataset, checked_labels, numbered, odd_classes, with_targets
+from protofl.data.dataset import (
+    LARGEST_USUAL,
+    Dataset,
+    checked_labels,
+    numbered,
+    odd_classes,
+    target_fields,
+)
 from protofl.data.preparation import Preparation, Scaling
 from protofl.data.spec import KINDS, PLURAL, Kind
 from protofl.data.task_names import TaskName
-from protofl.data.tasks import LossName, Task
+from protofl.data.tasks import CLASSIFICATION, Task
 from protofl.errors import UsageError
 from protofl.system.formatting import shape_text
 
@@ -24,7 +30,6 @@ __all__ = ["dataset_from_arrays"]
 _Part = tuple[np.ndarray, str]
 _Layout = Callable[[np.ndarray], np.ndarray]
 
-_LARGEST_USUAL = 30.0  # normalised numbers hardly ever leave this range; 0…255 as floats does
 
 _DARKEST = 31  # of 255: masks of 0 and 1, class numbers, and digits of 0…16
 
@@ -43,10 +48,7 @@ def dataset_from_arrays(
     standardise: bool = False,
     preparation: Preparation | None = None,
     columns: Mapping[str, Any] | None = None,
-    task: TaskName = "classification",
-    offset: float = 0.0,
-    scale: float = 1.0,
-    loss: LossName = "mse",
+    task: Task | TaskName = CLASSIFICATION,
 ) -> Dataset:
     """Check arrays and join them to one data set, in the order given.
 
@@ -69,16 +71,14 @@ def dataset_from_arrays(
             they become. (Texts are token ids already, of `Words.ids`.)
         columns: {name: values [N]}, numbers or strings in the order of the parts
             (``--partition column:NAME``).
-        task: ``multilabel``: labels are 0 and 1 in columns, [N, L]. ``regression``: they are
-            numbers in their own unit, [N] or [N, 1]. ``classes`` are the names of the columns.
-        offset: The number of a regression that nets take for 0.
-        scale: The number that they take for 1.
-        loss: The loss of a regression, see `Task`.
+        task: What labels are. ``multilabel``: 0 and 1 in columns, [N, L]. ``regression``, or a
+            `Task` with its offset and scale: numbers in their own unit, [N] or [N, 1]. ``classes``
+            are the names of the columns.
 
     Raises:
         UsageError: Shapes or values don't fit; names the part.
     """
-    chosen = Task(task, loss, offset, scale)
+    chosen = task if isinstance(task, Task) else Task(task)
     both = sum(np.ndim(x) > 0 and len(x) > 0 for x, *_ in parts)
     for x, y, source in parts:
         _check_masks(x, y, source)
@@ -97,15 +97,16 @@ def dataset_from_arrays(
     if not samples.size:
         shape = shape_text(samples.shape)
         raise UsageError(f"{filled[0][1]}: {PLURAL[kind]} without content, {shape}")
-    targets, outputs = None, list[str]()
+    num_train = sum(counts) if num_train is None else num_train
     if chosen.has_classes:
         numbers, names = numbered(labels, sources, classes)
-        strata = torch.from_numpy(numbers)
+        fields: dict[str, Any] = {"y": torch.from_numpy(numbers), "classes": names}
+        note = "; ".join(odd_classes(numbers, num_train, names))
     else:
-        given_names = None if isinstance(classes, int) else classes
+        output_names = None if isinstance(classes, int) else classes
         values = [np.asarray(y) for _, y, _ in parts]
-        targets, outputs, strata, names = with_targets(chosen, values, sources, counts, given_names)
-    num_train = len(strata) if num_train is None else num_train
+        fields = target_fields(chosen, values, sources, counts, output_names, num_train)
+        note = fields.pop("note")
     if kind == "tokens":
         vocabulary = _checked_ids(samples, filled, vocabulary, padding)
     if standardise:
@@ -115,21 +116,15 @@ def dataset_from_arrays(
         samples = preparation(torch.from_numpy(samples)).numpy()
     data = Dataset(
         x=torch.from_numpy(samples),
-        y=strata,
         num_train=num_train,
-        classes=names,
-        note="; ".join(
-            [*_odd_values(samples, kind), *_odd_labels(chosen, targets, strata, num_train, names)]
-        ),
+        note="; ".join(filter(None, [*_odd_values(samples, kind), note])),
         vocabulary=vocabulary or 0,
         padding=padding,
         columns=dict(columns or {}),
         preparation=preparation,
-        task=chosen,
-        targets=targets,
-        outputs=outputs,
+        **fields,
     )
-    if faults := column_faults(data.columns, len(strata)):
+    if faults := column_faults(data.columns, len(data.y)):
         raise UsageError("; ".join(faults))
     return data
 
@@ -362,21 +357,6 @@ def _standardisation(x: np.ndarray, num_train: int) -> Scaling:
     return Scaling(tuple(mean.tolist()), tuple(scale.tolist()), _DECIMALS)
 
 
-def _odd_labels(
-    task: Task, targets: Tensor | None, y: Tensor, num_train: int, names: list[str]
-) -> list[str]:
-    """Notes of labels that are hardly what was meant."""
-    if targets is None:
-        return odd_classes(y.numpy(), num_train, names)
-    low, high = (float(bound) for bound in task.encoded(targets).aminmax())
-    if task.name != "regression" or max(-low, high) <= _LARGEST_USUAL:
-        return []
-    return [
-        f"the target goes from {low:g} to {high:g} in the unit in which it is trained, which is "
-        "much for a net (offset and scale of the task bring it to about -3…3)"
-    ]
-
-
 def _odd_values(samples: np.ndarray, kind: Kind) -> list[str]:
     """Notes of samples that are hardly what was meant."""
     if len(samples) > 1 and all(np.array_equal(samples[0], row) for row in samples[1:]):
@@ -396,7 +376,7 @@ def _odd_values(samples: np.ndarray, kind: Kind) -> list[str]:
     if samples.dtype != np.float32:
         return result
     low, high_ = float(samples.min()), float(samples.max())
-    if max(-low, high_) <= _LARGEST_USUAL:
+    if max(-low, high_) <= LARGEST_USUAL:
         return result
     if kind == "image":
         result.append(

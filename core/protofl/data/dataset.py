@@ -20,6 +20,9 @@ from protofl.data.spec import Kind, SampleSpec
 from protofl.data.tasks import CLASSIFICATION, Task, strata
 from protofl.errors import UsageError
 
+LARGEST_USUAL = 30.0
+"""Normalised numbers hardly ever leave this range; 0…255 as floats does."""
+
 _STORED: dict[int, dict[torch.dtype, Kind]] = {
     3: {torch.uint8: "image", torch.float32: "image"},
     2: {torch.float32: "series"},
@@ -246,13 +249,14 @@ def target_faults(
     return []
 
 
-def with_targets(
+def target_fields(
     task: Task,
     values: Sequence[np.ndarray],
     sources: Sequence[str],
     counts: Sequence[int],
-    names: Sequence[str] | None,
-) -> tuple[Tensor, list[str], Tensor, list[str]]:
+    names: Sequence[str] | None = None,
+    num_train: int | None = None,
+) -> dict[str, Any]:
     """Check the labels of a task other than classification, and divide samples by them.
 
     Args:
@@ -261,10 +265,12 @@ def with_targets(
         sources: Their origin, for errors.
         counts: The samples of each part.
         names: Names of the L labels, or of the number; None for ``label 0`` and so on, ``target``.
+        num_train: The first rows that are training rows; None for all.
 
     Returns:
-        Targets [N, L] float32, the names of the outputs, and the classes and their names that
-        `protofl.data.tasks.strata` returns.
+        The arguments of `Dataset` that depend on the task: ``task``, ``targets``, ``outputs``, and
+        ``y`` and ``classes`` as `protofl.data.tasks.strata` returns them. ``note`` says if numbers
+        are large or small for a net.
 
     Raises:
         UsageError: Their form is another, a value is missing or is not 0 or 1, or all are equal.
@@ -296,7 +302,30 @@ def with_targets(
             + ("number" if task.name == "regression" else "rarest label"),
             do="nothing can be learned of it; give another target",
         )
-    return targets, outputs, y, classes
+    return {
+        "task": task,
+        "targets": targets,
+        "outputs": outputs,
+        "y": y,
+        "classes": classes,
+        "note": _far_from_one(task, targets, targets[:num_train]),
+    }
+
+
+def _far_from_one(task: Task, targets: Tensor, train: Tensor) -> str:
+    """Return a note if the numbers of a regression are large or small for a net; else empty."""
+    if task.name != "regression":
+        return ""
+    low, high = (float(bound) for bound in task.encoded(targets).aminmax())
+    scale, offset = (float(moment) for moment in torch.std_mean(train.double(), correction=0))
+    much, little = max(-low, high) > LARGEST_USUAL, scale < task.scale / LARGEST_USUAL
+    if not scale or not (much or little):
+        return ""
+    return (
+        f"the target goes from {low:g} to {high:g}, which is {'much' if much else 'little'} for a "
+        "net; its mean and deviation over the training rows bring it to about -3…3: "
+        f"--set dataset.offset={offset:.3g} --set dataset.scale={scale:.3g}"
+    )
 
 
 def checked_targets(task: Task, array: np.ndarray, source: str, count: int) -> np.ndarray:

@@ -6,7 +6,7 @@ Public as ``protofl.datasets``.
 from protofl.data.array_files import open_arrays
 from protofl.data.arrays import dataset_from_arrays
 from protofl.data.columns import distinct, spread
-from protofl.data.dataset import Dataset
+from protofl.data.dataset import Dataset, target_fields
 from protofl.data.download import download, files_key
 from protofl.data.file_kinds import FileKind, kind_of_file
 from protofl.data.fitting import Fitting
@@ -22,7 +22,7 @@ from protofl.data.mapped import mapped_zeros
 from protofl.data.npz import read_npz
 from protofl.data.preparation import Fitted, Preparation, Scaling, Words
 from protofl.data.spec import SampleSpec
-from protofl.data.tasks import Task
+from protofl.data.tasks import Task, TaskOptions
 from protofl.data.text_encoders import TextEncoder, TextOutline, TextSource
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "SampleSpec",
     "Scaling",
     "Task",
+    "TaskOptions",
     "TextEncoder",
     "TextOutline",
     "TextSource",
@@ -53,5 +54,6 @@ __all__ = [
     "open_image",
     "read_npz",
     "spread",
+    "target_fields",
     "upright",
 ]

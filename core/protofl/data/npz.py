@@ -15,7 +15,7 @@ from protofl.data.dataset import Dataset, class_names
 from protofl.data.file_kinds import FileKind, kind_of_file
 from protofl.data.spec import Kind
 from protofl.data.task_names import TaskName
-from protofl.data.tasks import LossName
+from protofl.data.tasks import CLASSIFICATION, Task
 from protofl.errors import UsageError
 from protofl.system.files.atomic import LARGEST_DATA, regular_file
 from protofl.system.files.home import expand_user
@@ -44,10 +44,7 @@ def read_npz(
     vocabulary: int | None = None,
     padding: int | None = None,
     standardise: bool = False,
-    task: TaskName = "classification",
-    offset: float = 0.0,
-    scale: float = 1.0,
-    loss: LossName = "mse",
+    task: Task | TaskName = CLASSIFICATION,
     validation: Validation = "out",
 ) -> Dataset:
     """Read a data set from one ``.npz`` file; pickled content is never read.
@@ -66,10 +63,7 @@ def read_npz(
         vocabulary: Number of token ids.
         padding: The id that fills token sequences up.
         standardise: True to standardise series and tables.
-        task: See `dataset_from_arrays`, as the others.
-        offset: The number of a regression that nets take for 0.
-        scale: The number that they take for 1.
-        loss: The loss of a regression.
+        task: What labels are.
         validation: Where samples of a validation part go. With ``out`` they are the test part if
             there is no other.
 
@@ -111,9 +105,6 @@ def read_npz(
         padding=padding,
         standardise=standardise,
         task=task,
-        offset=offset,
-        scale=scale,
-        loss=loss,
         columns=columns,
     )
     data.note = "; ".join(filter(None, (note, data.note)))

@@ -213,6 +213,25 @@ def task_guesses(split: Split, data: Dataset) -> list[list[float]]:
     return result
 
 
+def majority_guess(split: Split, data: Dataset, clients: Sequence[int] | None = None) -> float:
+    """Return the accuracy of always guessing each client's most frequent class.
+
+    Of another task, the score of always guessing its commonest labels, or its mean number.
+
+    Args:
+        split: The split.
+        data: The data.
+        clients: The clients; None for all.
+    """
+    if data.y.is_meta:
+        return pooled_guess(data.guesses, clients)
+    if not data.task.has_classes:
+        return pooled_guess(task_guesses(split, data), clients)
+    selection = slice(None) if clients is None else [*clients]
+    train, test = split.counts(data.y, data.num_classes)
+    return majority_correct(train[selection], test[selection])
+
+
 def pooled_guess(guesses: Sequence[Sequence[float]], clients: Sequence[int] | None) -> float:
     """Accuracy of always guessing a client's commonest class, of (right, all) test samples."""
     pairs = guesses if clients is None else [guesses[client] for client in clients]

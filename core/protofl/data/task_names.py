@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args
 
 TaskName = Literal["classification", "multilabel", "regression"]
@@ -14,10 +14,46 @@ SCORES = {"classification": "accuracy", "multilabel": "exact matches", "regressi
 """{task: name of its score, which stands in the place of the accuracy}."""
 
 
+GUESSES = {
+    "classification": "the most frequent class",
+    "multilabel": "the most frequent labels",
+    "regression": "the mean",
+}
+"""{task: what is guessed without a model, the majority guess}."""
+
+
+STRATA = {
+    "classification": ("class", "classes"),
+    "multilabel": ("rarest label", "rarest labels"),
+    "regression": ("range of the number", "ranges of the number"),
+}
+"""{task: what partitioners divide samples by, one and several}."""
+
+
+def task_name(config: Mapping[str, Any]) -> str:
+    """Return the task of a recorded run.
+
+    Args:
+        config: The content of ``config.json``.
+    """
+    return str((config.get("data") or {}).get("task", "classification"))
+
+
 def score_name(config: Mapping[str, Any]) -> str:
     """Return the name of the score of a recorded run: ``accuracy`` for classification.
 
     Args:
         config: The content of ``config.json``.
     """
-    return SCORES.get((config.get("data") or {}).get("task", "classification"), "score")
+    return SCORES.get(task_name(config), "score")
+
+
+def with_score(text: str, configs: Iterable[Mapping[str, Any]]) -> str:
+    """Return a text about the accuracy of runs, with the name of their score in its place.
+
+    Args:
+        text: The text, such as ``test accuracy (%)``, which becomes ``test R² (%)``.
+        configs: The contents of their ``config.json``.
+    """
+    score = " or ".join(dict.fromkeys(map(score_name, configs))) or "accuracy"
+    return text.replace("accuracy", score).replace("Accuracy", f"{score[:1].upper()}{score[1:]}")

@@ -26,6 +26,7 @@ from torch.nn.functional import (
 
 from protofl.data.task_names import SCORES, TASKS, TaskName
 from protofl.errors import UsageError, unknown
+from protofl.system.options.plugin_options import Config, Field
 
 LossName = Literal["mse", "huber"]
 
@@ -77,6 +78,15 @@ class Task:
                 f"a target of offset {self.offset:g} and scale {self.scale:g}",
                 "both are finite numbers, and a scale is above 0",
             )
+
+    @classmethod
+    def of(cls, options: TaskOptions) -> Task:
+        """Return the task that a user chose.
+
+        Raises:
+            UsageError: An option of regressions is given for another task.
+        """
+        return cls(options.task, options.loss, options.offset, options.scale)
 
     @property
     def has_classes(self) -> bool:
@@ -208,6 +218,27 @@ class Task:
 
 
 CLASSIFICATION = Task()
+
+
+class TaskOptions(Config):
+    """Options of a data set plugin by which users choose the task.
+
+    ``Task.of(config)`` is the task.
+    """
+
+    task: TaskName = Field(
+        "classification",
+        description="what is predicted of a sample: a class, any number of labels, or a number",
+    )
+    offset: float = Field(
+        0.0, description="the number of a regression that nets take for 0, such as its mean"
+    )
+    scale: float = Field(
+        1.0, gt=0, description="the number that nets take for 1, such as its deviation"
+    )
+    loss: LossName = Field(
+        "mse", description="loss of a regression: squared error, or Huber's with δ = scale"
+    )
 
 
 def wide(device: torch.device) -> torch.dtype:

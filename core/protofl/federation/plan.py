@@ -30,10 +30,8 @@ from protofl.data.split import (
     Split,
     balanced_test,
     client_domains,
-    majority_correct,
-    pooled_guess,
+    majority_guess,
     samples_per_class,
-    task_guesses,
     tested_variance,
 )
 from protofl.errors import UsageError
@@ -361,17 +359,8 @@ class Plan:
         return self.settings.seed if self.settings.hold_split else self.seed(trial)
 
     def majority_accuracy(self, trial: int, clients: Sequence[int] | None = None) -> float:
-        """Return the accuracy of always guessing each client's most frequent class.
-
-        Of another task, the score of always guessing its commonest labels, or its mean number.
-        """
-        if self.data.y.is_meta:
-            return pooled_guess(self.data.guesses, clients)
-        if not self.data.task.has_classes:
-            return pooled_guess(task_guesses(self.split(trial), self.data), clients)
-        selection = slice(None) if clients is None else [*clients]
-        train, test = self.split(trial).counts(self.data.y, self.info.num_classes)
-        return majority_correct(train[selection], test[selection])
+        """Return the score of the majority guess in a trial, see `majority_guess`."""
+        return majority_guess(self.split(trial), self.data, clients)
 
     @cached_property
     def variance(self) -> Callable[[int], float]:

@@ -125,7 +125,7 @@ def about(data: Dataset, given_names: Container[str], settings: Settings) -> lis
     """Return notes about the data set: deviations from its source, and options that it ignores."""
     lines = [data.note] if data.note else []
     if data.preparation is not None and (fitted := data.preparation.fitted):
-        classes, clients = count(data.num_classes, "class", "classes"), settings.clients
+        classes, clients = data.about_outputs(), settings.clients
         missing = f"{100 * fitted.missing:.2g} % missing"
         lines.insert(0, f"{fitted.about}, {classes}, {count(clients, 'client')}, {missing}")
     if "partition" in given_names:

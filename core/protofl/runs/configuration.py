@@ -49,6 +49,7 @@ def config_of(
     others = {k for k in values if k in usual and values[k] != usual[k]}
     set_by = {k: who for k, who in plan.set_by.items() if k in others or "." in k}
     unrecorded = {OPTIONS[name].chooses for name in UNRECORDED}
+    task = plan.data.task
     used: list[Choice] = [*plan.composition.members.values()]
     used += [one for one in plan.choices.values() if one.kind not in unrecorded]
     about = {
@@ -61,7 +62,7 @@ def config_of(
             "samples": len(plan.data.y),
             "shape": list(plan.data.x.shape[1:]),
             "classes": plan.data.num_classes,
-            **({} if plan.data.task.has_classes else {"task": plan.data.task.name}),
+            **({} if task.has_classes else {"task": task.name, "outputs": plan.data.outputs}),
             **({"public": public_data.digest} if (public_data := plan.public_data) else {}),
         },
         "layout": {

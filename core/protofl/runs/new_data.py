@@ -221,19 +221,36 @@ def _of_columns(run: OpenedRun, path: Path) -> NewData:
             do="give an .npz file with x and y",
         )
     client = str(run.reading.config["partition"]).partition(":")[2]
-    x, columns = fitting_of(fitted, run.plan.registry).read(path, [fitted.label, client])
-    if fitted.label not in columns:
+    data = run.plan.data
+    labels = [fitted.label] if data.task.has_classes else data.outputs
+    x, columns = fitting_of(fitted, run.plan.registry).read(path, [*labels, client])
+    if missing := [name for name in labels if name not in columns]:
         raise UsageError(
-            f"{path} has no column {fitted.label!r} with the classes",
+            f"{path} has no column {missing[0]!r} with the "
+            + ("classes" if data.task.has_classes else "labels"),
             do="add the column; protofl score classifies rows without it",
         )
-    names, labels = np.unique(columns[fitted.label], return_inverse=True)
-    y = _classes(labels.astype(np.int64), names.tolist(), run.plan.data.classes, str(path))
-    known = run.plan.data.columns.get(client)
+    if data.task.has_classes:
+        names, numbers = np.unique(columns[fitted.label], return_inverse=True)
+        y = _classes(numbers.astype(np.int64), names.tolist(), data.classes, str(path))
+    else:
+        values = np.stack([_numbers(columns[name], f"{path}: {name}") for name in labels], 1)
+        targets = checked_targets(data.task, values, str(path), len(x))
+        y = data.task.encoded(torch.from_numpy(targets))
+    known = data.columns.get(client)
     if client in columns and known is not None and known.dtype.kind == "i":
         columns[client] = _whole(columns[client])
     owners, notes = _owners(run, columns, str(path))
     return NewData(x, y, f"all rows of {path}", False, owners, notes)
+
+
+def _numbers(texts: np.ndarray, source: str) -> np.ndarray:
+    """Return labels [N] float64 of texts; true and false are 1 and 0."""
+    words = {"true": "1", "false": "0", "yes": "1", "no": "0"}
+    try:
+        return np.array([float(words.get(t.lower(), t.replace(",", "."))) for t in texts.tolist()])
+    except ValueError as error:
+        raise UsageError(f"{source}: {error}", "labels are numbers here") from None
 
 
 def _whole(texts: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from protofl.data.task_names import score_name
+from protofl.data.task_names import with_score
 from protofl.errors import UsageError, unknown
 from protofl.system.formatting import count
 from protofl_workbench.comparing import mcnemar, statistics
@@ -38,6 +38,7 @@ from protofl_workbench.comparing.run_groups import (
     new_labels,
     places_in,
     with_labels,
+    with_score_of,
 )
 from protofl_workbench.comparing.trial_figures import (
     CHANCE,
@@ -148,7 +149,8 @@ def compare(
         for figure in columns
     )
     notes += _round_notes(trials, chosen)
-    notes += _explanations(tables, trials, shown, not unpaired, confidence)
+    explained = _explanations(tables, trials, shown, not unpaired, confidence)
+    notes += [with_score(note, (trial.run.config for trial in trials)) for note in explained]
     return Comparison(tables, tuple(notes), not unpaired, shown)
 
 
@@ -291,7 +293,7 @@ class _Compared:
         return FigureTable(
             setting.title,
             figure.name,
-            figure.title,
+            with_score_of(figure.title, setting.groups),
             figure.about.share,
             figure.about.lower,
             base,
@@ -350,8 +352,6 @@ def _round_notes(trials: Sequence[Trial], figures: Sequence[TrialFigure | WorseO
             f"evaluated every {' or '.join(every)} rounds; the best round is not comparable with "
             "runs that evaluate more often"
         )
-    scores = {score_name(trial.run.config) for trial in trials} - {"accuracy"}
-    notes += [f"the accuracy is {name}, the score of the task" for name in sorted(scores)]
     lost = [(trial, trial.diverged) for trial in trials]
     return notes + [f"{trial.name} diverged in round {n + 1}" for trial, n in lost if n is not None]
 

@@ -176,8 +176,11 @@ def _figures(setting: str, tables: Sequence[FigureTable]) -> Sheet:
         (row.label, str(len(row.values)), *(_spread(table.rows[n], table) for table in tables))
         for n, row in enumerate(tables[0].rows)
     ]
-    about = {"accuracy": ": test accuracy (%)", "further": ": in the last round"}
-    title = setting + about.get(_kind(tables[0]), "")
+    first = tables[0]
+    about = {"further": ": in the last round"}
+    if first.name in ROUNDS:  # test accuracy, or the score of another task
+        about["accuracy"] = f": {first.title.replace(f', {ROUNDS[first.name]}', '')}"
+    title = setting + about.get(_kind(first), "")
     return Sheet(title, ("method", "trials", *map(_head, tables)), tuple(rows), frozenset(best))
 
 

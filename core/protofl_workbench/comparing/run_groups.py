@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from protofl.data.task_names import with_score
 from protofl.errors import UsageError, unknown
 from protofl.records.layout import runs_below
 from protofl.records.reading import FINISHED
@@ -74,6 +75,11 @@ class Group:
         """``2 of 8 rounds`` if no trial is finished; else empty."""
         rounds_done, asked = self.extent
         return f"{rounds_done} of {count(asked, 'round')}" if rounds_done < asked else ""
+
+
+def with_score_of(text: str, groups: Iterable[Group]) -> str:
+    """Return a text about the accuracy of groups, with the name of their score in its place."""
+    return with_score(text, (run.config for group in groups for run in group.runs))
 
 
 def asked_rounds(trial: Trial) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from protofl.records.row import Row
 from protofl.system.files.tables import finite
-from protofl_workbench.comparing.run_groups import Group, Runs
+from protofl_workbench.comparing.run_groups import Group, Runs, with_score_of
 from protofl_workbench.comparing.trial_figures import trial_figure
 from protofl_workbench.plots.curves import groups_in
 from protofl_workbench.plots.style import (
@@ -54,12 +54,14 @@ def bars(
     """
     chosen = trial_figure(figure)
     moments, unfinished, places = {}, [], dict[str, int]()
-    for group in groups_in(runs, by, order):
+    groups = groups_in(runs, by, order)
+    for group in groups:
         values = np.array([chosen.of(trial) for trial in group.complete]) * chosen.about.scale
         moments[group.label] = (float(values.mean()), float(values.std()))
         unfinished += [group.label] if group.state else []
         places[group.label] = len(places) if group.place is None else group.place
-    return bar_chart({"": moments}, chosen.title, unfinished=unfinished, places=places, **style)
+    title = with_score_of(chosen.title, groups)
+    return bar_chart({"": moments}, title, unfinished=unfinished, places=places, **style)
 
 
 def bar_chart(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from protofl.errors import unknown
 from protofl.system.formatting import shortened
-from protofl_workbench.comparing.run_groups import Group, Runs
+from protofl_workbench.comparing.run_groups import Group, Runs, with_score_of
 from protofl_workbench.comparing.trial_figures import (
     ROUNDS,
     accuracies_by_rank,
@@ -79,11 +79,11 @@ def clients(
     trials = {g.label: [trial for trial in g.trials if trial.rows] for g in groups}
     labels = list(trials) if kind == "sorted" and len(trials) > 1 else []
     made, axes = look.canvas(look.height, labels)
-    axes.set_ylabel("test accuracy (%)")
+    axes.set_ylabel(with_score_of("test accuracy (%)", groups))
     if kind == "sorted":
         ranked = [accuracies_by_rank(group_trials, when) * 100 for group_trials in trials.values()]
         _draw_sorted(axes, ranked, places)
-        axes.set_xlabel("clients by accuracy (%)")
+        axes.set_xlabel(with_score_of("clients by accuracy (%)", groups))
         if labels:
             look.legend(made, axes.get_lines(), labels)
         return made
@@ -151,6 +151,7 @@ def split_figure(
     classes: list[str],
     title: str,
     clients: Sequence[str] = (),
+    part: str = "class",
 ) -> Figure:
     """Draw the number of samples of each class (y) at each client (x).
 
@@ -161,6 +162,7 @@ def split_figure(
         classes: Names of the C classes.
         title: Title of the figure.
         clients: Names of the M clients; empty for their numbers.
+        part: What samples are counted by, for the axis.
     """
     from matplotlib.lines import Line2D
     from matplotlib.ticker import MaxNLocator
@@ -195,7 +197,7 @@ def split_figure(
     axes.set_yticks(shown, [names[c] for c in shown], parse_math=False)
     axes.tick_params(length=0)
     axes.set_xlabel("client")
-    axes.set_ylabel("class")
+    axes.set_ylabel(part)
     axes.set_title(heading, loc="left", **look.text(look.large))
     for spine in axes.spines.values():
         spine.set(visible=True, color=FAINT)

@@ -20,6 +20,7 @@ from protofl_workbench.comparing.run_groups import (
     no_rounds_error,
     places_in,
     runs_by_label,
+    with_score_of,
     without_copies,
 )
 from protofl_workbench.comparing.trials import Trial
@@ -96,7 +97,7 @@ def curve(
     curves = {group.label: _curve_of(group, y, x) for group in finite or groups}
     return curve_chart(
         curves,
-        figure.label,
+        with_score_of(figure.label, groups),
         COSTS[x].title,
         scale=figure.scale,
         whole=x == "rounds",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from protofl.data.task_names import STRATA, task_name
 from protofl.errors import TooLittle, UsageError, unknown
 from protofl.system.formatting import shortened
 from protofl_workbench.comparing.run_groups import RunLike, run_in
@@ -201,6 +202,8 @@ def matrix(
 def split(run: RunLike, trial: int = 0) -> Figure:
     """Draw the number of samples of each class at each client as the area of a bubble.
 
+    Samples of other tasks are counted by their rarest label, or by ranges of the number.
+
     Args:
         run: A run, or its folder.
         trial: The trial.
@@ -217,7 +220,8 @@ def split(run: RunLike, trial: int = 0) -> Figure:
     title = " · ".join(
         [*about, f"{len(counts)} clients", f"seed {loaded_run.config['seed'] + trial}"]
     )
-    return split_figure(counts, list(held.classes), title, held.client_names)
+    part, _ = STRATA[task_name(loaded_run.config)]
+    return split_figure(counts, list(held.classes), title, held.client_names, part)
 
 
 def similarity(

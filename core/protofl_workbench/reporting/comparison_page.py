@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from protofl.data.task_names import score_name
 from protofl.runs.recorded_run import Run
 from protofl_workbench.comparing.compare import baseline_of
 from protofl_workbench.comparing.run_groups import (
@@ -41,7 +42,7 @@ from protofl_workbench.reporting.number_formats import (
 from protofl_workbench.reporting.page_parts import Command, Drawings, Fact, Page, Part, Section
 from protofl_workbench.reporting.ranking import final_accuracy, ranking
 from protofl_workbench.reporting.results_section import BARS, CURVES, best_groups, results_section
-from protofl_workbench.reporting.run_facts import key_facts, remarks, summary_sentence
+from protofl_workbench.reporting.run_facts import guess_fact, key_facts, remarks, summary_sentence
 from protofl_workbench.reporting.run_page import cost_pictures, run_state
 from protofl_workbench.reporting.run_pictures import Pictures
 
@@ -160,8 +161,7 @@ def _facts(
     """Return the best group and its margin, or why there is none, and the cost of all runs."""
     result = _headline(records, settings)
     if len(settings) == 1 and records and (guess := records[0].end("majority_accuracy")):
-        note = "always the most frequent class of each client"
-        result.append(Fact("Majority guess", spread(guess.mean, guess.std), note))
+        result.append(guess_fact(records[0].config, guess))
     trials = sum(len(record.group.trials) for record in records)
     rounds = sum(len(record.rows) for record in records)
     result.append(Fact("Trials", integer(trials), f"{count(rounds, 'round')} in all"))
@@ -183,13 +183,14 @@ def _headline(records: Sequence[GroupRecord], settings: dict[str, list[GroupReco
         return [Fact("No ranking", what, "; ".join([*order.details, *without[:4]]), lead=True)]
     best, second = order.order[:2]
     final = best.end("final_test_accuracy")
-    note = f"{spread(final.mean, final.std)} final test accuracy" if final else ""
+    score = score_name(best.config)
+    note = f"{spread(final.mean, final.std)} final test {score}" if final else ""
     note += f", seeds {', '.join(map(str, order.seeds))}" if order.seeds else ""
     note += f"; without {listed(without, 4)}" if without else ""
     title = "Level at the end" if len(order.best) > 1 else "Ahead at the end"
     result = [Fact(title, listed(order.best, 3), note, lead=True)]
     if margin := final_accuracy(best) - final_accuracy(second):
-        note = f"points of final test accuracy ahead of {second.group.label}"
+        note = f"points of final test {score} ahead of {second.group.label}"
         result.append(Fact("Margin", points(margin), note, lead=True))
     return result
 
@@ -200,7 +201,8 @@ def _only_group(records: Sequence[GroupRecord]) -> Iterator[Fact]:
         if (final := record.end("final_test_accuracy")) is not None:
             note = f"mean of {count(len(record.ends), 'trial')}"
             note += f", {record.group.state}" if record.group.state else ""
-            yield Fact("Final test accuracy", spread(final.mean, final.std), note, lead=True)
+            title = f"Final test {score_name(record.config)}"
+            yield Fact(title, spread(final.mean, final.std), note, lead=True)
 
 
 def _title(runs: Sequence[Run]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
+from protofl.data.task_names import STRATA, score_name, task_name
 from protofl_workbench.reporting.group_record import GroupRecord, Moments
 from protofl_workbench.reporting.number_formats import (
     NONE,
@@ -79,15 +80,17 @@ def bars_text(title: str, values: Mapping[str, str]) -> str:
     return f"{sentence(title)}: {listed([f'{name} {v}' for name, v in values.items()], 12)}."
 
 
-def split_text(table: Sequence[Sequence[int]], classes: Sequence[str]) -> str:
-    """Describe a split: sizes of clients, and their numbers of classes."""
+def split_text(
+    table: Sequence[Sequence[int]], classes: Sequence[str], parts: str = "classes"
+) -> str:
+    """Describe a split: sizes of clients, and their numbers of classes, or of other parts."""
     sizes = [sum(map(int, row)) for row in table]
     held = [sum(1 for n in row if n) for row in table]
     span = f"{min(held)} to {max(held)}" if min(held) < max(held) else f"{held[0]}"
     return (
-        f"Samples of each of {len(classes)} classes at each of {count(len(table), 'client')}, as "
+        f"Samples of each of {len(classes)} {parts} at each of {count(len(table), 'client')}, as "
         f"bubbles. Clients have {number(min(sizes))} to {number(max(sizes))} samples of {span} "
-        "classes."
+        f"{parts}."
     )
 
 
@@ -139,7 +142,9 @@ def clients_table(record: GroupRecord) -> Table:
     """
     if not record.clients:
         ranks = [(f"rank {n}", spread(m.mean, m.std)) for n, m in enumerate(record.ranks, 1)]
-        return numbers_table("Clients", ("rank in each trial", "accuracy"), ranks, sortable=True)
+        return numbers_table(
+            "Clients", ("rank in each trial", score_name(record.config)), ranks, sortable=True
+        )
     split, rows = record.split, []
     for client, moments in sorted(record.clients.items(), key=lambda item: item[1].mean):
         name = f"client {client}" if split is None else split.name_of(client)
@@ -148,6 +153,7 @@ def clients_table(record: GroupRecord) -> Table:
             train, test = split.train_counts[client], split.test_counts[client]
             row += [integer(train.sum()), integer(test.sum()), str(int((train + test > 0).sum()))]
         rows.append(row)
-    columns = ["client", "accuracy"]
-    columns += ["training samples", "test samples", "classes"] if split is not None else []
+    columns = ["client", score_name(record.config)]
+    if split is not None:
+        columns += ["training samples", "test samples", STRATA[task_name(record.config)][1]]
     return numbers_table("Clients", columns, rows, sortable=True)

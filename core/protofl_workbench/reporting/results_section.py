@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from protofl.data.task_names import score_name
 from protofl.errors import UsageError
 from protofl_workbench import plots
 from protofl_workbench.comparing.compare import compare
 from protofl_workbench.comparing.comparison import sheets
-from protofl_workbench.comparing.run_groups import divergence
+from protofl_workbench.comparing.run_groups import divergence, with_score_of
 from protofl_workbench.plots.client_charts import BANDS
 from protofl_workbench.reporting.group_record import GroupRecord, Moments
 from protofl_workbench.reporting.number_formats import (
@@ -44,13 +43,16 @@ def results_section(
         drawings: The figures of the page.
         baseline: The baseline of differences; empty for the default one.
     """
+    groups = [record.group for record in records]
     parts: list[Part] = [
         _table(sorted(records, key=final_accuracy, reverse=True), ranking(records).best),
-        "Sorted by final accuracy. *The best round is chosen on test samples. Figures over clients "
-        "are taken within each trial. Traffic of all clients and time are per trial.",
+        with_score_of("Sorted by final accuracy. ", groups)
+        + "*The best round is chosen on test samples. Figures over clients are taken within each "
+        "trial. Traffic of all clients and time are per trial.",
     ]
     if len(records) > CURVES:
-        parts.append(f"Curves show the {CURVES} groups with the best final accuracy.")
+        best = with_score_of("the best final accuracy", groups)
+        parts.append(f"Curves show the {CURVES} groups with {best}.")
     lost = {
         record.group.label: [*filter(None, map(divergence, record.group.runs))]
         for record in records
@@ -58,7 +60,6 @@ def results_section(
     parts += [f"{label} {'; '.join(lines)}." for label, lines in lost.items() if lines]
     several = any(len(record.group.trials) > 1 for record in records)
     bands = "; bands are one standard deviation" if len(records) <= BANDS else ""
-    score = " or ".join(dict.fromkeys(score_name(record.config) for record in records))
     caption = f"Mean over trials{bands}." if several else ""
     guesses = {None if (m := record.end("majority_accuracy")) is None else round(m.mean, 6)
                for record in records}  # fmt: skip
@@ -67,16 +68,18 @@ def results_section(
     curves, bars = (Pictures(best_groups(records, most), drawings) for most in (CURVES, BARS))
     candidates = [
         curves.over_rounds(
-            "accuracy", f"Test {score}", caption=caption.strip(), wide=True, target=guess
+            "accuracy", "Test accuracy", caption=caption.strip(), wide=True, target=guess
         ),
         bars.bars(
-            "final", f"Final test {score}",
+            "final", "Final test accuracy",
             "Mean over trials ± one standard deviation." if several else "",
         ),
         curves.losses(),
         curves.clients(),
         curves.over_rounds("validation-accuracy", "Validation accuracy"),
         curves.over_rounds("macro-f1", "Macro F1"),
+        curves.over_rounds("map", "Mean average precision"),
+        curves.over_rounds("mae", "Mean absolute error"),
     ]  # fmt: skip
     pictures: list[Part] = [picture for picture in candidates if picture]
     return Section(title, [*parts, *pictures, *_differences(records, drawings, baseline)])
@@ -114,6 +117,8 @@ def _differences(records: Sequence[GroupRecord], drawings: Drawings, baseline: s
     notes = " ".join(f"{note}." for note in comparison.notes)
     if len(rows) > BARS:
         return [*tables, notes]
+    groups = [record.group for record in records]
+    title = with_score_of("final test accuracy, difference to ", groups)
     texts = {
         label: f"{points(d.mean)} points in {count(d.count, 'pair')}"
         + f", interval {points(d.low)} to {points(d.high)}" * math.isfinite(d.low)
@@ -122,7 +127,7 @@ def _differences(records: Sequence[GroupRecord], drawings: Drawings, baseline: s
     picture = Picture(
         "Is the difference real?",
         drawings.inline(plots.differences(comparison, "final", font="sans")),
-        bars_text(f"final test accuracy, difference to {comparison.tables[0].baseline}", texts),
+        bars_text(title + comparison.tables[0].baseline, texts),
         "Points are pairs with the same seed and split; with the mean and its interval.",
     )
     return [*tables, picture, notes]
@@ -159,7 +164,7 @@ def _table(records: Sequence[GroupRecord], best: Sequence[str]) -> Table:
     ]
     columns = ("group", "trials", "rounds", *kept, "traffic", "time")
     return Table(
-        "Test accuracy, mean ± std over trials",
+        with_score_of("Test accuracy", [r.group for r in records]) + ", mean ± std over trials",
         columns,
         rows,
         frozenset(range(1, len(columns))),

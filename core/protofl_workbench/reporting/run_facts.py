@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from protofl.data.task_names import score_name
+from protofl.data.task_names import GUESSES, score_name, task_name
 from protofl.runs.recorded_run import Run
 from protofl.system.formatting import shape_text
 from protofl.system.machine import recorded_facts
 from protofl_workbench.comparing.run_labels import data_name
-from protofl_workbench.reporting.group_record import GroupRecord
+from protofl_workbench.reporting.group_record import GroupRecord, Moments
 from protofl_workbench.reporting.number_formats import (
     WIDE,
     amount,
@@ -53,7 +54,7 @@ def summary_sentence(record: GroupRecord) -> str:
     samples = ""
     if split is not None:
         total = int(split.train_counts.sum() + split.test_counts.sum())
-        samples = f": {integer(total)} samples of {len(split.classes)} classes"
+        samples = f": {integer(total)} samples of {_outputs(c, len(split.classes))}"
     architectures = count(len(c.get("layout", ())) or 1, "architecture")
     share = "" if c["participation"] == 1 else f", {percent(c['participation'], 0)} of them a round"
     trials = len(record.group.trials)
@@ -65,6 +66,14 @@ def summary_sentence(record: GroupRecord) -> str:
         f"{option_value(c['lr'])}), {f'{trials} trials from ' if trials > 1 else ''}"
         f"seed {c['seed']}.{f' {when}.' if when else ''}"
     )
+
+
+def _outputs(config: Mapping[str, Any], classes: int) -> str:
+    """Return ``10 classes``, ``10 labels`` or ``the number NAME`` of a run's data."""
+    outputs = config.get("data", {}).get("outputs", [])
+    if task_name(config) == "regression":
+        return f"the number {outputs[0]}"
+    return f"{len(outputs)} labels" if outputs else f"{classes} classes"
 
 
 def key_facts(record: GroupRecord) -> Iterator[Fact]:
@@ -97,10 +106,7 @@ def key_facts(record: GroupRecord) -> Iterator[Fact]:
             note = f"round {listed([str(r) for r in rounds], 5)}, {chosen}"
             yield Fact(label, spread(moments.mean, moments.std), note)
     if guess is not None:
-        note = "always the most frequent class of each client"
-        if score != "accuracy":
-            note = "always the most frequent labels, or the mean number, of each client"
-        yield Fact("Majority guess", spread(guess.mean, guess.std), note)
+        yield guess_fact(record.config, guess)
     for key, label, note in OTHER_ACCURACIES:
         if (moments := record.end(key)) is not None:
             yield Fact(label, spread(moments.mean, moments.std), note)
@@ -109,6 +115,17 @@ def key_facts(record: GroupRecord) -> Iterator[Fact]:
         note = "in each trial, at the end" if several else f"{_name(record, client)}, at the end"
         yield Fact("Worst client", spread(worst.mean, worst.std), note)
     yield from _costs(record)
+
+
+def guess_fact(config: Mapping[str, Any], guess: Moments) -> Fact:
+    """Return the score of the majority guess.
+
+    Args:
+        config: The configuration of a run.
+        guess: The score.
+    """
+    note = f"always {GUESSES[task_name(config)]} of each client"
+    return Fact("Majority guess", spread(guess.mean, guess.std), note)
 
 
 def _name(record: GroupRecord, client: int | None) -> str:
@@ -157,7 +174,8 @@ def remarks(record: GroupRecord) -> list[str]:
         result.append(f"The training loss was not finite in {count(lost, 'round')}.")
     if record.config.get("eval_clients") == "participants":
         result.append(
-            "The accuracy is over the clients that a round trained; the guess is over all clients."
+            f"The {score_name(record.config)} is over the clients that a round trained; the guess "
+            "is over all clients."
         )
     last = record.rows[-1] if record.rows else None
     unseen = len(last.unseen) if last else 0

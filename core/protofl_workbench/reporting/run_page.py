@@ -5,10 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 
-from protofl.data.task_names import score_name
+from protofl.data.task_names import task_name
 from protofl.records.row import Row
 from protofl.runs.recorded_run import Run
-from protofl_workbench.comparing.run_groups import Group, divergence, progress
+from protofl_workbench.comparing.run_groups import Group, divergence, progress, with_score_of
 from protofl_workbench.comparing.run_labels import data_name
 from protofl_workbench.comparing.trials import accuracies_by_architecture, trials_of
 from protofl_workbench.reporting.configuration import commands, deviations_section, options_section
@@ -34,6 +34,9 @@ OVER_ROUNDS = {
     "std": "Deviation over clients",
     "macro-f1": "Macro F1",
     "balanced-accuracy": "Balanced accuracy",
+    "map": "Mean average precision",
+    "label-f1": "Macro F1 over labels",
+    "mae": "Mean absolute error",
     "auc": "Area under the ROC curve",
     "ece": "Calibration error",
     "margin": "Prototype margin",
@@ -47,6 +50,13 @@ OVER_COSTS = (
     ("flops", "Accuracy by computation", "FLOPs of the training of all clients."),
 )
 """Costs by which accuracy is shown if they are recorded."""
+
+
+_CLIENTS = {
+    "classification": "Clients and classes",
+    "multilabel": "Clients and labels",
+    "regression": "Clients",
+}
 
 
 def run_page(run: Run, drawings: Drawings, foot: str) -> Page:
@@ -75,7 +85,7 @@ def run_page(run: Run, drawings: Drawings, foot: str) -> Page:
     repeat.parts.append(versions_table(run))
     sections = [
         _learning(record, pictures),
-        Section("Clients and classes", _clients_and_classes(record, pictures)),
+        Section(_CLIENTS[task_name(run.config)], _clients_and_classes(record, pictures)),
         observed_section(record, drawings),
         Section("Traffic and time", [*cost_pictures(pictures), _traffic_table(record)]),
         deviations_section([run.config]),
@@ -99,7 +109,7 @@ def _learning(record: GroupRecord, pictures: Pictures) -> Section:
     caption += f" Dotted: the majority guess, {percent(guess.mean)}." if guess else ""
     candidates: list[Part | None] = [
         pictures.over_rounds(
-            "accuracy", f"Test {score_name(record.config)}", caption=caption.strip(), wide=True,
+            "accuracy", "Test accuracy", caption=caption.strip(), wide=True,
             target=guess.mean if guess else None,
         ),
         pictures.over_rounds("loss", "Training loss", caption="Weighted, over a round's samples."),
@@ -154,8 +164,11 @@ def _clients_and_classes(record: GroupRecord, pictures: Pictures) -> list[Part]:
     each = accuracies_by_architecture(record.run)
     if each:
         rows = [[name, percent(statistics.mean(values))] for name, values in each.items()]
-        columns = ["architecture", "mean accuracy of its clients"]
-        table = Table("Accuracy by architecture", columns, rows, numbers=frozenset({1}))
+        title, *columns = (
+            with_score_of(text, [record.group])
+            for text in ("Accuracy by architecture", "architecture", "mean accuracy of its clients")
+        )
+        table = Table(title, columns, rows, numbers=frozenset({1}))
         return [*(picture for picture in candidates if picture), table]
     return [picture for picture in candidates if picture]
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from protofl.data.task_names import STRATA, task_name
 from protofl.errors import UsageError
 from protofl_workbench import plots
 from protofl_workbench.comparing.run_figures import COSTS, figure_named
-from protofl_workbench.comparing.run_groups import Group
+from protofl_workbench.comparing.run_groups import Group, with_score_of
 from protofl_workbench.comparing.trial_figures import trial_figure
 from protofl_workbench.comparing.trials import Trial
 from protofl_workbench.plots.client_charts import BANDS
@@ -46,6 +47,10 @@ class Pictures:
         self.drawings = drawings
         self._groups = [record.group for record in self.records]
 
+    def _named(self, text: str) -> str:
+        """Return a text about accuracy, with the name of the runs' score in its place."""
+        return with_score_of(text, self._groups)
+
     def _inline(self, make: Callable[..., Figure], *args: Any, **options: Any) -> str:  # noqa: ANN401
         scrolls = options.get("width") != "page"  # narrow screens do not show a wide figure
         return self.drawings.inline(make(*args, font="sans", **options), scrolls=scrolls)
@@ -78,7 +83,7 @@ class Pictures:
         groups = self.groups_with(lambda trial: trial.has(name))
         if not groups:
             return None
-        figure = figure_named(name)
+        title, figure = self._named(title), figure_named(name)
         series = {g.label: GroupRecord(g).by_round(figure.read) for g in groups}
         options: dict[str, Any] = {"target": target}
         options["band"] = "std" if len(groups) <= BANDS else "none"
@@ -128,12 +133,11 @@ class Pictures:
             for label, final in finals.items()
         }
         log = min(totals.values()) > 0 and max(totals.values()) / min(totals.values()) > 20
+        what = self._named(f"test accuracy over {COSTS[cost].title}, at the end of all rounds")
         return Picture(
-            title,
+            self._named(title),
             self._inline(plots.curve, groups, "accuracy", cost, log=log),
-            picture_texts.bars_text(
-                f"test accuracy over {COSTS[cost].title}, at the end of all rounds", ends
-            ),
+            picture_texts.bars_text(what, ends),
             caption + (" The axis is logarithmic." if log else ""),
         )
 
@@ -169,11 +173,13 @@ class Pictures:
         if not records:
             return None
         return Picture(
-            "Accuracy of each client",
+            self._named("Accuracy of each client"),
             self._inline(plots.clients, groups),
             picture_texts.clients_text(records),
-            "The last evaluation; clients in the order of their accuracy within each trial, the "
-            "worst on the left.",
+            self._named(
+                "The last evaluation; clients in the order of their accuracy within each trial, "
+                "the worst on the left."
+            ),
             picture_texts.clients_table(records[0]) if len(records) == 1 else None,
         )
 
@@ -183,10 +189,11 @@ class Pictures:
         if held is None or not len(held.train_counts):
             return None
         counts = held.train_counts + held.test_counts
+        _, parts = STRATA[task_name(record.config)]
         return Picture(
-            "Samples of classes at clients",
+            f"Samples of {parts} at clients",
             self.drawings.inline(plots.split(record.run, record.group.trials[0].number)),
-            picture_texts.split_text(counts.tolist(), held.classes),
+            picture_texts.split_text(counts.tolist(), held.classes, parts),
             "Training and test samples; a bubble's area is their number."
             + " The first trial." * (len(record.group.trials) > 1),
         )
@@ -303,7 +310,7 @@ class Pictures:
         groups = self.groups_with(lambda trial: trial.has(trial_figure(name).figure))
         if not groups:
             return None
-        values = {g.label: GroupRecord(g).figure(name) for g in groups}
+        title, values = self._named(title), {g.label: GroupRecord(g).figure(name) for g in groups}
         shown = {label: spread(m.mean, m.std) for label, m in values.items() if m}
         drawing = self._inline(plots.bars, groups, name)
         return Picture(title, drawing, picture_texts.bars_text(title, shown), caption)

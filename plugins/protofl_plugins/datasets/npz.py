@@ -32,7 +32,7 @@ class Npz:
     argument = "path"
     defaults: ClassVar[dict[str, Any]] = {}
 
-    class Config(pf.Config):
+    class Config(pf.datasets.TaskOptions):
         """Options of npz."""
 
         path: str = pf.Field(description="the .npz file")
@@ -54,20 +54,6 @@ class Npz:
             False,
             description="bring every column of a table, every channel of a series to mean 0 and "
             "standard deviation 1 over x_train",
-        )
-        task: Literal["classification", "multilabel", "regression"] = pf.Field(
-            "classification",
-            description="what y holds: a class of each sample; 0 and 1 in a column for each label; "
-            "or a number",
-        )
-        offset: float = pf.Field(
-            0.0, description="the number of a regression that nets take for 0, such as its mean"
-        )
-        scale: float = pf.Field(
-            1.0, gt=0, description="the number that nets take for 1, such as its deviation"
-        )
-        loss: Literal["mse", "huber"] = pf.Field(
-            "mse", description="loss of a regression: squared error, or Huber's with δ = scale"
         )
         validation: Literal["out", "train", "test"] = pf.Field(
             "out",
@@ -98,10 +84,7 @@ class Npz:
             vocabulary=config.vocabulary,
             padding=config.padding,
             standardise=config.standardise,
-            task=config.task,
-            offset=config.offset,
-            scale=config.scale,
-            loss=config.loss,
+            task=pf.datasets.Task.of(config),
             validation=config.validation,
         )
         if config.by is not None:

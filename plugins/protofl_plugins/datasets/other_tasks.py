@@ -93,8 +93,5 @@ class Diabetes:
             kind="table",
             standardise=config.standardise,
             columns={"age_group": groups},
-            task="regression",
-            offset=150.0,
-            scale=75.0,
-            loss=config.loss,
+            task=pf.datasets.Task("regression", config.loss, offset=150.0, scale=75.0),
         )

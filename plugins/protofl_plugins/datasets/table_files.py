@@ -2,7 +2,9 @@
 
 A row is a sample. ``dataset.label`` names the column of the classes, ``dataset.client`` the column
 that makes a client of each value (a hospital), ``dataset.test`` the column that says which rows are
-test rows, or their share; ``dataset.drop`` leaves columns out. All other columns are features:
+test rows, or their share; ``dataset.drop`` leaves columns out. With ``dataset.task=regression`` the
+label is a column of numbers, with ``multilabel`` the labels are several columns of 0 and 1. All
+other columns are features:
 
 - A column of numbers is a feature. ``dataset.categories`` and ``dataset.few_values`` make
   categories of numbers.
@@ -34,7 +36,7 @@ import protofl as pf
 from protofl_plugins.datasets.client_columns import check_clients
 from protofl_plugins.datasets.table_form import TableColumn, TableForm
 from protofl_plugins.datasets.table_reader import TableFile
-from protofl_plugins.datasets.table_values import gaps_in, numbers_in, texts_in
+from protofl_plugins.datasets.table_values import as_objects, gaps_in, numbers_in, texts_in
 
 _LABELS = ("label", "class", "target", "y", "outcome", "diagnosis")
 """Names of the label's column that need not be given."""
@@ -51,10 +53,13 @@ _DATE = re.compile(
 
 _DECIMAL_COMMA = re.compile(r"[-+]?[\d.]*\d,\d+")
 
+_FLAGS = {"false": "0", "true": "1", "no": "0", "yes": "1"}
+"""Words of labels of a multi-label task."""
+
 _TRAIN, _TEST = ("0", "false", "train", "training", "no"), ("1", "true", "test", "testing", "yes")
 
 
-def _split(names: object) -> object:
+def _split(names: Any) -> Any:  # noqa: ANN401 - the value of an option
     """Return ``A,B`` as a list; other values unchanged."""
     if isinstance(names, str):
         return [name.strip() for name in names.split(",") if name.strip()]
@@ -64,14 +69,14 @@ def _split(names: object) -> object:
 _Names = Annotated[list[str], BeforeValidator(_split)]
 
 
-class TableOptions(pf.Config):
+class TableOptions(pf.datasets.TaskOptions):
     """Options of tables with named columns."""
 
     path: str = pf.Field(description="the file")
     label: str | None = pf.Field(
         None,
-        description="the column of the classes. None: the only one named label, class, target, y, "
-        "outcome or diagnosis",
+        description="the column of the classes or numbers, or A,B for several labels. None: the "
+        "only one named label, class, target, y, outcome or diagnosis",
     )
     client: str | None = pf.Field(
         None,
@@ -245,21 +250,23 @@ class _Reader:
         self.source = str(file.path)
         self.notes = [file.describe()]
         self.decimal = file.decimal
+        self.task = pf.datasets.Task.of(config)
 
     def dataset(self) -> pf.datasets.Dataset:
         """Return the data set."""
         c, names = self.config, self.file.names()
-        label, share = self._label(names), _share(c.test)
+        labels, share = self._labels(names), _share(c.test)
         test = c.test if share is None else None
-        special = {"label": label, "client": c.client, "test": test}
-        for option, name in special.items():
-            if name is not None and name not in names:
+        special = [("label", label) for label in labels]
+        special += [(o, n) for o, n in (("client", c.client), ("test", test)) if n is not None]
+        for option, name in special:
+            if name not in names:
                 raise self._missing(option, name, names)
         for option in ("drop", "categories"):
             for name in getattr(c, option):
                 if name not in names:
                     raise self._missing(option, name, names)
-        used = [name for name in special.values() if name is not None]
+        used = [name for _, name in special]
         for name in {name for name in used if used.count(name) > 1 or name in c.drop}:
             raise pf.UsageError(
                 f"{self.source}: column {name!r} is given to two options",
@@ -274,34 +281,40 @@ class _Reader:
                 f"its columns: {', '.join(names)}",
                 "drop fewer columns",
             )
-        seen = self._first_reading([*features, *used], label)
+        seen = self._first_reading([*features, *used], labels)
         form = self._form(features, seen)
-        classes = self._classes(seen[label])
-        return self._second_reading(form, classes, seen, label, test, share)
+        for label in labels:
+            self._check_labels(seen[label])
+        classes = self._classes(seen[labels[0]]) if self.task.has_classes else ()
+        return self._second_reading(form, classes, seen, labels, test, share)
 
     def _missing(self, option: str, name: str, names: list[str]) -> pf.UsageError:
         error = self.file.missing(name, names)
         error.what += f", which dataset.{option} names"
         return error
 
-    def _label(self, names: list[str]) -> str:
-        if self.config.label is not None:
-            return str(self.config.label)
-        found = [name for name in names if name.lower() in _LABELS]
+    def _labels(self, names: list[str]) -> list[str]:
+        """Return the columns of the labels; several for a multi-label task."""
+        several, label = self.task.name == "multilabel", self.config.label
+        if label is not None:
+            return [*_split(label)] if several and label not in names else [label]
+        found = [] if several else [name for name in names if name.lower() in _LABELS]
+        noun = "numbers" if self.task.name == "regression" else "classes"
         if len(found) == 1:
-            self.notes.append(f"the classes are those of the column {found[0]}")
-            return found[0]
+            self.notes.append(f"the {noun} are those of the column {found[0]}")
+            return found
+        question = "columns hold the labels" if several else f"column holds the {noun}"
         raise pf.UsageError(
-            f"{self.source}: which column holds the classes?",
+            f"{self.source}: which {question}?",
             f"columns: {', '.join(n for n in names[:20] if n)}",
-            "name it: --set dataset.label=COLUMN",
+            f"name {'them' if several else 'it'}: --set dataset.label=COLUMN" + ",COLUMN" * several,
         )
 
-    def _first_reading(self, names: list[str], label: str) -> dict[str, _Column]:
+    def _first_reading(self, names: list[str], labels: list[str]) -> dict[str, _Column]:
         """Return what is known of each column."""
         c = self.config
-        most = {label: _MOST_CLASSES, c.client: 1 << 62, c.test: 10}
-        named = {*c.categories, label, c.client, c.test}
+        most = {labels[0]: _MOST_CLASSES, c.client: 1 << 62, c.test: 10}
+        named = {*c.categories, *labels, c.client, c.test}
         seen = {
             n: _Column(n, most.get(n, c.most_categories), n in named or c.few_values > 0)
             for n in names
@@ -309,7 +322,7 @@ class _Reader:
         for block in self.file.blocks(names):
             for name, values in block.items():
                 seen[name].add(values, self.file)
-        if not seen[label].rows:
+        if not seen[labels[0]].rows:
             raise pf.UsageError(
                 f"{self.source} holds no rows, only names of columns", do="copy or save it again"
             )
@@ -401,14 +414,17 @@ class _Reader:
             "--set dataset.decimal=,",
         )
 
-    def _classes(self, seen: _Column) -> tuple[str, ...]:
-        """Return the names of the classes; refuse columns that name none."""
+    def _check_labels(self, seen: _Column) -> None:
+        """Refuse a column of labels with gaps."""
         if seen.gaps:
             raise pf.UsageError(
                 f"{self.source}: no label in {seen.gaps:,} of {seen.rows:,} rows "
                 f"(column {seen.name!r}), the first in row {seen.first_gap + 1}",
                 do="give each row a label, or leave these rows out of the file",
             )
+
+    def _classes(self, seen: _Column) -> tuple[str, ...]:
+        """Return the names of the classes; refuse columns that name none."""
         if len(seen.different) > _MOST_CLASSES or not (seen.texts or seen.whole):
             count = (
                 f"more than {_MOST_CLASSES:,}"
@@ -419,7 +435,13 @@ class _Reader:
                 f"{self.source}: the label's column {seen.name!r} has {count} different "
                 f"{'values' if seen.texts else 'numbers'}",
                 f"a class is one of at most {_MOST_CLASSES:,} names or whole numbers",
-                "name another column, or divide the numbers into classes",
+                "name another column, divide the numbers into classes, or predict them: "
+                "--set dataset.task=regression",
+            )
+        if not seen.texts and len(seen.different) > max(_FEW, seen.rows // 20):
+            self.notes.append(
+                f"each of {len(seen.different)} different numbers of the column {seen.name} is a "
+                "class; to predict them as numbers: --set dataset.task=regression"
             )
         if len(seen.different) < 2:
             raise pf.UsageError(
@@ -433,16 +455,17 @@ class _Reader:
         form: TableForm,
         classes: tuple[str, ...],
         seen: dict[str, _Column],
-        label: str,
+        labels: list[str],
         test: str | None,
         share: float | None,
     ) -> pf.datasets.Dataset:
         """Read the rows, in blocks."""
-        c, total = self.config, seen[label].rows
+        c, total, label = self.config, seen[labels[0]].rows, labels[0]
         names = [column.name for column in form.columns]
-        further = [name for name in (label, c.client, test) if name is not None]
+        further = [name for name in (*labels, c.client, test) if name is not None]
         x = pf.datasets.mapped_zeros((total, form.width), self.data_dir)
-        y, is_test = np.zeros(total, np.int64), np.zeros(total, bool)
+        y = np.zeros(total, np.int64) if classes else np.zeros((total, len(labels)), np.float32)
+        is_test = np.zeros(total, bool)
         places = {name: place for place, name in enumerate(classes)}
         clients = _ordered(seen[c.client].different) if c.client else ()
         client_places = {name: place for place, name in enumerate(clients)}
@@ -454,8 +477,11 @@ class _Reader:
                 block = {name: values[keep] for name, values in block.items()}
             rows = slice(done, done + len(block[label]))
             x[rows] = torch.from_numpy(form.encoded(block, self.source, read))
-            texts = texts_in(block[label])
-            y[rows] = np.fromiter((places[text] for text in texts), np.int64, len(texts))
+            if classes:
+                texts = texts_in(block[label])
+                y[rows] = np.fromiter((places[text] for text in texts), np.int64, len(texts))
+            else:
+                y[rows] = np.stack([self._numbers(block[n], n, read) for n in labels], 1)
             if c.client:
                 texts = texts_in(block[c.client])
                 numbers = (client_places.get(text, -1) for text in texts)
@@ -471,7 +497,8 @@ class _Reader:
         if done < total:
             self.notes.append(f"{total - done:,} of {total:,} rows with missing values left out")
         x, y, is_test, owners = x[:done], y[:done], is_test[:done], owners[:done]
-        y, classes = self._present(y, classes)
+        if classes:
+            y, classes = self._present(y, classes)
         columns = self._clients(owners, clients)
         if share is not None:
             is_test = _drawn(share, owners if c.client else np.zeros(done, np.int32))
@@ -481,14 +508,44 @@ class _Reader:
             y, columns = y[order], {name: values[order] for name, values in columns.items()}
             self._note_tests(y, int((~is_test).sum()), classes)
         missing = sum(seen[name].gaps for name in names) / (total * len(names))
+        num_train = int((~is_test).sum())
+        if classes:
+            fields: dict[str, Any] = {"y": torch.from_numpy(y), "classes": [*classes]}
+        else:
+            fields = pf.datasets.target_fields(
+                self.task, [y], [self.source], [done], labels, num_train
+            )
+            self.notes.append(fields.pop("note"))
         return pf.datasets.Dataset(
             x=x,
-            y=torch.from_numpy(y),
-            num_train=int((~is_test).sum()),
-            classes=[*classes],
+            num_train=num_train,
             note="; ".join(filter(None, self.notes)),
             columns=columns,
             preparation=pf.datasets.Preparation(fitted=form.fitted(self.name, label, missing)),
+            **fields,
+        )
+
+    def _numbers(self, values: np.ndarray, name: str, first: int) -> np.ndarray:
+        """Return labels [n] as numbers; true and false of a multi-label task are 1 and 0."""
+        several, words = self.task.name == "multilabel", values
+        if several and values.dtype == object:
+            words = as_objects([_FLAGS.get(value.strip().lower(), value) for value in values])
+        numbers = numbers_in(words, self.decimal)
+        if numbers is None:
+            each = (numbers_in(words[n : n + 1], self.decimal) for n in range(len(words)))
+            row = next(n for n, number in enumerate(each) if number is None)
+        elif several and (odd := (numbers != 0) & (numbers != 1)).any():
+            row = int(odd.argmax())
+        else:
+            return numbers
+        text = str(words[row]).strip()
+        if not several and self._has_comma(text):
+            raise self._commas(_Column(name, 0, first=(text, first + row)))
+        raise pf.UsageError(
+            f"{self.source}: the label's column {name!r} has {text[:40]!r} in row "
+            f"{first + row + 1}",
+            f"{self.task.name} takes {'0 or 1' if several else 'a number'} in each row",
+            "correct the column, or name another one: --set dataset.label=COLUMN",
         )
 
     def _present(
@@ -547,7 +604,7 @@ class _Reader:
                 do="mark some rows as training rows",
             )
         only = np.setdiff1d(y[num_train:], y[:num_train])
-        if only.size:
+        if classes and only.size:
             names = ", ".join(classes[place] for place in only)
             self.notes.append(f"only in test rows, so no client can learn it: class {names}")
         if not self.config.client:

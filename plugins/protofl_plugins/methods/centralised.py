@@ -8,8 +8,8 @@ federated learning and protects nothing.
     client    infers by w_g of its architecture
 
 In every round the server trains each w_g with the clients' optimiser, learning rate and batch size;
-the clients train nothing. A client that has not sent its
-samples yet sends them with its first upload.
+the clients train nothing. A client that has not sent its samples yet sends them with its first
+upload.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Centralised:
     native_widths = True
     uploads = {
         "inputs": pf.Key("[s, …]", "ALL training samples of the client, as its model sees them"),
-        "labels": pf.Key("[s] int", "their labels"),
+        "labels": pf.Key("[s] int", "their labels; of other tasks [s, C] floats"),
     }
     downloads = {
         "model/*": "the model of the client's architecture, trained on all data",
@@ -68,24 +68,30 @@ class Centralised:
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """Send all training samples, once; labels of other tasks are [s, C] floats."""
+        """Send all training samples, once."""
         if "kept" in client.received.keys():
             return pf.Payload()
         return pf.Payload({"inputs": client.train.inputs(), "labels": client.train.y})
 
     @pf.hookimpl
     def check_upload(self, server: pf.Server[Config], client_id: int, upload: pf.Payload) -> str:
-        """Refuse labels of unknown classes, and all but one label for each sample."""
+        """Refuse labels of unknown classes, and samples without their labels."""
         sent = [name for name in ("inputs", "labels") if name in upload]
         if not sent:
             return ""
         if len(sent) == 1:
             return f"{sent[0]} alone, expected inputs and labels"
-        y, count, last = upload["labels"], len(upload["inputs"]), server.num_classes - 1
+        y, count = upload["labels"], len(upload["inputs"])
         if len(y) != count:
             return f"{len(y)} labels for {count} samples"
-        outside = y[(y < 0) | (y > last)]
-        return f"the label {int(outside[0])}, expected 0 to {last}" if len(outside) else ""
+        task, last = server.task, server.num_classes - 1
+        if task.name == "regression":
+            return ""  # any number is a label
+        if task.name == "multilabel":
+            outside, expected = y[(y != 0) & (y != 1)], "0 or 1"
+        else:
+            outside, expected = y[(y < 0) | (y > last)], f"0 to {last}"
+        return f"the label {outside[0].item():g}, expected {expected}" if len(outside) else ""
 
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
@@ -125,7 +131,7 @@ class Centralised:
 def _train(
     server: pf.Server[Any], model: pf.models.SplitModel, x: Tensor, y: Tensor, name: str
 ) -> None:
-    """Train a model on all samples [n, …] with labels [n]."""
+    """Train a model on all samples [n, …] with labels [n] or [n, C]."""
     generator, batches = server.generator(f"shuffle {name}"), list[Tensor]()
     for _ in server.epochs(server.config.epochs):
         batches += server.batches(len(y), generator)

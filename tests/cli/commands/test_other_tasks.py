@@ -84,11 +84,15 @@ def test_compare_report_export_and_score(name, cli, data_dir, tmp_path):
     figures = {line["figure"] for line in lines}
     assert {"final", *METRICS[name]} <= figures
     assert ("gini" in figures) == (name != "diabetes")  # R² may be negative
-    shown = cli("compare", "fedavg", "local", "--baseline", "local").output
-    assert f"the accuracy is {SCORE[name]}, the score of the task" in " ".join(shown.split())
-    assert cli("report", "fedavg", "--out", "page.html").exit_code == 0
-    page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert f"Final test {SCORE[name]}" in page and "Final test accuracy" not in page
+    shown = " ".join(cli("compare", "fedavg", "local", "--baseline", "local").output.split())
+    assert f": test {SCORE[name]} (%)" in shown and "accuracy" not in shown
+    for runs in (["fedavg"], ["fedavg", "local"]):
+        file = tmp_path / f"page{len(runs)}.html"
+        assert cli("report", *runs, "--out", file).exit_code == 0
+        page = file.read_text(encoding="utf-8")
+        assert f"Final test {SCORE[name]}" in page and f"test {SCORE[name]} (%)" in page
+        for words in ("accuracy (%)", "Accuracy", "test accuracy", "frequent class", "classes at"):
+            assert words not in page, words
     exported = cli("export", "fedavg", "client.pt2", "--client", "1")
     assert exported.exit_code == 0, exported.output
     record = pf.load_run("fedavg")
@@ -176,3 +180,13 @@ def test_bad_labels_have_one_sentence(cli, data_dir):
     more = ["--set", "dataset.task=multilable"]
     result = cli("run", "local", *usual, *more)
     assert result.exit_code == 2 and "'multilabel'" in result.output
+
+
+def test_the_split_is_shown_in_the_words_of_the_task(cli, data_dir):
+    shown = " ".join(
+        cli("partition", "show", "--dataset", "diabetes", "--data-dir", data_dir).output.split()
+    )
+    record = run(cli, data_dir, "diabetes", "local", "a")
+    guess = next(line for line in record.splitlines() if "majority guess" in line).split()[-1]
+    assert "ranges of the number of a client" in shown
+    assert f"majority guess {float(guess[:-1]):.1f}% R²" in shown

@@ -110,9 +110,14 @@ def test_labels_of_another_form_are_refused(y, task, words):
 
 def test_an_option_of_regressions_is_refused_for_labels():
     with pytest.raises(pf.UsageError, match=r"scale=2.0 is for regression"):
-        made(SEVERAL.numpy(), "multilabel", scale=2.0)
+        Task("multilabel", scale=2.0)
 
 
-def test_numbers_far_from_zero_get_a_note():
-    assert "the target goes from 100" in made(np.linspace(100, 300, 9), "regression").note
-    assert not made(np.linspace(100, 300, 9), "regression", offset=200, scale=50).note
+def test_numbers_far_from_one_get_a_note_with_the_remedy():
+    y = np.linspace(100, 300, 9)
+    note = made(y, "regression", num_train=5).note
+    assert "the target goes from 100 to 300, which is much" in note
+    # Of the five training rows alone: 100, 125, …, 200.
+    assert note.endswith("--set dataset.offset=150 --set dataset.scale=35.4")
+    assert not made(y, Task("regression", offset=200, scale=50)).note
+    assert "which is little for a net" in made(y / 1e5, "regression").note

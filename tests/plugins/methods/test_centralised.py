@@ -9,6 +9,7 @@ import torch
 import protofl as pf
 from protofl.errors import Refused
 from protofl.testing.equality import double_precision
+from protofl.testing.toy import MIXED, make_images, with_task
 
 EPS = 0.01
 
@@ -72,3 +73,18 @@ def test_wrong_labels_are_refused(toy, labels, fault):
     assert found.lifecycle("check_upload", server=view, client_id=2, upload=upload) == {
         "centralised": fault
     }
+
+
+def test_labels_of_other_tasks(toy):
+    """Several labels are 0 or 1, and a number may be any."""
+    for task, labels, fault in (
+        ("multilabel", [0.0, 1, 1, 0], ""),
+        ("multilabel", [0.0, 1, 2, 0], "the label 2, expected 0 or 1"),
+        ("regression", [-3.5], ""),
+    ):
+        data = with_task(make_images(MIXED), pf.datasets.Task(task))
+        found = toy("centralised", data=data, models=plain.ONE)
+        upload = pf.Payload(inputs=torch.zeros(1, 1, 6, 6), labels=torch.tensor([labels]))
+        view = found.views()[1]
+        found_faults = found.lifecycle("check_upload", server=view, client_id=0, upload=upload)
+        assert found_faults["centralised"] == fault

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from protofl.data.dataset import Dataset
 from protofl.data.in_memory import ARRAYS, opened
+from protofl.data.tasks import Task, TaskOptions
 from protofl.errors import UsageError
 from protofl.hooks.hookspecs import hookimpl
-from protofl.system.options.plugin_options import Config as PluginConfig
-from protofl.system.options.plugin_options import Field
+from protofl.system.options.plugin_options import Config, Field
 
 
 class Arrays:
@@ -19,7 +19,7 @@ class Arrays:
 
     argument = "digest"
 
-    class Config(PluginConfig):
+    class Config(TaskOptions):
         """Options of arrays."""
 
         digest: str = Field(description="digest of the arrays; protofl.run computes it")
@@ -36,16 +36,6 @@ class Arrays:
             False,
             description="bring every column of a table, every channel of a series to mean 0 and "
             "standard deviation 1 over the training part",
-        )
-        task: Literal["classification", "multilabel", "regression"] = Field(
-            "classification",
-            description="what y holds: a class of each sample; 0 and 1 in a column for each label; "
-            "or a number",
-        )
-        offset: float = Field(0.0, description="the number of a regression that nets take for 0")
-        scale: float = Field(1.0, gt=0, description="the number that nets take for 1")
-        loss: Literal["mse", "huber"] = Field(
-            "mse", description="loss of a regression: squared error, or Huber's with δ = scale"
         )
 
     @hookimpl
@@ -64,8 +54,12 @@ class Arrays:
                 "a program gave them to protofl.run, and only the cache holds them now",
                 "give them again: protofl.run(…, dataset=…)",
             )
-        return opened[config.digest].decoded(_options(config))
+        options = _options(config)
+        if task := {*TaskOptions.model_fields} & {*options}:
+            options = {key: value for key, value in options.items() if key not in task}
+            options["task"] = Task.of(config)
+        return opened[config.digest].decoded(options)
 
 
-def _options(config: PluginConfig) -> dict[str, Any]:
+def _options(config: Config) -> dict[str, Any]:
     return config.model_dump(exclude_defaults=True, exclude={"digest"})

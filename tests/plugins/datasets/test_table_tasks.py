@@ -1,0 +1,128 @@
+"""Tests of csv:FILE for several labels and for numbers."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from sklearn.metrics import r2_score
+from typer.testing import CliRunner
+
+import protofl as pf
+from protofl_cli.app import app
+
+NUMBER = ("--set", "dataset.task=regression", "--set", "dataset.label=dose")
+SEVERAL = ("--set", "dataset.task=multilabel", "--set", "dataset.label=flu,cold")
+
+
+def write(path, changed=(), mark=","):
+    """Write 60 rows of 3 hospitals; ``changed`` are values {(row, column): text}."""
+    chance, changed = np.random.default_rng(0), dict(changed)
+    lines = [["age", "ward", "hospital", "flu", "cold", "dose"]]
+    for row in range(60):
+        age, ward = chance.normal(50, 10), "AB"[row % 2]
+        values = [f"{age:.1f}", ward, f"H{row % 3}", str(int(age > 50)), str(row % 2)]
+        values.append(f"{100 + 3 * age + 10 * (ward == 'A'):.2f}")
+        lines.append([changed.get((row, n), v) for n, v in zip(lines[0], values, strict=True)])
+    path.write_text("\n".join(mark.join(line) for line in lines) + "\n", encoding="utf-8")
+    return path
+
+
+def command(*words):
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    return result.exit_code, " ".join(result.output.split())
+
+
+def run(folder, table, *words):
+    drop = "dose" if SEVERAL[1] in words else "cold,flu"
+    usual = ["--models", "mlp", "--set", "models.only=mlp1", "--rounds", "2", "--keep", "last"]
+    usual += ["--set", "dataset.client=hospital", "--set", f"dataset.drop={drop}", "--no-dry-run"]
+    usual += ["--data-dir", folder / "data", "--backend", "local", "--out", folder / "run"]
+    return command("run", "fedavg", "--dataset", f"csv:{table}", *usual, *words)
+
+
+def test_a_column_of_numbers_from_a_file_to_scores(tmp_path):
+    table = write(tmp_path / "a.csv")
+    scaled = ("--set", "dataset.offset=250", "--set", "dataset.scale=30")
+    code, output = run(tmp_path, table, *NUMBER, *scaled)
+    assert code == 0, output
+    assert "2 features (1 numeric, 1 categories), regression of dose, 3 clients" in output
+    recorded = pf.load_run(tmp_path / "run")
+    data = recorded.plan.data
+    doses = [float(line.split(",")[-1]) for line in table.read_text().splitlines()[1:]]
+    assert data.targets.flatten().tolist() == pytest.approx(doses)
+    done = recorded.evaluate(table)
+    guesses = [recorded.predict(c, table)[c::3] for c in range(3)]
+    truth = [np.array(doses)[c::3] for c in range(3)]
+    score = r2_score(np.concatenate(truth), np.concatenate(guesses))
+    assert done.overall["accuracy"] == pytest.approx(score, abs=1e-5)
+    bundle = tmp_path / "client.pt2"
+    code, output = command("export", tmp_path / "run", bundle, "--client", "1")
+    assert code == 0 and "outputs dose" in output
+    words = ["score", bundle, table, "--trust-pickle", "--format", "json"]
+    lines = json.loads(CliRunner().invoke(app, [*map(str, words)]).stdout)["samples"]
+    predicted = recorded.predict(1, table).tolist()
+    assert [float(line["number"]) for line in lines] == pytest.approx(predicted, rel=1e-4)
+
+
+def test_several_columns_of_labels(tmp_path):
+    flags = {(row, "flu"): str(row % 4 == 0) for row in range(60)}
+    table = write(tmp_path / "a.csv", flags)
+    code, output = run(tmp_path, table, *SEVERAL)
+    assert code == 0 and "2 labels, 3 clients" in output, output
+    recorded = pf.load_run(tmp_path / "run")
+    assert recorded.plan.data.outputs == ["flu", "cold"]
+    wanted = [[float(row % 4 == 0), float(row % 2)] for row in range(60)]
+    assert recorded.plan.data.targets.tolist() == wanted
+    done = recorded.evaluate(table)
+    right = [(recorded.predict(c, table)[c::3].numpy() == np.array(wanted)[c::3]).all(1).sum()
+             for c in range(3)]  # fmt: skip
+    assert [row["correct"] for row in done.clients] == right
+
+
+def test_other_test_rows_change_no_weight(tmp_path):
+    states = []
+    for shift in (0, 500):
+        folder = tmp_path / str(shift)
+        folder.mkdir()
+        changed = {(row, "dose"): str(row + shift) for row in range(0, 60, 5)}
+        lines = write(folder / "a.csv", changed).read_text().splitlines()
+        part = ["part", *("test" if row % 5 == 0 else "train" for row in range(60))]
+        joined = "\n".join(f"{a},{b}" for a, b in zip(lines, part, strict=True))
+        (folder / "a.csv").write_text(joined + "\n")
+        scaled = ("--set", "dataset.offset=250", "--set", "dataset.scale=30")
+        code, output = run(folder, folder / "a.csv", *NUMBER, *scaled, "--set", "dataset.test=part")
+        assert code == 0, output
+        states.append(pf.load_run(folder / "run").global_state())
+    assert all((states[0][key] == states[1][key]).all() for key in states[0])
+
+
+@pytest.mark.parametrize(
+    ("task", "changed", "words"),
+    [
+        (NUMBER, {(5, "dose"): ""}, "no label in 1 of 60 rows (column 'dose'), the first in row 6"),
+        (NUMBER, {(5, "dose"): "high"}, "'high' in row 6 regression takes a number"),
+        (SEVERAL, {(5, "cold"): "2"}, "column 'cold' has '2' in row 6 multilabel takes 0 or 1"),
+        (SEVERAL, {(5, "cold"): "maybe"}, "column 'cold' has 'maybe' in row 6"),
+        (SEVERAL[:2], {}, "which columns hold the labels?"),
+        (NUMBER[:2], {}, "which column holds the numbers?"),
+        (("--set", "dataset.label=dose"), {}, "or predict them: --set dataset.task=regression"),
+    ],
+)  # fmt: skip
+def test_bad_labels_have_one_sentence(task, changed, words, tmp_path):
+    code, output = run(tmp_path, write(tmp_path / "a.csv", changed), *task)
+    assert code == 2 and words in output, output
+
+
+def test_decimal_commas_of_the_numbers_have_the_remedy(tmp_path):
+    commas = {(row, "dose"): f"{row},5" for row in range(60)}
+    table = write(tmp_path / "a.csv", commas, mark=";")
+    code, output = run(tmp_path, table, *NUMBER)
+    assert code == 2 and "a decimal comma" in output and "--set dataset.decimal=," in output
+
+
+def test_many_whole_numbers_as_classes_get_a_note(tmp_path):
+    table = write(tmp_path / "a.csv", {(row, "dose"): str(row % 30) for row in range(60)})
+    code, output = run(tmp_path, table, "--set", "dataset.label=dose")
+    assert code == 0 and "to predict them as numbers: --set dataset.task=regression" in output
