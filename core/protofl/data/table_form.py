@@ -28,6 +28,7 @@ from protofl.data.table_values import (
     texts_in,
 )
 from protofl.errors import UsageError
+from protofl.system.formatting import count
 
 __all__ = ["TableColumn", "TableForm", "TableReader"]
 
@@ -137,12 +138,10 @@ class TableForm:
         return numbers_for((rows, self.width), folder)
 
     def __str__(self) -> str:
-        """Return ``14 features (9 numeric, 5 categories)``."""
+        """Return a line like ``14 features (9 numeric, 5 categories)``."""
         numeric = len(self.numbers)
-        return (
-            f"{len(self.columns)} features ({numeric} numeric, "
-            f"{len(self.columns) - numeric} categories)"
-        )
+        categorical = count(len(self.columns) - numeric, "category", "categories")
+        return f"{count(len(self.columns), 'feature')} ({numeric} numeric, {categorical})"
 
     def encoded(self, block: Mapping[str, np.ndarray], source: str, first: int = 0) -> np.ndarray:
         """Return the samples of rows before statistics are applied.
@@ -159,8 +158,8 @@ class TableForm:
         Raises:
             UsageError: A value is missing and may not be, is no number, or is an unknown category.
         """
-        count = len(next(iter(block.values()))) if block else 0
-        result = np.zeros((count, self.width), np.float32)
+        rows = len(next(iter(block.values()))) if block else 0
+        result = np.zeros((rows, self.width), np.float32)
         start = 0
         for column in self.columns:
             values = block[column.name]
