@@ -29,6 +29,7 @@ from protofl_workbench.plots.interval_chart import differences
 from protofl_workbench.plots.matrices import (
     confusion,
     confusion_by_client,
+    confusion_counts,
     confusions,
     matrix,
     similarity,
@@ -54,6 +55,7 @@ __all__ = [
     "clients",
     "confusion",
     "confusion_by_client",
+    "confusion_counts",
     "confusions",
     "curve",
     "curve_chart",

@@ -29,7 +29,7 @@ def check_clients(columns: Mapping[str, np.ndarray], name: str, source: str) -> 
         raise pf.UsageError(
             f"{source}: one sample only of {listed(clients[sizes < 2])}",
             "a client needs at least 1 training and 1 test sample",
-            "leave these samples out, join small clients, or name another array",
+            "leave these samples out, join small clients, or name another column",
         )
 
 
@@ -88,6 +88,12 @@ def check_gaps(values: np.ndarray, source: str, noun: str) -> None:
             do=f"give every sample a number or a name, or leave these samples out; a {noun} with "
             "such a name needs another one",
         )
+
+
+def numbered(names: np.ndarray | Sequence[str]) -> str:
+    """Return ``clients 0…2 are a, b, c``, or ``client 0 is a``."""
+    first = f"clients 0…{len(names) - 1} are" if len(names) > 1 else "client 0 is"
+    return f"{first} {listed(names)}"
 
 
 def listed(values: np.ndarray | Sequence[str]) -> str:

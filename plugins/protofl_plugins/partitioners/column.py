@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 import protofl as pf
-from protofl_plugins.datasets.client_columns import client_column, listed
+from protofl_plugins.datasets.client_columns import client_column, listed, numbered
 
 
 class Column:
@@ -77,7 +77,7 @@ class Column:
                 "leave these samples out, or join small clients",
             )
         few = sum(len(client_rows) < min_samples for client_rows in parts)
-        names = f"column {config.name}: clients 0…{num_clients - 1} are {listed(values)}"
+        names = f"column {config.name}: {numbered(values)}"
         notes.append(f"{names}; {few} have fewer than {min_samples} samples" if few else names)
         if not keeps_test:
             return parts

@@ -107,12 +107,13 @@ def test_mistakes_are_said_in_a_sentence(run, bundle, tmp_path, capfd, caplog):
         ("other.npz", "its arrays: images"),
         ("broken.png", "can't be read"),
         ("broken.npz", "can't be read"),
-        ("none.npy", "No such file"),
+        ("none.npy", "no file"),
     ):
         done = score(bundle, tmp_path / name, "--trust-pickle")
         assert done.exit_code == 2 and name in done.output, done.output
         assert words in " ".join(done.output.split()), done.output
     for name, words in (
+        ("none.pt2", "no file"),
         ("broken.pt2", "can't be read as an exported client"),
         ("cut.pt2", "can't be read as an exported client: BadZipFile"),
         ("flipped.pt2", "was changed"),

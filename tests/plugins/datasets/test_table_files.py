@@ -334,12 +334,16 @@ GOOD = "a,b,grade\n1,x,u\n2,y,v\n3,x,u\n4,y,v\n"
         (GOOD.replace("2,y", "old,y"), "column 'a' mixes numbers and texts: 1 of 4 rows"),
         (GOOD.replace("2,y", '"2,5",y'), "'2,5' in row 2: a decimal comma"),
         ("a;b;grade\n1,5;x;u\n2,5;y;v\n", "--set dataset.decimal=,"),
+        ("a;b;grade\n1,500;x;u\n2,500;y;v\n", "if the comma is between thousands"),
+        ("a;b;grade\n12,345.6;x;u\n2,500.0;y;v\n", "'12,345.6' in row 1: commas between thousands"),
+        (GOOD.replace("x", "ö").encode("utf-16"), "dataset.encoding=utf-16, as its first bytes"),
         ("a,b,grade\n2021-03-04,x,u\n2021-03-05,y,v\n", "column 'a' holds dates (2021-03-04)"),
         ("a,b,grade\n04.03.2021 10:00,x,u\n05.03.2021,y,v\n", "holds dates"),
         (GOOD.replace("3,x,u", "3,x,nan"), "no label in 1 of 4 rows (column 'grade'), the first "
          "in row 3"),
         (GOOD.replace(",v", ",u"), "only one class (u)"),
-        ("a,b,grade\n1,x,1.5\n2,y,2.5\n", "the label's column 'grade' has 2 different numbers"),
+        ("a,b,grade\n1,x,1.5\n2,y,2.5\n", "the label's column 'grade' has 2 different numbers, "
+         "such as '1.5'"),
         (GOOD.replace("2,y", "1e300,y"), "infinity or more than float32 holds"),
         ("a,b,grade\n" + "".join(f"{i},n{i},{'uv'[i % 2]}\n" for i in range(100_000)),
          "column 'b' has more than 100 different values in 100,000 rows"),
@@ -384,6 +388,17 @@ def test_options_that_do_not_fit(tmp_path, options, words):
         decode(path, **options)
     text = f"{error.value.what}; {error.value.near}; {error.value.do}"
     assert words in text and error.value.do, text
+
+
+def test_numbers_that_identify_rows_are_noted(tmp_path):
+    rows = [
+        {"case": 7 * i, "visit_id": i * 5 % 31, "age": i % 9, "grade": i % 2} for i in range(31)
+    ]
+    note = decode(write(tmp_path / "a.csv", rows)).note
+    assert "column case is a feature; if its numbers only identify the rows" in note
+    assert "column visit_id is a feature" in note and "column age" not in note
+    shuffled = decode(write(tmp_path / "a.csv", rows[::-1]), drop="visit_id")
+    assert shuffled.note == ""
 
 
 def test_a_share_of_test_rows_is_between_0_and_1(tmp_path):
