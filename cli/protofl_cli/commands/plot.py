@@ -131,8 +131,8 @@ def plot(
         option(
             "--at",
             "ROUND",
-            "clients: final, best (on test samples) or validation (default: final); confusion: "
-            "last, best or validation (default: last)",
+            "clients: final, best (on test samples) or validation; confusion: last, best or "
+            "validation (default: final or last)",
         ),
     ] = None,
     client: Annotated[

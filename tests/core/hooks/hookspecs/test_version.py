@@ -38,7 +38,7 @@ HOOKS = {
         },
         "model-group": {"architectures": "config", "server_architectures": "config"},
         "partitioner": {
-            "partition": "labels num_classes num_clients min_samples num_train columns generator "
+            "partition": "labels num_classes class_names num_clients min_samples num_train columns generator "
             "config notes",
             "count_clients": "labels columns config",
         },
