@@ -26,6 +26,7 @@ from protofl_workbench.reproductions.benchmark.standings import (
     LEVEL,
     Setting,
     Standing,
+    compared,
     rank_correlations,
     ranks_over,
     setting_of,
@@ -267,6 +268,7 @@ def _power(setting: Setting) -> str:
 
 
 def _ranks_part(reproduction: Reproduction, settings: Sequence[Setting], folder: str) -> list[str]:
+    settings = compared(settings)
     over = ranks_over(settings)
     if len(settings) < 2 or len(over) < 2:
         return []
@@ -285,7 +287,7 @@ def _ranks_part(reproduction: Reproduction, settings: Sequence[Setting], folder:
 
 def statements(settings: Sequence[Setting]) -> list[str]:
     """Return what can be counted in the standings, in sentences."""
-    said = []
+    said, settings = [], compared(settings)
     with_local = [s for s in settings if (found := s.named(LOCAL)) and found.rank]
     if with_local:
         total = count(len(with_local), "setting")
@@ -294,9 +296,8 @@ def statements(settings: Sequence[Setting]) -> list[str]:
         winners = [name for name, methods in better.items() if methods]
         said.append(
             f"Federation helps significantly in {len(winners)} of {total}: "
-            + "; ".join(f"{n}: {len(better[n])} of {_federated(s)} methods beat `local`, "
-                        f"{len(worse[n])} are significantly below it"
-                        for s in with_local for n in [s.name])
+            + "; ".join(f"{s.name}: {len(better[s.name])} of {_federated(s)} methods beat `local`, "
+                        f"{len(worse[s.name])} rank significantly below it" for s in with_local)
             + "."
         )  # fmt: skip
         always = set.intersection(*(set(methods) for methods in better.values()))

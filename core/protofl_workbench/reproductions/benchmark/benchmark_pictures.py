@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from protofl_workbench.plots.style import COLOURS, FAINT, FONTS, GROUND, INK, SMALL, TEXT, WIDTHS
-from protofl_workbench.reproductions.benchmark.standings import Ranks, Setting, ranks_over
+from protofl_workbench.reproductions.benchmark.standings import (
+    Ranks,
+    Setting,
+    compared,
+    ranks_over,
+)
 from protofl_workbench.reproductions.reproduction import Reproduction
 
 if TYPE_CHECKING:
@@ -26,17 +31,14 @@ def draw_pictures(
     Returns:
         The written files.
     """
-    paths = []
-    shown = [setting for setting in settings if len(setting.ranked) > 1]
+    paths, shown = [], compared(settings)
     folder.mkdir(parents=True, exist_ok=True)
     if shown:
         groups_figure(shown).savefig(path := folder / "groups.png", dpi=130)
         paths.append(path)
-    over = ranks_over([setting for setting in settings if setting.standings])
+    over = ranks_over(shown)
     if len(shown) > 1 and len(over) > 1:
-        ranks_figure(over, [s.name for s in settings if s.standings]).savefig(
-            path := folder / "ranks.png", dpi=130
-        )
+        ranks_figure(over, [s.name for s in shown]).savefig(path := folder / "ranks.png", dpi=130)
         paths.append(path)
     return paths
 

@@ -317,6 +317,11 @@ class Ranks:
         return float(np.std(self.ranks, ddof=1)) if len(self.ranks) > 1 else math.nan
 
 
+def compared(settings: Sequence[Setting]) -> list[Setting]:
+    """Return the settings with several ranked methods; the runs of others have just begun."""
+    return [setting for setting in settings if len(setting.ranked) > 1]
+
+
 def ranks_over(settings: Sequence[Setting]) -> list[Ranks]:
     """Return the ranks of the methods that are ranked in every setting, best mean first.
 

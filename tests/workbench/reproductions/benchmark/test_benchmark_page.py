@@ -98,12 +98,14 @@ def test_statements_are_counted_from_the_standings(records):
     ]
     said = " ".join(statements(settings))
     assert "helps significantly in 1 of 2 settings" in said
-    assert "equal: 2 of 2 methods beat `local`, 0 are significantly below it" in said
-    assert "unequal: 0 of 2 methods beat `local`, 2 are significantly below it" in said
+    assert "equal: 2 of 2 methods beat `local`, 0 rank significantly below it" in said
+    assert "unequal: 0 of 2 methods beat `local`, 2 rank significantly below it" in said
     assert "in all of these settings: no method" in said
     assert "equal: `fedtgp` has the best mean rank, and differs from all others" in said
     assert "is -1.00 (1: the same order)" in said
     assert "equal: +5.0" in said
+    begun = setting_of("begun", [r for r in records if r["method"] == "local"][:1])
+    assert " ".join(statements([*settings, begun])) == said
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2])
