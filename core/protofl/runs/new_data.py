@@ -265,7 +265,9 @@ def _of_data_set(run: OpenedRun, text: str, name: str) -> NewData:
     options = used.dump() if used.name == name else {}
     fields = getattr(plan.registry.load("dataset", name), "Config", None)
     option_names = {*getattr(fields, "model_fields", ())}
-    run_options = {**options_like(sample), "standardise": False}
+    run_options = options_like(sample)
+    if run.preparation is None or run.preparation.fitted is None:
+        run_options["standardise"] = False  # the run's own statistics are applied
     if sample.kind == "image":
         run_options["side"] = sample.shape[1]
         if run.preparation and (files := run.preparation.images):

@@ -205,14 +205,14 @@ class _Reading:
     def _parts(self, splits: Mapping[str, Any], label: str) -> list[tuple[Any, bool]]:
         """Return the splits that are used, those of training samples (True) first."""
         c = self.config
-        if c.train not in splits and (len(splits) > 1 or "train" in c.model_fields_set):
+        if c.train not in splits and (len(splits) > 1 or c.train != "train"):
             raise pf.UsageError(
                 f"{self.source} has no split {c.train!r}",
                 f"splits: {', '.join(splits)}",
                 "--set dataset.train=SPLIT",
             )
         train = c.train if c.train in splits else next(iter(splits))
-        if "test" in c.model_fields_set and c.test not in (None, *splits):
+        if c.test not in ("test", None, *splits):
             raise pf.UsageError(
                 f"{self.source} has no split {c.test!r}",
                 f"splits: {', '.join(splits)}",
@@ -326,13 +326,16 @@ class _Reading:
             ["" if value is None or value != value else str(value) for value in values]
         )
         if values.dtype.kind == "f" or (texts == "").any():
-            gaps = int((texts == "").sum())
+            other = "name another column: --set dataset.label=COLUMN"
+            if gaps := int((texts == "").sum()):
+                raise pf.UsageError(
+                    f"{self.source}: no label in {gaps:,} of {len(texts):,} rows "
+                    f"(column {label!r})",
+                    do=f"leave such rows out, or {other}",
+                )
             raise pf.UsageError(
-                f"{self.source}: no label in {gaps:,} of {len(texts):,} rows (column {label!r})"
-                if gaps
-                else f"{self.source}: the column {label!r} holds floats, not classes",
-                do="leave such rows out, or name another column: --set dataset.label=COLUMN"
-                + "; or predict the numbers: --set dataset.task=regression" * (not gaps),
+                f"{self.source}: the column {label!r} holds floats, not classes",
+                do=f"predict the numbers: --set dataset.task=regression; or {other}",
             )
         found, y = np.unique(texts, return_inverse=True)
         return y, found.tolist()

@@ -314,6 +314,24 @@ def test_what_is_not_in_the_cache_offline_names_the_remedy(tmp_path):
     assert "HF_HUB_OFFLINE=1 is set" in done.stdout and "save_to_disk('DIR')" in done.stdout
 
 
+@pytest.mark.slow
+def test_a_run_is_evaluated_on_its_own_set(tmp_path):
+    """Sets without a test split, of images and of tables, are read as the run read them."""
+    for name, made, options in (
+        ("images", of_images(), {"client": "writer_id"}),
+        ("rows", of_rows(18), {"client": "site", "label": "grade"}),
+    ):
+        root = save(tmp_path / name, made)
+        models = "cnn4" if name == "images" else "mlp"
+        result = pf.run(
+            method="local", models=models, dataset=f"hf:{root}", rounds=1, dry_run=False,
+            batch_size=4, options={"dataset": options}, data_dir=tmp_path / "d",
+            out=tmp_path / name / "run", keep="last",
+        )  # fmt: skip
+        done = pf.load_run(result.folder).evaluate(f"hf:{root}")
+        assert sum(row["samples"] for row in done.clients) == len(made)
+
+
 def test_the_key(tmp_path):
     root = save(tmp_path, of_images())
 
