@@ -256,6 +256,7 @@ def test_pages_with_python_are_found():
     assert len(PYTHON) >= 10 and PYTHON[0] == "README.md"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", quick(PYTHON, "docs/how-to/use-from-python.md"))
 def test_python_on_other_pages_runs(page, data_dir, few, monkeypatch):
     if page.endswith("use-trackers.md"):

@@ -76,6 +76,7 @@ def cells(page, method):
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
+@pytest.mark.slow
 def test_records_have_no_weights_and_no_paths(records, tmp_path):
     names = {path.relative_to(records).as_posix() for path in records.rglob("*")}
     assert "fedproto-pathological-s1/predictions/journal.jsonl" in names

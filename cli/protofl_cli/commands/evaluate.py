@@ -69,6 +69,9 @@ def evaluate(
     shown = f"round {which}" if which.isdecimal() else f"{which} round"
     render.heading(f"{recorded.name}, {shown}", evaluation.part)
     cells = [[_cell(key, row.get(key)) for key in columns] for row in rows]
+    if names := recorded.split(trial).client_names:
+        for row, line in zip(evaluation.clients, cells, strict=False):
+            line[0] += f" {names[row['client']]}"
     score = recorded.plan.data.task.score_name + POOLED * is_regression
     heads = [score if column == "accuracy" else column for column in columns]
     render.table(heads, cells, right=heads[1:])

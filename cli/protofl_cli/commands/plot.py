@@ -25,8 +25,8 @@ KINDS = {
     "clients": "accuracy of each client: sorted, boxes or points",
     "traffic": "bytes sent and received in a round",
     "time": "seconds of a round by stage",
-    "confusion": "confusion matrix (of a run with --metrics confusion), of a client or of each "
-    "client (with --record-predictions)",
+    "confusion": "confusion matrix (of a run with --metrics confusion or --record-predictions "
+    "last), of one client or of each client (with --record-predictions last)",
     "calibration": "accuracy by confidence (of a run with --metrics calibration)",
     "split": "samples of each class at each client",
     "sweep": "accuracy of a sweep's points over an option, with ties",
@@ -131,8 +131,8 @@ def plot(
         option(
             "--at",
             "ROUND",
-            "clients: final, best (on test samples) or validation (default: final); confusion: "
-            "last, best or validation (default: last)",
+            "clients: final, best (on test samples) or validation; confusion: last, best or "
+            "validation (default: final or last)",
         ),
     ] = None,
     client: Annotated[

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from protofl.data.mapped import mapped_array
 from protofl.errors import UsageError
 
 Columns = dict[str, np.ndarray]
 """{name: values [N], int64, float64 or strings}."""
+
+_BLOCK = 65_536
+"""Rows of a column that are read at once."""
 
 
 def as_column(values: Any) -> np.ndarray:  # noqa: ANN401 - whatever NumPy makes an array of
@@ -177,6 +182,46 @@ def from_arrays(arrays: Mapping[str, np.ndarray], train: int, test: int, source:
     return result
 
 
+def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the different values of a column in order, and the place of each value among them.
+
+    The result is that of ``numpy.unique(values, return_inverse=True)``. Memory beside the places is
+    bounded, because the column is read in blocks and not sorted.
+
+    Args:
+        values: The column [N].
+
+    Returns:
+        The different values [n], and their places [N] int64.
+    """
+    blocks = [values[start : start + _BLOCK] for start in range(0, len(values), _BLOCK)]
+    if values.dtype.kind == "U":
+        names = sorted({name for block in blocks for name in {*block.tolist()}})
+        number = {name: place for place, name in enumerate(names)}
+        places = (number[name] for block in blocks for name in block.tolist())
+        return np.array(names, values.dtype), np.fromiter(places, np.int64, len(values))
+    found = np.unique(np.concatenate([values[:0], *map(np.unique, blocks)]))
+    result = np.empty(len(values), np.int64)
+    for number_of_block, block in enumerate(blocks):
+        start = number_of_block * _BLOCK
+        result[start : start + len(block)] = np.searchsorted(found, block)
+    return found, result
+
+
+def spread(names: np.ndarray, places: np.ndarray, folder: Path) -> np.ndarray:
+    """Return ``names[places]``, in a temporary file if the texts are many.
+
+    Args:
+        names: The different values [n].
+        places: Places among them [N].
+        folder: The folder of the file.
+    """
+    result = mapped_array(places.shape, names.dtype, folder)
+    for start in range(0, len(places), _BLOCK):
+        result[start : start + _BLOCK] = names[places[start : start + _BLOCK]]
+    return result
+
+
 def packed(columns: Columns) -> tuple[dict[str, Tensor], dict[str, list[str] | None]]:
     """Return columns as tensors, and for strings the values that the numbers stand for."""
     tensors: dict[str, Tensor] = {}
@@ -184,16 +229,20 @@ def packed(columns: Columns) -> tuple[dict[str, Tensor], dict[str, list[str] | N
     for name, values in columns.items():
         names[name] = None
         if values.dtype.kind == "U":
-            texts, values = np.unique(values, return_inverse=True)
+            texts, values = distinct(values)
             names[name] = texts.tolist()
         tensors[f"column/{name}"] = torch.from_numpy(values)
     return tensors, names
 
 
-def unpacked(tensors: Mapping[str, Tensor], names: Mapping[str, list[str] | None]) -> Columns:
-    """Return the columns that `packed` packed."""
+def unpacked(
+    tensors: Mapping[str, Tensor], names: Mapping[str, list[str] | None], folder: Path
+) -> Columns:
+    """Return the columns that `packed` packed; many texts lie in a file in the folder."""
     columns = {name: tensors[f"column/{name}"].numpy() for name in names}
     texts = {
-        name: np.array(text)[columns[name]] for name, text in names.items() if text is not None
+        name: spread(np.array(text), columns[name], folder)
+        for name, text in names.items()
+        if text is not None
     }
     return columns | texts

@@ -208,12 +208,13 @@ class Dataset:
 def _column_text(name: str, values: np.ndarray) -> Iterator[str]:
     """Yield ``repr((name, values.tolist()))`` in pieces, so that memory stays small."""
     yield f"({name!r}, ["
-    for start in range(0, len(values), _PIECE):
-        yield ", " * (start > 0) + repr(values[start : start + _PIECE].tolist())[1:-1]
+    for start in range(0, len(values), _BLOCK):
+        yield ", " * (start > 0) + repr(values[start : start + _BLOCK].tolist())[1:-1]
     yield "])"
 
 
-_PIECE = 65_536
+_BLOCK = 65_536
+"""Rows of a column that are read at once."""
 
 
 def _rows(rows: Any) -> Tensor:  # noqa: ANN401 - whatever NumPy makes an array of

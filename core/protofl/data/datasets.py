@@ -5,6 +5,7 @@ Public as ``protofl.datasets``.
 
 from protofl.data.array_files import open_arrays
 from protofl.data.arrays import dataset_from_arrays
+from protofl.data.columns import distinct, spread
 from protofl.data.dataset import Dataset, target_fields
 from protofl.data.download import download, files_key
 from protofl.data.file_kinds import FileKind, kind_of_file
@@ -44,6 +45,7 @@ __all__ = [
     "Words",
     "dataset_from_arrays",
     "decode_images",
+    "distinct",
     "download",
     "files_key",
     "kind_of_file",
@@ -51,6 +53,7 @@ __all__ = [
     "open_arrays",
     "open_image",
     "read_npz",
+    "spread",
     "target_fields",
     "upright",
 ]

@@ -20,7 +20,7 @@ from protofl.errors import UsageError
 from protofl.system.files.atomic import LARGEST_DATA, regular_file
 from protofl.system.files.home import expand_user
 
-__all__ = ["Validation", "read_npz"]
+__all__ = ["read_npz"]
 
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
 
@@ -33,9 +33,6 @@ MEDMNIST = {
 }
 """MedMNIST's names of arrays, and ours."""
 
-Validation = Literal["out", "train", "test"]
-"""Where samples of a validation part go: nowhere, to the training or to the test samples."""
-
 
 def read_npz(
     path: str | Path,
@@ -45,7 +42,7 @@ def read_npz(
     padding: int | None = None,
     standardise: bool = False,
     task: Task | TaskName = CLASSIFICATION,
-    validation: Validation = "out",
+    validation: Literal["out", "train", "test"] = "out",
 ) -> Dataset:
     """Read a data set from one ``.npz`` file; pickled content is never read.
 
@@ -112,7 +109,7 @@ def read_npz(
 
 
 def _parts(
-    arrays: Mapping[str, np.ndarray], validation: Validation
+    arrays: Mapping[str, np.ndarray], validation: Literal["out", "train", "test"]
 ) -> tuple[list[tuple[str, str]], list[tuple[str, str]], str]:
     """Return the keys of samples and labels of the training and of the test part, and a note."""
     train, test = [(_KEYS[0], _KEYS[1])], [(_KEYS[2], _KEYS[3])] * ("x_test" in arrays)

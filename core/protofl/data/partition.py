@@ -132,7 +132,9 @@ def make_split(
         generator=numpy_stream(seed, "split", "partition"),
         notes=notes,
         num_train=int(np.searchsorted(base, data.num_train)),
-        columns={name: values[base] for name, values in data.columns.items()},
+        columns=data.columns
+        if len(base) == len(data.y)
+        else {name: values[base] for name, values in data.columns.items()},
     )
     name = partitioner or "the partitioner"
     rows, sizes, own_train = _checked(shares, len(base), num_clients, name)
@@ -274,7 +276,7 @@ def _checked(
     rows = np.concatenate([np.asarray(share).reshape(-1) for share in shares])
     if not np.issubdtype(rows.dtype, np.integer):
         raise UsageError(f"{name} returned rows of type {rows.dtype}", "rows are int64", do)
-    rows = rows.astype(np.int64)
+    rows = rows.astype(np.int64, copy=False)
     if rows.min() < 0 or rows.max() >= num_samples:
         raise UsageError(f"{name} returned rows outside 0…{num_samples - 1}", do=do)
     twice = np.flatnonzero(np.bincount(rows, minlength=num_samples) > 1)

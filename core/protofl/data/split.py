@@ -20,6 +20,9 @@ from protofl.data.dataset import Dataset
 from protofl.data.tasks import variance_of
 from protofl.system.randomness import random_stream
 
+_BLOCK = 65_536
+"""Rows of a column that are copied at once."""
+
 BALANCED = 2_000
 """Samples at most on which `balanced_test` has every client tested."""
 
@@ -147,7 +150,7 @@ class Split:
                 digest.update(b"none;")
             else:
                 digest.update(f"{len(tensor)};".encode())
-                digest.update(tensor.numpy().astype("<i8").tobytes())
+                digest.update(np.ascontiguousarray(tensor.numpy(), "<i8").data)
         return digest.hexdigest()
 
 
@@ -314,8 +317,11 @@ def client_domains(split: Split, domains: np.ndarray | None) -> list[str]:
     clients = range(split.num_clients)
     result = []
     for client in clients:
-        client_values = domains[torch.cat([split.train(client), split.test(client)]).numpy()]
-        if not len(client_values) or (client_values != client_values[0]).any():
+        rows = torch.cat([split.train(client), split.test(client)])
+        if not len(rows):
             return []
-        result.append(str(client_values[0]))
+        name = domains[rows[0]]
+        if any((domains[block.numpy()] != name).any() for block in torch.split(rows, _BLOCK)):
+            return []
+        result.append(str(name))
     return result

@@ -362,10 +362,14 @@ class Plan:
         """Return the score of the majority guess in a trial, see `majority_guess`."""
         return majority_guess(self.split(trial), self.data, clients)
 
+    def variance(self, trial: int) -> float:
+        """Return the variance of all test numbers, to which R² refers; 1 without any."""
+        return self._variances(self._split_seed(trial))
+
     @cached_property
-    def variance(self) -> Callable[[int], float]:
-        """Maps a trial to the variance of all test numbers, to which R² refers; 1 without any."""
-        return lru_cache(maxsize=2)(lambda trial: tested_variance(self.split(trial), self.data))
+    def _variances(self) -> Callable[[int], float]:
+        splits, data = self.splits, self.data  # not the plan, which would keep itself alive
+        return lru_cache(maxsize=2)(lambda seed: tested_variance(splits(seed), data))
 
     @cached_property
     def stored(self) -> tuple[torch.Tensor, torch.Tensor]:

@@ -81,6 +81,8 @@ class Exported:
         Raises:
             UsageError: The file cannot be read, or its samples have another form.
         """
+        if not path.exists():
+            raise UsageError(f"no file {path}", do="give the path of a file with samples")
         try:
             regular_file(path)
             if self.preparation and (fitted := self.preparation.fitted):
@@ -148,6 +150,8 @@ def read_exported(path: Path, *, trust_pickle: bool = False) -> Exported:
     """
     if path.suffix not in (".onnx", ".pt2"):
         raise UsageError(f"{path}: unknown ending {path.suffix!r}", "possible: .onnx, .pt2")
+    if not path.exists():
+        raise UsageError(f"no file {path}", do="write it with: protofl export RUN FILE.onnx")
     if path.suffix == ".pt2" and not trust_pickle:
         raise UsageError(
             f"{path} can contain pickled objects, which can run code",

@@ -72,12 +72,12 @@ def size_on_disk(plan: Plan, beside: int, done: Collection[tuple[int, int]] = ()
         done: Trials and rounds that are over.
     """
     settings, info = plan.settings, plan.info
-    sizes = [*client_sizes(info, settings.clients, beside)]
+    largest_first = sorted(client_sizes(info, settings.clients, beside), reverse=True)
     total, before = 0, -1
     for number in kept_rounds(settings.keep_weights, settings.rounds):
         trained = min(settings.clients, info.participants * (number - before))
         left = sum((trial, number) not in done for trial in range(settings.trials))
-        total += left * trained * sum(sizes) // len(sizes)
+        total += left * sum(largest_first[:trained])
         before = number
     return total
 

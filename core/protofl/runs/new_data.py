@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protofl.data.columns import as_column
+from protofl.data.columns import as_column, distinct
 from protofl.data.dataset import Dataset, checked_labels, checked_targets, class_names
 from protofl.data.npz import read_arrays
 from protofl.data.preparation import Preparation
@@ -388,7 +388,7 @@ def _owners(
     kind, _, name = str(run.reading.config["partition"]).partition(":")
     values = np.arange(clients)
     if kind == "column" and name in columns and name in data.columns:
-        values = np.unique(data.columns[name])
+        values, _ = distinct(data.columns[name])
     elif "client" in columns and columns["client"].dtype.kind in "iu":
         name = "client"
     else:

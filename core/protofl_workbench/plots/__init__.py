@@ -8,7 +8,7 @@
 Each function returns a new `matplotlib.figure.Figure` without the global state of pyplot, so that
 notebooks, threads and servers can draw.
 
-Imports: comparing, data, errors, functional, prototype_spreads, records, system.
+Imports: comparing, data, errors, functional, prototype_spreads, records, runs, system.
 Start with ``curves.py``.
 """
 
@@ -29,6 +29,7 @@ from protofl_workbench.plots.interval_chart import differences
 from protofl_workbench.plots.matrices import (
     confusion,
     confusion_by_client,
+    confusion_counts,
     confusions,
     matrix,
     similarity,
@@ -54,6 +55,7 @@ __all__ = [
     "clients",
     "confusion",
     "confusion_by_client",
+    "confusion_counts",
     "confusions",
     "curve",
     "curve_chart",

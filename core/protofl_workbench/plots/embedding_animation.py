@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from protofl.errors import TooLittle
+from protofl.system.formatting import shortened
 from protofl_workbench.comparing.run_groups import RunLike, run_in
 from protofl_workbench.plots.style import INK, Style, StyleOptions, class_colours, hide_frame
 from protofl_workbench.plots.tsne_charts import NAMED
@@ -25,7 +27,27 @@ FRAMES, POINTS = 12, 1500
 FEATURE, CLIENT, SERVER = range(3)
 """Kinds of points."""
 
+KINDS: dict[int, tuple[str, str, dict[str, Any]]] = {
+    FEATURE: ("feature", "o", {"s": 7, "linewidths": 0, "alpha": 0.55}),
+    CLIENT: (
+        "client's prototype", "o",
+        {"s": 16, "linewidths": 0.4, "edgecolors": "white", "alpha": 0.9},
+    ),
+    SERVER: (
+        "server's prototype", "^",
+        {"s": 44, "linewidths": 0.8, "edgecolors": INK, "zorder": 4},
+    ),
+}  # fmt: skip
+"""{kind: its name in the legend, marker, and how it is drawn}."""
+
 Floats = npt.NDArray[np.float64]
+
+
+class _Legend(NamedTuple):
+    """Entries (label, marker, colour) of a legend, and the colours of the classes [C]."""
+
+    entries: list[tuple[str, str, Any]]
+    colours: npt.NDArray[np.object_]
 
 
 @dataclass(frozen=True)
@@ -74,11 +96,11 @@ def embedding(
     places = np.split(plane, np.cumsum([len(f.rows) for f in frames])[:-1])
     low, high = plane.min(0), plane.max(0)
     margin = 0.06 * (high - low)
-    names = list(loaded_run.split(trial).classes)
+    legend = _legend(frames, loaded_run.split(trial).classes)
     result: list[Figure] = []
     before: dict[int, Floats] = {}
     for frame, points in zip(frames, places, strict=True):
-        made, before = _draw(frame, points, before, names, Style(**style))
+        made, before = _draw(frame, points, before, legend, Style(**style))
         axes = made.axes[0]
         axes.set(
             xlim=(low[0] - margin[0], high[0] + margin[0]),
@@ -135,34 +157,40 @@ def _points(run: Run, trial: int, number: int, most: int, seed: int) -> _Points:
     )
 
 
+def _legend(frames: list[_Points], names: Sequence[str]) -> _Legend:
+    """Return the legend of all frames: kinds of points that occur, and up to `NAMED` classes."""
+    kinds = sorted({kind for frame in frames for kind in frame.kinds.tolist()})
+    colours = class_colours(len(names))
+    entries = [(*KINDS[kind][:2], INK) for kind in kinds]
+    if len(names) <= NAMED:
+        entries += [(shortened(name, 16), "s", c) for name, c in zip(names, colours, strict=True)]
+    return _Legend(entries, np.array(colours, object))
+
+
 def _draw(
-    frame: _Points, points: Floats, before: dict[int, Floats], names: list[str], look: Style
+    frame: _Points, points: Floats, before: dict[int, Floats], legend: _Legend, look: Style
 ) -> tuple[Figure, dict[int, Floats]]:
     """Draw a round; return its figure, and the places of the server's prototypes by class."""
-    colours = np.array(class_colours(len(names)), object)
-    made, axes = look.canvas(0.95 * look.inches)
+    from matplotlib.lines import Line2D
+
+    labels = [label for label, _, _ in legend.entries]
+    made, axes = look.canvas(0.95 * look.inches, labels)
     hide_frame(axes)
-    for kind, marker, about in (
-        (FEATURE, "o", {"s": 7, "linewidths": 0, "alpha": 0.55}),
-        (CLIENT, "o", {"s": 16, "linewidths": 0.4, "edgecolors": "white", "alpha": 0.9}),
-        (SERVER, "^", {"s": 44, "linewidths": 0.8, "edgecolors": INK, "zorder": 4}),
-    ):
+    for kind, (_, marker, about) in KINDS.items():
         own = frame.kinds == kind
         if own.any():
             x, y = points[own].T
-            axes.scatter(x, y, c=list(colours[frame.classes[own]]), marker=marker, **about)
+            axes.scatter(x, y, c=list(legend.colours[frame.classes[own]]), marker=marker, **about)
     own = frame.kinds == SERVER
     now = dict(zip(frame.classes[own].tolist(), points[own], strict=True))
     for c, place in now.items():
         if c in before:
             axes.plot(*zip(before[c], place, strict=True), color=INK, linewidth=0.8, zorder=3)
-    classes = sorted({*frame.classes.tolist()})
-    if len(names) <= NAMED:
-        for c in classes:
-            at = now.get(c, np.median(points[frame.classes == c], axis=0))
-            axes.annotate(
-                names[c][:16], (at[0], at[1]), (0, 5), textcoords="offset points", ha="center",
-                va="bottom", zorder=5, **look.text(),
-            )  # fmt: skip
+    sizes = {name: about["s"] ** 0.5 for name, _, about in KINDS.values()}
+    handles = [
+        Line2D([], [], linestyle="none", marker=marker, markersize=sizes.get(label, 4), color=c)
+        for label, marker, c in legend.entries
+    ]
+    look.legend(made, handles, labels)
     axes.set_title(f"after round {frame.round + 1}", pad=2, **look.text(look.large))
     return made, now

@@ -17,7 +17,9 @@ from protofl_workbench.plots.style import (
     INK,
     Style,
     StyleOptions,
+    lines_of,
     shades,
+    wrapped,
 )
 
 if TYPE_CHECKING:
@@ -42,8 +44,9 @@ def confusion(
     """Draw the confusion matrix over the test samples of all clients, or of one client.
 
     Args:
-        run: A run with ``--metrics confusion``, or its folder. For a client, or another round than
-            the last evaluated one, a run with ``--record-predictions``.
+        run: A run with ``--metrics confusion`` or ``--record-predictions last``, or its folder. For
+            a client, or another round than the last evaluated one, a run that has recorded the
+            predictions of this round.
         trial: The trial.
         client: A client; None for all clients together.
         at: ``last``, ``best`` (on test samples) or ``validation``: the round.
@@ -58,23 +61,38 @@ def confusion(
     """
     loaded_run = run_in(run)
     names = list(loaded_run.split(trial).classes)
-    if client is not None or at != "last":
+    if client is None and at == "last":
+        counts = confusion_counts(loaded_run, trial)
+    else:
         each = confusion_by_client(loaded_run, at, trial)
         if client is not None and client not in each:
             raise UsageError(
                 f"no predictions of client {client} in this round",
                 f"clients with predictions: {', '.join(map(str, each))}",
             )
-        counts = sum(each.values()) if client is None else each[client]
-        return matrix(np.asarray(counts), names, "predicted class", "class", **style)
+        counts = np.asarray(sum(each.values())) if client is None else each[client]
+    return matrix(counts, names, "predicted class", "class", **style)
+
+
+def confusion_counts(run: RunLike, trial: int = 0) -> npt.NDArray[np.float64]:
+    """Return the confusion matrix of all clients in the last evaluation, [C, C].
+
+    Rows are true classes, columns are predictions; numbers are samples.
+
+    Raises:
+        UsageError: The run has recorded neither the metric nor the predictions.
+    """
+    loaded_run = run_in(run)
     rows = [row for row in loaded_run.rows_of(trial) if METRIC in row.metrics]
-    if not rows:
+    if rows:
+        return np.array(rows[-1].metrics[METRIC]["all"], dtype=np.float64)
+    try:
+        return np.asarray(sum(confusion_by_client(loaded_run, "last", trial).values()))
+    except UsageError:
         raise UsageError(
             f"{loaded_run.folder} has no confusion matrix of trial {trial}",
-            do="record it with --metrics confusion",
-        )
-    counts = np.array(rows[-1].metrics[METRIC]["all"], dtype=np.float64)
-    return matrix(counts, names, "predicted class", "class", **style)
+            do="record it with --metrics confusion, or --record-predictions last",
+        ) from None
 
 
 def confusion_by_client(
@@ -106,8 +124,8 @@ def confusion_by_client(
     }
 
 
-MOST_MATRICES = 24
-"""Largest number of clients whose confusion matrices are in one figure."""
+MOST_MATRICES, ORDERED = 24, 10
+"""Largest number of clients whose confusion matrices are in one figure, and of named classes."""
 
 
 def confusions(
@@ -123,7 +141,8 @@ def confusions(
 
     Returns:
         Clients with test samples by their numbers, at most 24, with their accuracy. Grey rows are
-        classes that a client has no test samples of.
+        classes that a client has no test samples of. The text below names up to ten classes in the
+        order of rows and columns.
 
     Raises:
         UsageError: The run has not recorded the predictions of this round.
@@ -134,10 +153,16 @@ def confusions(
     rows = -(-len(shown) // max(2, int(look.inches / 1.05)))
     columns = -(-len(shown) // rows)
     side = look.inches / columns
-    made, first = look.canvas((side + 0.24) * rows + 0.2)
+    split = loaded_run.split(trial)
+    about = "predicted class (columns) of each class (rows)"
+    about += f": {', '.join(split.classes)}" if len(split.classes) <= ORDERED else ""
+    if len(each) > len(shown):
+        about += f"; {len(shown)} of {len(each)} clients"
+    about = wrapped(about, look.inches, look.large)
+    titles, below = 2.8 * look.small + 8, 1.25 * look.large * lines_of([about]) + 10
+    made, first = look.canvas((side + titles / 72) * rows + below / 72)
     first.remove()
     colours = shades(GROUND, COLOURS[0])
-    split = loaded_run.split(trial)
     for place, (client, counts) in enumerate(shown):
         axes = made.add_subplot(rows, columns, place + 1)
         with np.errstate(invalid="ignore"):
@@ -149,9 +174,6 @@ def confusions(
         accuracy = counts.trace() / counts.sum()
         name = shortened(split.name_of(client), max(8, int(side * 11)))
         axes.set_title(f"{name}\n{accuracy:.0%}", pad=2, **look.text())
-    about = "predicted class (columns) of each class (rows)"
-    if len(each) > len(shown):
-        about += f"; {len(shown)} of {len(each)} clients"
     made.supxlabel(about, **look.text(look.large))
     return made
 

@@ -255,7 +255,14 @@ def _runs_section(
             record = GroupRecord(Group(run.name, tuple(trials_of(run))))
             pictures = Pictures([record], drawings)
             parts = [summary_sentence(record), *key_facts(record), *remarks(record)]
-            parts += [p for p in (pictures.split(record), pictures.terms(record)) if p]
+            candidates = [
+                pictures.split(record), pictures.terms(record), pictures.confusion(record),
+                pictures.confusions(record), pictures.calibration(record),
+            ]  # fmt: skip
+            parts += [picture for picture in candidates if picture]
+            if run.observed:
+                command = f"protofl report {shell_path(run.folder)}"
+                parts.append(Command("Show the observations of this run", command))
             parts += [*options_section(run.config).parts, *commands(run)]
         if state := run_state(run):
             title += f" ({state})"

@@ -16,7 +16,6 @@ from protofl_workbench.comparing.run_groups import Group, with_score_of
 from protofl_workbench.comparing.trial_figures import trial_figure
 from protofl_workbench.comparing.trials import Trial
 from protofl_workbench.plots.client_charts import BANDS
-from protofl_workbench.plots.matrices import METRIC
 from protofl_workbench.reporting import picture_texts
 from protofl_workbench.reporting.group_record import GroupRecord
 from protofl_workbench.reporting.number_formats import (
@@ -201,10 +200,12 @@ class Pictures:
     def confusion(self, record: GroupRecord) -> Picture | None:
         """Return the confusion matrix of the first trial; None if it is not recorded."""
         trial = record.group.trials[0]
-        recorded = [row for row in trial.rows if METRIC in row.metrics]
-        if not recorded or record.split is None:
+        if record.split is None:
             return None
-        counts = np.array(recorded[-1].metrics[METRIC]["all"], dtype=np.float64)
+        try:
+            counts = plots.confusion_counts(record.run, trial.number)
+        except UsageError:
+            return None
         shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
         return Picture(
             "Confusion matrix",

@@ -23,12 +23,13 @@ def check_clients(columns: Mapping[str, np.ndarray], name: str, source: str) -> 
             sample.
     """
     values = client_column(columns, name, source)
-    clients, sizes = np.unique(values, return_counts=True)
+    clients, owners = pf.datasets.distinct(values)
+    sizes = np.bincount(owners)
     if (sizes < 2).any():
         raise pf.UsageError(
             f"{source}: one sample only of {listed(clients[sizes < 2])}",
             "a client needs at least 1 training and 1 test sample",
-            "leave these samples out, join small clients, or name another array",
+            "leave these samples out, join small clients, or name another column",
         )
 
 
@@ -73,8 +74,9 @@ def check_gaps(values: np.ndarray, source: str, noun: str) -> None:
     """
     placeholders: list[str] = []
     if values.dtype.kind == "U":
-        placeholders = [w for w in np.unique(values) if w == "NA" or w.strip().lower() in _GAPS]
-        gaps = np.isin(values, placeholders)
+        words, places = pf.datasets.distinct(values)
+        is_gap = np.array([w == "NA" or w.strip().lower() in _GAPS for w in words], bool)
+        placeholders, gaps = words[is_gap].tolist(), is_gap[places]
     else:
         gaps = np.isnan(values)
     if gaps.any():
@@ -86,6 +88,12 @@ def check_gaps(values: np.ndarray, source: str, noun: str) -> None:
             do=f"give every sample a number or a name, or leave these samples out; a {noun} with "
             "such a name needs another one",
         )
+
+
+def numbered(names: np.ndarray | Sequence[str]) -> str:
+    """Return ``clients 0…2 are a, b, c``, or ``client 0 is a``."""
+    first = f"clients 0…{len(names) - 1} are" if len(names) > 1 else "client 0 is"
+    return f"{first} {listed(names)}"
 
 
 def listed(values: np.ndarray | Sequence[str]) -> str:

@@ -61,7 +61,7 @@ class MedMNIST:
             )
         file = f"{name}{suffix}.npz"
         md5 = about[f"MD5{suffix}"]
-        own = Path.home() / ".medmnist" / file
+        own = pf.expand_user("~/.medmnist") / file
         # A damaged file of the package is left as it is: the download would replace it.
         whole = own.is_file() and _md5(own) == md5
         path = own if whole else Path(data_dir) / "downloads" / file

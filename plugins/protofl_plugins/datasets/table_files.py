@@ -56,6 +56,12 @@ _DECIMAL_COMMA = re.compile(r"[-+]?[\d.]*\d,\d+")
 _FLAGS = {"false": "0", "true": "1", "no": "0", "yes": "1"}
 """Words of labels of a multi-label task."""
 
+_THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+\.\d+|[-+]?\d{1,3}(,\d{3}){2,}")
+"""A number with commas between thousands, which cannot be a decimal comma."""
+
+_IDENTIFIER = re.compile(r"(.*[_ .-])?(id|uuid|identifier)", re.IGNORECASE)
+"""Names of columns that number the rows."""
+
 _TRAIN, _TEST = ("0", "false", "train", "training", "no"), ("1", "true", "test", "testing", "yes")
 
 
@@ -202,6 +208,8 @@ class _Column:
         first_gap: The first of them.
         texts: Rows with a text that is not a number.
         whole: True if all numbers are whole.
+        rises: True if each number is larger than the one in the row before.
+        last: The number in the last row.
         first: The first such text, and its row.
         different: Different values as texts, as far as they are kept.
     """
@@ -214,6 +222,8 @@ class _Column:
     first_gap: int = -1
     texts: int = 0
     whole: bool = True
+    rises: bool = True
+    last: float = -np.inf
     first: tuple[str, int] = ("", -1)
     different: set[str] = field(default_factory=set)
 
@@ -229,6 +239,9 @@ class _Column:
         else:
             known = numbers[~gaps]
             self.whole = self.whole and bool((known == np.floor(known)).all())
+            if self.rises and len(numbers):
+                self.rises = bool((np.diff(numbers, prepend=self.last) > 0).all())
+                self.last = float(numbers[-1])
         if (numbers is None or self.counts_numbers) and len(self.different) <= self.most:
             self.different.update(texts_in(values[~gaps]))
         self.rows += len(values)
@@ -373,6 +386,7 @@ class _Reader:
         named = seen.name in c.categories
         few = seen.whole and 0 < len(seen.different) <= c.few_values
         if not seen.texts and not named and not few:
+            self._note_identifiers(seen)
             return TableColumn(seen.name, gaps=gaps)
         text = seen.first[0]
         if not named and seen.texts and numbers:
@@ -388,16 +402,28 @@ class _Reader:
             raise pf.UsageError(
                 f"{self.source}: column {seen.name!r} has {shown} different values in "
                 f"{seen.rows:,} rows, such as {text or min(seen.different)!r}",
-                "each category is a feature, so names and identifiers are none",
+                "each category becomes a feature, so names and identifiers cannot be used",
                 f"leave the column out: --set dataset.drop={seen.name}, or allow it: "
                 f"--set dataset.categories={seen.name}"
-                + (" and --set dataset.most_categories=N" if many else ""),
+                + (" and --set dataset.most_categories=N" if many else "")
+                + "; of numbers with a unit, save the numbers alone" * text[:1].isdecimal(),
             )
         return TableColumn(seen.name, _ordered(seen.different), gaps)
 
+    def _note_identifiers(self, seen: _Column) -> None:
+        """Note a column of numbers that may only number the rows."""
+        if seen.whole and not seen.gaps and seen.rows > _FEW:
+            if seen.rises or _IDENTIFIER.fullmatch(seen.name):
+                self.notes.append(
+                    f"column {seen.name} is a feature; if its numbers only identify the rows, "
+                    f"leave it out: --set dataset.drop={seen.name}"
+                )
+
     def _has_comma(self, text: str) -> bool:
-        """Return True for a number with a decimal comma where points are expected."""
-        return self.decimal == "." and bool(_DECIMAL_COMMA.fullmatch(text))
+        """Return True for a number with commas where only a decimal point is expected."""
+        return self.decimal == "." and bool(
+            _DECIMAL_COMMA.fullmatch(text) or _THOUSANDS.fullmatch(text)
+        )
 
     def _mixed(self, seen: _Column) -> pf.UsageError:
         text, row = seen.first
@@ -413,10 +439,16 @@ class _Reader:
 
     def _commas(self, seen: _Column) -> pf.UsageError:
         text, row = seen.first
+        where = f"{self.source}: column {seen.name!r} has {text!r} in row {row + 1}"
+        if _THOUSANDS.fullmatch(text):
+            return pf.UsageError(
+                f"{where}: commas between thousands", do="save the numbers without them"
+            )
         return pf.UsageError(
-            f"{self.source}: column {seen.name!r} has {text!r} in row {row + 1}: a decimal comma",
+            f"{where}: a decimal comma",
             "numbers are read with decimal points",
-            "--set dataset.decimal=,",
+            "--set dataset.decimal=, (if the comma is between thousands, save the numbers without "
+            "it)",
         )
 
     def _check_labels(self, seen: _Column) -> None:
@@ -438,7 +470,7 @@ class _Reader:
             )
             raise pf.UsageError(
                 f"{self.source}: the label's column {seen.name!r} has {count} different "
-                f"{'values' if seen.texts else 'numbers'}",
+                f"{'values' if seen.texts else 'numbers'}, such as {min(seen.different)!r}",
                 f"a class is one of at most {_MOST_CLASSES:,} names or whole numbers",
                 "name another column, divide the numbers into classes, or predict them: "
                 "--set dataset.task=regression",
@@ -582,7 +614,7 @@ class _Reader:
                 f"(column {name!r}), the first in row {lacking[0] + 1}",
                 do="name a client in each row, or leave these rows out of the file",
             )
-        columns = {name: values[owners]}
+        columns = {name: pf.datasets.spread(values, owners, self.data_dir)}
         check_clients(columns, name, f"{self.source}, dataset.client={name}")
         return columns
 

@@ -105,12 +105,12 @@ class TableForm:
             label: The column of the classes.
             missing: Share of values that are missing.
         """
-        numeric = len(self.numbers)
+        features, numeric = len(self.columns), len(self.numbers)
+        categories = "1 category" if features - numeric == 1 else f"{features - numeric} categories"
         return pf.datasets.Fitted(
             dataset,
             asdict(self),
-            f"{len(self.columns)} features ({numeric} numeric, "
-            f"{len(self.columns) - numeric} categories)",
+            f"{features} feature{'s' * (features != 1)} ({numeric} numeric, {categories})",
             label,
             missing,
             per_client=self.statistics == "client",
@@ -180,8 +180,8 @@ class TableForm:
         Raises:
             UsageError: A value is missing and may not be, is no number, or is an unknown category.
         """
-        count = len(next(iter(block.values()))) if block else 0
-        result = np.zeros((count, self.width), np.float32)
+        rows = len(next(iter(block.values()))) if block else 0
+        result = np.zeros((rows, self.width), np.float32)
         start = 0
         for column in self.columns:
             values = block[column.name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -198,10 +199,14 @@ class TableFile:
                 if isinstance(error, UnicodeDecodeError)
                 else str(error)
             )
+            with self.path.open("rb") as file:
+                wide = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
             raise pf.UsageError(
                 f"{self.path} is not {self.encoding.upper()}: {detail}",
-                do="say its encoding, for example --set dataset.encoding=cp1252 or utf-16, or save "
-                "it as UTF-8",
+                do="say its encoding: --set dataset.encoding=utf-16, as its first bytes suggest"
+                if wide
+                else "say its encoding, for example --set dataset.encoding=cp1252 (Western Europe "
+                "on Windows), or save it as UTF-8",
             ) from None
         except LookupError:
             raise pf.UsageError(

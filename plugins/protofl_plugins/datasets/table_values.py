@@ -89,7 +89,7 @@ def missing_column(source: str, column: str, names: Sequence[str]) -> pf.UsageEr
         f"{source} has no column {column!r}",
         f"columns: {_listed([n for n in names if n])}"
         + (f"; did you mean {near[0]}?" if near else ""),
-        "correct the name of the column",
+        "correct its name, or add the column",
     )
 
 

@@ -76,10 +76,11 @@ class Centralised:
     @pf.hookimpl
     def check_upload(self, server: pf.Server[Config], client_id: int, upload: pf.Payload) -> str:
         """Refuse labels of unknown classes, and samples without their labels."""
-        if not upload:
+        sent = [name for name in ("inputs", "labels") if name in upload]
+        if not sent:
             return ""
-        if upload.keys() != {"inputs", "labels"}:
-            return f"{', '.join(upload)} alone, expected inputs and labels"
+        if len(sent) == 1:
+            return f"{sent[0]} alone, expected inputs and labels"
         y, count = upload["labels"], len(upload["inputs"])
         if len(y) != count:
             return f"{len(y)} labels for {count} samples"
@@ -99,7 +100,8 @@ class Centralised:
             {
                 f"samples@{client}/{name}": upload[name]
                 for client, upload in uploads.items()
-                for name in upload
+                if "labels" in upload
+                for name in ("inputs", "labels")
             }
         )
 

@@ -46,5 +46,5 @@ class Calibration(CalibrationError):
 
     @pf.hookimpl
     def value(self, counts: Tensor) -> Tensor:
-        """Return the counts themselves, [M, 3]; ``protofl plot calibration`` draws them."""
+        """Return the counts themselves, [M, 3]; ``protofl plot calibration RUNS`` draws them."""
         return counts

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 import protofl as pf
-from protofl_plugins.datasets.client_columns import client_column, listed
+from protofl_plugins.datasets.client_columns import client_column, listed, numbered
 
 
 class Column:
@@ -40,7 +40,7 @@ class Column:
     @pf.hookimpl
     def count_clients(self, columns: Mapping[str, np.ndarray], config: Config) -> int:
         """One client per value."""
-        return len(np.unique(client_column(columns, config.name)))
+        return len(pf.datasets.distinct(client_column(columns, config.name))[0])
 
     @pf.hookimpl
     def partition(
@@ -55,7 +55,7 @@ class Column:
         notes: list[str],
     ) -> list[np.ndarray] | list[tuple[np.ndarray, np.ndarray]]:
         """Group the samples by value, in ascending order of the values."""
-        values, owner = np.unique(client_column(columns, config.name), return_inverse=True)
+        values, owner = pf.datasets.distinct(client_column(columns, config.name))
         if len(values) != num_clients:
             raise pf.UsageError(
                 f"column {config.name!r} has {len(values)} values among the samples to divide, for "
@@ -63,7 +63,7 @@ class Column:
                 do="leave --clients out, and hold out fewer public samples",
             )
         keeps_test = config.test != "pooled" and num_train < len(labels)
-        rows = np.argsort(owner, kind="stable").astype(np.int64)
+        rows = np.argsort(owner, kind="stable")
         parts = np.split(rows, np.cumsum(np.bincount(owner, minlength=num_clients))[:-1])
         small = [
             str(v)
@@ -77,7 +77,7 @@ class Column:
                 "leave these samples out, or join small clients",
             )
         few = sum(len(client_rows) < min_samples for client_rows in parts)
-        names = f"column {config.name}: clients 0…{num_clients - 1} are {listed(values)}"
+        names = f"column {config.name}: {numbered(values)}"
         notes.append(f"{names}; {few} have fewer than {min_samples} samples" if few else names)
         if not keeps_test:
             return parts

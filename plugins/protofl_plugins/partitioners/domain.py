@@ -40,7 +40,7 @@ class Domain:
     @pf.hookimpl
     def count_clients(self, columns: Mapping[str, np.ndarray], config: Config) -> int:
         """As many per domain as asked for."""
-        return len(np.unique(_domains(columns, config))) * config.clients_per_domain
+        return len(pf.datasets.distinct(_domains(columns, config))[0]) * config.clients_per_domain
 
     @pf.hookimpl
     def partition(
@@ -55,7 +55,7 @@ class Domain:
         notes: list[str],
     ) -> list[np.ndarray]:
         """Divide each domain's samples, domains in ascending order of their names."""
-        values, owner = np.unique(_domains(columns, config), return_inverse=True)
+        values, owner = pf.datasets.distinct(_domains(columns, config))
         each = config.clients_per_domain
         if len(values) * each != num_clients:
             raise pf.UsageError(

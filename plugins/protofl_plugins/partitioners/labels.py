@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import protofl as pf
-from protofl_plugins.datasets.client_columns import listed
+from protofl_plugins.datasets.client_columns import listed, numbered
 from protofl_plugins.shared.text_files import read_lines
 
 _FORMS = '["cat", "dog"], {"classes": ["cat"], "samples": 200} or {"cat": 50, "dog": 20}'
@@ -89,9 +89,7 @@ class Labels:
             for pieces, piece in zip(parts, np.split(rows[c][: sum(numbers)], cuts), strict=True):
                 pieces.append(piece)
         dealt = [np.concatenate(pieces) for pieces in parts]
-        notes.append(
-            f"labels: clients 0…{num_clients - 1} are {listed([client.name for client in clients])}"
-        )
+        notes.append(f"labels: {numbered([client.name for client in clients])}")
         if unused := len(labels) - sum(map(len, dealt)):
             notes.append(f"labels: no client gets {unused:,} of {len(labels):,} samples")
         return dealt

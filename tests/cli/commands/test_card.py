@@ -28,6 +28,7 @@ def rows_of(text, section):
     return {cells[0]: cells[1:] for cells in rows}
 
 
+@pytest.mark.slow
 def test_a_method_of_protofl(cli):
     result = cli("card", "fedproto")
     assert result.exit_code == 0, result.output
@@ -115,6 +116,7 @@ class Broken:
 '''
 
 
+@pytest.mark.slow
 def test_a_class_in_a_file_that_cannot_run_here(cli):
     Path("broken.py").write_text(BROKEN)
     result = cli("card", "broken.py:Broken")

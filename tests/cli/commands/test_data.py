@@ -54,6 +54,7 @@ def test_partition_show_takes_a_class_of_a_file(cli, data_dir, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_partition_show_of_many_classes(cli, tmp_path):
     y = np.arange(2400) % 60
     x = np.zeros((len(y), 8, 8), np.uint8)

@@ -44,6 +44,7 @@ def test_several_have_one_page(cli, made, tmp_path):
     assert "<h1>Mine &amp; yours</h1>" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_what_is_there_is_kept(cli, made, tmp_path):
     page = tmp_path / "page.html"
     page.write_text("precious")

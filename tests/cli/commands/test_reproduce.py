@@ -129,6 +129,7 @@ def test_what_is_there_is_not_repeated(done, cli):
     assert f"{100 * run.rows[0]['test_accuracy']:.1f}" in fewer.output
 
 
+@pytest.mark.slow
 def test_shards_share_its_runs(done, cli, tmp_path):
     folder, words, result = done
     runs = tmp_path / "runs"
@@ -221,6 +222,7 @@ def test_mistakes_in_comparing(done, cli, monkeypatch, words, said):
     assert shown.exit_code == 2 and said in shown.stderr
 
 
+@pytest.mark.slow
 def test_a_run_that_was_begun_for_more_counts_with_the_rounds_it_has(tmp_path, data_dir, few, cli):
     """`fedkd` depends on the number of rounds, so a run of fewer rounds would be another run."""
     text = (

@@ -30,6 +30,7 @@ def invoke(*words):
     return CliRunner().invoke(app, ["reproduce", *words])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("example")
 def test_a_row_is_added_by_another_package_with_one_command(tmp_path):
     words = ["benchmark/htfl", "--add", "proto-nce", "--scale", "smoke"]

@@ -126,6 +126,7 @@ def test_the_best_of_the_rounds_that_were_finished(broken):
     assert broken["local", "a"].state == "done" and not broken["local", "a"].partial
 
 
+@pytest.mark.slow
 def test_it_is_marked_wherever_it_is_shown(broken, reproductions, cli, tmp_path):
     mean = f"{broken['fickle', 'a'].mean:.1f}"
     marked = f"{mean} (2 of 4 rounds, diverged)"
@@ -153,6 +154,7 @@ def test_no_formula_is_made_of_it(broken):
     assert broken["local", "b"].mean == pytest.approx(broken["local", "a"].mean / 2)
 
 
+@pytest.mark.slow
 def test_it_is_done_again_only_where_that_is_asked_for(broken, reproductions, cli):
     folder, reproduction = broken["fickle", "a"].folder, reproductions.write()
     times = lambda: [p.stat().st_mtime_ns for p in folder.glob("*.json*")]  # noqa: E731

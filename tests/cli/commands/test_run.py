@@ -458,6 +458,7 @@ def test_a_class_of_a_file_runs_in_workers(cli, tiny, tmp_path):
     assert weights[0] and weights[0] == weights[1]
 
 
+@pytest.mark.slow
 def test_a_finished_run_goes_on(cli, tiny, tmp_path):
     assert cli("run", "fedproto", *tiny, "--out", "run").exit_code == 0
     on = ("run", "--resume", "--out", "run", "--backend", "local")
@@ -469,6 +470,7 @@ def test_a_finished_run_goes_on(cli, tiny, tmp_path):
     assert fewer.exit_code == 2 and "--rounds 1: the run has 3 already" in fewer.output
 
 
+@pytest.mark.slow
 def test_a_schedule_of_the_method_s_own_can_t_go_on(cli, tiny):
     """FedKD's energy threshold depends on the number of rounds."""
     assert cli("run", "fedkd", *tiny, "--out", "run").exit_code == 0

@@ -73,6 +73,7 @@ def test_run_defaults_of_the_papers_epochs(cli, monkeypatch, method):
     assert (f"by default     {adam} " in output) == (method == "fedpkd")
 
 
+@pytest.mark.slow
 def test_a_model_group(cli):
     output = cli("show", "htfe4").output
     assert "resnet18" in output and "11,181,642" in output and "FLOPs" in output

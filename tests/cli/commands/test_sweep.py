@@ -103,6 +103,7 @@ def test_what_can_not_be_is_said_at_once(cli, tiny, words, said):
     assert not Path("runs").exists()
 
 
+@pytest.mark.slow
 def test_a_shard_says_what_it_has_and_what_others_owe(cli, tiny):
     words = ["sweep", "fedproto", *tiny, "--grid", "lambda=0.1,1,10", "--at-once", 0]
     planned = cli(*words, "--shard", "2/2", "--plan")

@@ -53,6 +53,7 @@ def test_columns_and_frames_have_the_names(run):
     assert {*run.frame().columns} == {*columns}
 
 
+@pytest.mark.slow
 def test_reports_and_pictures_have_the_names(run):
     page = pf.report(run.folder)
     worst = min(run.accuracies[0], key=run.accuracies[0].get)

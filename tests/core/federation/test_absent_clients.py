@@ -146,6 +146,8 @@ def test_wherever_and_whenever_clients_are_kept(tmp_path, toys, ten):
     same(found, train(Well, tmp_path / "again", **given))
 
 
+@pytest.mark.slow
+@pytest.mark.always
 @pytest.mark.parametrize(
     ("store", "every"), quick([("memory", 2), ("disk", 1)], ("memory", 2), always=True)
 )
@@ -251,6 +253,8 @@ class Handle:
         pass
 
 
+@pytest.mark.slow
+@pytest.mark.always
 @pytest.mark.parametrize(
     ("method", "store"), [(Well, "disk"), ("fedproto", "memory"), ("ds-fl", "memory")]
 )
@@ -297,6 +301,8 @@ def same_clients(folder, found, rows, plan):
         assert files[0] == files[1]
 
 
+@pytest.mark.slow
+@pytest.mark.always
 @pytest.mark.parametrize(
     ("store", "journal"),
     [("disk", 1 << 20), ("memory", 0)],

@@ -38,6 +38,7 @@ def lines(run):
     return [{k: v for k, v in row.items() if k not in times} for row in run.record]
 
 
+@pytest.mark.slow
 def test_a_list_equals_a_group_in_that_order(tmp_path):
     """Models, costs, virtual time and FLOPs follow each client's architecture."""
     listed = pf.run(
@@ -55,6 +56,7 @@ def test_a_list_equals_a_group_in_that_order(tmp_path):
     assert listed.identity != turns.identity
 
 
+@pytest.mark.slow
 def test_weights_of_a_run_with_a_list_start_another(tmp_path):
     base = BASE | {"rounds": 1, "devices": None, "measure": [], "observe": []}
     first = pf.run("local", models="htcnn8", architectures="3,0,0,3,3", out=tmp_path / "a", **base)

@@ -172,6 +172,7 @@ def test_what_was_downloaded_is_not_installed_again_over_what_was_learned():
     assert line["fine_tuned_accuracy"] > 0.9 > line["unseen_accuracy"] + 0.2
 
 
+@pytest.mark.slow
 def test_it_changes_nothing_of_the_run_nor_of_a_client():
     figures = ("client_fine_tuned_accuracy", "client_fine_tuned_accuracies")
     figures += ("fine_tuned_accuracy", "fine_tuned_accuracy_std")
@@ -204,6 +205,7 @@ class Interrupted(BaseException):
     pass
 
 
+@pytest.mark.slow
 def test_a_run_its_summary_and_a_resume(tmp_path, toys):
     options = OPTIONS | {"join_round": 2, "validation": 0.2, "trials": 2, "checkpoint_every": 2}
     whole = train("fedproto", tmp_path / "whole", **options)
@@ -229,6 +231,7 @@ def test_a_run_its_summary_and_a_resume(tmp_path, toys):
     assert summary["trials"][1]["unseen_majority_accuracy"] == guess
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_with_more_rounds_is_not_fine_tuned_before(tmp_path, toys):
     at_once = train("fedproto", tmp_path / "once", **OPTIONS | {"rounds": 5})
     train("fedproto", tmp_path / "run", **OPTIONS | {"rounds": 3})

@@ -143,6 +143,7 @@ def of_before(folder, monkeypatch):
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_of_before_the_option_is_resumed_with_its_side(tmp_path, monkeypatch):
     whole = pf.run("local", out=tmp_path / "whole", set={"models.min_side": 32}, **RUN)
     old = of_before(tmp_path / "old", monkeypatch)
@@ -154,6 +155,7 @@ def test_a_run_of_before_the_option_is_resumed_with_its_side(tmp_path, monkeypat
     assert side(pf.load_run(old).plan) == 32  # for its models, scores and exports
 
 
+@pytest.mark.slow
 def test_a_run_of_before_the_option_is_repeated_with_its_side(tmp_path, monkeypatch):
     old = of_before(tmp_path / "old", monkeypatch)
     again = {"config": old / "config.json", "rounds": 1, "backend": "local", "dry_run": False}

@@ -235,6 +235,7 @@ def test_on_and_off_are_one_run(toys, tmp_path, backend):
         }
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_with_them(toys, tmp_path, monkeypatch):
     given = {"rounds": 4, "measure": "train-accuracy,margins,flops"}
     whole = train("fedproto", tmp_path / "whole", **given)

@@ -64,6 +64,7 @@ def test_without_an_option_clients_are_drawn_and_nobody_is_named():
         assert not {"answered", "absent", "client_losses", "virtual"} & row.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", quick([1, 2], 2, always=True))
 def test_client_sampler_by_loss_is_recorded_and_goes_on(tmp_path, toys, every):
     options = OPTIONS | {"sampling": "loss", "set": {"sampling.candidates": 2}}

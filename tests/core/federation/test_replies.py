@@ -147,6 +147,7 @@ def test_what_a_host_says_of_an_evaluation_stops_the_run(what):
     assert f"client {HOSTILE}" in caught.value.what
 
 
+@pytest.mark.slow
 def test_or_the_client_is_unscored():
     """The figures equal those of the other clients, and the next rounds are what they were."""
     lies = dict(enumerate((lies for lies, _ in EVALUATED.values()), ROUND))

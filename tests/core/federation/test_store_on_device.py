@@ -284,6 +284,7 @@ def test_several_cards_divide_the_clients(gpu):
     assert sharing == [1, 2, 2]
 
 
+@pytest.mark.slow
 def test_a_run_says_where_its_clients_are(gpu, monkeypatch, tmp_path):
     install(monkeypatch)
     shown = []
@@ -314,6 +315,7 @@ def test_on_a_cpu_nothing_is_chosen():
 # --- samples -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_samples_come_to_the_device_once_in_a_run(gpu, monkeypatch, tmp_path):
     """In training, evaluation, of unseen clients, and in the dry run; for server and clients."""
     install(monkeypatch)
@@ -340,6 +342,7 @@ def test_public_data_come_to_the_device_once(gpu):
     assert sizes.count(40 * 64) == 1 and 6 * 64 not in sizes
 
 
+@pytest.mark.slow
 def test_samples_that_do_not_fit_are_copied_batch_by_batch(gpu, monkeypatch, tmp_path):
     options = {"rounds": 2, "unseen": 0.25, "augment": True, "measure": ["global-accuracy"]}
     expected = without_times(lines_of(make_plan("fedproto", **options)))
@@ -372,6 +375,7 @@ def test_memory_is_flat(gpu, store, method):
     assert len({*found[1:]}) == 1, found
 
 
+@pytest.mark.slow
 def test_live_tensors_on_a_cpu_are_as_many_in_each_round():
     federation = open_federation(make_plan("fedproto", rounds=5))
     found = []
@@ -458,6 +462,7 @@ def test_then_one_by_one_in_eager(gpu, needy):
     ]
 
 
+@pytest.mark.slow
 def test_then_clients_leave_the_device(gpu, monkeypatch):
     monkeypatch.setattr("protofl.federation.plan.room_for_samples", lambda *_: SAMPLES)
     options = {"clients": 16, "rounds": 2, "batch_size": 3}

@@ -293,6 +293,8 @@ def test_a_flipped_bit_in_the_weights_of_a_finished_run(tmp_path, folders, part)
         assert files_of(out) == files_of(folders.finished)
 
 
+@pytest.mark.slow
+@pytest.mark.always
 def test_a_run_that_ended_without_a_word_says_so(tmp_path, folders, monkeypatch):
     """An example is a run in which a hook calls ``os._exit(0)``."""
     monkeypatch.chdir(tmp_path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from fake_pools import KeepingPool
@@ -198,6 +200,13 @@ def test_the_size_is_said_before_and_bounds_the_files(toys, tmp_path, participat
                 size = sum(t.numel() * t.element_size() for t in tensors.values())
                 kept[str(parts(pf.read_weights(tmp_path / "run", round, trial))[client])] = size
     assert 0.5 * sizes[0] < sum(kept.values()) <= sizes[0]
+
+
+def test_the_size_bounds_the_largest_clients(monkeypatch):
+    monkeypatch.setattr(kept_weights, "client_sizes", lambda *a: iter([10, 500, 20, 900]))
+    settings = SimpleNamespace(clients=4, rounds=4, trials=1, keep_weights="rounds:0,2")
+    plan = SimpleNamespace(settings=settings, info=SimpleNamespace(participants=1))
+    assert kept_weights.size_on_disk(plan, 0) == 900 + 1400  # one has trained, then two others
 
 
 def test_too_little_space_is_said_before_training(toys, tmp_path, monkeypatch):

@@ -351,6 +351,7 @@ def test_a_run_of_more_than_the_limit_ends_at_once(toys, tmp_path, method, given
         pf.run(out=tmp_path / "run", progress=stop, **enough)
 
 
+@pytest.mark.slow
 def test_features_count_in_evaluated_rounds_only(toys, tmp_path):
     given = {"rounds": 40, "observe": "features", "eval_every": 20, "observe_limit": 0.2}
     assert len(Observed(train("local", tmp_path / "run", **given).folder).rounds()) == 2

@@ -49,6 +49,7 @@ def files_of(folder):
     return {path.name: path.read_bytes() for path in (folder / "predictions").iterdir()}
 
 
+@pytest.mark.slow
 def test_on_and_off_are_one_run(runs):
     plain, whole = runs
     assert without_times(whole.rows) == without_times(plain.rows)
@@ -106,6 +107,8 @@ def test_any_combination(toys, tmp_path, runs, choices):
                 run.predictions(which)
 
 
+@pytest.mark.slow
+@pytest.mark.always
 @pytest.mark.parametrize("every", quick([1, 3], 3, always=True))
 @pytest.mark.parametrize(
     "event",
@@ -147,6 +150,8 @@ def test_a_run_that_goes_on_can_be_read(toys, tmp_path):
     assert len(seen) == 6
 
 
+@pytest.mark.slow
+@pytest.mark.always
 def test_more_rounds_are_as_if_asked_for_at_once(toys, tmp_path):
     """The last of the first rounds is evaluated only because it is the last: it is repeated."""
     given = OPTIONS | RECORD | {"trials": 1, "eval_every": 2}
@@ -158,6 +163,7 @@ def test_more_rounds_are_as_if_asked_for_at_once(toys, tmp_path):
         assert one.round == other.round and np.array_equal(one.predicted, other.predicted)
 
 
+@pytest.mark.slow
 def test_recording_that_begins_late_says_what_is_missing(toys, tmp_path):
     out, lines = tmp_path / "run", []
 
@@ -271,6 +277,7 @@ def test_an_unscored_client_is_left_out(tmp_path):
     assert found.clients.tolist() == [0, 0, 2, 2] and found.true.tolist() == [0, 3, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_device_s_predictions_are_the_cpu_s(toys, gpu, tmp_path):
     """There, a thread commits a round while the next one trains."""
     given = OPTIONS | RECORD | {"trials": 1}

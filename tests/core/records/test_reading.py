@@ -153,6 +153,7 @@ def test_a_copy_without_checkpoints_is_finished_where_it_has_a_summary(copy):
     assert Reading.of(copy).summary is None
 
 
+@pytest.mark.slow
 def test_a_folder_is_readable_while_a_run_writes_it(tmp_path, toys):
     """A second thread reads continuously, from before the folder exists to the end of the run."""
     folder, over = tmp_path / "run", threading.Event()

@@ -339,6 +339,7 @@ def test_another_engine_is_not(chosen, engine, options, why):
     assert "\n" not in choice.line
 
 
+@pytest.mark.slow
 def test_an_engine_that_prepares_itself_wins_in_long_runs_only(chosen):
     # The processes of another backend prepare again; this one has what the trial prepared.
     assert chosen(Equal, "slow-start").plan.settings.engine == "slow-start"
@@ -358,6 +359,7 @@ def test_a_short_run_tries_no_other_engine(chosen, monkeypatch):
     assert choice.plan.settings.engine == "eager" and len(choice.table["measured"]) == 1
 
 
+@pytest.mark.slow
 def test_variants_share_an_instance_until_one_fails(chosen, monkeypatch):
     monkeypatch.setattr(Varied, "made", [])
     choice = chosen(Varied)
@@ -414,6 +416,7 @@ def notes_of(said):
     return [event.text for event in said if isinstance(event, pf.events.Note)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick(["wrong", "varied"], "wrong"))
 def test_a_run_on_a_gpu_chooses_and_goes_on_with_its_choice(
     gpu, tmp_path, toys, others, name, monkeypatch

@@ -95,6 +95,7 @@ def counts(counted):
     return found
 
 
+@pytest.mark.slow
 def test_a_run_has_one_registry_and_validates_its_options_once(counted, tmp_path, file):
     train("fedproto", tmp_path / "run", progress=False, dry_run=True)
     assert counts(counted) == (1, 1)
@@ -108,6 +109,7 @@ def test_a_run_has_one_registry_and_validates_its_options_once(counted, tmp_path
     assert counts(counted) == (1, 1)
 
 
+@pytest.mark.slow
 def test_the_command_line_validates_once(counted, cli):
     cli("run", "fedproto", *WORDS, "--out", "run")
     assert counts(counted) == (1, 1)

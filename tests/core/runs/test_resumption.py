@@ -110,6 +110,8 @@ def test_a_kill_at_each_step_of_writing(tmp_path, monkeypatch, whole, place, lat
     assert kills >= 4
 
 
+@pytest.mark.slow
+@pytest.mark.always
 def test_a_kill_while_a_line_is_written(tmp_path, whole):
     interrupted(Remembering, tmp_path / "run", (0, 2), **OPTIONS)
     for rest in ('{"trial": 0, "round": 2, "test_ac', '{"trial": 0, "round": 2}\n', "\n"):

@@ -173,6 +173,7 @@ def test_what_changes_numbers_or_figures_is_another_run(made, runs, options):
     assert find(ask(**{**usual, **options}), runs) is None
 
 
+@pytest.mark.slow
 def test_fewer_rounds_and_one_trial_of_a_longer_run(long, runs, log, tmp_path):
     """Trial 1 of seed 5 equals a run with seed 6; its first four rounds equal a run of four."""
     shutil.copytree(long, runs / "long")

@@ -111,6 +111,8 @@ MORE = {
 }
 
 
+@pytest.mark.slow
+@pytest.mark.always
 @pytest.mark.parametrize("more", quick(MORE, "patience", always=True))
 def test_a_folder_is_as_without_the_thread(tmp_path, monkeypatch, waits, more):
     """A round is written after the next one is done, which has changed clients and server."""
@@ -325,6 +327,8 @@ def full(monkeypatch, number):
     monkeypatch.setattr(lifecycle, "write_tensors", failing)
 
 
+@pytest.mark.slow
+@pytest.mark.always
 @pytest.mark.parametrize("number", quick([0, 2, 3], 2, always=True))
 def test_a_full_disk_stops_the_run_as_without_the_thread(tmp_path, monkeypatch, number):
     out = tmp_path / "run"

@@ -74,6 +74,7 @@ def test_an_image_is_brought_to_the_form_of_the_data(run, bundle, tmp_path):
     assert line["class"] == classes_of(run, x[None])[0]
 
 
+@pytest.mark.slow
 def test_mistakes_are_said_in_a_sentence(run, bundle, tmp_path, capfd, caplog):
     x = run.plan.data.x[:4].numpy()
     np.save(tmp_path / "good.npy", x)
@@ -106,12 +107,13 @@ def test_mistakes_are_said_in_a_sentence(run, bundle, tmp_path, capfd, caplog):
         ("other.npz", "its arrays: images"),
         ("broken.png", "can't be read"),
         ("broken.npz", "can't be read"),
-        ("none.npy", "No such file"),
+        ("none.npy", "no file"),
     ):
         done = score(bundle, tmp_path / name, "--trust-pickle")
         assert done.exit_code == 2 and name in done.output, done.output
         assert words in " ".join(done.output.split()), done.output
     for name, words in (
+        ("none.pt2", "no file"),
         ("broken.pt2", "can't be read as an exported client"),
         ("cut.pt2", "can't be read as an exported client: BadZipFile"),
         ("flipped.pt2", "was changed"),

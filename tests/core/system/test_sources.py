@@ -96,6 +96,7 @@ def is_string(node):
     return isinstance(node, ast.Expr) and isinstance(getattr(value, "value", None), str)
 
 
+@pytest.mark.slow
 def test_of_our_own_files_nothing_but_docstrings_is_lost():
     """Compare with Python's syntax tree; skip files where a body was only a docstring."""
     ours = [Path(module.__file__).parent for module in (protofl, protofl_plugins)]

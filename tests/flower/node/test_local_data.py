@@ -122,6 +122,7 @@ def simulated(files, out, method="fedproto", **options):
     return pf.run(method, out=out, **QUICK | given | options)
 
 
+@pytest.mark.slow
 def test_sites_with_own_data_equal_a_simulation_of_data_split_alike(tmp_path, files):
     found, transport = deployed(nodes_of(tmp_path, files), out=tmp_path / "deployed", **QUICK)
     local = simulated(files, tmp_path / "local")
@@ -161,6 +162,7 @@ def content(path):
     return about, {key: (tensor.shape, tensor.numpy().tobytes()) for key, tensor in tensors.items()}
 
 
+@pytest.mark.slow
 def test_a_node_exports_its_client_as_the_server_would(tmp_path, files):
     """Client 1 trained last in round 2, and was evaluated last in round 3."""
     fates = {("b", 3, "before_upload"): 5}
@@ -184,6 +186,7 @@ def test_a_node_exports_its_client_as_the_server_would(tmp_path, files):
         export_client(folder, RUN, 1, tmp_path / "x.safetensors")
 
 
+@pytest.mark.slow
 def test_withheld_sizes_change_no_result(tmp_path, files):
     told = deployed(nodes_of(tmp_path, files), out=tmp_path / "told", **QUICK)[0]
     for tell in ("sizes", "nothing"):
@@ -223,6 +226,7 @@ def test_a_node_that_tells_nothing_can_claim_no_more_than_at_first(tmp_path, fil
     assert "client 1 sent 'counts' with 400 samples, it has at most 200 in round 2" in said
 
 
+@pytest.mark.slow
 def test_a_site_that_never_comes_and_one_that_is_lost_equal_their_simulation(tmp_path, files):
     sites = [*SITES, Site("island", "d", (3,))]
     fates = {("b", 1, "before_upload"): "lost after work", ("a", 2, "Evaluate"): 5}

@@ -335,6 +335,7 @@ def test_the_options_of_images_are_in_the_key(tmp_path):
     assert len(keys) == 3
 
 
+@pytest.mark.slow
 def test_scores_and_evaluations_use_the_range_of_the_run(tmp_path):
     """A client reads a 16-bit scan as its training data were read."""
     scans(tmp_path / "data")

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import protofl as pf
 from protofl.backends import Plan
-from protofl.data import cache, mapped
+from protofl.data import cache, columns, dataset, fitting, mapped, split
 from protofl.data.fitting import FittedSamples
 from protofl.data.split import Split
 from protofl.runs.exported import Exported, read_exported
@@ -334,12 +334,16 @@ GOOD = "a,b,grade\n1,x,u\n2,y,v\n3,x,u\n4,y,v\n"
         (GOOD.replace("2,y", "old,y"), "column 'a' mixes numbers and texts: 1 of 4 rows"),
         (GOOD.replace("2,y", '"2,5",y'), "'2,5' in row 2: a decimal comma"),
         ("a;b;grade\n1,5;x;u\n2,5;y;v\n", "--set dataset.decimal=,"),
+        ("a;b;grade\n1,500;x;u\n2,500;y;v\n", "if the comma is between thousands"),
+        ("a;b;grade\n12,345.6;x;u\n2,500.0;y;v\n", "'12,345.6' in row 1: commas between thousands"),
+        (GOOD.replace("x", "ö").encode("utf-16"), "dataset.encoding=utf-16, as its first bytes"),
         ("a,b,grade\n2021-03-04,x,u\n2021-03-05,y,v\n", "column 'a' holds dates (2021-03-04)"),
         ("a,b,grade\n04.03.2021 10:00,x,u\n05.03.2021,y,v\n", "holds dates"),
         (GOOD.replace("3,x,u", "3,x,nan"), "no label in 1 of 4 rows (column 'grade'), the first "
          "in row 3"),
         (GOOD.replace(",v", ",u"), "only one class (u)"),
-        ("a,b,grade\n1,x,1.5\n2,y,2.5\n", "the label's column 'grade' has 2 different numbers"),
+        ("a,b,grade\n1,x,1.5\n2,y,2.5\n", "the label's column 'grade' has 2 different numbers, "
+         "such as '1.5'"),
         (GOOD.replace("2,y", "1e300,y"), "infinity or more than float32 holds"),
         ("a,b,grade\n" + "".join(f"{i},n{i},{'uv'[i % 2]}\n" for i in range(100_000)),
          "column 'b' has more than 100 different values in 100,000 rows"),
@@ -384,6 +388,17 @@ def test_options_that_do_not_fit(tmp_path, options, words):
         decode(path, **options)
     text = f"{error.value.what}; {error.value.near}; {error.value.do}"
     assert words in text and error.value.do, text
+
+
+def test_numbers_that_identify_rows_are_noted(tmp_path):
+    rows = [
+        {"case": 7 * i, "visit_id": i * 5 % 31, "age": i % 9, "grade": i % 2} for i in range(31)
+    ]
+    note = decode(write(tmp_path / "a.csv", rows)).note
+    assert "column case is a feature; if its numbers only identify the rows" in note
+    assert "column visit_id is a feature" in note and "column age" not in note
+    shuffled = decode(write(tmp_path / "a.csv", rows[::-1]), drop="visit_id")
+    assert shuffled.note == ""
 
 
 def test_a_share_of_test_rows_is_between_0_and_1(tmp_path):
@@ -549,6 +564,7 @@ def test_parquet_holds_what_the_csv_file_holds(tmp_path):
     assert "is not a parquet file" in refused(tmp_path / "a.csv", plugin=Parquet)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(table_reader, "ROWS", 512)
     monkeypatch.setattr(mapped, "LARGE", 1)
@@ -565,6 +581,29 @@ def test_memory_does_not_grow_with_the_rows(tmp_path, monkeypatch):
         assert len(data.y) == count
     # 12,000 more rows: their numbers alone have 1.4 MB, their texts 20 MB.
     assert peaks[1] - peaks[0] < 500_000
+
+
+def test_memory_of_planning_does_not_grow_with_the_rows(tmp_path, monkeypatch):
+    """Of decoding, the cache, the split, statistics and preparation: some 60 bytes a row."""
+    monkeypatch.setattr(table_reader, "ROWS", 512)
+    monkeypatch.setattr(mapped, "LARGE", 1)
+    monkeypatch.setattr(fitting, "BLOCK", 512)
+    for module in (columns, dataset, split):
+        monkeypatch.setattr(module, "_BLOCK", 512)
+    peaks = []
+    for count in (4_000, 4_000, 16_000):  # the first fills what a process keeps
+        path = tmp_path / f"{len(peaks)}.csv"
+        name = "University hospital of the city number"  # 152 bytes, as NumPy stores texts
+        lines = [f"{i % 97}.5,{name} {i % 3},{'uv'[i % 2]}\n" for i in range(count)]
+        path.write_text("age,hospital,grade\n" + "".join(lines))
+        tracemalloc.start()
+        plan = plan_of(path)
+        assert len(plan.preparation([0]).clients[0]) == 3
+        rows = plan.split(0).train(0)
+        assert plan.samples(rows[:5], False).inputs().shape == (5, 1) and plan.split(0).hash
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[2] - peaks[1] < 12_000 * 64
 
 
 def test_large_tables_lie_in_a_file(tmp_path):

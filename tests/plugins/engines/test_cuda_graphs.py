@@ -70,6 +70,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", quick(OPTIONS, "adam"))
 def test_options_equal_eager(kind, gpu, tmp_path):
     with double_precision():
@@ -81,6 +82,7 @@ def test_options_equal_eager(kind, gpu, tmp_path):
         assert_equal_runs(found, wanted, 1e-7)
 
 
+@pytest.mark.slow
 def test_an_order_that_is_longer_than_the_table(gpu, monkeypatch, tmp_path):
     monkeypatch.setattr(cuda_graphs, "AHEAD", 12)
     with double_precision():
@@ -98,6 +100,7 @@ STEPS = [6, 6, 6, 4, 4, 2]
 """Batches of the six clients in two epochs without the last batch, by falling number."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", quick(["fedavg", "fedproto"], "fedproto"))
 def test_steps_are_launched_in_turn_and_with_one_launch_each(method, gpu, tmp_path):
     """`fedproto` has a hook ``after_batch``, which reads nothing by default."""
@@ -116,6 +119,7 @@ def test_steps_are_launched_in_turn_and_with_one_launch_each(method, gpu, tmp_pa
     assert between == ["graph"] * (len(turns) - 5)
 
 
+@pytest.mark.slow
 def test_a_graph_is_captured_on_the_stream_that_replays_it(gpu, tmp_path):
     """A cuBLAS workspace belongs to a stream: graphs of two stages must not share one."""
     found = run("local", tmp_path, [toyfed.CNN, RESIDUAL], engine_options={"last": "capture"})
@@ -125,6 +129,7 @@ def test_a_graph_is_captured_on_the_stream_that_replays_it(gpu, tmp_path):
     assert len({stage._stream for stage in stages.values()}) == len(stages) == 6
 
 
+@pytest.mark.slow
 def test_orders_are_copied_once_for_a_client_and_phase(gpu, tmp_path):
     orders = []
     for epochs in (1, 3):
@@ -154,6 +159,7 @@ def test_one_warm_up_run_is_enough_after_the_first_capture(gpu, monkeypatch, tmp
     assert len(gpu.graphs) == len(runs)
 
 
+@pytest.mark.slow
 def test_a_last_batch_is_captured_once_it_pays(gpu, monkeypatch, tmp_path):
     monkeypatch.setattr(cuda_graphs, "PAYS", 4)
     plan = make_plan("fedavg", tmp_path, [RESIDUAL], engine="cuda-graphs", device="simgpu")
@@ -165,6 +171,7 @@ def test_a_last_batch_is_captured_once_it_pays(gpu, monkeypatch, tmp_path):
     assert captured == [usual, usual, usual, usual + odd, usual + odd]
 
 
+@pytest.mark.slow
 def test_programs_without_a_graph_are_bounded(gpu, monkeypatch, tmp_path):
     monkeypatch.setattr(cuda_graphs, "PROGRAMS", 2)
     options = {"streams": 1, "last": "plain"}
@@ -185,6 +192,7 @@ def test_variants_have_at_most_one_stream_a_client():
 # --- random draws ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", quick(["capture", "plain"], "capture"))
 def test_each_client_draws_from_its_own_seed(last, gpu, tmp_path):
     """Dropout in graphs, and in steps without one, of clients that are at work at once."""

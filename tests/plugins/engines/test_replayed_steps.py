@@ -460,6 +460,7 @@ def test_no_graph_is_dropped_while_its_stage_lives(monkeypatch, tmp_path):
     assert most <= 3 + 2  # one round brings two: a whole batch, and the last one
 
 
+@pytest.mark.slow
 def test_stages_that_differ_in_modules_numbers_are_bounded(monkeypatch, tmp_path):
     class Ages(OwnScale):
         """A module's number changes each round, outside of the step."""

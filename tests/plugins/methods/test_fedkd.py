@@ -319,6 +319,7 @@ def test_statistics_of_batchnorm_travel(data_dir):
     assert "auxiliary/buffer/extractor.1.running_mean" in toy.down[1, 0]
 
 
+@pytest.mark.slow
 def test_traffic(data_dir):
     toy = Toy(
         "fedkd", data_dir, dataset="toy", models="flat", clients=1, batch_size=900, eval_every=3
@@ -379,6 +380,7 @@ def test_traffic_of_the_papers_tables():
     assert f"{2 * 20 * sent.floats / 1e6:.2f}" == "33.04"
 
 
+@pytest.mark.slow
 def test_every_svd_of_the_weights_cuts_what_the_last_one_left(data_dir):
     """Without training, 20 clients upload 21.15M floats in the first round, 16.7M in the second."""
     toy = Toy(

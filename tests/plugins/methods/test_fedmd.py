@@ -11,7 +11,7 @@ from public_toy import (
     logits,
     payload,
 )
-from toy_federation import batch_of
+from toy_federation import batch_of, client
 
 from protofl import UsageError
 from protofl_plugins.methods.fedmd import FedMD
@@ -26,7 +26,7 @@ def test_digest():
     batch, output = batch_of(6, 4, 3)
     batch.phase, batch.y, batch.index = "digest", torch.empty(0), torch.tensor([4, 0, 2, 7, 5, 1])
     consensus = logits(1, 8, 4)[0]
-    terms = FedMD().local_loss(batch, output, {"scores": consensus})
+    terms = FedMD().local_loss(client(FedMD.Config()), batch, output, {"scores": consensus})
     expected = 0.0
     for scores, row in zip(output.logits.tolist(), batch.index.tolist(), strict=True):
         for own, common in zip(scores, consensus[row].tolist(), strict=True):

@@ -142,6 +142,7 @@ def test_few_steps_are_not_recorded(gpu):
     assert not any("graph" in each for each in launches)
 
 
+@pytest.mark.slow
 def test_another_learning_rate_is_recorded_anew(gpu):
     rates = [0.1, 0.01, 0.001]
     expected, _ = descend(Server(replays=False), rounds=3, lr=rates)

@@ -125,6 +125,7 @@ def _narrow(sample, K):
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.AdaptiveAvgPool1d(K))
 
 
+@pytest.mark.slow
 def test_fedktl(toy):
     """Table 5: 0.09M up and 7.17M down, with images of 32 px and latents of 512."""
     sample = pf.datasets.SampleSpec((3, 32, 32))

@@ -157,6 +157,7 @@ def test_dropout_stays_before_fc_in_googlenet_and_leaves_with_mobilenets_classif
         assert len(found) == count
 
 
+@pytest.mark.slow
 def test_vit_head_is_pretrainings(architectures):
     layers = list(
         architectures["vit_b_32"].build(pf.datasets.SampleSpec((3, 32, 32)), 100, 512).head

@@ -139,6 +139,7 @@ def test_engines_train_a_frozen_net_alike(engine, few, file, tmp_path):
     assert_equal_runs(runs[1], runs[0], 1e-4)
 
 
+@pytest.mark.slow
 def test_a_run_with_kept_features_resumes_and_predicts(few, file, tmp_path):
     given = {
         "models": f"torchvision:{NET}", "dataset": few, "clients": 2, "partition": "iid",

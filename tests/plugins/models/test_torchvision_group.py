@@ -136,6 +136,7 @@ def test_no_linear_last_layer(group):
         architecture.build(pf.datasets.SampleSpec((3, 32, 32)), 10, 512)
 
 
+@pytest.mark.slow
 def test_a_side_is_refused_without_memory_too(group):
     *good, bad = named(group, "convnext_tiny,regnet_y_400mf,inception_v3")
     with torch.device("meta"):

@@ -601,6 +601,7 @@ def test_published_practical_of_fedsa_takes_the_first_draw():
     assert (published(sizes, 8, "practical", seed=3) != first).any()
 
 
+@pytest.mark.slow
 def test_published_practical_gives_up_with_words():
     labels = balanced(2000, 10)
     message = refusal(Published, labels, 10, 50, setting="practical", beta=0.01)

@@ -408,6 +408,7 @@ def test_the_accuracy_of_the_honest(federation):
     assert not any("honest" in key or key == "malicious" for key in clean)
 
 
+@pytest.mark.slow
 def test_the_summary_and_the_record(tmp_path, few):
     result = pf.run(
         "fedproto",

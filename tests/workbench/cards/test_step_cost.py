@@ -40,6 +40,7 @@ def multiply_adds(run):
     return counter.get_total_flops() // 2
 
 
+@pytest.mark.slow
 def test_local_is_as_costly_as_itself():
     cost = cost_of("local")
     assert cost.method.client_calls == cost.baseline.client_calls > 0
@@ -56,6 +57,7 @@ def test_a_step_of_local_is_forward_and_backward(net):
     assert cost_of("local").method.client_multiply_adds == STEPS * step
 
 
+@pytest.mark.slow
 def test_prototypes_cost_one_more_forward_pass(net):
     """FedProto collects prototypes after training: one more pass of all samples through f."""
     model, x, _ = net
@@ -67,12 +69,14 @@ def test_prototypes_cost_one_more_forward_pass(net):
     assert cost.method.client_calls > cost.baseline.client_calls
 
 
+@pytest.mark.slow
 def test_training_on_the_server_counts_for_the_server():
     cost = cost_of("fedtgp")
     assert cost.method.server_multiply_adds > 0 == cost.baseline.server_multiply_adds
     assert cost.method.server_calls > 10 * cost.baseline.server_calls
 
 
+@pytest.mark.slow
 def test_a_method_that_differentiates_on_the_server_is_counted():
     """FedORGP calls `torch.autograd.grad`, in which torch's own counter fails."""
     assert cost_of("fedorgp").method.server_multiply_adds > 0

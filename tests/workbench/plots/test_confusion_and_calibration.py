@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 import protofl as pf
 from protofl_cli.app import app
+from protofl_workbench.plots import matrices
 
 GIVEN = {"rounds": 3, "partition": "dirichlet", "metrics": "confusion,ece,calibration"}
 
@@ -35,6 +36,25 @@ def test_the_clients_matrices_add_up_to_that_of_all(run):
         accuracy = row.client_accuracies[str(client)]
         assert counts.trace() / counts.sum() == pytest.approx(accuracy)
         assert counts.sum(1).tolist() == run.split().test_counts[client].tolist()
+
+
+def test_predictions_are_enough_for_the_matrix_of_all(run, monkeypatch):
+    counts = pf.plots.confusion_counts(run)
+    monkeypatch.setattr(matrices, "METRIC", "not recorded")
+    assert pf.plots.confusion_counts(run).tolist() == counts.tolist()
+
+
+def test_small_matrices_are_not_cut_off(run):
+    for width in ("column", "neurips-text", "page", 2.0):
+        figure = pf.plots.confusions(run, width=width)
+        figure.draw_without_rendering()
+        page = figure.bbox
+        for axes in figure.axes:
+            box = axes.get_tightbbox()
+            assert box.y1 <= page.y1 + 5 and box.x1 <= page.x1 + 5 and box.x0 >= -5  # pixels
+        below = figure._supxlabel.get_window_extent()
+        assert 0 <= below.y0 and below.y1 <= min(a.get_tightbbox().y0 for a in figure.axes)
+        assert ": a, b, c, d" in figure._supxlabel.get_text().replace("\n", " ")
 
 
 def test_a_client_is_drawn(run):
@@ -96,7 +116,7 @@ def test_what_was_not_recorded_is_said(plain, tmp_path):
         assert found.exit_code == 2 and what in found.stderr
 
 
-def test_commands_and_report(run, tmp_path):
+def test_commands_and_report(run, plain, tmp_path):
     for n, words in enumerate((["confusion", "--as", "each"], ["confusion", "--client", "1"],
                                ["calibration", "--for", "ieee-column"])):  # fmt: skip
         kind, *options = words
@@ -104,5 +124,7 @@ def test_commands_and_report(run, tmp_path):
         made = CliRunner().invoke(app, ["plot", kind, str(run.folder), *options, "--out", str(out)])
         assert made.exit_code == 0 and out.stat().st_size > 1000, made.output
     page = pf.report(run)
+    several = pf.report([run, plain])
     for title in ("Confusion matrix", "Confusion of each client", "Calibration"):
         assert f">{title}</h" in page
+        assert several.count(f">{title}</h") == 1  # in the part of the run that recorded it

@@ -53,8 +53,10 @@ def test_frames_show_every_observed_point(run):
         assert axes.get_title() == f"after round {number + 1}"
         assert len(axes.get_lines()) == (len(points(axes, 2)) if number else 0)
         seen.add((axes.get_xlim(), axes.get_ylim()))
-        names = {text.get_text() for text in axes.texts}
-        assert names == {"a", "b", "c", "d"}
+        (legend,) = figure.legends
+        assert [text.get_text() for text in legend.get_texts()] == [
+            "feature", "client's prototype", "server's prototype", "a", "b", "c", "d",
+        ]  # fmt: skip
     assert len(seen) == 1  # one map
 
 

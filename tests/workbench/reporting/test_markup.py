@@ -116,6 +116,7 @@ def test_words_can_be_read(either):
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{7*7}}{% raw %}$\\frac"
 
 
+@pytest.mark.slow
 def test_names_in_a_folder_stay_words(copy):
     config = json.loads((copy / "config.json").read_text())
     config |= {"dataset": HOSTILE, "models": HOSTILE, "partition": HOSTILE}
@@ -145,6 +146,7 @@ def test_names_in_a_folder_stay_words(copy):
     assert text.count("<script>") == 1
 
 
+@pytest.mark.slow
 def test_colours_and_ids_are_changed_in_attributes_alone(copy):
     names = ["#ff0000", "url(#a)", "fill: #0072b2", "font: 9px x"]
     split = json.loads((copy / "partition.json").read_text())

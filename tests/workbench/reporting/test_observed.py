@@ -71,6 +71,7 @@ def test_a_damaged_observation_is_told(seen, tmp_path, monkeypatch):
         pf.report(run)
 
 
+@pytest.mark.slow
 def test_a_picture_without_enough_observations_is_left_out(tmp_path, monkeypatch):
     install(monkeypatch)
     monkeypatch.setattr(figures, "in_the_plane", lambda rows, seed=0, perplexity=30.0: rows[:, :2])

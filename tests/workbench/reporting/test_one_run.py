@@ -29,6 +29,7 @@ def run(runs):
     return pf.load_run(runs / "proto")
 
 
+@pytest.mark.slow
 def test_the_figures_that_count_are_those_of_the_summary(page, run):
     found = {label: plain(value) for label, value in facts_of(read(page)).items()}
     trials = run.summary["trials"]

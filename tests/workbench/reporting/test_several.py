@@ -35,6 +35,7 @@ def finals(*folders):
     return f"{100 * np.mean(found):.1f} ± {100 * np.std(found):.1f} %"
 
 
+@pytest.mark.slow
 def test_runs_that_differ_in_seeds_alone_are_one_group(runs, page_of_all):
     rows = {row["group"]: row for row in results(page_of_all)}
     assert rows.keys() == {"fedproto", "local"}

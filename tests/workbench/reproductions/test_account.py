@@ -42,6 +42,7 @@ def test_traffic_is_that_of_a_run(tmp_path, few, method, given):
     ]
 
 
+@pytest.mark.slow
 def test_an_account_needs_no_data_that_are_not_here(tmp_path):
     """FedProto's traffic follows from Σ|C_i| of the split of Table 5."""
     reproduction = find_reproduction("fedtgp/table-5")
@@ -82,6 +83,7 @@ def test_table_5_to_the_digit(tmp_path):
     assert result["fedtgp", "practice"].ours == "1.48M (seed chosen to fit)"
 
 
+@pytest.mark.slow
 def test_a_plan_needs_no_data_that_are_not_here(tmp_path):
     """Steps follow from data sizes, hours from a timed step; BatchNorm needs images that differ."""
     reproduction = find_reproduction("fedtgp/table-11")

@@ -112,6 +112,7 @@ def test_a_plan_needs_no_files(reproduction, tmp_path):
     assert run.missing == "without mine" and run.steps > 0 and run.seconds
 
 
+@pytest.mark.slow
 def test_an_account_knows_the_sizes_of_generators_that_are_not_here(tmp_path):
     """FedKTL's traffic of Table 5: Σ|C_i| = 898 classes, ETFs of K = C = 100, images of 3072."""
     given = {"data_dir": tmp_path, "models": "cnn4", "set": {"fedktl.E_S": 1}}

@@ -56,6 +56,7 @@ def shown(figure):
     return pictures, lines, [axes.get_title() for axes in figure.axes if axes.get_title()]
 
 
+@pytest.mark.slow
 def test_runs_beside_each_other_below_a_client_s_own_images(drawn):
     result = drawn('{ picture = "images", together = true, classes = 2, client = 1 }')
     ((name, figure),) = figures_of(result)

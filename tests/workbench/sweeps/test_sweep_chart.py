@@ -78,6 +78,7 @@ def swept(tmp_path_factory):
     )
 
 
+@pytest.mark.slow
 def test_results_are_read_again_as_they_were_written(swept):
     again = load_results(swept.folder)
     assert again.records() == [

@@ -38,8 +38,8 @@ HOOKS = {
         },
         "model-group": {"architectures": "config", "server_architectures": "config"},
         "partitioner": {
-            "partition": "labels num_classes num_clients min_samples num_train columns generator "
-            "config notes",
+            "partition": "labels num_classes class_names num_clients min_samples num_train columns "
+            "generator config notes",
             "count_clients": "labels columns config",
         },
         "dataset": {"cache_key": "config data_dir", "decode": "config data_dir"},

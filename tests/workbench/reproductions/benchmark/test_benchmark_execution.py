@@ -68,6 +68,7 @@ def started(found):
     return [e.batch_run.name for e in found if isinstance(e, events.RunStarted)]
 
 
+@pytest.mark.slow
 def test_every_method_is_tuned_and_run_with_the_same_budget(done, small, tmp_path):
     ran = {key: record for key, record in done.records.items() if "runs" in record}
     assert set(ran) == {
@@ -192,6 +193,7 @@ def test_the_search_goes_by_validation_alone_and_leaves_diverged_candidates_out(
     assert entry.next() is None and not entry.done
 
 
+@pytest.mark.slow
 def test_an_entry_that_diverges_has_a_record_and_is_repeated_on_request(
     small, chosen, tmp_path, heard
 ):
@@ -207,6 +209,7 @@ def test_an_entry_that_diverges_has_a_record_and_is_repeated_on_request(
     assert len(started(found)) == 5
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_ends_its_entry_which_is_tried_again(small, chosen, tmp_path):
     entry = after_search(small, chosen, [0.5])
     entry.run_ended(Outcome(entry.next(), "failed", error=pf.RunFailure("a hook failed")))
