@@ -56,17 +56,20 @@ def is_best(row: Row, rows: Sequence[Row]) -> bool:
 def is_exhausted(rows: Sequence[Row], patience: int) -> bool:
     """Return True if the best round of a trial is ``patience`` rounds old (``--patience``).
 
-    The best round is that of `is_best`.
+    The best round is that of `is_best`. First rounds in which no client trains and the accuracy
+    stays as it is do not count: a method may warm up something else before (FedL2G's guides).
 
     Args:
         rows: The trial's lines so far.
         patience: Rounds, or 0 for a trial that never ends early.
     """
-    best, at = -math.inf, 0
+    best, at, begun = -math.inf, 0, False
     for row in rows:
         accuracy = row.get("validation_accuracy", row.test_accuracy)
-        if accuracy is not None and accuracy > best:
-            best, at = accuracy, row.round
+        changed = row.round > 0 and accuracy not in (None, best)
+        begun = begun or changed or bool(row.get("loss_terms", True))
+        if not begun or (accuracy is not None and accuracy > best):
+            best, at = best if accuracy is None else accuracy, row.round
     return bool(rows) and 0 < patience <= rows[-1].round - at and bool(rows[-1].evaluated)
 
 

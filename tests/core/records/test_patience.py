@@ -37,6 +37,26 @@ def test_the_rule(accuracies, patience, ends):
     assert is_exhausted(lines(*accuracies, key="validation_accuracy"), patience) is ends
 
 
+@pytest.mark.parametrize(
+    ("trained", "accuracies", "ends"),
+    [
+        ("---", (0.3, 0.3, 0.3), False),
+        ("---++", (0.3, 0.3, 0.3, 0.2, 0.2), True),
+        ("---++", (0.3, 0.3, 0.3, 0.2, 0.4), False),
+        ("---+", (0.3, 0.3, 0.3, 0.2), False),
+        ("---", (0.3, 0.4, 0.4), False),
+        ("----", (0.3, 0.4, 0.4, 0.4), True),  # the server alone trains, as in centralised
+        ("--", (0.3, None), False),
+    ],
+)
+def test_rounds_of_a_warm_up_do_not_count(trained, accuracies, ends):
+    rows = [
+        Row({**row, "loss_terms": {"ce": 1.0} if mark == "+" else {}})
+        for row, mark in zip(lines(*accuracies), trained, strict=True)
+    ]
+    assert is_exhausted(rows, 2) is ends
+
+
 def test_a_trial_ends_with_an_evaluated_round():
     rows = lines(0.5, 0.4, 0.4)
     unevaluated = Row({**rows[2], "test_accuracy": None, "evaluated": 0})
