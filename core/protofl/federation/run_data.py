@@ -186,8 +186,23 @@ def fitting_of(fitted: Fitted, registry: Registry | None = None) -> Fitting:
             f"it is a plugin of {package}",
             f"pip install {package}" if fitted.package else "install its package",
         ) from None
+    if not hasattr(plugin, "fitting"):
+        raise ProtoflError(
+            f"data set {fitted.dataset!r} fits its preparation, and its class has no `fitting`",
+            do="this is an error in the data set's plugin; see protofl.datasets.Fitting",
+        )
     fitting: Fitting = plugin.fitting(**fitted.form)
     return fitting
+
+
+def with_source(data: Dataset, choice: Choice, registry: Registry) -> Dataset:
+    """Return data whose preparation, if it is fitted, names the plugin that does it."""
+    if data.preparation is None or (fitted := data.preparation.fitted) is None:
+        return data
+    name = fitted.dataset or choice.name
+    package = registry.find("dataset", name).distribution
+    fitted = replace(fitted, dataset=name, package=package)
+    return replace(data, preparation=replace(data.preparation, fitted=fitted))
 
 
 def fitter(

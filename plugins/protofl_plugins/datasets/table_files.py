@@ -156,7 +156,7 @@ class _NamedColumns:
             raise pf.UsageError(
                 f"{file.path} is not a {self.name} file", do=f"give it as --dataset {other}:FILE"
             )
-        return _Reader(self.name, config, file, data_dir).dataset()
+        return _Reader(config, file, data_dir).dataset()
 
 
 class Csv(_NamedColumns):
@@ -258,8 +258,8 @@ class _Column:
 class _Reader:
     """Reads one table; see `_NamedColumns.decode`."""
 
-    def __init__(self, name: str, config: Any, file: TableFile, data_dir: Path) -> None:  # noqa: ANN401
-        self.name, self.config, self.file, self.data_dir = name, config, file, data_dir
+    def __init__(self, config: Any, file: TableFile, data_dir: Path) -> None:  # noqa: ANN401
+        self.config, self.file, self.data_dir = config, file, data_dir
         self.source = str(file.path)
         self.notes = [file.describe()]
         self.decimal = file.decimal
@@ -553,7 +553,7 @@ class _Reader:
             num_train=num_train,
             note="; ".join(filter(None, self.notes)),
             columns=columns,
-            preparation=pf.datasets.Preparation(fitted=form.fitted(self.name, label, missing)),
+            preparation=pf.datasets.Preparation(fitted=form.fitted(label, missing)),
             **fields,
         )
 
