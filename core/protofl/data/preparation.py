@@ -138,8 +138,8 @@ class Fitted:
         missing: Share of values that are missing.
         per_client: True if each client has statistics of its own training rows; False for
             statistics of all clients' training rows.
-        dataset: The data set whose plugin fits the statistics and reads new samples; filled in by
-            the run if it is empty.
+        dataset: The data set whose plugin fits the statistics and reads new samples; filled in when
+            the data are loaded, if it is empty.
         package: The package of the plugin, for machines that lack it; filled in by the run.
     """
 

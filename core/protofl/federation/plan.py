@@ -159,7 +159,6 @@ class Plan:
         choices, data, read_as = run_data.load_for_group(
             choices, registry, settings.data_dir, report, data
         )
-        data = run_data.with_source(data, choices["dataset"], registry)
         settings, choices = with_usual_metrics(settings, choices, data.task, registry)
         check_task(settings, composition, choices, data, registry)
         public, own_public = run_data.public_data(
@@ -330,10 +329,12 @@ class Plan:
     def preparation(self, trials: Sequence[int]) -> Preparation | None:
         """Return what is done to raw samples, with the clients' statistics in some trials."""
         known = self.data.preparation
-        if self.fits is None or known is None:
+        if self.fits is None or known is None or known.fitted is None:
             return known
         scalings = [tuple(self.fits(self._split_seed(trial)).scalings) for trial in trials]
-        return replace(known, clients=tuple(scalings))
+        package = self.registry.find("dataset", known.fitted.dataset).distribution
+        fitted = replace(known.fitted, package=package)
+        return replace(known, fitted=fitted, clients=tuple(scalings))
 
     def domains(self, trial: int) -> Sequence[str]:
         """Return the domain of each client; nothing unless every client has samples of one alone.

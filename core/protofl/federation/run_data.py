@@ -33,11 +33,15 @@ Report = Callable[[str], None]
 
 def load_data(choice: Choice, data_dir: Path, report: Report) -> Dataset:
     """Load a data set, from the cache if possible; an empty key means that it is not cached."""
-    key = choice.call("cache_key", data_dir=data_dir)
-    if not key:
-        result: Dataset = choice.call("decode", data_dir=data_dir)
-        return result
-    return cache.load(key, data_dir, partial(choice.call, "decode", data_dir=data_dir), report)
+    key, decode = choice.call("cache_key", data_dir=data_dir), partial(choice.call, "decode")
+    if key:
+        data = cache.load(key, data_dir, partial(decode, data_dir=data_dir), report)
+    else:
+        data = decode(data_dir=data_dir)
+    if data.preparation is not None and (fitted := data.preparation.fitted):
+        named = replace(fitted, dataset=fitted.dataset or choice.name)
+        data = replace(data, preparation=replace(data.preparation, fitted=named))
+    return data
 
 
 def load_dataset(name: str, options: Mapping[str, Any], data_dir: Path, report: Report) -> Dataset:
@@ -193,16 +197,6 @@ def fitting_of(fitted: Fitted, registry: Registry | None = None) -> Fitting:
         )
     fitting: Fitting = plugin.fitting(**fitted.form)
     return fitting
-
-
-def with_source(data: Dataset, choice: Choice, registry: Registry) -> Dataset:
-    """Return data whose preparation, if it is fitted, names the plugin that does it."""
-    if data.preparation is None or (fitted := data.preparation.fitted) is None:
-        return data
-    name = fitted.dataset or choice.name
-    package = registry.find("dataset", name).distribution
-    fitted = replace(fitted, dataset=name, package=package)
-    return replace(data, preparation=replace(data.preparation, fitted=fitted))
 
 
 def fitter(
