@@ -609,7 +609,7 @@ class _Reader:
                 f"(column {name!r}), the first in row {lacking[0] + 1}",
                 do="name a client in each row, or leave these rows out of the file",
             )
-        columns = {name: pf.datasets.spread(values, owners, self.data_dir)}
+        columns = {name: pf.datasets.mapped_column(values, owners, self.data_dir)}
         check_clients(columns, name, f"{self.source}, dataset.client={name}")
         return columns
 
