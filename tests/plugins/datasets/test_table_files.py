@@ -606,23 +606,6 @@ def test_memory_of_planning_does_not_grow_with_the_rows(tmp_path, monkeypatch):
     assert peaks[2] - peaks[1] < 12_000 * 64
 
 
-def test_large_tables_lie_in_a_file(tmp_path):
-    status = Path("/proc/self/status")
-    if not status.exists():
-        pytest.skip("needs /proc")
-
-    def private():
-        [line] = [v for v in status.read_text().splitlines() if v.startswith("VmData")]
-        return int(line.split()[1]) * 1024
-
-    before = private()
-    numbers = mapped.mapped_zeros((1 << 20, 64), tmp_path)
-    assert private() - before < 1 << 26
-    assert numbers.shape == (1 << 20, 64) and not numbers[::100_000].any()
-    numbers[5] = 1
-    assert numbers[5].sum() == 64 and not [*tmp_path.iterdir()]
-
-
 def test_partition_show_divides_by_the_column_of_the_clients(table, monkeypatch):
     monkeypatch.chdir(table.parent)
     words = ["partition", "show", "--dataset", f"csv:{table}", "--data-dir", table.parent / "data"]
