@@ -179,23 +179,32 @@ def fitting_of(fitted: Fitted, registry: Registry | None = None) -> Fitting:
         registry: Where plugins are found; None for the installed ones.
 
     Raises:
-        UsageError: The plugin is missing.
+        UsageError: The plugin is missing, or does not know the form.
     """
     try:
         plugin: Any = (registry or Registry()).load("dataset", fitted.dataset)
     except Unknown:
-        package = fitted.package or "another package"
+        package = fitted.package
         raise UsageError(
             f"raw samples are read by the data set {fitted.dataset!r}, which is not installed",
-            f"it is a plugin of {package}",
-            f"pip install {package}" if fitted.package else "install its package",
+            f"it is a plugin of {package}" if package else "it is a class of a program",
+            f"pip install {package}"
+            if package
+            else "give an array of samples (.npy), or use Run.predict in this program",
         ) from None
     if not hasattr(plugin, "fitting"):
         raise ProtoflError(
             f"data set {fitted.dataset!r} fits its preparation, and its class has no `fitting`",
             do="this is an error in the data set's plugin; see protofl.datasets.Fitting",
         )
-    fitting: Fitting = plugin.fitting(**fitted.form)
+    try:
+        fitting: Fitting = plugin.fitting(**fitted.form)
+    except TypeError as error:
+        raise UsageError(
+            f"data set {fitted.dataset!r} does not know the recorded form of samples: {error}",
+            do=f"use the version of {fitted.package or 'its package'} that recorded it, or a newer "
+            "one",
+        ) from None
     return fitting
 
 

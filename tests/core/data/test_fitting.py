@@ -82,6 +82,7 @@ def test_a_plugin_fits_series_and_reads_them(run, tmp_path):
     raw, plan = recordings()[0], run.plan
     known = run.preparation
     assert known.fitted.dataset == plan.choices["dataset"].name and len(known.clients[0]) == 3
+    assert known.fitted.package == ""  # a class of this program
     for client in range(3):
         largest = raw[plan.split(0).train(client)].abs().amax((0, 2))
         assert known.clients[0][client].scale == pytest.approx(largest.tolist())
@@ -109,6 +110,16 @@ def test_a_missing_plugin_names_its_package(tmp_path):
         client.samples_in(tmp_path / "new.csv")
     assert error.value.near == "it is a plugin of protofl-microphones"
     assert error.value.do == "pip install protofl-microphones"
+    client = replace(client, preparation=Preparation(fitted=replace(fitted, package="")))
+    with pytest.raises(pf.UsageError, match="not installed") as error:
+        client.samples_in(tmp_path / "new.csv")
+    assert "a class of a program" in error.value.near and ".npy" in error.value.do
+
+
+def test_a_form_of_another_version_is_named():
+    with pytest.raises(pf.UsageError, match="does not know the recorded form") as error:
+        fitting_of(Fitted({"colours": 3}, "none", dataset="csv", package="protofl"))
+    assert "'colours'" in error.value.what and "version of protofl" in error.value.do
 
 
 def test_a_plugin_without_fitting_is_an_error():

@@ -259,6 +259,7 @@ def test_from_a_file_to_scores_of_new_rows(tmp_path, ending):
     preparation = read_exported(bundle).preparation
     assert preparation.clients == () and preparation.fitted.form["columns"][0]["name"] == "age"
     assert preparation.scaling == recorded.preparation.clients[0][1]
+    assert (preparation.fitted.dataset, preparation.fitted.package) == (ending, "protofl")
 
 
 @pytest.fixture(scope="module")
