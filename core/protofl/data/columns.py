@@ -208,7 +208,7 @@ def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return found, result
 
 
-def spread(names: np.ndarray, places: np.ndarray, folder: Path) -> np.ndarray:
+def mapped_column(names: np.ndarray, places: np.ndarray, folder: Path) -> np.ndarray:
     """Return ``names[places]``, in a temporary file if the texts are many.
 
     Args:
@@ -241,7 +241,7 @@ def unpacked(
     """Return the columns that `packed` packed; many texts lie in a file in the folder."""
     columns = {name: tensors[f"column/{name}"].numpy() for name in names}
     texts = {
-        name: spread(np.array(text), columns[name], folder)
+        name: mapped_column(np.array(text), columns[name], folder)
         for name, text in names.items()
         if text is not None
     }

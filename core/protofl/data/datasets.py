@@ -5,7 +5,7 @@ Public as ``protofl.datasets``.
 
 from protofl.data.array_files import open_arrays
 from protofl.data.arrays import dataset_from_arrays
-from protofl.data.columns import distinct, spread
+from protofl.data.columns import distinct, mapped_column
 from protofl.data.dataset import Dataset, target_fields
 from protofl.data.download import download, files_key
 from protofl.data.file_kinds import FileKind, kind_of_file
@@ -49,11 +49,11 @@ __all__ = [
     "download",
     "files_key",
     "kind_of_file",
+    "mapped_column",
     "mapped_zeros",
     "open_arrays",
     "open_image",
     "read_npz",
-    "spread",
     "target_fields",
     "upright",
 ]

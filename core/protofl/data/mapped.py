@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
+import os
 import tempfile
 from collections.abc import Sequence
 from math import prod
@@ -11,6 +13,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+
+from protofl.errors import UsageError
+from protofl.system.formatting import size_text
 
 __all__ = ["mapped_array", "mapped_zeros"]
 
@@ -36,13 +41,28 @@ def mapped_array(shape: Sequence[int], dtype: np.dtype, folder: Path) -> np.ndar
     Args:
         shape: The shape of the array.
         dtype: The type of its values.
-        folder: The folder of the file; created where missing.
+        folder: The folder of the file; created where missing. An array lies in memory if nothing
+            can be written there.
+
+    Raises:
+        UsageError: The disk is full.
     """
     size = prod(shape) * dtype.itemsize
     if size < LARGE:
         return np.zeros(shape, dtype)
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder) as file:
-        file.truncate(size)
-        memory = mmap.mmap(file.fileno(), size)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            if hasattr(os, "posix_fallocate"):  # a disk that is full later would end the process
+                os.posix_fallocate(file.fileno(), 0, size)
+            else:
+                file.truncate(size)
+            memory = mmap.mmap(file.fileno(), size)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            return np.zeros(shape, dtype)
+        raise UsageError(
+            f"{folder} has no room for {size_text(size)} of data",
+            do="make room, or give another folder with --data-dir",
+        ) from None
     return np.frombuffer(memory, dtype).reshape(shape)

@@ -132,22 +132,23 @@ class Fitted:
     """A preparation with statistics that each run fits to training rows (`protofl.data.fitting`).
 
     Attributes:
-        dataset: The data set whose plugin fits the statistics and reads new samples.
         form: What the plugin knows of raw samples, as JSON values.
         about: The samples in words: ``4 features (2 numeric, 2 categories)``.
         label: The column of new files that holds the labels.
         missing: Share of values that are missing.
         per_client: True if each client has statistics of its own training rows; False for
             statistics of all clients' training rows.
+        dataset: The data set whose plugin fits the statistics and reads new samples; filled in when
+            the data are loaded, if it is empty.
         package: The package of the plugin, for machines that lack it; filled in by the run.
     """
 
-    dataset: str
     form: Mapping[str, Any]
     about: str
     label: str = ""
     missing: float = field(default=0.0, compare=False)
     per_client: bool = True
+    dataset: str = field(default="", compare=False)
     package: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:

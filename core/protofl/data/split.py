@@ -134,7 +134,7 @@ class Split:
             Training counts [M, C] and test counts [M, C], int64.
         """
         piece = torch.repeat_interleave(torch.arange(len(self.offsets) - 1), self.offsets.diff())
-        cells = piece * num_classes + labels[self.rows]
+        cells = piece.mul_(num_classes).add_(labels[self.rows])  # in place: rows may be many
         table = torch.bincount(cells, minlength=2 * self.num_clients * num_classes)
         table = table.reshape(self.num_clients, 2, num_classes)
         return table[:, 0].contiguous(), table[:, 1].contiguous()

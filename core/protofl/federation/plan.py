@@ -332,7 +332,8 @@ class Plan:
         if self.fits is None or known is None or known.fitted is None:
             return known
         scalings = [tuple(self.fits(self._split_seed(trial)).scalings) for trial in trials]
-        package = self.registry.find("dataset", known.fitted.dataset).distribution
+        plugin = self.registry.find("dataset", known.fitted.dataset)
+        package = plugin.distribution if plugin.loaded is None else ""
         fitted = replace(known.fitted, package=package)
         return replace(known, fitted=fitted, clients=tuple(scalings))
 

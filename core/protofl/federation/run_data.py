@@ -33,11 +33,15 @@ Report = Callable[[str], None]
 
 def load_data(choice: Choice, data_dir: Path, report: Report) -> Dataset:
     """Load a data set, from the cache if possible; an empty key means that it is not cached."""
-    key = choice.call("cache_key", data_dir=data_dir)
-    if not key:
-        result: Dataset = choice.call("decode", data_dir=data_dir)
-        return result
-    return cache.load(key, data_dir, partial(choice.call, "decode", data_dir=data_dir), report)
+    key, decode = choice.call("cache_key", data_dir=data_dir), partial(choice.call, "decode")
+    if key:
+        data = cache.load(key, data_dir, partial(decode, data_dir=data_dir), report)
+    else:
+        data = decode(data_dir=data_dir)
+    if data.preparation is not None and (fitted := data.preparation.fitted):
+        named = replace(fitted, dataset=fitted.dataset or choice.name)
+        data = replace(data, preparation=replace(data.preparation, fitted=named))
+    return data
 
 
 def load_dataset(name: str, options: Mapping[str, Any], data_dir: Path, report: Report) -> Dataset:
@@ -175,18 +179,32 @@ def fitting_of(fitted: Fitted, registry: Registry | None = None) -> Fitting:
         registry: Where plugins are found; None for the installed ones.
 
     Raises:
-        UsageError: The plugin is missing.
+        UsageError: The plugin is missing, or does not know the form.
     """
     try:
         plugin: Any = (registry or Registry()).load("dataset", fitted.dataset)
     except Unknown:
-        package = fitted.package or "another package"
+        package = fitted.package
         raise UsageError(
             f"raw samples are read by the data set {fitted.dataset!r}, which is not installed",
-            f"it is a plugin of {package}",
-            f"pip install {package}" if fitted.package else "install its package",
+            f"it is a plugin of {package}" if package else "it is a class of a program",
+            f"pip install {package}"
+            if package
+            else "give an array of samples (.npy), or use Run.predict in this program",
         ) from None
-    fitting: Fitting = plugin.fitting(**fitted.form)
+    if not hasattr(plugin, "fitting"):
+        raise ProtoflError(
+            f"data set {fitted.dataset!r} fits its preparation, and its class has no `fitting`",
+            do="this is an error in the data set's plugin; see protofl.datasets.Fitting",
+        )
+    try:
+        fitting: Fitting = plugin.fitting(**fitted.form)
+    except TypeError as error:
+        raise UsageError(
+            f"data set {fitted.dataset!r} does not know the recorded form of samples: {error}",
+            do=f"use the version of {fitted.package or 'its package'} that recorded it, or a newer "
+            "one",
+        ) from None
     return fitting
 
 

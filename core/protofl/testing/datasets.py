@@ -122,7 +122,7 @@ class DatasetContract(Contract):
             self.folder,
             data,
             toy.group(model, side=side, kinds=(sample.kind,)),
-            {("method", "toy"): Prototypes, ("partitioner", "toy"): toy.Deal},
+            {**self.extra, ("method", "toy"): Prototypes, ("partitioner", "toy"): toy.Deal},
             partition="toy",
             clients=clients,
         )

@@ -161,7 +161,7 @@ class _NamedColumns:
             raise pf.UsageError(
                 f"{file.path} is not a {self.name} file", do=f"give it as --dataset {other}:FILE"
             )
-        return _Reader(self.name, config, file, data_dir).dataset()
+        return _Reader(config, file, data_dir).dataset()
 
 
 class Csv(_NamedColumns):
@@ -263,8 +263,8 @@ class _Column:
 class _Reader:
     """Reads one table; see `_NamedColumns.decode`."""
 
-    def __init__(self, name: str, config: Any, file: TableFile, data_dir: Path) -> None:  # noqa: ANN401
-        self.name, self.config, self.file, self.data_dir = name, config, file, data_dir
+    def __init__(self, config: Any, file: TableFile, data_dir: Path) -> None:  # noqa: ANN401
+        self.config, self.file, self.data_dir = config, file, data_dir
         self.source = str(file.path)
         self.notes = [file.describe()]
         self.decimal = file.decimal
@@ -558,7 +558,7 @@ class _Reader:
             num_train=num_train,
             note="; ".join(filter(None, self.notes)),
             columns=columns,
-            preparation=pf.datasets.Preparation(fitted=form.fitted(self.name, label, missing)),
+            preparation=pf.datasets.Preparation(fitted=form.fitted(label, missing)),
             **fields,
         )
 
@@ -614,7 +614,7 @@ class _Reader:
                 f"(column {name!r}), the first in row {lacking[0] + 1}",
                 do="name a client in each row, or leave these rows out of the file",
             )
-        columns = {name: pf.datasets.spread(values, owners, self.data_dir)}
+        columns = {name: pf.datasets.mapped_column(values, owners, self.data_dir)}
         check_clients(columns, name, f"{self.source}, dataset.client={name}")
         return columns
 

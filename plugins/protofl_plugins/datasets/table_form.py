@@ -97,18 +97,16 @@ class TableForm:
         starts = np.cumsum([0, *(column.width for column in self.columns)]).tolist()
         return [s for s, c in zip(starts, self.columns, strict=False) if not c.categories]
 
-    def fitted(self, dataset: str, label: str, missing: float) -> pf.datasets.Fitted:
+    def fitted(self, label: str, missing: float) -> pf.datasets.Fitted:
         """Return the form as it is recorded.
 
         Args:
-            dataset: The name of the data set.
             label: The column of the classes.
             missing: Share of values that are missing.
         """
         features, numeric = len(self.columns), len(self.numbers)
         categories = "1 category" if features - numeric == 1 else f"{features - numeric} categories"
         return pf.datasets.Fitted(
-            dataset,
             asdict(self),
             f"{features} feature{'s' * (features != 1)} ({numeric} numeric, {categories})",
             label,

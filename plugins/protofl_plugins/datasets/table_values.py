@@ -40,7 +40,9 @@ def gaps_in(values: np.ndarray) -> np.ndarray:
     if values.dtype != object:
         missing: np.ndarray = np.isnan(values)
         return missing
-    return np.fromiter((v.strip().lower() in _GAPS for v in values), bool, len(values))
+    texts = values.tolist()
+    gaps = {text for text in {*texts} if text.strip().lower() in _GAPS}  # most repeat
+    return np.fromiter((text in gaps for text in texts), bool, len(texts))
 
 
 def numbers_in(values: np.ndarray, decimal: str = ".") -> np.ndarray | None:
@@ -72,7 +74,9 @@ def numbers_in(values: np.ndarray, decimal: str = ".") -> np.ndarray | None:
 def texts_in(values: np.ndarray) -> list[str]:
     """Return values as texts; whole numbers have no decimals."""
     if values.dtype == object:
-        return [_plain(value.strip()) for value in values]
+        texts = values.tolist()
+        plain = {text: _plain(text.strip()) for text in {*texts}}  # most repeat
+        return [plain[text] for text in texts]
     return [f"{value:.0f}" if value.is_integer() else repr(value) for value in values.tolist()]
 
 

@@ -180,12 +180,12 @@ def test_the_digest_of_columns_is_computed_in_pieces(monkeypatch):
     columns = {"who": WHO, "hour": np.arange(12.0), "bed": np.arange(12)}
     data = [pf.datasets.Dataset(torch.from_numpy(X), torch.from_numpy(Y), 12, ["a", "b", "c"])]
     for size in (1, 5, 12, 100):
-        monkeypatch.setattr("protofl.data.dataset._PIECE", size)
+        monkeypatch.setattr("protofl.data.dataset._BLOCK", size)
         data.append(replace(data[0], columns=columns))
         data[-1].digest = data[-1].compute_digest()
     assert len({each.digest for each in data[1:]}) == 1
     # Records name the digest, so it stays that of the list of all values.
     for name, values in columns.items():
         for size in (1, 5, 12, 100):
-            monkeypatch.setattr("protofl.data.dataset._PIECE", size)
+            monkeypatch.setattr("protofl.data.dataset._BLOCK", size)
             assert "".join(_column_text(name, values)) == repr((name, values.tolist()))

@@ -47,7 +47,7 @@ def test_a_column_of_numbers_from_a_file_to_scores(tmp_path):
     scaled = ("--set", "dataset.offset=250", "--set", "dataset.scale=30")
     code, output = run(tmp_path, table, *NUMBER, *scaled)
     assert code == 0, output
-    assert "regression of dose, 3 clients" in output
+    assert "2 features (1 numeric, 1 category), regression of dose, 3 clients" in output
     recorded = pf.load_run(tmp_path / "run")
     data = recorded.plan.data
     doses = [float(line.split(",")[-1]) for line in table.read_text().splitlines()[1:]]

@@ -132,7 +132,12 @@ class PartitionerSpec:
 
 
 class DatasetSpec:
-    """A data set. The runtime caches the result of ``decode`` as memory-mapped tensors."""
+    """A data set. The runtime caches the result of ``decode`` as memory-mapped tensors.
+
+    A data set whose preparation is fitted to the training rows of each client
+    (`protofl.datasets.Fitted`) names in ``fitting`` the class that does it
+    (`protofl.datasets.Fitting`).
+    """
 
     @hookspec(firstresult=True)
     def cache_key(self, config: Config, data_dir: Path) -> str:
