@@ -37,6 +37,7 @@ import protofl as pf
 from protofl_plugins.datasets.client_columns import check_clients
 from protofl_plugins.datasets.folder import ImageConfig
 from protofl_plugins.datasets.table_files import ColumnOptions, Parquet, split_names
+from protofl_plugins.datasets.table_form import TableForm
 from protofl_plugins.datasets.texts import word_ids
 
 _LABELS = ("label", "labels", "target", "class", "y")
@@ -65,6 +66,7 @@ class HuggingFace:
     argument = "name_or_path"
     defaults: ClassVar[dict[str, Any]] = {}
     client_option: ClassVar[str] = "client"
+    fitting = TableForm
 
     class Config(ImageConfig, ColumnOptions):
         """Options of hf."""
