@@ -132,7 +132,9 @@ def labels_advice(y: np.ndarray, parts: int) -> str:
         keep = "keep = ~numpy.isnan(y); x, y = x[keep], y[keep]"
         return f"leave out samples without a label: {keep}"
     if y.dtype.kind == "f" and bool((y == np.floor(y)).all()):
-        return 'convert them: y = y.astype("int64")'
+        return (
+            'convert classes: y = y.astype("int64"); predict numbers: --set dataset.task=regression'
+        )
     every = "numpy.concatenate([y_train, y_test])" if parts > 1 else "y"
     if y.dtype.kind in "UST":
         text = "number them, and save the names as classes: "

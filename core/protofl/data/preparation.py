@@ -144,7 +144,7 @@ class Fitted:
     """
 
     form: Mapping[str, Any]
-    about: str
+    about: str = field(compare=False)
     label: str = ""
     missing: float = field(default=0.0, compare=False)
     per_client: bool = True

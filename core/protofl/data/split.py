@@ -6,6 +6,7 @@ A split depends on the data, the partitioner with its options, and the seed; nev
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -205,23 +206,31 @@ def tested_variance(split: Split, data: Dataset) -> float:
 
 
 def task_guesses(split: Split, data: Dataset) -> list[list[float]]:
-    """Return per client the points and the number of its test samples, of `Task.guess`."""
+    """Return per client the points of `Task.guess` and the number of its test samples.
+
+    The number is 0 for clients without training samples.
+    """
     variance, result = tested_variance(split, data), []
     for client in range(split.num_clients):
         train, test = (data.labels[rows] for rows in (split.train(client), split.test(client)))
-        result.append([data.task.guess(train, test, variance), len(test)])
+        points = data.task.guess(train, test, variance)
+        result.append([points, len(test) if len(train) else 0])
     return result
 
 
 def majority_guess(split: Split, data: Dataset, clients: Sequence[int] | None = None) -> float:
     """Return the accuracy of always guessing each client's most frequent class.
 
-    Of another task, the score of always guessing its commonest labels, or its mean number.
+    Of another task, the score of always guessing its commonest labels, or its mean number. Clients
+    without training samples do not count, because no guess follows from them.
 
     Args:
         split: The split.
         data: The data.
         clients: The clients; None for all.
+
+    Returns:
+        The accuracy or score; NaN if none of the clients has training samples.
     """
     if data.y.is_meta:
         return pooled_guess(data.guesses, clients)
@@ -233,10 +242,15 @@ def majority_guess(split: Split, data: Dataset, clients: Sequence[int] | None = 
 
 
 def pooled_guess(guesses: Sequence[Sequence[float]], clients: Sequence[int] | None) -> float:
-    """Accuracy of always guessing a client's commonest class, of (right, all) test samples."""
+    """Accuracy of always guessing a client's commonest class, of (right, all) test samples.
+
+    NaN if some clients are named and have no samples.
+    """
     pairs = guesses if clients is None else [guesses[client] for client in clients]
     total = sum(count for _, count in pairs)
-    return sum(right for right, _ in pairs) / total if total else 0.0
+    if not total:
+        return 0.0 if clients is None else math.nan
+    return sum(right for right, _ in pairs) / total
 
 
 def _validation(split: Split, data: Dataset) -> list[list[int]]:
@@ -255,10 +269,13 @@ def majority_correct(train_counts: Tensor, test_counts: Tensor) -> float:
 
     Returns:
         Σ_i test samples of client i's commonest training class (ties: the lowest) / all test
-        samples; 0 for none.
+        samples of clients with training samples; 0 for none, NaN without such clients.
     """
-    guess = train_counts.numpy().argmax(axis=1)  # NumPy promises the first of equals
-    tests = test_counts.numpy()
+    trained = train_counts.numpy().any(axis=1)
+    if not trained.any():
+        return math.nan
+    guess = train_counts.numpy()[trained].argmax(axis=1)  # NumPy promises the first of equals
+    tests = test_counts.numpy()[trained]
     total = int(tests.sum())
     return int(tests[np.arange(len(guess)), guess].sum()) / total if total else 0.0
 

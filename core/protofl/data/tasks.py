@@ -282,8 +282,6 @@ def strata(task: Task, targets: Tensor, outputs: Sequence[str]) -> tuple[Tensor,
         edges = np.unique(np.quantile(numbers, inner, method="lower"))
         edges = edges[edges < numbers.max(initial=-np.inf)]
         place = torch.from_numpy(np.searchsorted(edges, numbers, side="left"))
-        names = [f"up to {edge:g}" for edge in edges] + [
-            f"above {edges[-1]:g}" if len(edges) else "all"
-        ]
+        names = [f"≤ {edge:g}" for edge in edges] + [f"> {edges[-1]:g}" if len(edges) else "all"]
     present, y = torch.unique(place, return_inverse=True)
     return y, [names[number] for number in present.tolist()]

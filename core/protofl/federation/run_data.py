@@ -336,9 +336,10 @@ def image_source(
 
 
 def options_like(sample: SampleSpec) -> dict[str, Any]:
-    """Return the options of `read_npz` for a file of such samples."""
+    """Return the options of `read_npz` for a file of such samples and labels."""
+    options: dict[str, Any] = {} if sample.task.has_classes else {"task": sample.task.name}
     if sample.kind == "image":
-        return {}
-    if sample.kind != "tokens":
-        return {"kind": sample.kind}
-    return {"kind": "tokens", "vocabulary": sample.vocabulary, "padding": sample.padding}
+        return options
+    if sample.kind == "tokens":
+        options |= {"vocabulary": sample.vocabulary, "padding": sample.padding}
+    return {"kind": sample.kind, **options}

@@ -124,7 +124,7 @@ def summarise(
     Args:
         rows: The lines of ``metrics.jsonl``.
         majority: Gives the accuracy of always guessing a client's commonest class, by trial, and
-            of some of the clients where they are named.
+            of some of the clients where they are named; NaN without training samples.
         about: What else it says of the run.
     """
     trials, patience = [], about.get("patience", 0)
@@ -207,9 +207,9 @@ def _unseen(rows: list[Row], majority: Callable[..., float]) -> dict[str, Any]:
     if "unseen" not in last:
         return {}
     accuracies = last.unseen_accuracy, last.fine_tuned_accuracy
-    guess = majority(last.trial, last.unseen)
-    figures = zip(UNSEEN, (*accuracies, guess), strict=True)
-    return {"unseen": last.unseen, **{key: value for key, value in figures if value is not None}}
+    figures = zip(UNSEEN, (*accuracies, majority(last.trial, last.unseen)), strict=True)
+    known = {k: value for k, value in figures if value is not None and not math.isnan(value)}
+    return {"unseen": last.unseen, **known}
 
 
 def _final_figures(rows: list[Row]) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -265,7 +265,9 @@ def _of_data_set(run: OpenedRun, text: str, name: str) -> NewData:
     options = used.dump() if used.name == name else {}
     fields = getattr(plan.registry.load("dataset", name), "Config", None)
     option_names = {*getattr(fields, "model_fields", ())}
-    run_options = {**options_like(sample), "standardise": False}
+    run_options = options_like(sample)
+    if run.preparation is None or run.preparation.fitted is None:
+        run_options["standardise"] = False  # the run's own statistics are applied
     if sample.kind == "image":
         run_options["side"] = sample.shape[1]
         if run.preparation and (files := run.preparation.images):
@@ -273,15 +275,20 @@ def _of_data_set(run: OpenedRun, text: str, name: str) -> NewData:
     options |= {key: value for key, value in run_options.items() if key in option_names}
     choice: Choice = choose(plan.registry, "dataset", text, options)
     data = load_data(choice, plan.settings.data_dir, lambda line: None)
-    if data.sample != sample or data.x.dtype != plan.data.x.dtype:
-        has, needs = (f"{d.sample}, {str(d.x.dtype)[6:]}" for d in (data, plan.data))
+    # Another offset, scale or loss of a regression does not matter: the run's are applied.
+    alike = replace(data.sample, task=sample.task) == sample and data.task.name == sample.task.name
+    if not alike or data.x.dtype != plan.data.x.dtype:
+        has, needs = (
+            f"{d.sample}, {str(d.x.dtype)[6:]}, {d.about_outputs()}" for d in (data, plan.data)
+        )
         raise UsageError(f"{text} holds {has}", f"the data of {run.reading.folder} are {needs}")
     prepared = _is_prepared(data, run, text)
     rows, selection = torch.arange(len(data.y)), "all samples"
     if data.num_train < len(data.y):
         rows, selection = rows[data.num_train :], "the test part"
     if data.targets is not None:
-        y = data.task.encoded(_columns(data.targets, data.outputs, plan.data.outputs, text))[rows]
+        targets = _columns(data.targets, data.outputs, plan.data.outputs, text)
+        y = plan.data.task.encoded(targets)[rows]
     else:
         y = _classes(data.y.numpy(), data.classes, plan.data.classes, text)[rows]
     columns = {key: values[rows.numpy()] for key, values in data.columns.items()}

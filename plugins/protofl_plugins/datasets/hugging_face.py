@@ -9,13 +9,15 @@ until ``revision`` changes.
 Columns are found by their types, and options name them where several fit:
 
     label      the one of the type ClassLabel, or a column called label, labels, target, class or y
-    samples    the one of images; otherwise the one of texts; otherwise the one of lists of numbers;
-               otherwise all columns of numbers, as a table
+    samples    the one of images; otherwise the one of lists of numbers; otherwise the one of texts;
+               otherwise all columns, as the rows of a table
     others     columns of texts or whole numbers that repeat are columns of the data set:
                ``--partition column:writer_id``, or ``client=writer_id``, makes each value a client
 
 Texts become the ids of the common words of the training part, or of a ``tokenizer`` of the library
-transformers.
+transformers. Rows of a table become numbers as those of ``parquet:FILE`` do. With
+``task=regression`` the label is a number. With ``task=multilabel`` it is a list of classes, a list
+of 0 and 1, or several columns of 0 and 1.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import difflib
 import hashlib
 import io
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -33,6 +36,8 @@ import numpy as np
 import protofl as pf
 from protofl_plugins.datasets.client_columns import check_clients
 from protofl_plugins.datasets.folder import ImageConfig
+from protofl_plugins.datasets.table_files import ColumnOptions, Parquet, split_names
+from protofl_plugins.datasets.table_form import TableForm
 from protofl_plugins.datasets.texts import word_ids
 
 _LABELS = ("label", "labels", "target", "class", "y")
@@ -47,7 +52,10 @@ _OWN_SIDE = 128
 _USUAL_SIDE = 64
 
 _BLOCK = 4096
-"""Texts that a tokenizer reads at once."""
+"""Texts that a tokenizer reads at once, and rows of a table that are written at once."""
+
+_PART = "(test)"
+"""The column of a table that says which rows are test rows."""
 
 _NUMBERS = ("int", "uint", "float", "bool")
 
@@ -58,8 +66,9 @@ class HuggingFace:
     argument = "name_or_path"
     defaults: ClassVar[dict[str, Any]] = {}
     client_option: ClassVar[str] = "client"
+    fitting = TableForm
 
-    class Config(ImageConfig):
+    class Config(ImageConfig, ColumnOptions):
         """Options of hf."""
 
         name_or_path: str = pf.Field(description="the name on the Hub, or a folder")
@@ -70,7 +79,9 @@ class HuggingFace:
             None, description="branch, tag or commit on the Hub. None: main"
         )
         label: str | None = pf.Field(
-            None, description="the column of the classes. None: by type and name"
+            None,
+            description="the column of the classes or numbers, or A,B for several labels. None: by "
+            "type and name",
         )
         client: str | None = pf.Field(
             None,
@@ -108,10 +119,10 @@ class HuggingFace:
             description="name or folder of a tokenizer of transformers. None: the words that occur "
             "twice or more in the training part",
         )
-        standardise: bool = pf.Field(
-            False,
+        standardise: bool | None = pf.Field(
+            None,
             description="bring every column of a table, every channel of a series to mean 0 and "
-            "standard deviation 1 over the training part",
+            "standard deviation 1 over training rows. None: those of tables with named columns",
         )
 
     @pf.hookimpl
@@ -134,7 +145,7 @@ class HuggingFace:
         Raises:
             UsageError: The library is missing, the data set can't be had, or its columns don't fit.
         """
-        return _Reading(config).dataset()
+        return _Reading(config, data_dir).dataset()
 
 
 class _Reading:
@@ -142,25 +153,34 @@ class _Reading:
 
     Attributes:
         config: The options.
+        data_dir: Where large tables lie.
         notes: What was done, for the user.
     """
 
-    def __init__(self, config: HuggingFace.Config) -> None:
-        self.config = config
+    def __init__(self, config: HuggingFace.Config, data_dir: Path) -> None:
+        self.config, self.data_dir = config, data_dir
         self.notes: list[str] = []
         self.source = f"hf:{config.name_or_path}"
+        self.task = pf.datasets.Task.of(config)
 
     def dataset(self) -> pf.datasets.Dataset:
         """Return the data set."""
         splits = _splits(self.config)
         features = next(iter(splits.values())).features
-        label = self._label(features)
-        parts = self._parts(splits, label)
-        x, options, used = self._samples(parts, features, label)
-        names = getattr(features[label], "names", None)
-        y, classes = self._classes(_joined(parts, label), names, label)
-        columns = self._columns(parts, features, {label, *used})
+        labels = self._labels(features)
+        parts = self._parts(splits, labels[0])
         num_train = sum(len(part) for part, training in parts if training)
+        y: np.ndarray
+        if self.task.has_classes:
+            names = getattr(features[labels[0]], "names", None)
+            y, classes = self._classes(_joined(parts, labels[0]), names, labels[0])
+        else:
+            y, classes = self._targets(parts, features, labels)
+        found = self._samples(parts, features, labels)
+        if found is None:
+            return self._table(parts, features, labels, y, classes)
+        x, options, used = found
+        columns = self._columns(parts, features, {*labels, *used})
         data = pf.datasets.dataset_from_arrays(
             [
                 (x[rows], y[rows], f"{self.source} ({part})")
@@ -173,6 +193,7 @@ class _Reading:
             num_train=num_train,
             classes=classes,
             columns=columns,
+            task=self.task,
             **options,
         )
         if self.config.client is not None:
@@ -186,14 +207,14 @@ class _Reading:
     def _parts(self, splits: Mapping[str, Any], label: str) -> list[tuple[Any, bool]]:
         """Return the splits that are used, those of training samples (True) first."""
         c = self.config
-        if c.train not in splits and (len(splits) > 1 or "train" in c.model_fields_set):
+        if c.train not in splits and (len(splits) > 1 or c.train != "train"):
             raise pf.UsageError(
                 f"{self.source} has no split {c.train!r}",
                 f"splits: {', '.join(splits)}",
                 "--set dataset.train=SPLIT",
             )
         train = c.train if c.train in splits else next(iter(splits))
-        if "test" in c.model_fields_set and c.test not in (None, *splits):
+        if c.test not in ("test", None, *splits):
             raise pf.UsageError(
                 f"{self.source} has no split {c.test!r}",
                 f"splits: {', '.join(splits)}",
@@ -235,9 +256,13 @@ class _Reading:
             return False
         return bool((_values(split, label) == -1).all())
 
-    def _label(self, features: Mapping[str, Any]) -> str:
-        if self.config.label is not None:
-            return self._named(features, self.config.label, "label")
+    def _labels(self, features: Mapping[str, Any]) -> list[str]:
+        """Return the columns of the labels; several for a multi-label task."""
+        given = self.config.label
+        if given is not None:
+            several = self.task.name == "multilabel" and given not in features
+            names = split_names(given) if several else [given]
+            return [self._named(features, name, "label") for name in names]
         typed = [name for name, feature in features.items() if _type(feature) == "ClassLabel"]
         typed = [n for n in typed if n in _LABELS] or typed
         found = typed or [name for name in _LABELS if name in features][:1]
@@ -249,7 +274,7 @@ class _Reading:
                 f"columns: {', '.join(features)}",
                 f"--set dataset.label={found[0] if found else 'COLUMN'}",
             )
-        return found[0]
+        return found
 
     def _named(self, features: Mapping[str, Any], name: str, option: str) -> str:
         if name not in features:
@@ -287,6 +312,12 @@ class _Reading:
         self, values: np.ndarray, names: Sequence[str] | None, label: str
     ) -> tuple[np.ndarray, list[str] | None]:
         """Return class numbers [N] and names of the classes."""
+        if values.dtype == object and any(isinstance(v, (list, np.ndarray)) for v in values):
+            raise pf.UsageError(
+                f"{self.source}: the column {label!r} holds lists",
+                "a sample has one class",
+                "for several labels of a sample: --set dataset.task=multilabel",
+            )
         if names is not None and not (values.dtype.kind == "f" and np.isnan(values).any()):
             return values.astype(np.int64), [*names]
         if values.dtype.kind == "b":
@@ -297,24 +328,74 @@ class _Reading:
             ["" if value is None or value != value else str(value) for value in values]
         )
         if values.dtype.kind == "f" or (texts == "").any():
-            gaps = int((texts == "").sum())
+            other = "name another column: --set dataset.label=COLUMN"
+            if gaps := int((texts == "").sum()):
+                raise pf.UsageError(
+                    f"{self.source}: no label in {gaps:,} of {len(texts):,} rows "
+                    f"(column {label!r})",
+                    do=f"leave such rows out, or {other}",
+                )
             raise pf.UsageError(
-                f"{self.source}: no label in {gaps:,} of {len(texts):,} rows (column {label!r})"
-                if gaps
-                else f"{self.source}: the column {label!r} holds floats, not classes",
-                do="leave such rows out, or name another column: --set dataset.label=COLUMN",
+                f"{self.source}: the column {label!r} holds floats, not classes",
+                do=f"predict the numbers: --set dataset.task=regression; or {other}",
             )
         found, y = np.unique(texts, return_inverse=True)
         return y, found.tolist()
 
+    def _targets(
+        self, parts: list[tuple[Any, bool]], features: Mapping[str, Any], labels: list[str]
+    ) -> tuple[np.ndarray, list[str]]:
+        """Return labels [N, L] or numbers [N, 1], and the names of the columns."""
+        if len(labels) > 1 or not _is_list(features[labels[0]]):
+            return np.stack([self._numbers(_joined(parts, n), n) for n in labels], 1), labels
+        if self.task.name == "regression":
+            raise pf.UsageError(
+                f"{self.source}: the column {labels[0]!r} holds lists",
+                "regression takes one number for each sample",
+                "name another column: --set dataset.label=COLUMN",
+            )
+        rows = [row for part, _ in parts for row in part.with_format(None)[labels[0]]]
+        if None in rows:
+            raise pf.UsageError(
+                f"{self.source}: no label in row {rows.index(None)} (column {labels[0]!r})",
+                do="leave such rows out, or give them an empty list",
+            )
+        names = getattr(getattr(features[labels[0]], "feature", None), "names", None)
+        widths = {len(row) for row in rows}
+        if names is None and len(widths) == 1 and {v for row in rows for v in row} <= {0, 1}:
+            return np.array(rows), [f"label {n}" for n in range(widths.pop())]
+        found = [*range(len(names))] if names else sorted({value for row in rows for value in row})
+        place = {value: n for n, value in enumerate(found)}
+        several = np.zeros((len(rows), len(found)), np.uint8)
+        for n, row in enumerate(rows):
+            several[n, [place[value] for value in row]] = 1
+        return several, [*names] if names else [str(value) for value in found]
+
+    def _numbers(self, values: np.ndarray, name: str) -> np.ndarray:
+        """Return labels [N] of a column as numbers, NaN for none."""
+        if values.dtype.kind in "biuf":
+            return values
+        for row, value in enumerate(values.tolist()):
+            if value is not None and not isinstance(value, (bool, int, float)):
+                raise pf.UsageError(
+                    f"{self.source}: the label {value!r} in row {row} (column {name!r})",
+                    "expected a number"
+                    + ", or a list of classes" * (self.task.name == "multilabel"),
+                    "name another column: --set dataset.label=COLUMN",
+                )
+        return values.astype(np.float64)
+
     # --- samples --------------------------------------------------------------------------------
 
     def _samples(
-        self, parts: list[tuple[Any, bool]], features: Mapping[str, Any], label: str
-    ) -> tuple[np.ndarray, dict[str, Any], list[str]]:
-        """Return samples [N, …], arguments of `dataset_from_arrays`, and the columns used."""
+        self, parts: list[tuple[Any, bool]], features: Mapping[str, Any], labels: list[str]
+    ) -> tuple[np.ndarray, dict[str, Any], list[str]] | None:
+        """Return samples [N, …], arguments of `dataset_from_arrays`, and the columns used.
+
+        None for rows of a table.
+        """
         c = self.config
-        others = {k: f for k, f in features.items() if k not in (label, c.client)}
+        others = {k: f for k, f in features.items() if k not in (*labels, c.client, *c.drop)}
         if c.samples is not None:
             others = {c.samples: features[self._named(features, c.samples, "samples")]}
         images = [name for name, feature in others.items() if _type(feature) == "Image"]
@@ -327,6 +408,9 @@ class _Reading:
             for name, feature in others.items()
             if _type(feature) == "Value" and str(feature.dtype).startswith(_NUMBERS)
         ]
+        as_rows = c.kind == "table" or (numbers and not called)
+        if as_rows and not images and not arrays and c.samples is None:
+            return None
         found = images or arrays or texts
         if arrays and texts and not images and c.samples is None:
             found = [*arrays, *texts]
@@ -340,29 +424,77 @@ class _Reading:
         if arrays:
             return (
                 self._arrays(parts, arrays[0]),
-                {"kind": c.kind, "standardise": c.standardise},
+                {"kind": c.kind, "standardise": bool(c.standardise)},
                 arrays,
             )
-        if texts and (called or c.samples is not None or not numbers):
+        if texts:
             return *self._texts(parts, texts[0]), texts
-        if numbers and not texts:
-            self.notes.append(f"a row of the table has the columns {', '.join(numbers)}")
-            table = np.stack([_joined(parts, name).astype(np.float32) for name in numbers], 1)
-            return table, {"kind": "table", "standardise": c.standardise}, numbers
         if numbers:
-            raise pf.UsageError(
-                f"{self.source}: columns of numbers ({', '.join(numbers[:5])}) and of texts "
-                f"({', '.join(texts[:5])})",
-                "hf: reads images, texts or numbers",
-                f"texts: --set dataset.samples={texts[0]}; a table with categories: save it "
-                "(to_parquet of its split) and use --dataset parquet:FILE",
-            )
+            table = np.stack([_joined(parts, name).astype(np.float32) for name in numbers], 1)
+            return table, {"kind": "table", "standardise": bool(c.standardise)}, numbers
         kinds = ", ".join(f"{name} ({_type(f)})" for name, f in others.items())
         raise pf.UsageError(
             f"{self.source}: no column holds images, texts or numbers",
             f"columns beside the label: {kinds or 'none'}",
             "convert a column with datasets (map, cast_column), and save_to_disk",
         )
+
+    def _table(
+        self,
+        parts: list[tuple[Any, bool]],
+        features: Mapping[str, Any],
+        labels: list[str],
+        y: np.ndarray,
+        names: list[str] | None,
+    ) -> pf.datasets.Dataset:
+        """Return rows of a table, which are written to a Parquet file and read as one.
+
+        Args:
+            parts: The splits.
+            features: The type of each column.
+            labels: The columns of the labels.
+            y: Class numbers [N], or labels [N, L].
+            names: Names of the classes or labels.
+        """
+        c = self.config
+        plain = [n for n, f in features.items() if _type(f) in ("Value", "ClassLabel")]
+        plain = [name for name in plain if name not in labels]
+        for name in c.drop:
+            self._named(features, name, "drop")
+        if c.client is not None:
+            self._named(features, c.client, "client")
+        if lists := [n for n in features if n not in (*plain, *labels, *c.drop)]:
+            self.notes.append(f"columns of lists are left out: {', '.join(lists)}")
+        if self.task.has_classes:
+            if names and (y < 0).any():
+                raise pf.UsageError(
+                    f"{self.source}: no label (-1) in {int((y < 0).sum()):,} of {len(y):,} rows",
+                    do="leave such rows out (filter)",
+                )
+            answers = {labels[0]: np.array(names)[y] if names else y}
+        else:
+            outputs = [name.replace(",", ";") for name in names or labels]
+            answers = dict(zip(outputs, y.T, strict=True))
+        with tempfile.TemporaryDirectory(dir=self.data_dir) as folder:
+            path = Path(folder) / "rows.parquet"
+            _write_rows(path, parts, plain, answers)
+            options = {name: getattr(c, name) for name in ColumnOptions.model_fields}
+            config = Parquet.Config(
+                path=str(path),
+                label=",".join(answers),
+                client=c.client,
+                test=None if all(training for _, training in parts) else _PART,
+                standardise=c.standardise is not False,
+                **options | {"drop": [name for name in c.drop if name in plain]},
+            )
+            try:
+                data = Parquet().decode(config=config, data_dir=self.data_dir)
+            except pf.UsageError as error:
+                texts = (error.what, error.near, error.do)
+                what, near, do = (text.replace(str(path), self.source) for text in texts)
+                raise pf.UsageError(what, near, do) from error
+        data.note = "; ".join(filter(None, (*self.notes, data.note)))
+        return data
 
     def _images(self, parts: list[tuple[Any, bool]], name: str) -> np.ndarray:
         """Return images [N, C, side, side] uint8, C 1 if all are grey."""
@@ -548,8 +680,41 @@ def _tokenizer(name: str) -> Any:  # noqa: ANN401 - transformers is optional
         ) from error
 
 
+def _write_rows(
+    path: Path, parts: list[tuple[Any, bool]], columns: list[str], further: Mapping[str, np.ndarray]
+) -> None:
+    """Write columns of the splits, and further ones of all rows, to a Parquet file.
+
+    If there are test rows, the column `_PART` says which. Numbers of a ClassLabel become names.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    writer, done = None, 0
+    for part, training in parts:
+        named = {n: f.names for n in columns if (f := part.features[n]) and hasattr(f, "names")}
+        for rows in part.select_columns(columns).with_format("arrow").iter(_BLOCK):
+            for name, names in named.items():
+                values = [None if v is None or v < 0 else names[v] for v in rows[name].to_pylist()]
+                place = rows.schema.get_field_index(name)
+                rows = rows.set_column(place, name, pa.array(values, pa.string()))
+            for name, all_values in further.items():
+                rows = rows.append_column(name, pa.array(all_values[done : done + len(rows)]))
+            if not all(training for _, training in parts):
+                rows = rows.append_column(_PART, pa.array([not training] * len(rows)))
+            writer = writer or parquet.ParquetWriter(path, rows.schema)
+            writer.write_table(rows.cast(writer.schema))
+            done += len(rows)
+    assert writer is not None, "empty splits are left out"
+    writer.close()
+
+
 def _type(feature: Any) -> str:  # noqa: ANN401 - a feature of datasets
     return type(feature).__name__
+
+
+def _is_list(feature: Any) -> bool:  # noqa: ANN401 - a feature of datasets
+    return _type(feature) in ("List", "LargeList", "Sequence") or _type(feature).startswith("Array")
 
 
 def _is_array(feature: Any) -> bool:  # noqa: ANN401 - a feature of datasets

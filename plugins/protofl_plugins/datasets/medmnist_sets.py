@@ -3,7 +3,8 @@
 Names, addresses, checksums and classes are those of the package medmnist (Yang et al., Scientific
 Data 2023, https://medmnist.com). A file of the package's own folder, ``~/.medmnist``, is used if it
 is there; otherwise it is downloaded into the data folder. Images are 28×28 pixels, or as ``size``
-says. The validation part is left out unless ``validation`` says where it goes.
+says. The validation part is left out unless ``validation`` says where it goes. ``chestmnist`` is
+multi-label: a sample has any number of 14 labels.
 
 A file that you have already is read without the package: ``--dataset npz:pathmnist.npz``.
 """
@@ -68,8 +69,14 @@ class MedMNIST:
             pf.datasets.download(about[url], path, md5=md5)
         except pf.UsageError as error:
             raise pf.UsageError(f"medmnist:{name}: {error.what}", error.near, error.do) from error
-        data = pf.datasets.read_npz(path, validation=config.validation)
-        data.classes = [about["label"][number] for number in data.classes]
+        several = about["task"].startswith("multi-label")
+        task = pf.datasets.Task("multilabel" if several else "classification")
+        data = pf.datasets.read_npz(path, validation=config.validation, task=task)
+        names = about["label"]
+        if several:
+            names = {f"label {number}": name for number, name in names.items()}
+            data.outputs = [names[output] for output in data.outputs]
+        data.classes = [names.get(each, each) for each in data.classes]
         return data
 
 

@@ -30,7 +30,7 @@ class DigitsPairs:
     """Pairs of handwritten digits, 898 images of 8×16 with ten labels (multi-label, embedded)."""
 
     defaults: ClassVar[dict[str, Any]] = {
-        "clients": 6, "rounds": 20, "batch_size": 16, "lr": 0.03, "feature_dim": 128,
+        "clients": 6, "rounds": 20, "batch_size": 16, "lr": 0.3, "feature_dim": 128,
         "partition": "dirichlet",
     }  # fmt: skip
 

@@ -65,36 +65,20 @@ _IDENTIFIER = re.compile(r"(.*[_ .-])?(id|uuid|identifier)", re.IGNORECASE)
 _TRAIN, _TEST = ("0", "false", "train", "training", "no"), ("1", "true", "test", "testing", "yes")
 
 
-def _split(names: Any) -> Any:  # noqa: ANN401 - the value of an option
+def split_names(names: Any) -> Any:  # noqa: ANN401 - the value of an option
     """Return ``A,B`` as a list; other values unchanged."""
     if isinstance(names, str):
         return [name.strip() for name in names.split(",") if name.strip()]
     return names
 
 
-_Names = Annotated[list[str], BeforeValidator(_split)]
+_Names = Annotated[list[str], BeforeValidator(split_names)]
 
 
-class TableOptions(pf.datasets.TaskOptions):
-    """Options of tables with named columns."""
+class ColumnOptions(pf.datasets.TaskOptions):
+    """Options of features and labels in named columns."""
 
-    path: str = pf.Field(description="the file")
-    label: str | None = pf.Field(
-        None,
-        description="the column of the classes or numbers, or A,B for several labels. None: the "
-        "only one named label, class, target, y, outcome or diagnosis",
-    )
-    client: str | None = pf.Field(
-        None,
-        description="the column that names each row's client (hospital); the same as "
-        "--partition column:CLIENT. None: the partitioner divides",
-    )
     drop: _Names = pf.Field([], description="columns that are left out, separated by commas")
-    test: str | None = pf.Field(
-        None,
-        description="the column that is 1, true or test in test rows; or the share of each "
-        "client's rows, such as 0.2. None: each client's rows are split 75/25",
-    )
     categories: _Names = pf.Field(
         [], description="columns whose numbers are names of categories, separated by commas"
     )
@@ -116,6 +100,27 @@ class TableOptions(pf.datasets.TaskOptions):
         "client",
         description="whose training rows give medians, means and deviations: each client's own, "
         "or those of all clients together",
+    )
+
+
+class TableOptions(ColumnOptions):
+    """Options of tables with named columns."""
+
+    path: str = pf.Field(description="the file")
+    label: str | None = pf.Field(
+        None,
+        description="the column of the classes or numbers, or A,B for several labels. None: the "
+        "only one named label, class, target, y, outcome or diagnosis",
+    )
+    client: str | None = pf.Field(
+        None,
+        description="the column that names each row's client (hospital); the same as "
+        "--partition column:CLIENT. None: the partitioner divides",
+    )
+    test: str | None = pf.Field(
+        None,
+        description="the column that is 1, true or test in test rows; or the share of each "
+        "client's rows, such as 0.2. None: each client's rows are split 75/25",
     )
     standardise: bool = pf.Field(
         True,
@@ -310,7 +315,7 @@ class _Reader:
         """Return the columns of the labels; several for a multi-label task."""
         several, label = self.task.name == "multilabel", self.config.label
         if label is not None:
-            return [*_split(label)] if several and label not in names else [label]
+            return [*split_names(label)] if several and label not in names else [label]
         found = [] if several else [name for name in names if name.lower() in _LABELS]
         noun = "numbers" if self.task.name == "regression" else "classes"
         if len(found) == 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import struct
 from types import SimpleNamespace
 
@@ -13,8 +14,8 @@ import torch
 
 from protofl import UsageError
 from protofl.data.partition import make_split, minimum_for
-from protofl.data.split import Split, majority_correct, partition_record
-from protofl.datasets import Dataset
+from protofl.data.split import Split, majority_correct, majority_guess, partition_record
+from protofl.datasets import Dataset, dataset_from_arrays
 
 GOLDEN_HASH = "5c66e9bdba9137a81e39c5aa664ddf9e4608fb7c09f76b92bf2bf62319c82216"
 
@@ -350,6 +351,22 @@ def test_majority_correct_by_hand():
     # client 0 guesses class 0: 2 of 3; client 1 (a tie) class 0: 1 of 4; client 2 class 2: 2 of 3
     assert majority_correct(train, test) == pytest.approx(5 / 10)
     assert majority_correct(train, torch.zeros_like(test)) == 0.0
+
+
+def test_clients_without_training_samples_guess_nothing():
+    train, test = torch.tensor([[0, 0], [1, 3]]), torch.tensor([[9, 0], [1, 1]])
+    assert majority_correct(train, test) == pytest.approx(1 / 2)
+    assert math.isnan(majority_correct(train[:1], test[:1]))
+    data = dataset_from_arrays(
+        [(np.eye(6, dtype=np.float32), np.arange(6.0), "six")], kind="table", task="regression"
+    )
+    data.split = [(torch.tensor(a), torch.tensor(b)) for a, b in (([], [0, 1]), ([2, 3], [4, 5]))]
+    split = make_split(data, None, 2, 1, seed=0)
+    numbers, mean = np.array([4.0, 5]), 2.5
+    variance = np.array([0.0, 1, 4, 5]).var()
+    wanted = 1 - ((numbers - mean) ** 2).mean() / variance
+    assert majority_guess(split, data) == pytest.approx(wanted)
+    assert math.isnan(majority_guess(split, data, [0]))
 
 
 def test_a_first_batch_is_client_0s_for_everybody():

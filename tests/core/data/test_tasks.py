@@ -69,7 +69,7 @@ def test_samples_are_divided_by_their_rarest_label():
 def test_samples_are_divided_by_quantiles_of_the_number():
     y, names = strata(NUMBER, torch.arange(100.0)[:, None], ["y"])
     assert torch.bincount(y).tolist() == [10] * 10
-    assert (names[0], names[-1]) == ("up to 9", "above 89")
+    assert (names[0], names[-1]) == ("≤ 9", "> 89")
     y, names = strata(NUMBER, torch.tensor([[0.0]] * 50 + [[1.0]] * 50), ["y"])
     assert torch.bincount(y).tolist() == [50, 50]
 

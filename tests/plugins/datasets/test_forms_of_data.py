@@ -64,6 +64,29 @@ def hugging_face_texts(folder):
     return [*given, "--models", "text"]
 
 
+def hugging_face_rows(folder):
+    """A table with a gap and a category; new rows are a CSV file."""
+    datasets = pytest.importorskip("datasets", reason="needs protofl[hf]")
+    doses = [None if n == 7 else float(n) for n in range(60)]
+    wards, sites = np.array(["in", "out"])[Y % 2], np.arange(60) % 2
+    made = {"dose": doses, "ward": wards, "label": Y, "site": sites}
+    datasets.Dataset.from_dict(made).save_to_disk(folder / "set")
+    (folder / "new.csv").write_text("ward,dose\nout,3\n")
+    given = ["--dataset", f"hf:{folder / 'set'}", "--set", "dataset.client=site"]
+    return [*given, "--models", "mlp"]
+
+
+def several_labels(folder):
+    """Labels N×L in MedMNIST's names of arrays, as those of chestmnist."""
+    given = medmnist(folder)
+    with np.load(folder / "pathmnist.npz") as file:
+        arrays = dict(file)
+    for name in ("train_labels", "val_labels", "test_labels"):
+        arrays[name] = (np.arange(3) == arrays[name]) | (np.arange(3) == 1)
+    np.savez(folder / "pathmnist.npz", **arrays)
+    return [*given, "--set", "dataset.task=multilabel"]
+
+
 def flower_datasets(folder):
     pytest.importorskip("flwr_datasets", reason="needs protofl[flwr-datasets]")
     given = medmnist(folder)
@@ -79,7 +102,10 @@ def command(*words):
 
 @pytest.mark.parametrize(
     "form",
-    [medmnist, leaf, labels, hugging_face_images, hugging_face_texts, flower_datasets],
+    [
+        *(medmnist, leaf, labels, flower_datasets, several_labels),
+        *(hugging_face_images, hugging_face_texts, hugging_face_rows),
+    ],
     ids=lambda form: form.__name__,
 )
 def test_from_a_file_to_scores(tmp_path, form):
@@ -93,7 +119,9 @@ def test_from_a_file_to_scores(tmp_path, form):
     command("report", run, "--out", page)
     assert "fedproto" in page.read_text("utf-8")
     command("export", run, bundle)
-    if form is hugging_face_texts:
+    if form is hugging_face_rows:
+        new = tmp_path / "new.csv"
+    elif form is hugging_face_texts:
         new = tmp_path / "new.txt"
         new.write_text("alpha beta text")
     else:

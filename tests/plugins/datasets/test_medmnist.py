@@ -21,15 +21,22 @@ rng = np.random.default_rng(0)
 @pytest.fixture
 def published(tmp_path, monkeypatch):
     """Let breastmnist be a small file in the published form."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return publish(
+        tmp_path, monkeypatch, "breastmnist", lambda n: (np.arange(n) % 2).astype(np.uint8)[:, None]
+    )
+
+
+def publish(folder, monkeypatch, name, labels):
+    """Write a small file in the published form, and let the package name it."""
     arrays = {}
     for part, n in (("train", 6), ("val", 3), ("test", 4)):
         arrays[f"{part}_images"] = rng.integers(0, 256, (n, 28, 28), dtype=np.uint8)
-        arrays[f"{part}_labels"] = (np.arange(n) % 2).astype(np.uint8)[:, None]
-    path = tmp_path / "published.npz"
+        arrays[f"{part}_labels"] = labels(n)
+    path = folder / "published.npz"
     np.savez_compressed(path, **arrays)
     about = {"url": path.as_uri(), "MD5": hashlib.md5(path.read_bytes()).hexdigest()}
-    monkeypatch.setitem(info.INFO, "breastmnist", {**info.INFO["breastmnist"], **about})
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setitem(info.INFO, name, {**info.INFO[name], **about})
     return arrays
 
 
@@ -77,3 +84,21 @@ def test_without_the_package(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "medmnist.info", raising=False)
     error = failure(tmp_path, "pathmnist")
     assert "--dataset npz:pathmnist.npz" in error.near and "protofl[medmnist]" in error.do
+
+
+def test_several_labels(tmp_path, monkeypatch):
+    """chestmnist is multi-label without asking, and as a file if the task is given."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    arrays = publish(
+        tmp_path, monkeypatch, "chestmnist", lambda n: rng.integers(0, 2, (n, 14), dtype=np.uint8)
+    )
+    data = decode(tmp_path, "chestmnist")
+    labels = np.concatenate([arrays["train_labels"], arrays["test_labels"]])
+    assert data.task.name == "multilabel" and data.targets.tolist() == labels.tolist()
+    assert data.outputs[:2] == ["atelectasis", "cardiomegaly"] and len(data.outputs) == 14
+    assert {*data.classes} <= {*data.outputs, "none"}
+    same = pf.datasets.read_npz(tmp_path / "published.npz", task="multilabel")
+    assert same.targets.equal(data.targets)
+    with pytest.raises(pf.UsageError) as error:
+        pf.datasets.read_npz(tmp_path / "published.npz")
+    assert "--set dataset.task=multilabel" in error.value.do
