@@ -180,7 +180,9 @@ def confusions(
 def _shares(counts: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return counts [C, C] as shares of their row; NaN in rows without counts."""
     totals = counts.sum(1, keepdims=True)
-    return np.divide(counts, totals, out=np.full_like(counts, np.nan), where=totals > 0)
+    shares = np.full(counts.shape, np.nan)
+    np.divide(counts, totals, out=shares, where=totals > 0)
+    return shares
 
 
 def matrix(
