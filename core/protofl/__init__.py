@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from protofl.runs.python_api import Session, run
     from protofl.runs.recorded_run import Run, load_run
     from protofl.system.consent import trust_code
-    from protofl.system.files.home import expand_user
+    from protofl.system.files.home import expand_user, missing_path
     from protofl.system.options.plugin_options import Config, Deviation, Field, VariantConfig
     from protofl.system.randomness import numpy_stream, random_stream
     from protofl_workbench import plots
@@ -85,7 +85,7 @@ _NAMES = {
     "protofl.records.result": "Result",
     "protofl.records.weights": "read_weights",
     "protofl.system.consent": "trust_code",
-    "protofl.system.files.home": "expand_user",
+    "protofl.system.files.home": "expand_user missing_path",
     "protofl.errors": "ProtoflError UsageError RunFailure",
     # many runs
     "protofl_workbench.comparing.compare": "compare",
@@ -151,6 +151,7 @@ __all__ = [
     "functional",
     "hookimpl",
     "load_run",
+    "missing_path",
     "models",
     "numpy_stream",
     "per_step",

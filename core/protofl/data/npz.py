@@ -18,7 +18,7 @@ from protofl.data.task_names import TaskName
 from protofl.data.tasks import CLASSIFICATION, Task
 from protofl.errors import UsageError
 from protofl.system.files.atomic import LARGEST_DATA, regular_file
-from protofl.system.files.home import expand_user
+from protofl.system.files.home import expand_user, missing_path
 
 __all__ = ["read_npz"]
 
@@ -140,7 +140,7 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
         UsageError: The file is missing or damaged, holds pickled objects, or is not .npz.
     """
     if not path.is_file():
-        raise UsageError(f"no file {path}", do="give the path of an .npz file")
+        raise missing_path(path, "give the path of an .npz file")
     try:
         source = regular_file(path, LARGEST_DATA)
         if kind := _other_kind(path):

@@ -283,10 +283,16 @@ class Reading:
         """
         if self.only_trials is None:
             return read_weights(self.folder, which, trial, clients=clients)
+        round = self.only_rounds - 1
+        if isinstance(which, int) and which > round:
+            raise UsageError(
+                f"round {which} is not one of the first {self.only_rounds} rounds of {self.folder}",
+                f"rounds are 0 to {round}",
+            )
         kept = read_weights(self.folder, which, self.only_trials[trial], clients=clients)
-        rows, round = [row for row in self.rows if row.trial == trial], self.only_rounds - 1
-        if isinstance(which, int) and which <= round:
+        if isinstance(which, int):
             return kept
+        rows = [row for row in self.rows if row.trial == trial]
         if which == "best":
             best = [row.round for n, row in enumerate(rows) if is_best(row, rows[:n])]
             round = best[-1] if best else round

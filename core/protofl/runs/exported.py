@@ -25,6 +25,7 @@ from protofl.federation.run_data import fitting_of
 from protofl.hooks.discovery.registry import TABLES
 from protofl.runs.scorer import raw_samples
 from protofl.system.files.atomic import regular_file
+from protofl.system.files.home import missing_path
 from protofl.system.torch_state import standard_torch
 
 BATCH = 256
@@ -82,7 +83,7 @@ class Exported:
             UsageError: The file cannot be read, or its samples have another form.
         """
         if not path.exists():
-            raise UsageError(f"no file {path}", do="give the path of a file with samples")
+            raise missing_path(path, "give the path of a file with samples")
         try:
             regular_file(path)
             if self.preparation and (fitted := self.preparation.fitted):
@@ -151,7 +152,7 @@ def read_exported(path: Path, *, trust_pickle: bool = False) -> Exported:
     if path.suffix not in (".onnx", ".pt2"):
         raise UsageError(f"{path}: unknown ending {path.suffix!r}", "possible: .onnx, .pt2")
     if not path.exists():
-        raise UsageError(f"no file {path}", do="write it with: protofl export RUN FILE.onnx")
+        raise missing_path(path, "write it with: protofl export RUN FILE.onnx")
     if path.suffix == ".pt2" and not trust_pickle:
         raise UsageError(
             f"{path} can contain pickled objects, which can run code",

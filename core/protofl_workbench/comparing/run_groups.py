@@ -336,7 +336,7 @@ def places_in(
         if own:
             first[own[0]] = place
         elif notes is not None and names:
-            notes.append(f"order: no group is called {name}; its colour is not used")
+            notes.append(f"order: no group is called {name}, so no group has its colour")
     if wanted and names and not ranked:
         raise unknown("group", wanted[0], names, "--order takes the names or labels of groups")
     ranked += [name for name in names if name not in ranked]

@@ -53,7 +53,8 @@ def confusion(
         **style: ``width``: ``column``, ``page`` or inches; ``font``: ``serif`` or ``sans``.
 
     Returns:
-        Rows are true classes, columns are predictions; numbers are shares of a row in %.
+        Rows are true classes, columns are predictions; numbers are shares of a row in %. Rows of
+        classes without test samples are grey.
 
     Raises:
         UsageError: The run has not recorded a confusion matrix, or not the predictions; or there
@@ -165,9 +166,7 @@ def confusions(
     colours = shades(GROUND, COLOURS[0])
     for place, (client, counts) in enumerate(shown):
         axes = made.add_subplot(rows, columns, place + 1)
-        with np.errstate(invalid="ignore"):
-            shares = counts / counts.sum(1, keepdims=True)
-        axes.imshow(shares, cmap=colours, vmin=0, vmax=1, interpolation="nearest")
+        axes.imshow(_shares(counts), cmap=colours, vmin=0, vmax=1, interpolation="nearest")
         axes.set(xticks=[], yticks=[])
         for spine in axes.spines.values():
             spine.set(color=INK, linewidth=0.6)
@@ -178,6 +177,14 @@ def confusions(
     return made
 
 
+def _shares(counts: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return counts [C, C] as shares of their row; NaN in rows without counts."""
+    totals = counts.sum(1, keepdims=True)
+    shares = np.full(counts.shape, np.nan)
+    np.divide(counts, totals, out=shares, where=totals > 0)
+    return shares
+
+
 def matrix(
     counts: npt.NDArray[np.float64],
     names: list[str],
@@ -185,7 +192,7 @@ def matrix(
     down: str,
     **style: Unpack[StyleOptions],
 ) -> Figure:
-    """Draw a square table of counts as shares of its rows, in %.
+    """Draw a square table of counts as shares of its rows, in %; rows without counts are grey.
 
     Args:
         counts: Counts ≥ 0, [C, C].
@@ -195,7 +202,7 @@ def matrix(
         **style: ``width`` and ``font``, see `confusion`.
     """
     look, count = Style(**style), len(counts)
-    shares = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    shares = 100 * _shares(counts)
     made, axes = look.canvas(0.95 * look.inches)
     axes.grid(visible=False)
     axes.imshow(shares, cmap=shades(GROUND, COLOURS[0]), vmin=0, vmax=100, interpolation="nearest")

@@ -216,7 +216,7 @@ def _parts(root: Path, dataset: str = "folder", layout: str = "clients") -> list
         UsageError: The folder is missing, or its folders may be parts or classes.
     """
     if not root.is_dir():
-        raise pf.UsageError(f"no folder {root}", do=f"give it as --dataset {dataset}:PATH")
+        raise pf.missing_path(root, f"give it as --dataset {dataset}:PATH", "folder")
     root = _inner(root) if layout == "classes" else root
     names = _folders(root)
     parts: dict[str, str] = {}

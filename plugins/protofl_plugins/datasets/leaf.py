@@ -291,7 +291,7 @@ def _files(path: str) -> tuple[Path, list[list[Path]]]:
     """
     root = pf.expand_user(path)
     if not root.is_dir():
-        raise pf.UsageError(f"no folder {root}", do="give it as --dataset leaf:DIR")
+        raise pf.missing_path(root, "give it as --dataset leaf:DIR", "folder")
     for folder in (root, root / "data"):
         train, test = (sorted((folder / part).glob("*.json")) for part in ("train", "test"))
         if train:

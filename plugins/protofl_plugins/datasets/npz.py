@@ -66,7 +66,7 @@ class Npz:
         """The file's path, size and time."""
         path = pf.expand_user(config.path)
         if not path.exists():
-            raise pf.UsageError(f"no file {path}", do="give it as --dataset npz:PATH")
+            raise pf.missing_path(path, "give it as --dataset npz:PATH")
         chosen = config.model_dump(exclude_defaults=True, exclude={"path"})
         return pf.datasets.files_key("npz", path, [path], "columns 2", *chosen.items())
 

@@ -181,7 +181,7 @@ def _folder(path: str, name: str) -> Path:
     """Return the data set's folder; the folder around it serves too."""
     root = pf.expand_user(path)
     if not root.is_dir():
-        raise pf.UsageError(f"no folder {root}", do=f"give it as --dataset {name}:DIR")
+        raise pf.missing_path(root, f"give it as --dataset {name}:DIR", "folder")
     for inner in ("UCI HAR Dataset", "PAMAP2_Dataset"):
         if (root / inner).is_dir():
             return root / inner

@@ -144,7 +144,7 @@ class _NamedColumns:
         """The file's path, size and time, and the options that change what is decoded."""
         path = pf.expand_user(config.path)
         if not path.is_file():
-            raise pf.UsageError(f"no file {path}", do=f"give it as --dataset {self.name}:FILE")
+            raise pf.missing_path(path, f"give it as --dataset {self.name}:FILE")
         chosen = config.model_dump(exclude_defaults=True, exclude={"path"})
         return pf.datasets.files_key(self.name, path, [path], "rows 2", *chosen.items())
 

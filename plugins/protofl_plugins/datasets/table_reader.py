@@ -52,7 +52,7 @@ class TableFile:
         """
         file = pf.expand_user(path)
         if not file.is_file():
-            raise pf.UsageError(f"no file {file}", do="give the path of a CSV or Parquet file")
+            raise pf.missing_path(file, "give the path of a CSV or Parquet file")
         kind = pf.datasets.kind_of_file(file)
         if kind and not kind.name.startswith(("a table as text", "a text", "a Parquet")):
             do = kind.do.replace("FILE", str(file)) or "give a CSV or Parquet file"

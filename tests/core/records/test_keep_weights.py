@@ -138,6 +138,10 @@ def test_all_readers_take_a_round(toys, tmp_path):
     with pytest.raises(pf.UsageError, match="not kept the weights of round 2 of trial 0") as caught:
         run.model(0, round=2)
     assert "it has kept rounds: 0, 1, 4" in caught.value.near
+    first = run.part(range(1), 1)
+    assert torch.equal(first.model(0, round=0).head.weight, short.model(0).head.weight)
+    with pytest.raises(pf.UsageError, match="round 4 is not one of the first 1 rounds"):
+        first.model(0, round=4)
     assert torch.equal(  # the last round has a number too
         run.model(0, round=4).head.weight, run.model(0, "last").head.weight
     )

@@ -199,6 +199,8 @@ def test_a_client_of_a_later_trial_is_scored_by_its_own_statistics(table):
         seen = run.plan.samples(rows, False, trial).inputs()
         assert torch.equal(scorer.preparation(run.plan.data.x[rows]), seen)
     assert run.preparation.clients[0][2] != run.preparation.clients[1][2]
+    code, output = command("evaluate", folder / "run", table, "--trial", 1)
+    assert code == 0 and all(f"{n} H{n} 24" in output for n in range(3)), output
 
 
 def test_a_client_without_any_value_of_a_column(tmp_path):

@@ -68,7 +68,7 @@ def test_places(order, places):
     notes = []
     found = places_in(names, order, {"fedavg": "FedAvg"}, notes)
     assert found == places and [*found] == [*places]
-    assert notes == ["order: no group is called x; its colour is not used"] * ("x" in order)
+    assert notes == ["order: no group is called x, so no group has its colour"] * ("x" in order)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_commands_take_an_order(runs, tmp_path):
     out = tmp_path / "c.svg"
     made = run(app, ["plot", "curve", *folders[:2], "--out", str(out), "--order", ORDER])
     assert made.exit_code == 0, made.output
-    assert "order: no group is called local; its colour is not used" in made.output
+    assert "order: no group is called local, so no group has its colour" in made.output
     assert COLOURS[2] in out.read_text() and COLOURS[0] not in out.read_text()
     refused = run(app, ["plot", "curve", *folders, "--order", "fedtpg", "--force"])
     assert refused.exit_code == 2 and "did you mean 'fedtgp'" in refused.stderr

@@ -1,10 +1,33 @@
-"""Paths that begin with ``~``: the only place that asks for a user's home folder."""
+"""Paths that users give: those that begin with ``~``, and those that do not exist."""
 
 from __future__ import annotations
 
+import difflib
+from itertools import islice
 from pathlib import Path
 
 from protofl.errors import UsageError
+
+MOST = 2000
+"""Largest number of names in a folder among which a similar one is searched."""
+
+
+def missing_path(path: Path, do: str, noun: str = "file") -> UsageError:
+    """Return the error about a path that does not exist, with a similar name in its folder.
+
+    Args:
+        path: The path.
+        do: What the user can do.
+        noun: ``file`` or ``folder``.
+    """
+    near, parent = "", path.absolute().parent
+    if not parent.is_dir():
+        near = f"there is no folder {parent}"
+    else:
+        names = [each.name for each in islice(parent.iterdir(), MOST)]
+        if similar := difflib.get_close_matches(path.name, names, n=1):
+            near = f"did you mean {path.with_name(similar[0])}?"
+    return UsageError(f"no {noun} {path}", near, do)
 
 
 def expand_user(path: str | Path) -> Path:

@@ -392,7 +392,8 @@ def _conditions(reproduction: Reproduction, records: Sequence[Record]) -> list[s
     finals = sum(len(record["runs"]) for record in ran)
     searches = sum(len(record.get("search", ())) for record in ran)
     lines.append(
-        f"What ran: {count(len(ran), 'pair of method and setting', 'pairs of method and setting')}, "
+        "What ran: "
+        f"{count(len(ran), 'pair of method and setting', 'pairs of method and setting')}, "
         f"{count(searches, 'tuning run')} and {count(finals, 'final run')}."
     )
     lines.append(f"Commits: {_distinct(r.get('commit') or 'not known' for r in ran)}.")

@@ -1,4 +1,4 @@
-"""Tests of paths that begin with ``~``, also of users without a home folder."""
+"""Tests of missing paths, and of paths that begin with ``~``, also without a home folder."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import protofl as pf
+from protofl.backends import Plan
 from protofl_cli.app import main
 
 
@@ -81,3 +82,16 @@ def test_commands_name_the_user(command, monkeypatch, tmp_path, capsys):
     assert ended.value.code == 2, said
     assert "there is no user 'nobody-here'" in " ".join(said.split()), said
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("dataset", ["csv", "parquet", "npz", "folder", "leaf", "har", "domains"])
+def test_a_missing_path_has_a_similar_name(dataset, tmp_path):
+    (tmp_path / "patients.csv").write_text("")
+    given = {"method": "local", "models": "mlp", "data_dir": str(tmp_path / "data")}
+    for path, near in (
+        (tmp_path / "patient.csv", f"did you mean {tmp_path / 'patients.csv'}?"),
+        (tmp_path / "none" / "patient.csv", f"there is no folder {tmp_path / 'none'}"),
+    ):
+        with pytest.raises(pf.UsageError, match=r"^no (file|folder) ") as caught:
+            Plan.make({**given, "dataset": f"{dataset}:{path}"}, report=lambda line: None)
+        assert caught.value.near == near and f"--dataset {dataset}:" in caught.value.do

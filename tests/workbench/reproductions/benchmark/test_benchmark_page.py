@@ -82,7 +82,7 @@ def test_a_further_method_joins_the_records_that_are_there(progress, small, tmp_
 
 def test_the_page_says_what_ran_where_and_what_is_missing(small, records):
     text = page_of(small, records, "benchmark")
-    assert "7 methods in settings, 21 tuning runs and 14 final runs" in text
+    assert "7 pairs of method and setting, 21 tuning runs and 14 final runs" in text
     assert "abc1234567" in text and "A chip, torch 2.6, Python 3.10" in text
     assert "`fedavg`: it averages \\| whole models" in text
     missing = text[text.index("## What is missing") :]
