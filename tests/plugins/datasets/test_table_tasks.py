@@ -42,6 +42,7 @@ def run(folder, table, *words):
     return command("run", "fedavg", "--dataset", f"csv:{table}", *usual, *words)
 
 
+@pytest.mark.slow
 def test_a_column_of_numbers_from_a_file_to_scores(tmp_path):
     table = write(tmp_path / "a.csv")
     scaled = ("--set", "dataset.offset=250", "--set", "dataset.scale=30")
@@ -81,6 +82,7 @@ def test_several_columns_of_labels(tmp_path):
     assert [row["correct"] for row in done.clients] == right
 
 
+@pytest.mark.slow
 def test_other_test_rows_change_no_weight(tmp_path):
     states = []
     for shift in (0, 500):
