@@ -6,6 +6,7 @@ import statistics
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from protofl.data.task_names import share_text
 from protofl.system.formatting import count, size_text
 
 if TYPE_CHECKING:
@@ -55,7 +56,9 @@ def result_rows(result: Result, plan: Plan) -> tuple[list[str], list[list[str]]]
     labels = {key: label + named for key, label in LABELS.items() if key in summary["mean"]}
     metrics = {k: k.replace("_", " ", 1) for k in summary["mean"] if k not in {*labels, *UNSHOWN}}
     if len(trials) == 1:
-        rows = [[label, f"{summary[key]:.2%}"] for key, label in labels.items()]
+        rows = [
+            [label, share_text(task.score_name, summary[key], 2)] for key, label in labels.items()
+        ]
         of = count(summary.get("rounds_done", summary["rounds"]), "round")
         for row, key in zip(rows, labels, strict=True):
             if key in ROUNDS:

@@ -8,6 +8,9 @@ The features are the mean of the last layer's outputs at the real tokens of a te
 in Sentence-BERT; Reimers and Gurevych, EMNLP 2019), B×H. Padding, by the id that the data set
 declares, is masked in attention and left out of the mean. BERT's pooler is not used.
 
+``--models hf-causal:NAME`` takes causal nets such as GPT-2 for data whose task is
+``language-model``. Outputs are the log-probabilities of the next tokens, and there is no head.
+
 Token ids must be those of the model's own tokenizer: ``--set dataset.tokenizer=NAME`` for ``hf:``.
 """
 
@@ -18,15 +21,17 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
 import protofl as pf
+from protofl_plugins.models.causal import NextTokens, check_task, whole
 from protofl_plugins.models.frozen import Frozen
 from protofl_plugins.models.group import ModelGroup
 from protofl_plugins.models.parts import Extractor
+from protofl_plugins.models.text import TextNets
 from protofl_plugins.shared.transformers_folders import described, library_for, quiet
 
 ATTENTION = frozenset(
@@ -36,7 +41,7 @@ ATTENTION = frozenset(
 """Names of layers that compute queries and values in nets of transformers; those of the second line
 compute keys, too."""
 
-_EXAMPLE = "write for example: --models hf-text:distilbert/distilbert-base-uncased"
+_EXAMPLES = {"hf-text": "distilbert/distilbert-base-uncased", "hf-causal": "openai-community/gpt2"}
 
 
 class TextEncoder(nn.Module):
@@ -54,8 +59,7 @@ class TextEncoder(nn.Module):
     @property
     def usual_targets(self) -> tuple[str, ...]:
         """Names of the layers that low-rank adapters change: queries and values of attention."""
-        names = {path.rpartition(".")[2] for path, _ in self.net.named_modules()}
-        return tuple(sorted(names & ATTENTION))
+        return attention_of(self.net)
 
     def forward(self, x: Tensor) -> Tensor:
         """Σ over real tokens of their outputs / their number; 0 where all is padding."""
@@ -73,11 +77,12 @@ class HFText(ModelGroup):
     """Encoders of transformers from folders or its cache: hf-text:NAME,… (needs transformers)."""
 
     argument = "names_or_paths"
+    group: ClassVar[str] = "hf-text"
     own_ids = True  # the ids of a model's own tokenizer
     kinds = ("tokens",)
     feature_dim = 768
-    server_extractors = ()
-    server_architecture = "text/textcnn"
+    server_extractors = tuple(e for e in TextNets.extractors if e.name == "textcnn")
+    server_architecture = "textcnn"
 
     class Config(pf.Config):
         """Options of hf-text."""
@@ -103,11 +108,11 @@ class HFText(ModelGroup):
         """
         result: dict[str, Path] = {}
         for given in cast(HFText.Config, config).names_or_paths.split(","):
-            folder = _folder_of(given.strip())
+            folder = _folder_of(given.strip(), self.group)
             name = Path(given.strip()).name
             if name in result:
                 raise pf.UsageError(
-                    f"hf-text: two nets are called {name!r}",
+                    f"{self.group}: two nets are called {name!r}",
                     "an architecture has the last part of its folder's name, and client i gets "
                     "number i mod their number",
                     "name each net once, or rename a folder",
@@ -137,25 +142,63 @@ class HFText(ModelGroup):
         return result
 
 
-def _folder_of(name: str) -> Path:
+class HFCausal(HFText):
+    """Causal nets of transformers for next tokens: hf-causal:NAME,… (needs transformers)."""
+
+    group: ClassVar[str] = "hf-causal"
+    tasks = ("language-model",)
+    server_extractors = ()
+    server_architecture = ""  # none: no method with a net of its own takes language models
+
+    class Config(pf.Config):
+        """Options of hf-causal."""
+
+        names_or_paths: str = pf.Field(
+            description="folders, or names in the cache of Hugging Face, with commas between"
+        )
+
+    @pf.hookimpl
+    def architectures(self, config: pf.Config) -> list[pf.models.Architecture]:
+        """The nets in the order given, without heads.
+
+        Raises:
+            UsageError: A name is not that of a net.
+        """
+        return [
+            pf.models.Architecture(
+                name, partial(_causal, folder), channels_last=False, eval_batch=32, head="none"
+            )
+            for name, folder in self.folders(config).items()
+            if _described(folder)
+        ]
+
+
+def _folder_of(name: str, group: str) -> Path:
     """Return the folder of a net, a given one or that of the newest snapshot in the cache.
+
+    Args:
+        name: What the user gave.
+        group: The name of the model group.
 
     Raises:
         UsageError: There is none.
     """
     if not name:
-        raise pf.UsageError("the model group hf-text needs names of models", do=_EXAMPLE)
+        raise pf.UsageError(
+            f"the model group {group} needs names of models",
+            do=f"write for example: --models {group}:{_EXAMPLES[group]}",
+        )
     path = pf.expand_user(name)
     if path.is_dir():
         return path.resolve()
-    library_for("model-group/hf-text")
+    library_for(f"model-group/{group}")
     import huggingface_hub as hub
 
     try:
         found = hub.try_to_load_from_cache(name, "config.json")
     except hub.errors.HFValidationError:
         raise pf.UsageError(
-            f"hf-text:{name}: there is no such folder",
+            f"{group}:{name}: there is no such folder",
             do="give a folder that save_pretrained wrote, or OWNER/NAME of a model in the cache",
         ) from None
     if isinstance(found, str):
@@ -164,7 +207,7 @@ def _folder_of(name: str) -> Path:
     near = difflib.get_close_matches(name, cached, n=1, cutoff=0.5)
     shown = f"did you mean {near[0]!r}?" if near else f"in the cache: {', '.join(cached) or 'none'}"
     raise pf.UsageError(
-        f"hf-text:{name}: neither a folder, nor a model in the cache of Hugging Face",
+        f"{group}:{name}: neither a folder, nor a model in the cache of Hugging Face",
         shown,
         "give a folder that save_pretrained wrote; or, where there is internet: "
         f"hf download {name} (protofl downloads no model)",
@@ -184,13 +227,12 @@ def _described(folder: Path) -> tuple[Any, Any]:
     Raises:
         UsageError: The folder holds none, or a net that needs texts for a decoder besides.
     """
-    do = "give a folder that save_pretrained wrote: --models hf-text:FOLDER"
-    library, config = described(folder, "model", "model-group/hf-text", do)
+    do = "give a folder that save_pretrained wrote"
+    library, config = described(folder, "model", "models of transformers", do)
     if getattr(config, "is_encoder_decoder", False):
         raise pf.UsageError(
             f"{folder} holds a net with a decoder of its own ({config.model_type})",
-            "hf-text takes nets of one part",
-            "give an encoder such as BERT, DistilBERT or RoBERTa",
+            do="give an encoder, such as BERT, DistilBERT or RoBERTa",
         )
     return library, config
 
@@ -211,7 +253,8 @@ def _built(
     _check_ids(folder.name, config, sample)
     if torch.empty(0).device.type == "meta":  # only sizes are asked for
         with quiet(library):
-            encoder: nn.Module = _encoder(library.AutoModel.from_config(config), sample)
+            net = _linear(library.AutoModel.from_config(config))
+        encoder: nn.Module = TextEncoder(net, sample.padding)
     else:
         dtype, stamp = torch.get_default_dtype(), _stamp(folder)
         encoder = deepcopy(_loaded(folder, freeze, keep_features, sample, dtype, stamp))
@@ -232,6 +275,56 @@ def _stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:
     return tuple((f.name, f.stat().st_mtime_ns, f.stat().st_size) for f in files)
 
 
+def _causal(
+    folder: Path, sample: pf.datasets.SampleSpec, num_classes: int, feature_dim: int
+) -> pf.models.SplitModel:
+    """Return a client's causal net."""
+    library, config = _described(folder)
+    check_task("hf-causal", sample)
+    _check_ids(folder.name, config, sample)
+    if torch.empty(0).device.type == "meta":
+        with quiet(library):
+            net = Scores(_linear(library.AutoModelForCausalLM.from_config(config)))
+        return whole(NextTokens(net, sample.padding, net.targets), sample)
+    made = _loaded_causal(folder, sample, torch.get_default_dtype(), _stamp(folder))
+    return whole(deepcopy(made), sample)
+
+
+class Scores(nn.Module):
+    """A causal net of transformers as a function of token ids alone: B×L → B×L×V."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net, self.targets = net, attention_of(net)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The scores of the next tokens."""
+        scores: Tensor = self.net(input_ids=x, use_cache=False).logits
+        return scores
+
+
+@lru_cache(maxsize=8)
+def _loaded_causal(
+    folder: Path, sample: pf.datasets.SampleSpec, dtype: torch.dtype, stamp: object
+) -> nn.Module:
+    """Return the causal net with which all clients begin.
+
+    Raises:
+        UsageError: See `_read`, or a token's scores depend on later tokens.
+    """
+    net = Scores(_linear(_read(folder, "AutoModelForCausalLM").to(dtype)))
+    with torch.no_grad(), torch.device("cpu"):
+        x = sample.zeros(2)
+        x[1, -1] = 1
+        scores = net.eval()(x)[:, :-1]
+    if not torch.allclose(scores[0], scores[1], atol=1e-4):
+        raise pf.UsageError(
+            f"{folder.name} is not causal: what it says of a token depends on later tokens",
+            do="give a causal net, such as GPT-2, or use hf-text for classification",
+        )
+    return NextTokens(net, sample.padding, net.targets).train()
+
+
 @lru_cache(maxsize=8)
 def _loaded(
     folder: Path,
@@ -244,12 +337,34 @@ def _loaded(
     """Return the encoder with which all clients of a net begin.
 
     Raises:
-        UsageError: The weights are damaged or incomplete, or the data's ids or lengths don't fit.
+        UsageError: See `_read`, or the data's texts are too long.
+    """
+    encoder = TextEncoder(_linear(_read(folder, "AutoModel").to(dtype)), sample.padding)
+    with torch.no_grad(), torch.device("cpu"):
+        try:
+            encoder.eval()(sample.zeros(1))
+        except (IndexError, RuntimeError) as error:
+            raise pf.UsageError(
+                f"{folder.name} can't take texts of {sample.shape[0]:,} tokens: {error}",
+                do="take shorter ones: --set dataset.length=…",
+            ) from error
+    return Frozen(encoder, computed=keep_features) if freeze == "all" else encoder.train()
+
+
+def _read(folder: Path, kind: str) -> nn.Module:
+    """Return the net of a folder, without a pooler.
+
+    Args:
+        folder: The folder.
+        kind: The library's class that reads it.
+
+    Raises:
+        UsageError: The weights are damaged or incomplete.
     """
     library, _ = _described(folder)
     with torch.random.fork_rng(devices=[]), torch.device("cpu"), quiet(library):
         try:
-            net, about = library.AutoModel.from_pretrained(
+            net, about = getattr(library, kind).from_pretrained(
                 folder, local_files_only=True, use_safetensors=True, output_loading_info=True
             )
         except Exception as error:  # of transformers, safetensors and the OS
@@ -265,16 +380,7 @@ def _loaded(
             + f" and {len(missing) - 1} more tensors" * (len(missing) > 1),
             do="save the whole model there with save_pretrained",
         )
-    encoder = _encoder(net.to(dtype), sample)
-    with torch.no_grad(), torch.device("cpu"):
-        try:
-            encoder.eval()(sample.zeros(1))
-        except (IndexError, RuntimeError) as error:
-            raise pf.UsageError(
-                f"{folder.name} can't take texts of {sample.shape[0]:,} tokens: {error}",
-                do="take shorter ones: --set dataset.length=…",
-            ) from error
-    return Frozen(encoder, computed=keep_features) if freeze == "all" else encoder.train()
+    return cast(nn.Module, net)
 
 
 def _check_ids(name: str, config: Any, sample: pf.datasets.SampleSpec) -> None:  # noqa: ANN401
@@ -306,8 +412,8 @@ _PADDED_PLACES = ("roberta", "xlm-roberta", "camembert", "longformer", "mpnet", 
 """Nets whose table of places begins behind the padding id."""
 
 
-def _encoder(net: nn.Module, sample: pf.datasets.SampleSpec) -> TextEncoder:
-    """Return an encoder without its pooler, whose linear layers are ``nn.Linear``."""
+def _linear(net: nn.Module) -> nn.Module:
+    """Return a net without its pooler, whose linear layers are ``nn.Linear``."""
     if isinstance(getattr(net, "pooler", None), nn.Module):
         setattr(net, "pooler", None)  # noqa: B010 - a module for mypy
     for path, module in [*net.named_modules()]:
@@ -317,4 +423,10 @@ def _encoder(net: nn.Module, sample: pf.datasets.SampleSpec) -> TextEncoder:
             linear.weight = nn.Parameter(weight.detach().T.contiguous())
             linear.bias = bias
             net.set_submodule(path, linear)
-    return TextEncoder(net, sample.padding)
+    return net
+
+
+def attention_of(net: nn.Module) -> tuple[str, ...]:
+    """Return the names of a net's layers that compute queries and values of attention."""
+    names = {path.rpartition(".")[2] for path, _ in net.named_modules()}
+    return tuple(sorted(names & ATTENTION))

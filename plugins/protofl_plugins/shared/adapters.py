@@ -233,8 +233,8 @@ def install_factors(client: pf.Client[Any]) -> None:
 
 
 def install_head(client: pf.Client[Any]) -> None:
-    """Copy the received head into the client's, if heads are averaged."""
-    if client.config.head == "average":
+    """Copy the received head into the client's, if heads are averaged and the net has one."""
+    if client.config.head == "average" and client.module("head").state_dict():
         weights.install(client, "head")
 
 
@@ -266,8 +266,8 @@ def rank_fault(server: pf.Server[Any], client_id: int, upload: pf.Payload) -> st
 
 
 def mean_heads(server: pf.Server[Any], uploads: pf.Uploads) -> pf.Payload:
-    """Return Σ_i p_i·h_i, p_i = n_i/n, if heads are averaged; else nothing."""
-    if server.config.head != "average":
+    """Return Σ_i p_i·h_i, p_i = n_i/n, if heads are averaged and the net has one; else nothing."""
+    if server.config.head != "average" or not server.global_state.select("head/*"):
         return pf.Payload()
     return pf.models.average_weights([*uploads.values()], "head", _samples(uploads))
 
