@@ -117,7 +117,9 @@ class Dataset:
         return self.y if self.targets is None else self.task.encoded(self.targets)
 
     def about_outputs(self) -> str:
-        """Return the task in words: ``10 classes``, ``10 labels``, ``regression of age``."""
+        """Return the task in words: ``10 classes``, ``regression of age``, ``next tokens``."""
+        if self.task.name == "language-model":
+            return "next tokens"
         if self.task.name == "regression":
             return f"regression of {self.outputs[0]}"
         kind = "classes" if self.task.has_classes else "labels"

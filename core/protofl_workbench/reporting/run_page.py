@@ -57,6 +57,7 @@ _CLIENTS = {
     "classification": "Clients and classes",
     "multilabel": "Clients and labels",
     "regression": "Clients",
+    "language-model": "Clients",
 }
 
 

@@ -30,6 +30,7 @@ import numpy as np
 
 import protofl as pf
 from protofl_plugins.datasets.texts import word_ids
+from protofl_plugins.shared.language_models import MEANING, TextTask, as_language_model
 
 LETTERS = (
     "\n !\"&'(),-.0123456789:;>?" + string.ascii_uppercase + "[]" + string.ascii_lowercase + "}"
@@ -59,13 +60,17 @@ class LEAF:
         vocabulary: int = pf.Field(
             10_000, ge=10, le=1_000_000, description="largest number of ids of words"
         )
+        task: TextTask = pf.Field("classification", description=MEANING)
 
     @pf.hookimpl
     def cache_key(self, config: Config, data_dir: Path) -> str:
         """The paths, sizes and times of all files, and the options."""
         root, parts = _files(config.path)
         files = [file for part in parts for file in part]
-        return pf.datasets.files_key("leaf", root, files, config.length, config.vocabulary)
+        options = (config.length, config.vocabulary)
+        if config.task != "classification":
+            return pf.datasets.files_key("leaf", root, files, *options, config.task)
+        return pf.datasets.files_key("leaf", root, files, *options)
 
     @pf.hookimpl
     def decode(self, config: Config, data_dir: Path) -> pf.datasets.Dataset:
@@ -82,7 +87,8 @@ class LEAF:
                     part.add(user, x, y, file)
         if not parts[0].y:
             raise pf.UsageError(f"{root} holds no training samples", do="write LEAF's data again")
-        return _dataset(parts, config)
+        data = _dataset(parts, config)
+        return as_language_model(data) if config.task == "language-model" else data
 
 
 @dataclass
