@@ -16,7 +16,7 @@ from protofl.backends import Host, Plan
 from protofl.hooks.models.architecture import unset_model
 from protofl.testing.equality import Run, double_precision
 from protofl_plugins.models.frozen import Frozen
-from protofl_plugins.models.hf_text import HFText, TextEncoder
+from protofl_plugins.models.hf_text import HFCausal, HFText, TextEncoder
 
 SAMPLE = pf.datasets.SampleSpec((12,), "tokens", vocabulary=150, padding=0)
 WIDTH, LAYERS, IDS, LONGEST = 32, 2, 160, 40
@@ -343,3 +343,69 @@ def test_unknown_layers_are_refused(saved, tmp_path):
     )  # fmt: skip
     refused(lambda: adapted(saved, tmp_path, targets="x9"), "its names: query, key, value, dense")
     refused(lambda: adapted(saved, tmp_path, ranks="33"), "rank 33 is above 32", "ranks=32")
+
+
+# --- causal nets ----------------------------------------------------------------------------------
+
+LANGUAGE = pf.datasets.Task("language-model")
+
+
+def causal(folder):
+    (found,) = HFCausal().architectures(config=HFCausal.Config(names_or_paths=str(folder)))
+    sample = pf.datasets.SampleSpec((12,), "tokens", vocabulary=150, padding=0, task=LANGUAGE)
+    return found.build(sample, 11, 768)
+
+
+def test_outputs_are_the_losses_of_the_library(library, saved):
+    folder = saved("gpt2")[0]
+    net = library.AutoModelForCausalLM.from_pretrained(folder).eval()
+    model, x = causal(folder).eval(), texts()
+    with torch.no_grad():
+        found = model(x)
+        real = (x[:, 1:] != 0).float()
+        wanted = net(input_ids=x, labels=x.masked_fill(x == 0, -100)).loss
+    assert not found[real == 0].any()
+    assert float(LANGUAGE.loss(found, real)) == pytest.approx(float(wanted), rel=1e-5)
+
+
+def test_nets_that_see_later_tokens_are_refused(library, saved, tmp_path):
+    net = library.BertForMaskedLM(saved("bert")[1].config)
+    net.save_pretrained(tmp_path / "bert")
+    refused(lambda: causal(tmp_path / "bert"), "bert is not causal", "GPT-2")
+    text = pf.datasets.SampleSpec((12,), "tokens", vocabulary=150, padding=0)
+    (found,) = HFCausal().architectures(
+        config=HFCausal.Config(names_or_paths=str(saved("gpt2")[0]))
+    )
+    refused(lambda: found.build(text, 7, 768), "predict next tokens", "dataset.task=language-model")
+
+
+@pytest.mark.parametrize("method", quick(RANK_METHODS, "fedit"))
+def test_adapters_of_a_causal_net_learn_next_tokens(saved, tmp_path, method):
+    own = {"ranks": "2,4", "alpha": 8}
+    made = plan(
+        tmp_path, saved("gpt2")[0], method=method, models=f"hf-causal:{saved('gpt2')[0]}",
+        options={
+            "dataset": {"vocabulary": 150, "length": 12, "task": "language-model"}, method: own
+        },
+    )  # fmt: skip
+    run = Run(made, rounds=2)
+    first, last = (line["metrics"]["perplexity"]["all"] for line in run.lines)
+    assert last < first < 1.2 * 150
+    net = run.host.client(1).model.extractor
+    assert net.scale == 2 and {name.split(".")[-2] for name in net.sizes} == {"c_attn"}
+    sent = pf.Payload.from_bytes(run.pool.uploads(1)[1])
+    floats = sum(t.numel() for t in sent.values() if t.is_floating_point())
+    assert floats == LAYERS * 4 * (WIDTH + 3 * WIDTH)
+
+
+def test_texts_of_hf_as_a_language_model(library, tmp_path):
+    datasets = pytest.importorskip("datasets", reason="needs protofl[hf]")
+    sentences = [f"dog and cat photo {n}" for n in range(40)]
+    made = {"text": sentences, "label": [n % 2 for n in range(40)]}
+    datasets.Dataset.from_dict(made).save_to_disk(tmp_path / "set")
+    whole = plan(
+        tmp_path, "", method="fedavg", models="causal", dataset=f"hf:{tmp_path / 'set'}",
+        subset=None, options={"dataset": {"task": "language-model", "length": 6}},
+    )  # fmt: skip
+    assert whole.data.task.name == "language-model"
+    assert Run(whole, rounds=1).lines[-1]["metrics"]["perplexity"]["all"] > 1
