@@ -257,7 +257,8 @@ class TaskOptions(Config):
 
     task: TaskName = Field(
         "classification",
-        description="what is predicted of a sample: a class, any number of labels, or a number",
+        description="what is predicted of a sample: a class, any number of labels, a number, or "
+        "the next tokens of a text",
     )
     offset: float = Field(
         0.0, description="the number of a regression that nets take for 0, such as its mean"

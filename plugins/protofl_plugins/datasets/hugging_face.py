@@ -39,7 +39,6 @@ from protofl_plugins.datasets.folder import ImageConfig
 from protofl_plugins.datasets.table_files import ColumnOptions, Parquet, split_names
 from protofl_plugins.datasets.table_form import TableForm
 from protofl_plugins.datasets.texts import word_ids
-from protofl_plugins.shared.language_models import MEANING, TextTask, as_language_model
 
 _LABELS = ("label", "labels", "target", "class", "y")
 
@@ -120,7 +119,6 @@ class HuggingFace:
             description="name or folder of a tokenizer of transformers. None: the words that occur "
             "twice or more in the training part",
         )
-        task: TextTask = pf.Field("classification", description=MEANING)
         standardise: bool | None = pf.Field(
             None,
             description="bring every column of a table, every channel of a series to mean 0 and "
@@ -147,8 +145,7 @@ class HuggingFace:
         Raises:
             UsageError: The library is missing, the data set can't be had, or its columns don't fit.
         """
-        data = _Reading(config, data_dir).dataset()
-        return as_language_model(data) if config.task == "language-model" else data
+        return _Reading(config, data_dir).dataset()
 
 
 class _Reading:

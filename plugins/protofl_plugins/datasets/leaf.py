@@ -30,7 +30,7 @@ import numpy as np
 
 import protofl as pf
 from protofl_plugins.datasets.texts import word_ids
-from protofl_plugins.shared.language_models import MEANING, TextTask, as_language_model
+from protofl_plugins.shared.language_models import MEANING, TextTask
 
 LETTERS = (
     "\n !\"&'(),-.0123456789:;>?" + string.ascii_uppercase + "[]" + string.ascii_lowercase + "}"
@@ -87,8 +87,7 @@ class LEAF:
                     part.add(user, x, y, file)
         if not parts[0].y:
             raise pf.UsageError(f"{root} holds no training samples", do="write LEAF's data again")
-        data = _dataset(parts, config)
-        return as_language_model(data) if config.task == "language-model" else data
+        return _dataset(parts, config)
 
 
 @dataclass
@@ -219,6 +218,7 @@ def _dataset(parts: list[_Part], config: LEAF.Config) -> pf.datasets.Dataset:
         num_train=len(parts[0].y),
         classes=names,
         columns={"client": np.array(users)},
+        task=config.task,
         **options,
     )
 

@@ -23,7 +23,7 @@ import numpy as np
 
 import protofl as pf
 from protofl_plugins.datasets.texts import common_words
-from protofl_plugins.shared.language_models import MEANING, TextTask, as_language_model
+from protofl_plugins.shared.language_models import MEANING, TextTask
 
 TOPICS = {
     "specialnames": "special methods",
@@ -91,9 +91,10 @@ class PythonDocs:
             vocabulary=tokenizer.vocabulary,
             padding=tokenizer.padding,
             preparation=pf.datasets.Preparation(words=tokenizer),
+            task=config.task,
         )
         data.note = f"the text is that of Python {platform.python_version()}"
-        return as_language_model(data) if config.task == "language-model" else data
+        return data
 
 
 def passages(text: str, length: int) -> list[list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 import protofl as pf
@@ -38,3 +39,9 @@ def test_from_a_run_to_scores(cli, data_dir, tmp_path):
     assert float(line["perplexity"]) == pytest.approx(float(predicted[0]), rel=1e-3)
     evaluated = cli("evaluate", "fedavg", "python-docs")
     assert evaluated.exit_code == 0 and "perplexity" in evaluated.output
+    data = record.plan.data
+    rows = record.plan.split(0).test(0)
+    np.savez("new.npz", x=data.x[rows].numpy(), y=data.y[rows].numpy())
+    own = record.evaluate("new.npz", [0]).clients[0]["perplexity"]
+    recorded = record.rows[-1].metrics["perplexity"]["clients"]["0"]
+    assert own == pytest.approx(recorded, rel=1e-4)

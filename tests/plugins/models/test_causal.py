@@ -16,7 +16,6 @@ from protofl.testing.equality import Run, double_precision
 from protofl_plugins.datasets.python_docs import PythonDocs
 from protofl_plugins.metrics.perplexity import Perplexity
 from protofl_plugins.models.causal import Causal
-from protofl_plugins.shared.language_models import as_language_model
 
 TASK = pf.datasets.Task("language-model")
 V, L = 30, 8
@@ -122,11 +121,13 @@ def test_passages_as_texts_to_predict():
     assert len(keys) == 2
 
 
-def test_other_samples_are_refused():
-    from protofl.testing import toy
-
-    with pytest.raises(pf.UsageError, match="needs texts of two tokens or more, got images"):
-        as_language_model(toy.make_images(toy.MIXED))
+def test_arrays_of_ids_and_other_samples():
+    ids, y = texts().numpy(), [0, 1, 0, 1, 0]
+    made = pf.datasets.dataset_from_arrays([(ids, y, "ours")], padding=0, task="language-model")
+    assert torch.equal(made.targets, labels_of(texts())) and made.classes == ["0", "1"]
+    with pytest.raises(pf.UsageError, match="needs texts of two tokens or more, got rows of 3"):
+        rows = [(torch.rand(4, 3).numpy(), [0, 1, 0, 1], "ours")]
+        pf.datasets.dataset_from_arrays(rows, task="language-model")
 
 
 # --- runs -----------------------------------------------------------------------------------------
@@ -206,3 +207,15 @@ def test_what_does_not_fit_is_refused(data_dir):
         plan(data_dir, "fedavg", options={"dataset": {}})
     with pytest.raises(pf.UsageError, match="width=16 does not divide into"):
         plan(data_dir, "fedavg", options={"models": {"width": 16, "heads": 3}})
+
+
+def test_tables_are_no_texts(tmp_path):
+    (tmp_path / "t.csv").write_text("a,label\n1,x\n2,y\n3,x\n4,y\n")
+    with pytest.raises(pf.UsageError, match="needs texts as token ids, and a table has numbers"):
+        plan(
+            tmp_path,
+            "fedavg",
+            dataset=f"csv:{tmp_path / 't.csv'}",
+            subset=None,
+            options={"dataset": {"task": "language-model"}},
+        )
