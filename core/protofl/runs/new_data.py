@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from protofl.data.arrays import next_tokens
 from protofl.data.columns import as_column, distinct
 from protofl.data.dataset import Dataset, checked_labels, checked_targets, class_names
 from protofl.data.npz import read_arrays
@@ -199,6 +200,8 @@ def _of_npz(run: OpenedRun, path: Path) -> NewData:
     if task.has_classes:
         labels = checked_labels(arrays[pair[1]], len(known), source)
         y = _classes(labels, names, plan.data.classes, str(path))
+    elif task.name == "language-model":
+        y = next_tokens(known, plan.data.padding)
     else:
         targets = torch.from_numpy(checked_targets(task, arrays[pair[1]], source, len(known)))
         y = task.encoded(_columns(targets, names, plan.data.outputs, str(path)))
