@@ -91,7 +91,12 @@ def run_rows(result: Result) -> list[tuple[str, str]]:
         number = evaluated[-1].evaluated
         text = f"participants, {number:,} in the last round; the guess is over all clients"
         rows.append(("accuracy of", text))
-    if spread:
+    metrics = (evaluated[-1].metrics or {}) if evaluated else {}
+    if known := [p for p in metrics.get("perplexity", {}).get("clients", {}).values() if p]:
+        middle = statistics.median(known)
+        text = f"perplexity {min(known):.4g} … {max(known):.4g}, median {middle:.4g}"
+        rows.append(("over clients", text))
+    elif spread:
         rows.append(
             (
                 "over clients",

@@ -64,7 +64,8 @@ class TextEncoder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Σ over real tokens of their outputs / their number; 0 where all is padding."""
         real = torch.ones_like(x) if self.padding is None else (x != self.padding).long()
-        states: Tensor = self.net(input_ids=x, attention_mask=real).last_hidden_state
+        mask = None if x.is_meta else real  # masks ask for values, which meta tensors don't have
+        states: Tensor = self.net(input_ids=x, attention_mask=mask).last_hidden_state
         weights = real.unsqueeze(2).to(states.dtype)
         return (states * weights).sum(1) / weights.sum(1).clamp(min=1)
 
@@ -299,7 +300,11 @@ class Scores(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The scores of the next tokens."""
-        scores: Tensor = self.net(input_ids=x, use_cache=False).logits
+        options = {}
+        if x.is_meta:  # a whole mask, as masks that are made ask for values of tensors
+            shape = len(x), 1, x.shape[1], x.shape[1]
+            options["attention_mask"] = torch.zeros(shape, device=x.device)
+        scores: Tensor = self.net(input_ids=x, use_cache=False, **options).logits
         return scores
 
 

@@ -9,7 +9,6 @@ import torch
 from slowness import quick
 
 import protofl as pf
-from protofl.data.spec import SampleSpec
 from protofl.errors import Refused
 from protofl.hooks.discovery.registry import Registry
 from protofl.testing.equality import Run, double_precision
@@ -19,7 +18,7 @@ from protofl_plugins.models.causal import Causal
 
 TASK = pf.datasets.Task("language-model")
 V, L = 30, 8
-SAMPLE = SampleSpec((L,), "tokens", vocabulary=V, padding=0, task=TASK)
+SAMPLE = pf.datasets.SampleSpec((L,), "tokens", vocabulary=V, padding=0, task=TASK)
 
 
 def texts():

@@ -14,6 +14,7 @@ from tiny_transformers import save_bert
 import protofl as pf
 from protofl.backends import Host, Plan
 from protofl.hooks.models.architecture import unset_model
+from protofl.hooks.models.flops import profile
 from protofl.testing.equality import Run, double_precision
 from protofl_plugins.models.frozen import Frozen
 from protofl_plugins.models.hf_text import HFCausal, HFText, TextEncoder
@@ -409,3 +410,27 @@ def test_texts_of_hf_as_a_language_model(library, tmp_path):
     )  # fmt: skip
     assert whole.data.task.name == "language-model"
     assert Run(whole, rounds=1).lines[-1]["metrics"]["perplexity"]["all"] > 1
+
+
+# --- several nets ---------------------------------------------------------------------------------
+
+
+def test_clients_with_different_nets(saved, tmp_path):
+    both = ",".join(str(saved(kind)[0]) for kind in ("bert", "gpt2"))
+    made = plan(tmp_path, both)
+    names = [made.info.architecture_of(client).name for client in (0, 1)]
+    assert names == ["bert", "gpt2"]
+    assert all(made.cost(each) > 1000 for each in made.info.architectures)  # on the meta device
+    (line,) = Run(made, rounds=1).lines
+    assert line["test_accuracy"] is not None
+
+
+def test_the_size_of_a_causal_net(library, saved):
+    (found,) = HFCausal().architectures(
+        config=HFCausal.Config(names_or_paths=str(saved("gpt2")[0]))
+    )
+    sample = pf.datasets.SampleSpec((12,), "tokens", vocabulary=150, padding=0, task=LANGUAGE)
+    parameters, flops = profile(found, sample, 11, 768)
+    net = library.AutoModelForCausalLM.from_pretrained(saved("gpt2")[0])
+    assert parameters == sum(p.numel() for p in net.parameters())
+    assert flops > 0
