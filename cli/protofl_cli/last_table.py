@@ -6,6 +6,7 @@ import statistics
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from protofl.data.task_names import share_text
 from protofl.system.formatting import count, size_text
 
 if TYPE_CHECKING:
@@ -55,7 +56,9 @@ def result_rows(result: Result, plan: Plan) -> tuple[list[str], list[list[str]]]
     labels = {key: label + named for key, label in LABELS.items() if key in summary["mean"]}
     metrics = {k: k.replace("_", " ", 1) for k in summary["mean"] if k not in {*labels, *UNSHOWN}}
     if len(trials) == 1:
-        rows = [[label, f"{summary[key]:.2%}"] for key, label in labels.items()]
+        rows = [
+            [label, share_text(task.score_name, summary[key], 2)] for key, label in labels.items()
+        ]
         of = count(summary.get("rounds_done", summary["rounds"]), "round")
         for row, key in zip(rows, labels, strict=True):
             if key in ROUNDS:
@@ -88,7 +91,12 @@ def run_rows(result: Result) -> list[tuple[str, str]]:
         number = evaluated[-1].evaluated
         text = f"participants, {number:,} in the last round; the guess is over all clients"
         rows.append(("accuracy of", text))
-    if spread:
+    metrics = (evaluated[-1].metrics or {}) if evaluated else {}
+    if known := [p for p in metrics.get("perplexity", {}).get("clients", {}).values() if p]:
+        middle = statistics.median(known)
+        text = f"perplexity {min(known):.4g} … {max(known):.4g}, median {middle:.4g}"
+        rows.append(("over clients", text))
+    elif spread:
         rows.append(
             (
                 "over clients",

@@ -32,7 +32,9 @@ def model_group(registry: Registry, text: str, plugin_class: Any, classes: int) 
     import torch
 
     from protofl.data.spec import SampleSpec, in_words
+    from protofl.data.tasks import Task
     from protofl.federation.run_data import kinds_of
+    from protofl.federation.task_checks import tasks_of
     from protofl.hooks.models.architecture import native_width
     from protofl.hooks.models.flops import profile
     from protofl.hooks.plugin.members import choose
@@ -51,7 +53,8 @@ def model_group(registry: Registry, text: str, plugin_class: Any, classes: int) 
         rows.append(("images", f"{channel_text}; smaller images are enlarged to {side} px"))
         seen = SampleSpec((channels or CHANNELS, side, side))
     else:
-        seen = SampleSpec(kind=kinds[0], **EXAMPLES[kinds[0]])
+        task = Task(tasks_of(plugin_class, "model-group")[0])  # type: ignore[arg-type]
+        seen = SampleSpec(kind=kinds[0], **EXAMPLES[kinds[0]], task=task)
     rows.append(("server", getattr(plugin_class, "server_architecture", "resnet56")))
     auxiliary = getattr(plugin_class, "auxiliary_architecture", None) or "its first architecture"
     rows.append(("auxiliary", f"{auxiliary} (fml, fedkd)"))
@@ -61,6 +64,7 @@ def model_group(registry: Registry, text: str, plugin_class: Any, classes: int) 
         render.text(f"The architectures follow the name: {text}:…\n")
         return
     choice = choose(registry, "model-group", text)
+    predicts_tokens = seen.task.name == "language-model"
     cells = []
     with render.waiting("counting parameters"):
         architectures = choice.call("architectures")
@@ -75,7 +79,7 @@ def model_group(registry: Registry, text: str, plugin_class: Any, classes: int) 
         cells,
         right=("own width", "parameters", "forward FLOPs"),
         title=f"Architectures: client i gets number i mod {len(cells)}; counted for "
-        f"{seen} and {classes} classes",
+        f"{seen} and {'next tokens' if predicts_tokens else f'{classes} classes'}",
     )
 
 

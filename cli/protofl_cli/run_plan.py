@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from protofl.data.task_names import share_text
 from protofl.system.formatting import count, size_text
 from protofl_cli import render
 from protofl_cli.model_tables import si
@@ -114,7 +115,7 @@ def _show_costs(plan: Plan, costs: Costs) -> None:
             *_traffic_rows(costs.traffic, s.rounds, s.trials),
             ("training FLOPs", f"about {si(costs.training)} a round"),
             ("mini-batches", f"{costs.steps:,} in {count(rounds, 'round')}"),
-            ("majority guess", f"{plan.majority_accuracy(0):.1%} {plan.data.task.score_name}"),
+            ("majority guess", _majority(plan)),
             ("time", _time(plan, costs.seconds)),
         ]
     )
@@ -145,3 +146,9 @@ def _time(plan: Plan, seconds: float) -> str:
         return f"about {clock(seconds)} in one process; backend {s.backend} was not measured"
     text = f"about {clock(seconds / hosts)}"
     return f"{text} with {count(hosts, 'process', 'processes')}, by steps measured now"
+
+
+def _majority(plan: Plan) -> str:
+    """Return the score of always guessing, in words."""
+    score = plan.data.task.score_name
+    return f"{share_text(score, plan.majority_accuracy(0))} {score}"

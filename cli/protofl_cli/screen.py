@@ -7,6 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from protofl.data.task_names import score_text
 from protofl.federation import events
 from protofl.system.formatting import count
 from protofl_cli import render
@@ -277,7 +278,9 @@ class Screen:
         """Return the line of a finished round; ``share`` of the current round is finished."""
         accuracy = row.test_accuracy
         parts = [f"{self._where(row.round)}:"]
-        parts.append("not evaluated" if accuracy is None else f"{self._score} {accuracy:.1%}")
+        parts.append(
+            "not evaluated" if accuracy is None else score_text(row.metrics, self._score, accuracy)
+        )
         parts[-1] += " (best)," if better else ","
         if row.honest_accuracy is not None:
             parts.append(f"honest clients {row.honest_accuracy:.1%},")

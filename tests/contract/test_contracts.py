@@ -32,7 +32,7 @@ ELSEWHERE = {
     "generator": {"stable-diffusion"},  # needs a pipeline; its tests make one
     "text-encoder": {"class-embeddings", "transformers"},  # need files; their tests make them
     "backend": {"process", "ray"},  # start processes; see tests/plugins/backends
-    "model-group": LARGE | {"timm"},  # an extra; see tests/plugins/models/test_pretrained.py
+    "model-group": LARGE | {"timm", "hf-text", "hf-causal"},  # extras; see tests/plugins/models
     "client-sampler": {"list"},  # needs a file; its tests make one
     "device-model": {"trace"},
     "tracker": {"tensorboard", "mlflow", "wandb"},  # see tests/plugins/trackers

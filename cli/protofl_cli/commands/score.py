@@ -44,7 +44,8 @@ def score(
     Raw rows of tables go in: the file contains their columns and statistics.
 
     Scores are those of the method, such as logits, or negative distances to prototypes. Of
-    multi-label data, the labels with positive logits are printed; of a regression, the number.
+    multi-label data, the labels with positive logits are printed; of a regression, the number; of a
+    language model, the perplexity of each text.
     """
     with render.waiting("scoring"):
         from protofl.runs.exported import read_exported
@@ -60,7 +61,7 @@ def score(
         if client.sample.task.has_classes:
             columns.append("score")
             rows = [[*row, _best(line)] for row, line in zip(rows, lines, strict=True)]
-        render.table(columns, rows, right=("sample", "score", "number"), wrap=True)
+        render.table(columns, rows, right=("sample", "score", "number", "perplexity"), wrap=True)
         return
     from protofl_workbench.comparing.figure_table import csv_text, json_text
 
@@ -75,7 +76,12 @@ def score(
     render.plain(csv_text(flat).splitlines() if flat else [])
 
 
-_ANSWER = {"classification": "class", "multilabel": "labels", "regression": "number"}
+_ANSWER = {
+    "classification": "class",
+    "multilabel": "labels",
+    "regression": "number",
+    "language-model": "perplexity",
+}
 
 
 def _lines(file: str, client: Exported, scores: Tensor) -> Iterator[dict[str, Any]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from protofl.data import advice
 from protofl.data.columns import column_faults
@@ -73,12 +75,19 @@ def dataset_from_arrays(
             (``--partition column:NAME``).
         task: What labels are. ``multilabel``: 0 and 1 in columns, [N, L]. ``regression``, or a
             `Task` with its offset and scale: numbers in their own unit, [N] or [N, 1]. ``classes``
-            are the names of the columns.
+            are the names of the columns. ``language-model``: classes, which only divide the texts
+            among clients; the next tokens are predicted.
 
     Raises:
         UsageError: Shapes or values don't fit; names the part.
     """
     chosen = task if isinstance(task, Task) else Task(task)
+    if chosen.name == "language-model":
+        texts = dataset_from_arrays(
+            parts, num_train, classes, kind=kind, vocabulary=vocabulary, padding=padding,
+            standardise=standardise, preparation=preparation, columns=columns,
+        )  # fmt: skip
+        return _language_model(texts, chosen)
     both = sum(np.ndim(x) > 0 and len(x) > 0 for x, *_ in parts)
     for x, y, source in parts:
         _check_masks(x, y, source)
@@ -127,6 +136,27 @@ def dataset_from_arrays(
     if faults := column_faults(data.columns, len(data.y)):
         raise UsageError("; ".join(faults))
     return data
+
+
+def _language_model(data: Dataset, task: Task) -> Dataset:
+    """Return token sequences whose task is to predict each token from those before it.
+
+    Raises:
+        UsageError: The samples are not texts of two tokens or more.
+    """
+    if data.sample.kind != "tokens" or data.x.shape[1] < 2:
+        raise UsageError(
+            f"task=language-model needs texts of two tokens or more, got {data.sample}",
+            do="leave it out, or choose texts",
+        )
+    places = [f"token {place}" for place in range(2, data.x.shape[1] + 1)]
+    return replace(data, task=task, targets=next_tokens(data.x, data.padding), outputs=places)
+
+
+def next_tokens(x: Tensor, padding: int | None) -> Tensor:
+    """Return 1 for each token of texts [N, L] from the second on, 0 for padding: [N, L − 1]."""
+    tokens = x[:, 1:]
+    return (torch.ones_like(tokens) if padding is None else tokens != padding).float()
 
 
 # --- contents of arrays ------------------------------------------------------------------------

@@ -64,8 +64,9 @@ class Dataset:
             its most frequent class.
         task: What models are trained for; classification by ``y`` by default.
         targets: For another task, per sample its labels as 0 and 1, [N, L], or its number in its
-            own unit, [N, 1], float32.
-        outputs: Names of the L labels, or of the number.
+            own unit, [N, 1], float32. Of a language model [N, length − 1]: 1 for each token from
+            the second on, and 0 for padding.
+        outputs: Names of the L labels, of the number, or of the places in a text.
         preparation: What was done to raw samples before they were stored in ``x``, such as a
             standardisation; None if that is not known here. Predictions and exported clients
             apply it to raw samples.
@@ -116,7 +117,9 @@ class Dataset:
         return self.y if self.targets is None else self.task.encoded(self.targets)
 
     def about_outputs(self) -> str:
-        """Return the task in words: ``10 classes``, ``10 labels``, ``regression of age``."""
+        """Return the task in words: ``10 classes``, ``regression of age``, ``next tokens``."""
+        if self.task.name == "language-model":
+            return "next tokens"
         if self.task.name == "regression":
             return f"regression of {self.outputs[0]}"
         kind = "classes" if self.task.has_classes else "labels"
@@ -244,7 +247,7 @@ def target_faults(
         return [f"targets are {has}, expected torch.float32 {list(shape)}"]
     if not targets.isfinite().all():
         return ["targets hold NaN or infinity"]
-    if task.name == "multilabel" and not ((targets == 0) | (targets == 1)).all():
+    if task.name != "regression" and not ((targets == 0) | (targets == 1)).all():
         return ["targets of labels are not 0 or 1"]
     return []
 

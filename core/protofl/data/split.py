@@ -213,7 +213,7 @@ def task_guesses(split: Split, data: Dataset) -> list[list[float]]:
     variance, result = tested_variance(split, data), []
     for client in range(split.num_clients):
         train, test = (data.labels[rows] for rows in (split.train(client), split.test(client)))
-        points = data.task.guess(train, test, variance)
+        points = data.task.guess(train, test, variance, data.vocabulary)
         result.append([points, len(test) if len(train) else 0])
     return result
 

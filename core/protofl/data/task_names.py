@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args
 
-TaskName = Literal["classification", "multilabel", "regression"]
+TaskName = Literal["classification", "multilabel", "regression", "language-model"]
 
 TASKS: tuple[TaskName, ...] = get_args(TaskName)
 """The tasks, `protofl.data.tasks.Task.ALL`."""
 
-SCORES = {"classification": "accuracy", "multilabel": "exact matches", "regression": "R²"}
+SCORES = {
+    "classification": "accuracy",
+    "multilabel": "exact matches",
+    "regression": "R²",
+    "language-model": "1/perplexity",
+}
 """{task: name of its score, which stands in the place of the accuracy}."""
 
 
@@ -18,6 +23,7 @@ GUESSES = {
     "classification": "the most frequent class",
     "multilabel": "the most frequent labels",
     "regression": "the mean",
+    "language-model": "the same probability of all tokens",
 }
 """{task: what is guessed without a model, the majority guess}."""
 
@@ -26,6 +32,7 @@ STRATA = {
     "classification": ("class", "classes"),
     "multilabel": ("rarest label", "rarest labels"),
     "regression": ("range of the number", "ranges of the number"),
+    "language-model": ("class of the text", "classes of the text"),
 }
 """{task: what partitioners divide samples by, one and several}."""
 
@@ -57,3 +64,28 @@ def with_score(text: str, configs: Iterable[Mapping[str, Any]]) -> str:
     """
     score = " or ".join(dict.fromkeys(map(score_name, configs))) or "accuracy"
     return text.replace("accuracy", score).replace("Accuracy", f"{score[:1].upper()}{score[1:]}")
+
+
+def score_text(metrics: Mapping[str, Any] | None, score: str, value: float) -> str:
+    """Return the score of a round in words: ``accuracy 52.1%``; the perplexity if it is recorded.
+
+    Args:
+        metrics: The metrics of the round.
+        score: The name of the score.
+        value: The score.
+    """
+    perplexity = (metrics or {}).get("perplexity", {}).get("all")
+    return f"{score} {value:.1%}" if perplexity is None else f"perplexity {perplexity:.4g}"
+
+
+def share_text(score: str, value: float, digits: int = 1) -> str:
+    """Return a score in words: ``52.1%``, and ``1/372.6`` of a language model.
+
+    Args:
+        score: The name of the score.
+        value: The score.
+        digits: Digits after the point.
+    """
+    if score == SCORES["language-model"] and value > 0:
+        return f"1/{1 / value:.{digits}f}"
+    return f"{value:.{digits}%}"

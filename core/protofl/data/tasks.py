@@ -3,6 +3,7 @@
     classification   one class of each sample        cross-entropy               accuracy
     multilabel       any number of labels each       binary cross-entropy        exact matches
     regression       one number each                 squared error or Huber      R²
+    language-model   the next tokens of a text       their negative log-prob.    1/perplexity
 
 A task has a *score*, of which more is better. A run's record has it in the place of the accuracy
 (``test_accuracy`` and so on), so that what chooses rounds and compares runs works for all tasks.
@@ -45,7 +46,11 @@ class Task:
 
     Attributes:
         ALL: The names of all tasks; a method that works for all says ``tasks = Task.ALL``.
-        name: ``classification``, ``multilabel`` or ``regression``.
+        OF_HEADS: The tasks of nets that are features and a head: all but language models, whose
+            nets have one part.
+        name: ``classification``, ``multilabel``, ``regression`` or ``language-model``. Outputs of
+            a language model are the log-probabilities of a text's tokens from the second on, and
+            its labels [B, C] are 1 for tokens and 0 for padding.
         loss_name: The loss of a regression: ``mse``, the squared error, or ``huber``, Huber's with
             δ = 1 (quadratic up to an error of one ``scale``, linear beyond it).
         offset: The number that a regression takes for zero, in the unit of the target.
@@ -53,6 +58,7 @@ class Task:
     """
 
     ALL: ClassVar[tuple[TaskName, ...]] = TASKS
+    OF_HEADS: ClassVar[tuple[TaskName, ...]] = TASKS[:3]
 
     name: TaskName = "classification"
     loss_name: LossName = "mse"
@@ -95,7 +101,7 @@ class Task:
 
     @property
     def score_name(self) -> str:
-        """Name of the score: ``accuracy``, ``exact matches``, ``R²``."""
+        """Name of the score: ``accuracy``, ``exact matches``, ``R²``, ``1/perplexity``."""
         return SCORES[self.name]
 
     # --- labels ---------------------------------------------------------------------------------
@@ -119,6 +125,8 @@ class Task:
     def loss(self, scores: Tensor, y: Tensor, *, total: bool = False) -> Tensor:
         """Return the loss of a batch: its mean over samples, and over labels where there are some.
 
+        Of a language model: the mean over all tokens of the batch.
+
         Args:
             scores: Outputs of a model, B×C; one per label or number.
             y: Labels of the batch: classes [B], or [B, C] of 0 and 1, or scaled numbers [B, 1].
@@ -127,7 +135,9 @@ class Task:
         if self.has_classes:
             return cross_entropy(scores, y, reduction="sum" if total else "mean")
         y = y.to(scores.dtype)
-        if self.name == "multilabel":
+        if self.name == "language-model":
+            mean = -(scores * y).sum() / y.sum().clamp(min=1)
+        elif self.name == "multilabel":
             mean = binary_cross_entropy_with_logits(scores, y)
         else:
             mean = mse_loss(scores, y) if self.loss_name == "mse" else huber_loss(scores, y)
@@ -139,7 +149,8 @@ class Task:
         A sample of a classification counts 1 if its class has the largest score (int64), one of
         several labels 1 if exactly its labels have positive scores (int64), a number
         1 − e²/variance with its error e (float64), at least −10⁶. The mean of these is
-        R² = 1 − Σe²/Σ(y − ȳ)², if the variance is that of the samples' numbers.
+        R² = 1 − Σe²/Σ(y − ȳ)², if the variance is that of the samples' numbers. A text counts
+        1/perplexity, the geometric mean of its tokens' probabilities (float64).
 
         Args:
             scores: Outputs of a model, n×C.
@@ -150,25 +161,35 @@ class Task:
             return (scores.argmax(1) == y).sum()
         if self.name == "multilabel":
             return ((scores > 0) == (y > 0.5)).all(1).sum()
+        if self.name == "language-model":
+            tokens = y.sum(1)
+            means = (scores.float() * y).sum(1) / tokens.clamp(min=1)
+            return (means.exp() * (tokens > 0)).nan_to_num().sum(dtype=wide(scores.device))
         errors = ((scores.float() - y).square() / variance).flatten()
         errors = errors.nan_to_num(nan=FAR).clamp(max=FAR)  # of a net that diverged
         return (1 - errors).sum(dtype=wide(errors.device))
 
     def no_points(self, count: int, device: torch.device) -> Tensor:
         """Return sums of `points` that are zero, [n], on a device."""
-        kind = wide(device) if self.name == "regression" else torch.int64
+        kind = wide(device) if self.name in CONTINUOUS else torch.int64
         return torch.zeros(count, dtype=kind, device=device)
 
-    def guess(self, train: Tensor, test: Tensor, variance: float = 1.0) -> float:
+    def guess(
+        self, train: Tensor, test: Tensor, variance: float = 1.0, vocabulary: int = 1
+    ) -> float:
         """Return the points of always guessing the commonest of a client's training labels.
 
-        That is a class, a set of labels, or the mean of numbers.
+        That is a class, a set of labels, or the mean of numbers; of a language model it is that all
+        tokens are equally probable.
 
         Args:
             train: Labels of training samples, as for `loss`.
             test: Labels of test samples.
             variance: As for `points`.
+            vocabulary: Token ids V of a language model.
         """
+        if self.name == "language-model":
+            return int((test.sum(1) > 0).sum()) / vocabulary
         if not len(train) or not len(test):
             return 0.0
         if self.name == "regression":
@@ -186,38 +207,46 @@ class Task:
 
         Returns:
             The class with the largest score; the labels with positive scores, with commas between
-            them; or the number.
+            them; the number; or the perplexity of the text.
         """
         if self.has_classes:
             return [names[place] for place in scores.argmax(1).tolist()]
-        if self.name == "regression":
-            return [f"{value:.6g}" for value in scores[:, 0].tolist()]
+        if self.name in CONTINUOUS:
+            return [f"{value:.6g}" for value in self.outcomes(scores).tolist()]
         rows = (scores > 0).tolist()
         return [", ".join(n for n, on in zip(names, row, strict=True) if on) for row in rows]
 
     def outcomes(self, scores: Tensor) -> Tensor:
-        """Return predictions of decoded scores: classes [n], labels [n, L] bool, or numbers [n]."""
+        """Return predictions of decoded scores: classes [n], labels [n, L] bool, or numbers [n].
+
+        Of a language model the perplexities [n] of the texts. Padding has the log-probability 0.
+        """
         if self.has_classes:
             return scores.argmax(1)
+        if self.name == "language-model":
+            return (-scores.sum(1) / (scores != 0).sum(1)).exp()
         return scores > 0 if self.name == "multilabel" else scores[:, 0]
 
     def label_counts(self, y: Tensor, outputs: int) -> Tensor:
         """Return the samples of each class or label, [C] int64; a sample counts for each label.
 
         Raises:
-            UsageError: The task is a regression, whose samples have neither.
+            UsageError: The task is another, whose samples have neither.
         """
         if self.has_classes:
             return torch.bincount(y, minlength=outputs)
         if self.name == "multilabel":
             return (y > 0.5).sum(0)
         raise UsageError(
-            "samples of a regression have no classes that can be counted",
+            f"samples of the task {self.name} have no classes that can be counted",
             do="take a method that does not count classes",
         )
 
 
 CLASSIFICATION = Task()
+
+CONTINUOUS = ("regression", "language-model")
+"""Tasks whose score is not a number of samples, but a sum of floats."""
 
 
 class TaskOptions(Config):
@@ -228,7 +257,8 @@ class TaskOptions(Config):
 
     task: TaskName = Field(
         "classification",
-        description="what is predicted of a sample: a class, any number of labels, or a number",
+        description="what is predicted of a sample: a class, any number of labels, a number, or "
+        "the next tokens of a text",
     )
     offset: float = Field(
         0.0, description="the number of a regression that nets take for 0, such as its mean"

@@ -199,6 +199,7 @@ class Plan:
             notes=[
                 *run_data.about(data, names, settings),
                 *run_data.about_encoder(choices),
+                *run_data.about_ids(choices["model-group"], data),
                 *read_as,
                 *notes,
                 *filter(None, [different_cards(resolution.devices)]),

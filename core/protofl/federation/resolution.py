@@ -327,7 +327,7 @@ def resolved(
         "options": {name: values for name, values in options.items() if values},
         "fine_tune": tuning_epochs(settings),
     }
-    placed = {o: CHOOSING[o] for o in ("dataset", "sampling", "devices", "text_encoder")}
+    placed = {o: CHOOSING[o] for o in ("dataset", "models", "sampling", "devices", "text_encoder")}
     update |= {o: choices[kind].text for o, kind in placed.items() if kind in choices}
     for name in ("participants_from", "init"):
         if (path := getattr(settings, name)) is not None:

@@ -8,6 +8,7 @@ from functools import cache
 from typing import TypeVar
 
 from protofl.data.batches import batch_bounds
+from protofl.data.tasks import CONTINUOUS
 from protofl.federation import events
 from protofl.federation.jobs import Absent, ClientJob, Evaluate, Reply, RoundJob, Train
 from protofl.federation.known_sizes import KnownSizes
@@ -113,7 +114,7 @@ class Stages:
         self._plan, self._progress, self._profile = plan, progress, profile
         self._pool = pool
         self._labels = {term.label for term in plan.composition.terms}
-        self._form = PointValues if plan.data.task.name == "regression" else ReplyValues
+        self._form = PointValues if plan.data.task.name in CONTINUOUS else ReplyValues
         self._noted: set[str] = set()
         self._told = ""
         self._counts = Stage({}, {})

@@ -141,6 +141,20 @@ def about(data: Dataset, given_names: Container[str], settings: Settings) -> lis
     return lines
 
 
+def about_ids(group: Choice, data: Dataset) -> list[str]:
+    """Return a note if models know other token ids than the words of the data have."""
+    if (
+        data.preparation is None
+        or not data.preparation.words
+        or not getattr(group.plugin, "own_ids", False)
+    ):
+        return []
+    return [
+        f"the token ids are numbers of the data's own words, and nets of {group.name} know the ids "
+        "of their tokenizer; for texts of hf: --set dataset.tokenizer=NAME"
+    ]
+
+
 def about_encoder(choices: Mapping[str, Choice]) -> list[str]:
     """Return the note of the text encoder's class, if a method of the run uses one."""
     note = getattr(getattr(choices.get("text-encoder"), "plugin", None), "note", "")

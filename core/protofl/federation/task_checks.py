@@ -8,6 +8,7 @@ from protofl.data.dataset import Dataset
 from protofl.data.task_names import TASKS
 from protofl.data.tasks import Task
 from protofl.errors import ProtoflError, Refused, UsageError
+from protofl.federation.run_data import takes
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.plugin.composition import Composition
 from protofl.hooks.plugin.members import Choice, choose, plugins_of_kinds
@@ -18,12 +19,15 @@ def tasks_of(plugin: type, kind: str) -> tuple[str, ...]:
     """Return the tasks that a plugin declares (``tasks``).
 
     A method or metric without a declaration is for classification. A transform is for all tasks,
-    unless it changes labels.
+    unless it changes labels. A model group is for all but language models, whose nets have one
+    part.
 
     Args:
         plugin: The plugin's class.
         kind: Its kind.
     """
+    if kind == "model-group":
+        return tuple(getattr(plugin, "tasks", Task.OF_HEADS))
     changes = kind != "payload-transform" or hasattr(plugin, "train_labels")
     return tuple(getattr(plugin, "tasks", ("classification",) if changes else TASKS))
 
@@ -74,11 +78,13 @@ def check_task(
     for member in (
         *composition.methods,
         *composition.transforms,
-        *plugins_of_kinds(choices, "metric"),
+        *plugins_of_kinds(choices, "model-group", "metric"),
     ):
         if task.name in tasks_of(member.plugin, member.kind):
             continue
         able = _able(registry, member.kind, task.name)
+        if member.kind == "model-group":
+            able = [name for name in able if takes(registry, name, data.sample)]
         noun = member.kind.replace("-", " ")
         shown = f"{noun}s for {task.name}: {', '.join(able) or 'none is installed'}"
         if member.kind == "method":
@@ -91,7 +97,8 @@ def check_task(
                 name=reason,
             )
         words = " and ".join(tasks_of(member.plugin, member.kind)) or "no task"
-        raise UsageError(f"{what}, and {member.name} is for {words}", shown, "leave it out")
+        do = "choose one of them" if member.kind == "model-group" else "leave it out"
+        raise UsageError(f"{what}, and {member.name} is for {words}", shown, do)
     if task.has_classes:
         return
     refused = {
@@ -109,6 +116,8 @@ def check_task(
 
 def _reason(plugin: type, task: Task) -> str:
     """Return why a method is for classification alone, as far as its declarations say it."""
+    if task.name == "language-model":
+        return "it needs features and a head, or losses of classes"
     sent = {**getattr(plugin, "uploads", {}), **getattr(plugin, "downloads", {})}
     by_class = [name for name, key in sent.items() if getattr(key, "by_class", False)]
     if by_class and task.name == "regression":

@@ -37,8 +37,9 @@ from protofl.system.sources import UNKNOWN
 def file_digests(plan: Plan) -> dict[str, str]:
     """Return {option: SHA-256} of the files of a run's options.
 
-    These are the files of ``--sampling``, ``--devices``, ``--text-encoder`` and ``--init``, and
-    those that options of the generator and the model group name, ``generator.weights``.
+    These are the files of ``--sampling``, ``--devices``, ``--text-encoder`` and ``--init``, those
+    in folders of the model group (its ``folders``), and those that options of the generator and the
+    model group name, ``generator.weights``.
 
     Raises:
         UsageError: One can't be read.
@@ -51,6 +52,11 @@ def file_digests(plan: Plan) -> dict[str, str]:
             inside = [f for f in sorted(path.glob("*")) if f.suffix in _OF_A_MODEL]
             read = {f"{option}/{f.name}": f for f in inside} or {option: path}
             files |= {key: (shown, file) for key, file in read.items()}
+    group = plan.choices["model-group"]
+    folders = group.instance.folders(group.config) if hasattr(group.plugin, "folders") else {}
+    for name, folder in folders.items():
+        inside = [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
+        files |= {f"models/{name}/{f.name}": (f"--models {group.text}", f) for f in inside}
     for owner, kind in (("generator", "generator"), ("models", "model-group")):
         config = plan.choices[kind].config if kind in plan.choices else Config()
         for name, field in type(config).model_fields.items():

@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from protofl.data.arrays import next_tokens
 from protofl.data.columns import as_column, distinct
 from protofl.data.dataset import Dataset, checked_labels, checked_targets, class_names
 from protofl.data.npz import read_arrays
 from protofl.data.preparation import Preparation
-from protofl.data.tasks import variance_of
+from protofl.data.tasks import CONTINUOUS, variance_of
 from protofl.errors import UsageError, unknown
 from protofl.federation.evaluation import counted, figures_of
 from protofl.federation.plan import Plan
@@ -79,9 +80,9 @@ class Evaluation:
     """Accuracies of clients on new data, or the scores of another task.
 
     Attributes:
-        clients: Per client ``client``, ``samples``, ``correct`` (of a regression ``points``, see
-            `Task.points`), ``accuracy``, which is the score of another task, and the metrics of
-            the run that are one number.
+        clients: Per client ``client``, ``samples``, ``correct`` (of a regression or a language
+            model ``points``, see `Task.points`), ``accuracy``, which is the score of another task,
+            and the metrics of the run that are one number.
         overall: ``samples``, ``correct`` and ``accuracy`` over all pairs of a client and a sample;
             ``client_accuracy`` and ``client_std``, mean and population standard deviation over
             clients; ``majority``, the accuracy of always guessing the most frequent class of a
@@ -120,7 +121,7 @@ def evaluate(
     rows: list[dict[str, Any]] = []
     metrics, counts, guesses = run.plan.metrics, dict[int, Payload](), 0.0
     task = run.plan.data.task
-    right = "points" if task.name == "regression" else "correct"
+    right = "points" if task.name in CONTINUOUS else "correct"
     tested = torch.bincount(torch.cat([*owned.values()])).nonzero().flatten()
     variance = variance_of(data.y[tested]) if task.name == "regression" else 1.0
     for client, scorer in scorers_of(run.plan, run.reading, [*owned], which, trial, preparation):
@@ -129,7 +130,7 @@ def evaluate(
         decoded = task.decoded(labels)
         points = task.points(scores, decoded, variance * task.scale**2).item()
         counts[client] = counted(metrics, scores, decoded)
-        guesses += task.guess(labels, labels, variance)
+        guesses += task.guess(labels, labels, variance, run.plan.data.vocabulary)
         rows.append({"client": client, "samples": len(labels), right: points})
     rows.sort(key=lambda row: row["client"])
     figures = figures_of(metrics, counts)
@@ -199,6 +200,8 @@ def _of_npz(run: OpenedRun, path: Path) -> NewData:
     if task.has_classes:
         labels = checked_labels(arrays[pair[1]], len(known), source)
         y = _classes(labels, names, plan.data.classes, str(path))
+    elif task.name == "language-model":
+        y = next_tokens(known, plan.data.padding)
     else:
         targets = torch.from_numpy(checked_targets(task, arrays[pair[1]], source, len(known)))
         y = task.encoded(_columns(targets, names, plan.data.outputs, str(path)))

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 
 from protofl.data.cache import to_stderr
+from protofl.data.task_names import score_text
 from protofl.federation import events
 from protofl.federation.events import Event, Progress
 from protofl.records.row import Row
@@ -132,7 +133,7 @@ def round_line(row: Row, settings: Settings, *, better: bool, score: str = "accu
         score: The name of the score.
     """
     accuracy, loss = row.test_accuracy, row.train_loss
-    scored = "not evaluated" if accuracy is None else f"{score} {accuracy:.1%}"
+    scored = "not evaluated" if accuracy is None else score_text(row.metrics, score, accuracy)
     return (
         f"{where(row.trial, row.round, settings)}: {scored}{' (best)' if better else ''}, "
         f"loss {'not finite' if loss is None else f'{loss:.3f}'}"

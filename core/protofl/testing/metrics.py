@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from protofl.data.tasks import Task
+from protofl.data.tasks import CONTINUOUS, Task
 from protofl.errors import RunFailure
 from protofl.federation.evaluation import counted, figures_of
 from protofl.federation.task_checks import tasks_of
@@ -102,7 +102,7 @@ class MetricContract(Contract):
             "large distances": (1e4 * scores, labels),
             "float64": samples(12, dtype=torch.float64, task=self.task),
         }
-        if self.task == "regression":  # its scores are finite numbers
+        if self.task in CONTINUOUS:  # its scores are finite numbers
             del cases["scores of −∞"]
         for case_name, case in cases.items():
             try:

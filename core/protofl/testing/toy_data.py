@@ -89,14 +89,14 @@ def with_task(data: pf.datasets.Dataset, task: pf.datasets.Task) -> pf.datasets.
 
     Args:
         data: Data of a classification.
-        task: Multi-label or regression.
+        task: Multi-label, regression, or a language model: tokens at the places of the labels.
     """
     if task.has_classes:
         return data
     one_hot = torch.nn.functional.one_hot(data.y, data.num_classes)
     several = (one_hot + one_hot.roll(1, 1)).float()
     targets, outputs = (
-        (several, data.classes) if task.name == "multilabel" else (data.y[:, None].float(), ["y"])
+        (several, data.classes) if task.name != "regression" else (data.y[:, None].float(), ["y"])
     )
     return replace(data, task=task, targets=targets, outputs=outputs)
 

@@ -204,6 +204,7 @@ def group(
         """Toy models."""
 
         kinds: tuple[str, ...] = taken
+        tasks: tuple[str, ...] = pf.datasets.Task.ALL
         feature_dim: int = K
         min_side: int = side
         channels: int | None = None

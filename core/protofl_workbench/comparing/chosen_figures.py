@@ -20,7 +20,7 @@ from protofl_workbench.comparing.trials import PairKey, Trial, pair_key
 
 EXTRA_FIGURES = (
     *("worst", "decile", "std", "gini", "macro-f1", "balanced-accuracy"),
-    *("map", "label-f1", "mae", "r2"),
+    *("map", "label-f1", "mae", "r2", "perplexity"),
     *("global-accuracy", "server-accuracy", "unseen-accuracy", "fine-tuned-accuracy"),
 )
 """Figures that are compared by default if all trials have them."""

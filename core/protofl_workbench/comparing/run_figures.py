@@ -114,6 +114,7 @@ FIGURES = {
     "label-f1": Figure("macro F1 over labels", "metrics.label-f1.all"),
     "mae": Figure("mean absolute error", "metrics.mae.all", lower=True),
     "r2": Figure("R²", "metrics.r2.all"),
+    "perplexity": Figure("perplexity", "metrics.perplexity.all", lower=True),
     "margin": Figure("prototype margin", "extra.prototype_margin"),
     "lr": Figure("learning rate", "lr"),
 }

@@ -80,6 +80,7 @@ def results_section(
         curves.over_rounds("macro-f1", "Macro F1"),
         curves.over_rounds("map", "Mean average precision"),
         curves.over_rounds("mae", "Mean absolute error"),
+        curves.over_rounds("perplexity", "Perplexity (lower is better)"),
     ]  # fmt: skip
     pictures: list[Part] = [picture for picture in candidates if picture]
     return Section(title, [*parts, *pictures, *_differences(records, drawings, baseline)])

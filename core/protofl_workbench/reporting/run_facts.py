@@ -73,6 +73,8 @@ def _outputs(config: Mapping[str, Any], classes: int) -> str:
     outputs = config.get("data", {}).get("outputs", [])
     if task_name(config) == "regression":
         return f"the number {outputs[0]}"
+    if task_name(config) == "language-model":
+        return "next tokens"
     return f"{len(outputs)} labels" if outputs else f"{classes} classes"
 
 
@@ -86,6 +88,9 @@ def key_facts(record: GroupRecord) -> Iterator[Fact]:
     over = f", mean of {count(len(record.ends), 'trial')} ± std" if several else ""
     if (others := len(record.group.trials) - len(record.ends)) > 0:
         over += f"; {count(others, 'trial')} not this far yet"
+    if (perplexity := record.figure("perplexity")) is not None:
+        note = f"of next tokens, at the end{over}; lower is better"
+        yield Fact("Final perplexity", f"{perplexity.mean:.4g}", note, lead=True)
     final, guess = record.end("final_test_accuracy"), record.end("majority_accuracy")
     last = max(row.round for row in record.rows if row.test_accuracy is not None)
     if final is not None:

@@ -32,6 +32,7 @@ OVER_ROUNDS = {
     "honest-accuracy": "Accuracy of honest clients",
     "unseen-accuracy": "Accuracy of unseen clients",
     "std": "Deviation over clients",
+    "perplexity": "Perplexity (lower is better)",
     "macro-f1": "Macro F1",
     "balanced-accuracy": "Balanced accuracy",
     "map": "Mean average precision",
@@ -56,6 +57,7 @@ _CLIENTS = {
     "classification": "Clients and classes",
     "multilabel": "Clients and labels",
     "regression": "Clients",
+    "language-model": "Clients",
 }
 
 

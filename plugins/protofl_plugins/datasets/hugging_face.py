@@ -162,6 +162,7 @@ class _Reading:
         self.notes: list[str] = []
         self.source = f"hf:{config.name_or_path}"
         self.task = pf.datasets.Task.of(config)
+        self.has_classes = self.task.name in ("classification", "language-model")
 
     def dataset(self) -> pf.datasets.Dataset:
         """Return the data set."""
@@ -171,7 +172,7 @@ class _Reading:
         parts = self._parts(splits, labels[0])
         num_train = sum(len(part) for part, training in parts if training)
         y: np.ndarray
-        if self.task.has_classes:
+        if self.has_classes:
             names = getattr(features[labels[0]], "names", None)
             y, classes = self._classes(_joined(parts, labels[0]), names, labels[0])
         else:
@@ -465,7 +466,7 @@ class _Reading:
             self._named(features, c.client, "client")
         if lists := [n for n in features if n not in (*plain, *labels, *c.drop)]:
             self.notes.append(f"columns of lists are left out: {', '.join(lists)}")
-        if self.task.has_classes:
+        if self.has_classes:
             if names and (y < 0).any():
                 raise pf.UsageError(
                     f"{self.source}: no label (-1) in {int((y < 0).sum()):,} of {len(y):,} rows",

@@ -30,6 +30,7 @@ import numpy as np
 
 import protofl as pf
 from protofl_plugins.datasets.texts import word_ids
+from protofl_plugins.shared.language_models import MEANING, TextTask
 
 LETTERS = (
     "\n !\"&'(),-.0123456789:;>?" + string.ascii_uppercase + "[]" + string.ascii_lowercase + "}"
@@ -59,13 +60,17 @@ class LEAF:
         vocabulary: int = pf.Field(
             10_000, ge=10, le=1_000_000, description="largest number of ids of words"
         )
+        task: TextTask = pf.Field("classification", description=MEANING)
 
     @pf.hookimpl
     def cache_key(self, config: Config, data_dir: Path) -> str:
         """The paths, sizes and times of all files, and the options."""
         root, parts = _files(config.path)
         files = [file for part in parts for file in part]
-        return pf.datasets.files_key("leaf", root, files, config.length, config.vocabulary)
+        options = (config.length, config.vocabulary)
+        if config.task != "classification":
+            return pf.datasets.files_key("leaf", root, files, *options, config.task)
+        return pf.datasets.files_key("leaf", root, files, *options)
 
     @pf.hookimpl
     def decode(self, config: Config, data_dir: Path) -> pf.datasets.Dataset:
@@ -213,6 +218,7 @@ def _dataset(parts: list[_Part], config: LEAF.Config) -> pf.datasets.Dataset:
         num_train=len(parts[0].y),
         classes=names,
         columns={"client": np.array(users)},
+        task=config.task,
         **options,
     )
 

@@ -6,6 +6,9 @@ overlap, cut into passages of ``length`` words; of every five passages the last 
 Token ids number the words that occur at least twice in the training part, the commonest first; 0 is
 the padding of a topic's last passage and 1 any other word.
 
+With ``task=language-model`` the next words are predicted (``--models causal``), and the topics only
+divide the passages among clients.
+
 The text changes with the version of Python, and with it the data's digest in a run's record.
 """
 
@@ -20,6 +23,7 @@ import numpy as np
 
 import protofl as pf
 from protofl_plugins.datasets.texts import common_words
+from protofl_plugins.shared.language_models import MEANING, TextTask
 
 TOPICS = {
     "specialnames": "special methods",
@@ -53,11 +57,15 @@ class PythonDocs:
         vocabulary: int = pf.Field(
             2000, ge=100, le=100_000, description="largest number of token ids V"
         )
+        task: TextTask = pf.Field("classification", description=MEANING)
 
     @pf.hookimpl
     def cache_key(self, config: Config, data_dir: Path) -> str:
         """A digest of the text and the options."""
-        digest = hashlib.sha256(repr((config.length, config.vocabulary)).encode())
+        options: tuple[object, ...] = (config.length, config.vocabulary)
+        if config.task != "classification":
+            options = (*options, config.task)
+        digest = hashlib.sha256(repr(options).encode())
         for text in _topics():
             digest.update(text.encode())
         return f"python-docs-{digest.hexdigest()[:12]}"
@@ -83,6 +91,7 @@ class PythonDocs:
             vocabulary=tokenizer.vocabulary,
             padding=tokenizer.padding,
             preparation=pf.datasets.Preparation(words=tokenizer),
+            task=config.task,
         )
         data.note = f"the text is that of Python {platform.python_version()}"
         return data

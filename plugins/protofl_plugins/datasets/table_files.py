@@ -269,6 +269,12 @@ class _Reader:
         self.notes = [file.describe()]
         self.decimal = file.decimal
         self.task = pf.datasets.Task.of(config)
+        if self.task.name == "language-model":
+            raise pf.UsageError(
+                "dataset.task=language-model needs texts as token ids, and a table has numbers and "
+                "categories",
+                do="choose classification, multilabel or regression, or texts: --dataset hf:DIR",
+            )
 
     def dataset(self) -> pf.datasets.Dataset:
         """Return the data set."""

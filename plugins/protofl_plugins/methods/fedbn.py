@@ -33,7 +33,7 @@ class FedBN:
             "uniform", description="weights 1/K of the average, or n_k/n"
         )
 
-    tasks = pf.datasets.Task.ALL
+    tasks = pf.datasets.Task.OF_HEADS
     native_widths = True
     uploads = {
         "model/*": "the layers other than BatchNorm after local training; gradients can be "

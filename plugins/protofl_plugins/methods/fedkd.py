@@ -87,7 +87,7 @@ class FedKD:
             "to plain mutual distillation with weight 1/floor. Ours",
         )
 
-    tasks = pf.datasets.Task.ALL
+    tasks = pf.datasets.Task.OF_HEADS
     native_widths = True
     terms = {
         "ce": "ℓ_s, cross-entropy of the client's model",

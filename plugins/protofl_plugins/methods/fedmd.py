@@ -31,7 +31,7 @@ class FedMD:
 
         paper_epochs = {"local_epochs": 10, "public_epochs": 20}
 
-    tasks = pf.datasets.Task.ALL
+    tasks = pf.datasets.Task.OF_HEADS
     native_widths = True
     needs_public = True
     terms = {

@@ -42,7 +42,7 @@ class FedMRL:
         m_G: float = pf.Field(1.0, ge=0, description="m_G of the coarse term; 0: no nesting")
         m_F: float = pf.Field(1.0, ge=0, description="m_F of the fine term; 0: G learns alone")
 
-    tasks = pf.datasets.Task.ALL
+    tasks = pf.datasets.Task.OF_HEADS
     check_options = {"auxiliary_dim": 4}
     terms = {"coarse": "m_G·ℓ(G^hd(R̃_lc), y)", "fine": "m_F·ℓ(F_i^hd(R̃_hf), y)"}
     uploads = {

@@ -24,7 +24,7 @@ class FedPer:
     class Config(weights.SharingConfig):
         """Options."""
 
-    tasks = pf.datasets.Task.ALL
+    tasks = pf.datasets.Task.OF_HEADS
     native_widths = True
     uploads = {
         "extractor/*": pf.Key(

@@ -41,7 +41,7 @@ class FedRep:
             None, description="weights n_i/n of the average, or 1/(rn)"
         )
 
-    tasks = pf.datasets.Task.ALL
+    tasks = pf.datasets.Task.OF_HEADS
     native_widths = True
     check_options = {"head_epochs": 2}
     terms = {"ce": "cross-entropy, in both phases"}

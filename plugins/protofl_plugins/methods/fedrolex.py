@@ -30,7 +30,7 @@ class FedRolex:
     class Config(submodels.SubmodelConfig):
         """Options."""
 
-    tasks = pf.datasets.Task.ALL
+    tasks = pf.datasets.Task.OF_HEADS
     terms = {"ce": "cross-entropy"}
     uploads = {
         "model/*": "the client's part of the net after training; gradients can be inverted from it",

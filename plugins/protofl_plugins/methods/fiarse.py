@@ -66,7 +66,7 @@ class FIARSE:
             "uniform", description="weights 1 of clients in a number's mean, or n_i"
         )
 
-    tasks = pf.datasets.Task.ALL
+    tasks = pf.datasets.Task.OF_HEADS
     native_widths = True
     terms = {"ce": "cross-entropy"}
     uploads = {

@@ -44,7 +44,7 @@ class FML:
             "client's model",
         )
 
-    tasks = pf.datasets.Task.ALL
+    tasks = pf.datasets.Task.OF_HEADS
     native_widths = True
     terms = {
         "ce": "α·ℓ(p, y), cross-entropy of the client's model",

@@ -25,7 +25,7 @@ class LGFedAvg:
     class Config(weights.SharingConfig, pf.VariantConfig):
         """Options."""
 
-    tasks = pf.datasets.Task.ALL
+    tasks = pf.datasets.Task.OF_HEADS
     uploads = {
         "head/*": "the classifier after local training; its bias hints at the class shares",
         "samples": "n_i, the number of training samples",

@@ -56,7 +56,7 @@ class MOON:
             "initial net",
         )
 
-    tasks = pf.datasets.Task.ALL
+    tasks = pf.datasets.Task.OF_HEADS
     native_widths = True
     terms = {
         "ce": "ℓ_sup, cross-entropy",

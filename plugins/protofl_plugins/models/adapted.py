@@ -6,7 +6,7 @@ A client's weights are the adapters alone: all clients of a process share one fr
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Literal, cast
 from weakref import WeakValueDictionary
 
@@ -21,26 +21,31 @@ from protofl_plugins.models.masked import unmask
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 Layers = Literal["linear", "all"]
-Sizes = Mapping[str, tuple[int, int]]
+Sizes = dict[str, tuple[int, int]]
 """{name of a weight: its rows and columns}."""
 
 
-def matrices(net: nn.Module, layers: Layers) -> dict[str, tuple[int, int]]:
-    """Return the weights of a net that can have an adapter, with rows and columns.
+def matrices(net: nn.Module, layers: Layers, targets: Sequence[str] = ()) -> Sizes:
+    """Return the weights of a net that get an adapter, with rows and columns.
 
     Args:
         net: The net.
         layers: ``linear``: linear layers and the inputs of attention; ``all``: convolutions too, as
             matrices out × (in·k·k).
+        targets: Ends of the paths of layers, such as ``query``; other layers get none. ``all``: all
+            layers. Empty: the ``usual_targets`` of a part of the net that has such, otherwise all.
     """
     result = {}
+    usual = (getattr(module, "usual_targets", ()) for module in net.modules())
+    ends = tuple(f".{target}" for target in targets or next(filter(None, usual), ()))
+    takes_all = not ends or ".all" in ends
     for path, module in net.named_modules():
         name = ""
         if isinstance(module, nn.Linear) or (layers == "all" and isinstance(module, CONVOLUTIONS)):
             name = "weight"
         elif isinstance(module, nn.MultiheadAttention) and module.in_proj_weight is not None:
             name = "in_proj_weight"
-        if name:
+        if name and (takes_all or f".{path}".endswith(ends)):
             weight = cast(Tensor, getattr(module, name))
             result[f"{path}.{name}".lstrip(".")] = (len(weight), weight[0].numel())
     return result
@@ -63,7 +68,7 @@ class Adapted(nn.Module):
 
     Args:
         net: The net; one with equal weights replaces it where there is one.
-        layers: The layers that get an adapter.
+        sizes: Maps the net to the weights that get an adapter, see `matrices`.
         rank: r.
         scale: s.
         draw: ``draw(columns)`` returns the first A, [r, columns]; B begins at 0.
@@ -74,7 +79,7 @@ class Adapted(nn.Module):
     def __init__(
         self,
         net: nn.Module,
-        layers: Layers,
+        sizes: Callable[[nn.Module], Sizes],
         rank: int,
         scale: float,
         draw: Callable[[int], Tensor],
@@ -85,7 +90,7 @@ class Adapted(nn.Module):
         super().__init__()
         unmask(net)  # adapters learn beside the whole net
         net = _shared(thawed(net))
-        self.frozen, self.scale, self.sizes = Frozen(net), scale, matrices(net, layers)
+        self.frozen, self.scale, self.sizes = Frozen(net), scale, sizes(net)
         self.a, self.b = nn.ParameterList(), nn.ParameterList()
         for name, (rows, columns) in self.sizes.items():
             like = net.get_parameter(name)
@@ -155,6 +160,8 @@ _nets: WeakValueDictionary[str, nn.Module] = WeakValueDictionary()
 
 def _shared(net: nn.Module) -> nn.Module:
     """Return the net of this process with these layers and weights; this one if it is the first."""
+    if any(net is known for known in _nets.values()):  # a net that is frozen already
+        return net
     digest = hashlib.sha256(repr(net).encode())
     for name, tensor in net.state_dict().items():
         about = f"{name} {tensor.dtype} {tensor.device} {[*tensor.shape]} {tensor.stride()}"

@@ -61,7 +61,8 @@ class Frozen(nn.Module):
 
     Args:
         module: The module.
-        computed: True if rows B×K′ are features that it has returned before, which pass unchanged.
+        computed: True if rows B×K′ of floats are features that it has returned before, which pass
+            unchanged.
     """
 
     def __init__(self, module: nn.Module, *, computed: bool = False) -> None:
@@ -82,7 +83,7 @@ class Frozen(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the module's result."""
-        if self._computed and x.ndim == 2:
+        if self._computed and x.ndim == 2 and x.is_floating_point():
             return x
         return cast(Tensor, self.on(x.device)(x))
 

@@ -10,16 +10,18 @@ gets the server's B divided by its own s_i.
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, Literal, cast
 
 import torch
 from pydantic import AfterValidator, BeforeValidator
-from torch import Tensor
+from torch import Tensor, nn
 
 import protofl as pf
-from protofl_plugins.models.adapted import Adapted, Layers, matrices, thawed
+from protofl_plugins.models.adapted import Adapted, Layers, Sizes, matrices, thawed
 from protofl_plugins.models.low_rank import Factors
 from protofl_plugins.shared import weights
 from protofl_plugins.shared.number_lists import joined
@@ -54,6 +56,10 @@ def _checked(text: str) -> str:
     return ",".join(map(str, ranks_of(text)))
 
 
+def _names(value: object) -> object:
+    return value if value is None else joined(value)
+
+
 class AdapterConfig(pf.Config):
     """Options of the adapters."""
 
@@ -64,6 +70,12 @@ class AdapterConfig(pf.Config):
         "linear",
         description="layers with an adapter: linear ones and attention, or convolutions too, as "
         "matrices",
+    )
+    targets: Annotated[str | None, BeforeValidator(_names)] = pf.Field(
+        None,
+        description="names of the layers that get an adapter, with commas between: the ends of "
+        "their paths, as query,value; or all. None: of hf-text the query and value projections of "
+        "attention, of other nets all that layers names",
     )
     scale: float = pf.Field(
         1.0, gt=0, description="s, of all ranks; the smaller, the slower adapters learn"
@@ -89,8 +101,8 @@ def unfit(run: pf.RunInfo, config: AdapterConfig) -> list[str]:
     if not run.homogeneous:
         names = ", ".join(a.name for a in run.architectures)
         return [
-            f"it needs one frozen net, and the clients have {names}; --models cnn4, or "
-            "torchvision:resnet18 with --set models.weights=FILE"
+            f"it needs one frozen net, and the clients have {names}; --models cnn4, "
+            "torchvision:resnet18 with --set models.weights=FILE, or hf-text:NAME"
         ]
     net = run.architectures[0]
     if net.precomputed:
@@ -99,10 +111,14 @@ def unfit(run: pf.RunInfo, config: AdapterConfig) -> list[str]:
             "once; leave keep_features out"
         ]
     with torch.device("meta"):
-        sizes = matrices(run.build(net, 0).extractor, config.layers)
-    if not sizes:
+        extractor = run.build(net, 0).extractor
+    possible, sizes = matrices(extractor, config.layers, ["all"]), chosen(extractor, config)
+    if not possible:
         more = "; --set layers=all" if config.layers == "linear" else ""
         return [f"{net.name} has no {config.layers} layer before its head to adapt{more}"]
+    for target in targets_of(config):
+        if target != "all" and not matrices(extractor, config.layers, [target]):
+            return [_unknown_target(target, config, net.name, possible)]
     name, (rows, columns) = min(sizes.items(), key=lambda item: min(item[1]))
     most, largest = min(rows, columns), max(ranks_of(config.ranks))
     if largest <= most:
@@ -111,6 +127,25 @@ def unfit(run: pf.RunInfo, config: AdapterConfig) -> list[str]:
         f"ranks={config.ranks}: rank {largest} is above {most}, the largest of the weight "
         f"{name} [{rows}, {columns}] of {net.name}; --set ranks={most}"
     ]
+
+
+def targets_of(config: AdapterConfig) -> list[str]:
+    """Return the names of layers in the option ``targets``; none without it."""
+    return [] if config.targets is None else [name.strip() for name in config.targets.split(",")]
+
+
+def chosen(net: nn.Module, config: AdapterConfig) -> Sizes:
+    """Return the weights of a net that get an adapter by the options, with rows and columns."""
+    return matrices(net, config.layers, targets_of(config))
+
+
+def _unknown_target(target: str, config: AdapterConfig, net: str, possible: Sizes) -> str:
+    """Return the reason why a run can't train adapters of a layer that the net does not have."""
+    paths = [name.rpartition(".")[0] for name in possible]
+    names = [*dict.fromkeys(path.rpartition(".")[2] for path in paths)]
+    near = difflib.get_close_matches(target, [*names, *paths], n=1, cutoff=0.5)
+    shown = f"did you mean {near[0]!r}?" if near else f"its names: {', '.join(names)}, all"
+    return f"targets={config.targets}: {net} has no {config.layers} layer {target!r}; {shown}"
 
 
 def adapt(client: pf.Client[Any], *, merges: bool = False, train_a: bool = True) -> None:
@@ -132,7 +167,7 @@ def adapt(client: pf.Client[Any], *, merges: bool = False, train_a: bool = True)
     rank = ranks[client.id % len(ranks)]
     model.extractor = Adapted(
         model.extractor,
-        config.layers,
+        partial(chosen, config=config),
         rank,
         config.scale * unit(config, client.id),
         lambda columns: rows_of(max(ranks), columns, drawn)[:rank],
@@ -148,7 +183,7 @@ def adapted_layers(server: pf.Server[Any]) -> tuple[pf.Payload, dict[str, tuple[
     """
     config, ranks = server.config, ranks_of(server.config.ranks)
     model = server.build(server.clients[0].architecture)
-    sizes = matrices(thawed(model.extractor), config.layers)
+    sizes = chosen(thawed(model.extractor), config)
     server.state["ranks"] = [ranks[n % len(ranks)] for n in range(len(server.clients))]
     server.state["columns"] = {name: columns for name, (_, columns) in sizes.items()}
     averaged = config.head == "average"
@@ -198,8 +233,8 @@ def install_factors(client: pf.Client[Any]) -> None:
 
 
 def install_head(client: pf.Client[Any]) -> None:
-    """Copy the received head into the client's, if heads are averaged."""
-    if client.config.head == "average":
+    """Copy the received head into the client's, if heads are averaged and the net has one."""
+    if client.config.head == "average" and client.module("head").state_dict():
         weights.install(client, "head")
 
 
@@ -231,8 +266,8 @@ def rank_fault(server: pf.Server[Any], client_id: int, upload: pf.Payload) -> st
 
 
 def mean_heads(server: pf.Server[Any], uploads: pf.Uploads) -> pf.Payload:
-    """Return Σ_i p_i·h_i, p_i = n_i/n, if heads are averaged; else nothing."""
-    if server.config.head != "average":
+    """Return Σ_i p_i·h_i, p_i = n_i/n, if heads are averaged and the net has one; else nothing."""
+    if server.config.head != "average" or not server.global_state.select("head/*"):
         return pf.Payload()
     return pf.models.average_weights([*uploads.values()], "head", _samples(uploads))
 

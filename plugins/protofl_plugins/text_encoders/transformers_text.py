@@ -21,6 +21,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 import protofl as pf
+from protofl_plugins.shared.transformers_folders import described
 
 CLIP = ("clip", "clip_text_model")
 
@@ -126,27 +127,9 @@ class TransformersEncoder:
 
 
 def _described(folder: Path) -> tuple[Any, Any]:
-    """Return the library, and the configuration of a folder's model.
-
-    Raises:
-        UsageError: transformers is not installed, or the folder holds no model.
-    """
-    try:
-        import transformers
-    except ImportError as error:
-        raise pf.UsageError(
-            f"text-encoder/transformers needs transformers, which is not installed: {error}",
-            do="pip install 'protofl[transformers]'",
-        ) from error
+    """Return the library, and the configuration of a folder's model."""
     do = "give the folder that save_pretrained wrote: --text-encoder transformers:FOLDER"
-    if not (folder / "config.json").is_file():
-        raise pf.UsageError(f"{folder} holds no text encoder: it has no config.json", do=do)
-    if not [*folder.glob("*.safetensors")]:
-        raise pf.UsageError(f"{folder} has no weights as safetensors", do=do)
-    try:
-        return transformers, transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise pf.UsageError(f"{folder}/config.json can't be read: {error}", do=do) from error
+    return described(folder, "text encoder", "text-encoder/transformers", do)
 
 
 def _logit_scale(folder: Path) -> float | None:

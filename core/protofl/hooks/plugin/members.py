@@ -110,10 +110,12 @@ def choose(
         )
     values = dict(options or {})
     if argument_name:
-        if argument_name == "path" or (
-            argument_name == "name_or_path" and expand_user(argument).is_dir()
-        ):
+        if argument_name == "path":
             argument = str(expand_user(argument).resolve())
+        elif argument_name in ("name_or_path", "names_or_paths"):
+            names = argument.split(",") if argument_name == "names_or_paths" else [argument]
+            paths = ((name, expand_user(name.strip())) for name in names)
+            argument = ",".join(str(p.resolve()) if p.is_dir() else name for name, p in paths)
         values[argument_name] = argument
     config = parse_config(getattr(plugin, "Config", Config), values, f"{kind}/{name}")
     return Choice(kind, name, plugin, config, argument)
