@@ -87,6 +87,7 @@ def test_records_have_no_weights_and_no_paths(records, tmp_path):
     assert config["dataset"] == "npz:small.npz"
 
 
+@pytest.mark.slow
 def test_the_page_has_the_figures_of_the_records(records):
     page = made.page_part(made.read_records(records), PUBLISHED)
     runs = [pf.load_run(records / f"fedtgp-pathological-s{seed}") for seed in (0, 1)]

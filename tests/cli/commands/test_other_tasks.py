@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 from sklearn import metrics as theirs
+from slowness import quick
 
 import protofl as pf
 
@@ -76,7 +77,7 @@ def test_figures_of_labels_are_those_of_scikit_learn(cli, data_dir):
     assert row.metrics["label-f1"]["all"] == pytest.approx(wanted)
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", quick(RUNS, "diabetes"))
 def test_compare_report_export_and_score(name, cli, data_dir, tmp_path):
     for method in ("fedavg", "local"):
         run(cli, data_dir, name, method, method)
@@ -114,6 +115,7 @@ def test_compare_report_export_and_score(name, cli, data_dir, tmp_path):
     assert ("number" if name == "diabetes" else "labels") in table
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_new_labelled_data(name, cli, data_dir):
     """`protofl evaluate` on all samples gives scikit-learn's figures of the predictions."""

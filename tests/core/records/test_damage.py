@@ -309,6 +309,7 @@ def test_a_run_that_ended_without_a_word_says_so(tmp_path, folders, monkeypatch)
     assert pf.events.Note(f"the run {words}") in told
 
 
+@pytest.mark.slow
 def test_edited_accuracies_are_not_believed(tmp_path, folders, monkeypatch):
     """A record that `--resume` refuses is refused or shown with a warning everywhere."""
     monkeypatch.setattr("protofl_workbench.plots.svg", lambda *_, **__: "<svg></svg>")

@@ -8,6 +8,7 @@ import pytest
 import torch
 from fake_pools import KeepingPool
 from runtime_toys import install, train
+from slowness import quick
 from typer.testing import CliRunner
 
 import protofl as pf
@@ -95,13 +96,16 @@ def test_rounds_that_a_run_has_not(toys, tmp_path, options, what):
 
 @pytest.mark.parametrize(
     "options",
-    [
+    quick(
+        [
+            {},
+            {"checkpoint_every": 3, "keep": "current"},
+            {"client_store": "memory"},
+            {"client_store": "disk"},
+            {"backend": "process", "workers": 2},
+        ],
         {},
-        {"checkpoint_every": 3, "keep": "current"},
-        {"client_store": "memory"},
-        {"client_store": "disk"},
-        {"backend": "process", "workers": 2},
-    ],
+    ),
     ids=str,
 )
 def test_weights_are_those_of_a_run_that_ended_there(toys, tmp_path, options):
@@ -147,8 +151,10 @@ def test_all_readers_take_a_round(toys, tmp_path):
     )
 
 
-@pytest.mark.parametrize("every", [1, 3])
-@pytest.mark.parametrize("event", [pf.events.RoundStarted, pf.events.RoundDone])
+@pytest.mark.parametrize("every", quick([1, 3], 3, always=True))
+@pytest.mark.parametrize(
+    "event", quick([pf.events.RoundStarted, pf.events.RoundDone], pf.events.RoundDone, always=True)
+)
 def test_a_killed_run_ends_with_the_same_files(toys, tmp_path, event, every):
     given = GIVEN | {"checkpoint_every": every, "keep_weights": "every:2", "trials": 2}
     whole = train("fedproto", tmp_path / "whole", **given)

@@ -64,6 +64,8 @@ def same(one, two):
     assert left == right, "weights differ"
 
 
+@pytest.mark.slow
+@pytest.mark.always
 @pytest.mark.parametrize(
     "options",
     quick(
@@ -84,6 +86,8 @@ def test_a_finished_run_goes_on(tmp_path, options):
     assert more(tmp_path / "run").record  # the run is finished
 
 
+@pytest.mark.slow
+@pytest.mark.always
 def test_an_interrupted_run_goes_on_with_more(tmp_path):
     at_once = train(Remembering, tmp_path / "once", rounds=6)
     interrupted(Remembering, tmp_path / "run", at=(0, 2), rounds=4)
@@ -202,6 +206,7 @@ def test_what_is_refused(tmp_path, options, refused):
     assert {p.name: b for p, b in after.items()} == {p.name: b for p, b in before.items()}
 
 
+@pytest.mark.slow
 def test_a_method_that_depends_on_the_number_of_rounds(tmp_path):
     train(Counts, tmp_path / "run", rounds=2, dry_run=True)
     with pytest.raises(pf.UsageError, match="depends on the number of rounds"):

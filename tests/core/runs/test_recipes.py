@@ -164,6 +164,7 @@ def test_near_misses_of_methods_know_recipes():
     assert "'fedsa-tgp'" in error_of(Registry().find, "method", "fedsa-tpg").near
 
 
+@pytest.mark.slow
 def test_what_is_saved_can_be_run_and_published(publish, tmp_path, monkeypatch):
     install(monkeypatch)
     path = tmp_path / "mine.toml"

@@ -250,6 +250,7 @@ def test_the_data_folder_of_a_record_does_not_count(planted, recorded, few):
     assert not target.exists()
 
 
+@pytest.mark.slow
 def test_a_resumed_run_names_the_data_folder_that_it_does_not_use(planted, few, monkeypatch):
     pf.run("local", out="r", data_dir="first", dataset=few, progress=False, **QUICK)
     monkeypatch.setattr(consent, "_folders", set())  # as in another process

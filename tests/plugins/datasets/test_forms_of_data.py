@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from slowness import quick
 from typer.testing import CliRunner
 
 from protofl_cli.app import app
@@ -102,10 +103,13 @@ def command(*words):
 
 @pytest.mark.parametrize(
     "form",
-    [
-        *(medmnist, leaf, labels, flower_datasets, several_labels),
-        *(hugging_face_images, hugging_face_texts, hugging_face_rows),
-    ],
+    quick(
+        [
+            *(medmnist, leaf, labels, flower_datasets, several_labels),
+            *(hugging_face_images, hugging_face_texts, hugging_face_rows),
+        ],
+        labels,
+    ),
     ids=lambda form: form.__name__,
 )
 def test_from_a_file_to_scores(tmp_path, form):

@@ -586,6 +586,7 @@ def test_memory_does_not_grow_with_the_rows(tmp_path, monkeypatch):
     assert peaks[1] - peaks[0] < 500_000
 
 
+@pytest.mark.slow
 def test_memory_of_planning_does_not_grow_with_the_rows(tmp_path, monkeypatch):
     """Of decoding, the cache, the split, statistics and preparation: some 60 bytes a row."""
     monkeypatch.setattr(table_reader, "ROWS", 512)

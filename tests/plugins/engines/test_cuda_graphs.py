@@ -146,6 +146,7 @@ def test_orders_are_copied_once_for_a_client_and_phase(gpu, tmp_path):
 # --- captures -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_one_warm_up_run_is_enough_after_the_first_capture(gpu, monkeypatch, tmp_path):
     runs, plain = Counter(), cuda_graphs._Program.step
     monkeypatch.setattr(
@@ -235,6 +236,7 @@ class KeepsObjects:
         )
 
 
+@pytest.mark.slow
 def test_what_after_batch_keeps_is_not_overwritten(gpu, tmp_path):
     plans = [
         toyfed.make_plan(

@@ -139,6 +139,7 @@ def test_official_variants(engine, method, double, tmp_path):
     assert worst(dict(theirs), dict(ours)) <= 1e-9
 
 
+@pytest.mark.slow
 def test_a_participant_in_two(engine, double, tmp_path):
     made = pair(engine, "fedproto", tmp_path, [toyfed.CNN], participation=0.5)
     wanted, found = (Run(plan, rounds=3) for plan in made)

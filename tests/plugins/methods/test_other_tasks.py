@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from slowness import quick
 from torch.nn import functional as F
 
 import protofl as pf
@@ -40,7 +41,12 @@ def test_every_method_that_declares_a_task_is_tried_here():
 
 @pytest.mark.parametrize(
     ("method", "task"),
-    [(m, t) for m in (*OTHERS, *ADAPTERS) for t in TASKS] + [(m, "multilabel") for m in PROTOTYPES],
+    quick(
+        [(m, t) for m in (*OTHERS, *ADAPTERS) for t in TASKS]
+        + [(m, "multilabel") for m in PROTOTYPES],
+        *(("fedavg", "regression"), ("fedkd", "multilabel"), ("fedmd", "regression")),
+        *(("flora", "multilabel"), ("fedproto", "multilabel")),
+    ),
 )
 def test_two_rounds(method, task, tmp_path):
     """A method trains: its figures are those of the task, and the score is R² of all numbers."""

@@ -77,6 +77,7 @@ def test_nets_that_are_refused(nets, message):
         architectures(nets)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("net", "why"), [("vit_b_32", "is a"), ("resnext50_32x4d", "a convolution has 32 groups")]
 )

@@ -118,6 +118,7 @@ def test_what_was_not_recorded_is_said(plain, tmp_path):
         assert found.exit_code == 2 and what in found.stderr
 
 
+@pytest.mark.slow
 def test_commands_and_report(run, plain, tmp_path):
     for n, words in enumerate((["confusion", "--as", "each"], ["confusion", "--client", "1"],
                                ["calibration", "--for", "ieee-column"])):  # fmt: skip

@@ -40,6 +40,7 @@ def points(axes, marker):
     return [np.asarray(each.get_offsets()) for each in found][marker]
 
 
+@pytest.mark.slow
 def test_frames_show_every_observed_point(run):
     frames = pf.plots.embedding(run, perplexity=5)
     assert len(frames) == 4
@@ -60,6 +61,7 @@ def test_frames_show_every_observed_point(run):
     assert len(seen) == 1  # one map
 
 
+@pytest.mark.slow
 def test_a_line_joins_a_prototype_with_its_place_before(run):
     first, second, *_ = pf.plots.embedding(run, perplexity=5)
     before, now = points(first.axes[0], 2), points(second.axes[0], 2)
@@ -92,6 +94,7 @@ def test_the_file_has_a_frame_for_each_round(run, tmp_path):
     assert all((a != b).any() for a, b in itertools.pairwise(frames))
 
 
+@pytest.mark.slow
 def test_kinds_alone(toys):
     for kind, count in (("features", 1), ("prototypes", 2)):
         out = train("fedproto", toys / kind, **GIVEN, observe=kind).folder
@@ -113,6 +116,7 @@ def test_mistakes(run, toys, tmp_path):
     assert not (tmp_path / "b.gif").exists()
 
 
+@pytest.mark.slow
 def test_the_report_has_the_animation_and_a_still_picture(run, toys):
     page = pf.report(run)
     still, moving = re.search(

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
+from slowness import quick
 from typer.testing import CliRunner
 
 import protofl as pf
@@ -109,6 +110,7 @@ def test_a_group_that_a_figure_lacks_does_not_move_the_colours(runs, write):
     assert "fedproto" not in loss and loss == {m: accuracy[m] for m in loss}
 
 
+@pytest.mark.slow
 def test_commands_take_an_order(runs, tmp_path):
     folders = [str(folder) for folder in runs.values()]
     run = CliRunner().invoke
@@ -179,7 +181,7 @@ def test_the_page_has_the_widths_of_the_papers():
     assert found == PAPERS
 
 
-@pytest.mark.parametrize("paper", sorted(PAPERS))
+@pytest.mark.parametrize("paper", quick(sorted(PAPERS), "icml-column"))
 def test_a_figure_has_the_width_and_letters_of_the_paper(runs, tmp_path, paper):
     inches, large, small = PAPERS[paper]
     for n, make in enumerate((pf.plots.curve, pf.plots.bars, pf.plots.clients, pf.plots.stages)):

@@ -19,6 +19,7 @@ def either(request):
     return request.getfixturevalue(request.param)
 
 
+@pytest.mark.slow
 def test_pictures_have_words(either):
     page = read(either)
     figures = page.all("figure")

@@ -45,6 +45,7 @@ def test_runs_that_differ_in_seeds_alone_are_one_group(runs, page_of_all):
     assert rows["local"]["traffic"] == "0 bytes"
 
 
+@pytest.mark.slow
 def test_who_is_ahead_is_marked_and_named(runs, page_of_all):
     """Ranked are the trials with the seeds that all groups have: 0 and 1, without 7."""
     shares = {}

@@ -76,6 +76,7 @@ def test_runs_beside_each_other_below_a_client_s_own_images(drawn):
             assert np.array_equal(pictures[line + place], expected)
 
 
+@pytest.mark.slow
 def test_a_run_over_rounds(drawn):
     result = drawn('{ picture = "images", classes = 3, rounds = [1, 900] }')
     found = dict(figures_of(result))

@@ -106,6 +106,7 @@ def test_the_summary_holds_what_the_run_did(profiled):
     assert {"aten::addmm", "aten::mm"} <= {o["name"] for o in found["operators"]}
 
 
+@pytest.mark.slow
 def test_a_single_round_is_sampled_too_and_resuming_may_profile(tmp_path, monkeypatch):
     install(monkeypatch)
     plain = train("local", tmp_path / "plain", rounds=3)
