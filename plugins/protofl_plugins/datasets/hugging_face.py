@@ -179,6 +179,11 @@ class _Reading:
             y, classes = self._targets(parts, features, labels)
         found = self._samples(parts, features, labels)
         if found is None:
+            if self.task.name == "language-model":
+                raise pf.UsageError(
+                    f"{self.source}: task=language-model needs texts, and this is a table",
+                    do="name the column of the texts: --set dataset.samples=COLUMN",
+                )
             return self._table(parts, features, labels, y, classes)
         x, options, used = found
         columns = self._columns(parts, features, {*labels, *used})
