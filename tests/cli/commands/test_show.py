@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-from pathlib import Path
 
 import pytest
 import torch
@@ -183,10 +182,3 @@ def test_the_page_of_the_wire(cli):
     assert [*RUNTIME_KEYS] == [*rows][: len(RUNTIME_KEYS)]
     assert "[n, C]" in rows["class_logits"] and "feddistill" in rows["class_logits"]
     assert rows.keys() >= {"adapter/*", "auxiliary/*", "guides"}
-
-
-def test_the_page_about_data_has_the_run_options_of_digits(cli, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "400")
-    page = (Path(__file__).parents[3] / "docs/how-to/choose-data.md").read_text()
-    quoted = page.split("for `digits`\n`")[1].split("`")[0]
-    assert " ".join(quoted.split()) in cli("show", "digits").output

@@ -10,8 +10,7 @@ import pytest
 
 import protofl as pf
 from protofl.data import columns, mapped
-from protofl.data.columns import distinct, mapped_column
-from protofl.data.mapped import mapped_zeros
+from protofl.datasets import distinct, mapped_column, mapped_zeros
 
 
 def test_large_arrays_lie_in_a_file(tmp_path):
