@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 SIGN_OF_LIFE = 10.0
 """Seconds between lines within a round if there is no terminal."""
 
+IMPORTS = "torch and plugins"
+"""What is loaded before anything else."""
+
 TRAINING_SHARE = 0.8
 """Assumed share of training in the time of a round until a round was measured."""
 
@@ -92,6 +95,8 @@ class Screen:
                 case events.Note():
                     if not self.quiet:
                         self._bar.line(f"note: {event.text}", "yellow")
+                        if self._doing == IMPORTS:  # whoever tells something has been imported
+                            self._enter("loading", "data")
                 case events.Planned():
                     self._planned(event.plan, event.folder)
                 case events.DryRunStarted():
@@ -124,7 +129,7 @@ class Screen:
             return
         self._title = title
         render.heading(title)
-        self._enter("loading", "torch and plugins")
+        self._enter("loading", IMPORTS)
 
     # --- events -----------------------------------------------------------------------------------
 

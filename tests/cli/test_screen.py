@@ -138,6 +138,14 @@ def test_what_comes_before_the_rounds_is_on_the_screen(screen, capsys):
     ]
 
 
+def test_data_that_are_prepared_are_not_said_to_be_torch(screen):
+    screen.loading("fedsa · htfe8 · csv:patients.csv")
+    screen(events.Note("preparing csv-patients"))
+    screen(events.Note("14 features"))
+    shown = [text.rpartition(" ")[0] for _, text, _ in screen._bar.lines]
+    assert shown == ["torch and plugins", "data"]
+
+
 def test_a_quiet_screen_shows_nothing(screen, capsys):
     screen.quiet = True
     screen.loading("fedsa · htfe8 · digits")
