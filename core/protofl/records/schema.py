@@ -74,6 +74,7 @@ class Line(_Form):
     measures: dict[str, Json] = {}
     seconds: _Stages
     virtual: _Virtual | None = None
+    schedule: _Schedule | None = None
 
 
 class _Stages(_Form):
@@ -85,6 +86,19 @@ class _Stages(_Form):
 class _Virtual(_Form):
     elapsed: Number
     seconds: Number
+
+
+class _Spread(_Form):
+    mean: Number | None
+    max: Count | None
+
+
+class _Schedule(_Form):
+    time: Number
+    version: Count
+    uploads: Count
+    staleness: _Spread
+    idle: Number | None
 
 
 class _Plugin(_Form):
