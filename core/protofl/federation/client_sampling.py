@@ -229,7 +229,9 @@ class ClientSampler:
                 clients=clients,
                 sizes=self._sizes,
                 losses=_fixed(self._losses),
-                generator=numpy_stream(self._seed, "participants", round, *([draw] if draw else [])),
+                generator=numpy_stream(
+                    self._seed, "participants", round, *([draw] if draw else [])
+                ),
             )
             return _checked(selected, clients)
 

@@ -33,9 +33,7 @@ class Buffered:
         check_asynchronous(plan, config, buffer_of(plan, config))
 
     @pf.hookimpl
-    def try_out(
-        self, desk: schedules.Desk, note: Callable[[str], None], config: Config
-    ) -> None:
+    def try_out(self, desk: schedules.Desk, note: Callable[[str], None], config: Config) -> None:
         """Act on the upload of one of two clients."""
         try_stale_steps(desk, note, config)
 

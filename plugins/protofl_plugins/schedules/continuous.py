@@ -36,9 +36,7 @@ class Continuous:
         check_asynchronous(plan, config, 1)
 
     @pf.hookimpl
-    def try_out(
-        self, desk: schedules.Desk, note: Callable[[str], None], config: Config
-    ) -> None:
+    def try_out(self, desk: schedules.Desk, note: Callable[[str], None], config: Config) -> None:
         """Act on the upload of one of two clients."""
         try_stale_steps(desk, note, config)
 

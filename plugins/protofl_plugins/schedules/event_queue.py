@@ -91,66 +91,75 @@ class EventQueue:
         self._now = self._before = desk.clock.elapsed
         self._uploads_before = self._uploads
         arrived, accepted, tried = dict[int, Flight](), dict[int, Flight](), set[int]()
-        uploads, busy, draws = dict[int, pf.Payload](), 0.0, 0
-        members = desk.members()
-        while True:
-            open_seats = self._concurrency - len(self._flights)
-            away = [*self._flights, *tried, *arrived, *accepted]
-            free = np.setdiff1d(members, away) if open_seats > 0 else members[:0]
-            moment = desk.clock.at(self._now)
-            there = free if moment.clients is None else np.intersect1d(free, moment.clients)
-            if len(there):
-                chosen = desk.choose(min(open_seats, len(there)), there, draws)
-                draws += 1
-                self._ask(chosen, moment)
+        uploads, draws, busy = dict[int, pf.Payload](), 0, 0.0
+        members, bound = desk.members(), self._config.max_staleness
+        while len(accepted) < self._buffer:
+            event, free, comes = None, members[:0], math.inf
+            if len(accepted) + len(arrived) < self._buffer:
+                # 1. Ask clients that are free and there.
+                away = [*self._flights, *tried, *arrived, *accepted]
+                chosen, free, comes = self._fill(np.setdiff1d(members, away), draws)
+                draws += bool(chosen)
                 tried.update(chosen)
-                free = np.setdiff1d(free, chosen) if open_seats > len(chosen) else free[:0]
-            flying = len(self._flights)
-            event = self._next_flight()
-            if len(self._flights) < flying:  # a client was lost, and its seat is free
-                continue
-            enough = len(accepted) + len(arrived) >= self._buffer
-            if not enough and event is None and len(free):  # wait until somebody comes
-                self._now = desk.clock.wait(1, free, self._now).seconds
-                continue
-            if enough or event is None:
+                # 2. Find the next event: an upload arrives, a client leaves, or one comes.
+                flying = len(self._flights)
+                event = self._next_flight()
+                if len(self._flights) < flying:  # a client was lost, and its place is free
+                    continue
+                if event is None and len(free):
+                    self._now = desk.clock.wait(1, free, self._now).seconds
+                    continue
+            if event is None:
+                # 3. The buffer is full, or nothing more can come: check the uploads together.
                 came = {c: (f.version, f.reply) for c, f in arrived.items() if f.reply is not None}
-                uploads |= desk.accept(came) if came else {}
+                if not came:
+                    break
+                uploads |= desk.accept(came)
                 accepted |= {client: arrived[client] for client in came if client in uploads}
                 arrived = {}
-                if len(accepted) >= self._buffer or (event is None and not len(free)):
-                    break
-                continue
-            comes = math.inf
-            if len(free) and moment.until is not None:
-                comes = float(moment.until[free].min())
-            if comes < event.end:
+            elif comes < event.end:
                 self._now = comes
-                continue
-            self._now = event.end
-            del self._flights[event.client]
-            busy += event.end - max(event.start, self._before)
-            bound = self._config.max_staleness
-            if event.left or event.reply is None:
-                desk.drop(event.client, event.version, "left")
-            elif bound is not None and step - event.version > bound:
-                desk.drop(event.client, event.version, "stale")
             else:
-                arrived[event.client] = event
+                self._now = event.end
+                del self._flights[event.client]
+                busy += event.end - max(event.start, self._before)
+                if event.left or event.reply is None:
+                    desk.drop(event.client, event.version, "left")
+                elif bound is not None and step - event.version > bound:
+                    desk.drop(event.client, event.version, "stale")
+                else:
+                    arrived[event.client] = event
         self._uploads += len(accepted)
         busy += sum(self._now - max(f.start, self._before) for f in self._flights.values())
         self._write(step, accepted, busy, len(members))
-        return {client: self._as_it_counts(uploads[client], accepted[client]) for client in sorted(uploads)}
+        return {c: self._as_it_counts(uploads[c], accepted[c]) for c in sorted(uploads)}
 
-    def _ask(self, clients: list[int], moment: schedules.Moment) -> None:
-        """Send downloads at a moment."""
-        clock = self._desk.clock
-        for client, download in sorted(self._desk.downloads(clients).items()):
+    def _fill(self, free: np.ndarray, draw: int) -> tuple[list[int], np.ndarray, float]:
+        """Ask clients until as many are in flight as may be.
+
+        Args:
+            free: The clients that may be asked, ascending.
+            draw: How often clients were asked in this step before.
+
+        Returns:
+            The clients that were asked; those that could still be asked, but are not there; and the
+            time at which one of them may come.
+        """
+        places, clock = self._concurrency - len(self._flights), self._desk.clock
+        if places <= 0 or not len(free):
+            return [], free[:0], math.inf
+        moment = clock.at(self._now)
+        there = free if moment.clients is None else np.intersect1d(free, moment.clients)
+        chosen = self._desk.choose(min(places, len(there)), there, draw) if len(there) else []
+        for client, download in sorted(self._desk.downloads(chosen).items()):
             down = clock.device(client).seconds_down(len(download))
             until = math.inf if moment.until is None else float(moment.until[client])
             flight = Flight(client, self._desk.step, self._now, until, download, [down])
             self._estimate(flight)
             self._flights[client] = flight
+        rest = np.setdiff1d(free, chosen) if len(chosen) < places else free[:0]
+        comes = math.inf if moment.until is None or not len(rest) else moment.until[rest].min()
+        return chosen, rest, float(comes)
 
     def _estimate(self, flight: Flight) -> None:
         """Set the earliest end of a flight; one that will have left by then need not train."""
@@ -236,7 +245,12 @@ class EventQueue:
              places[id(f.download)]]
             for f in self._flights.values()
         ]  # fmt: skip
-        downloads = [torch.frombuffer(bytearray(b), dtype=torch.uint8) if b else torch.empty(0, dtype=torch.uint8) for b in blobs.values()]
+        downloads = [
+            torch.frombuffer(bytearray(b), dtype=torch.uint8)
+            if b
+            else torch.empty(0, dtype=torch.uint8)
+            for b in blobs.values()
+        ]
         return {"uploads": self._uploads, "flights": flights, "downloads": downloads}
 
     def restore(self, state: Mapping[str, Any]) -> None:

@@ -43,7 +43,9 @@ class AsynchronousConfig(pf.Config):
         description="uploads between evaluations; 0: as many as --eval-every rounds have",
     )
     eval_seconds: float = pf.Field(
-        0.0, ge=0, description="virtual seconds between evaluations, instead of eval_uploads; 0: off"
+        0.0,
+        ge=0,
+        description="virtual seconds between evaluations, instead of eval_uploads; 0: off",
     )
 
 

@@ -75,7 +75,9 @@ def _without_a_class(upload: pf.Payload) -> pf.Payload:
     if "classes" not in upload.keys() or len(upload["classes"]) < 2:
         return upload
     kept = upload["classes"] != upload["classes"][-1]
-    names = [k for k in upload if k == "classes" or (f"{k}.classes" not in upload and by_rows(upload, k))]
+    names = [
+        k for k in upload if k == "classes" or (f"{k}.classes" not in upload and by_rows(upload, k))
+    ]
     result = pf.Payload({**upload, **{k: upload[k][kept] for k in names}})
     result.version, result.staleness = upload.version, upload.staleness
     return result

@@ -135,9 +135,7 @@ class ScheduleSpec:
         """
 
     @hookspec(firstresult=True)
-    def try_out(
-        self, desk: schedules.Desk, note: Callable[[str], None], config: Config
-    ) -> None:
+    def try_out(self, desk: schedules.Desk, note: Callable[[str], None], config: Config) -> None:
         """Try steps of the server that rounds do not have (optional); errors refuse the run.
 
         Called in the dry run after its two rounds, in which both of its clients took part. Nothing

@@ -1,0 +1,232 @@
+"""Tests of asynchronous runs: same numbers as rounds, in sequence, on any backend, after kills."""
+
+from __future__ import annotations
+
+import heapq
+import json
+
+import numpy as np
+import pytest
+from runtime_toys import install, train
+from schedule_toys import ASYNC, METHODS, Alike, Going, Own, federation_of, place_of
+from slowness import quick
+
+import protofl as pf
+from protofl.system.files.tensors import read_tensors
+
+
+@pytest.fixture
+def toys(monkeypatch):
+    install(monkeypatch)
+
+
+def rows_of(folder):
+    """Return the lines of a record without wall-clock times, and without what rounds lack."""
+    rows = []
+    for line in (folder / "metrics.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        row = {k: v for k, v in row.items() if k not in ("time", "seconds", "schedule")}
+        row["virtual"] = {k: v for k, v in row["virtual"].items() if k != "seconds"}
+        rows.append(row)
+    return rows
+
+
+def weights_of(folder):
+    """Return {client or server: its tensors as bytes and its state} of the last commit."""
+    manifest = json.loads((folder / "checkpoint/manifest.json").read_text())
+    table = (folder / "checkpoint" / manifest["clients"]).read_text()
+    files = {who: name for who, (name, *_) in json.loads(table).items()}
+    result = {}
+    for who, name in (files | {"server": manifest["server"]}).items():
+        tensors, state = read_tensors(folder / "checkpoint" / name)
+        result[who] = {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}, state
+    return result
+
+
+def assert_equal(one, two, *, schedules=True):
+    """Compare records and weights; without the schedules' own part if only one run has it."""
+    assert rows_of(one) == rows_of(two)
+    first, second = weights_of(one), weights_of(two)
+    if not schedules:
+        first.pop("server"), second.pop("server")
+        states = [global_state(folder) for folder in (one, two)]
+        assert states[0] == states[1]
+    assert first == second
+
+
+def global_state(folder):
+    """Return the server's global state and modules of the last commit."""
+    weights = pf.read_weights(folder, "last").server
+    return {name: tensor.contiguous().numpy().tobytes() for name, tensor in weights.items()}
+
+
+@pytest.mark.parametrize("method", quick(METHODS, "fedproto"))
+def test_a_buffer_of_all_clients_equals_rounds_to_the_last_bit(toys, tmp_path, method):
+    given = METHODS[method] | {"clients": 6, "rounds": 4, "devices": Alike, "dry_run": True}
+    train(method, tmp_path / "rounds", **given)
+    train(method, tmp_path / "buffer", timing="buffered", set={"timing.buffer": 6}, **given)
+    assert_equal(tmp_path / "rounds", tmp_path / "buffer", schedules=False)
+
+
+@pytest.mark.parametrize(
+    ("method", "schedule"),
+    quick([(m, s) for m in METHODS for s in ("buffered", "continuous")], ("fedavg", "continuous")),
+)
+def test_one_client_in_flight_equals_training_in_sequence(toys, tmp_path, method, schedule):
+    given = METHODS[method] | {"clients": 6, "rounds": 8, "devices": Own, "participation": 1 / 6}
+    train(method, tmp_path / "rounds", **given)
+    options = {"timing.concurrency": 1, "timing.mixing": 1}
+    train(method, tmp_path / "one", timing=schedule, set=options, **given)
+    assert_equal(tmp_path / "rounds", tmp_path / "one", schedules=False)
+    staleness = [row["schedule"]["staleness"]["max"] for row in pf.load_run(tmp_path / "one").rows]
+    assert staleness == [0] * 8
+
+
+# --- any backend, and kills -----------------------------------------------------------------------
+
+BUSY = ASYNC | {"set": {"timing.buffer": 2, "timing.concurrency": 4}}
+"""Two uploads of four clients in flight: most are stale."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_local_and_processes_agree_to_the_last_bit(toys, tmp_path, method):
+    given = METHODS[method] | BUSY | {"devices": place_of(Own), "rounds": 12}
+    train(method, tmp_path / "local", **given)
+    train(method, tmp_path / "processes", **given | {"backend": "process", "workers": 2})
+    assert_equal(tmp_path / "local", tmp_path / "processes")
+
+
+class Killed(BaseException):
+    """Simulates a signal that ends the process at once."""
+
+
+def killer(after):
+    """Return a progress that kills a run at its n-th event."""
+    left = [after]
+
+    def progress(event):
+        left[0] -= 1
+        if left[0] < 0 and isinstance(event, KILLING):
+            raise Killed
+
+    return progress
+
+
+KILLING = (pf.events.RoundStarted, pf.events.StageStarted, pf.events.ClientDone)
+
+
+def killed_and_resumed(method, out, given, after):
+    """Train a run that is killed at several events; return how often."""
+    kills = 0
+    while True:
+        again = (
+            {"resume": True, "devices": given["devices"]}
+            if (out / "config.json").exists()
+            else given
+        )
+        try:
+            train(method, out, progress=killer(after), **again)
+            return kills
+        except Killed:
+            kills += 1
+            after += 3 * (kills % 2)
+
+
+@pytest.mark.parametrize(
+    ("method", "devices"),
+    quick([(m, d) for m in METHODS for d in (Own, Going)], ("fedavg", Own), ("fedproto", Going)),
+)
+def test_a_run_that_was_killed_anywhere_equals_an_undisturbed_one(toys, tmp_path, method, devices):
+    given = METHODS[method] | BUSY | {"devices": place_of(devices), "rounds": 6}
+    train(method, tmp_path / "whole", **given)
+    for after in (14, 17, 23):
+        out = tmp_path / f"killed{after}"
+        assert killed_and_resumed(method, out, given, after) > 1
+        assert_equal(tmp_path / "whole", out)
+        whole, resumed = (pf.load_run(tmp_path / place).rows for place in ("whole", out))
+        assert [r["schedule"] for r in whole] == [r["schedule"] for r in resumed]
+    assert any(row["schedule"]["staleness"]["max"] > 0 for row in whole)
+
+
+# --- events ---------------------------------------------------------------------------------------
+
+
+def simulated(seconds, steps, clients, concurrency, buffer, choose):
+    """Return the time and {client: version} of each step, by computing one event after another.
+
+    Args:
+        seconds: {client: seconds of a flight}.
+        steps: Steps of the server.
+        clients: Clients M.
+        concurrency: Clients in flight.
+        buffer: B.
+        choose: The client sampler: (step, count, free clients, draw).
+    """
+    queue, waiting, now, version, result = [], {}, 0.0, 0, []
+    tried, draw = set(), 0
+    while version < steps:
+        free = [c for c in range(clients) if c not in {e[1] for e in queue} | tried | {*waiting}]
+        if count := min(concurrency - len(queue), len(free)):
+            for client in choose(version, count, np.array(free), draw):
+                heapq.heappush(queue, (now + seconds[client], client, version))
+                tried.add(client)
+            draw += 1
+        now, client, downloaded = heapq.heappop(queue)
+        waiting[client] = downloaded
+        if len(waiting) == buffer:
+            result.append((now, dict(sorted(waiting.items()))))
+            waiting, version, tried, draw = {}, version + 1, set(), 0
+    return result
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "buffer"), quick([(4, 1), (4, 2), (3, 3), (6, 4), (2, 5)], (4, 2))
+)
+def test_events_are_those_of_a_simulation_one_after_another(concurrency, buffer):
+    settings = {"concurrency": concurrency, "buffer": buffer}
+    federation, _ = federation_of(settings=settings, rounds=15)
+    rows = [federation.round(n)[0] for n in range(15)]
+    seconds = {int(c): sum(p) for r in rows for c, p in r.virtual["clients"].items()}
+    sampler = federation._who.sampler
+    steps = simulated(seconds, 15, 6, concurrency, buffer, sampler.choose)
+    for number, (row, (time, versions)) in enumerate(zip(rows, steps, strict=True)):
+        assert [*map(int, row.virtual["clients"])] == [*versions]
+        ages = [number - version for version in versions.values()]
+        assert row.schedule["staleness"] == {"mean": sum(ages) / len(ages), "max": max(ages)}
+        assert row.schedule["time"] == row.virtual["elapsed"] == pytest.approx(time, rel=1e-4)
+        assert (row.schedule["version"], row.schedule["uploads"]) == (
+            number + 1,
+            buffer * (number + 1),
+        )
+        assert 0 <= row.schedule["idle"] <= 1
+
+
+def test_trainings_in_flight_are_computed_together():
+    settings = {"concurrency": 4}
+    federation, pool = federation_of(
+        devices=Alike, settings=settings, timing="continuous", rounds=12
+    )
+    for number in range(12):
+        federation.round(number)
+    # Four begin; after each of their uploads another begins, and none of them can be the next.
+    assert pool.together == [4, 4, 4]
+
+
+def test_a_client_that_leaves_is_absent_and_comes_again():
+    federation, _ = federation_of(devices=Going, settings={"buffer": 2}, rounds=12)
+    rows = [federation.round(n)[0] for n in range(12)]
+    left = {c for row in rows for c, why in row.absent.items() if why == "left"}
+    assert left & {c for row in rows for c in row.virtual["clients"]}
+
+
+def test_stale_uploads_beyond_the_bound_are_dropped_and_leave_the_client_as_it_was():
+    settings = {"concurrency": 6, "max_staleness": 1}
+    federation, pool = federation_of("fedproto", settings=settings, timing="continuous", rounds=14)
+    trained = set()
+    for number in range(14):
+        row, clients = federation.round(number)
+        trained |= {*clients}
+        assert row.schedule["staleness"]["max"] <= 1
+        assert not {*map(int, row.absent)} & {*clients}
+    assert pool.trained == trained != {*range(6)}
