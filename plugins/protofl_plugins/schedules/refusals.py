@@ -24,15 +24,15 @@ def check_asynchronous(plan: pf.backends.Plan, config: AsynchronousConfig, buffe
         UsageError: A method, an option or a plugin needs rounds.
     """
     settings, name = plan.settings, plan.settings.timing
-    for member, declared in declarations(plan):
-        if declared not in (True, "versions"):
-            raise _refused_method(name, member, declared)
     if plan.composition.has_follow_up(plan.info):
         raise pf.UsageError(
             f"--schedule {name}: clients of {plan.composition.main} also train after the server's "
             "step, with all participants of a round",
             do="take --schedule rounds",
         )
+    for member, declared in declarations(plan):
+        if declared not in (True, "versions"):
+            raise _refused_method(name, member, declared)
     for option, value, why in (
         ("deadline", settings.deadline, "a deadline is that of a round"),
         ("over-select", settings.over_select, "over-selection is that of a round"),
