@@ -13,7 +13,6 @@ import numpy as np
 
 from protofl.errors import UsageError
 from protofl.federation import jobs
-from protofl.federation.client_sampling import ClientSampler
 from protofl.federation.device_model import Moment
 from protofl.federation.jobs import TrainReply
 from protofl.federation.participation import Participation
@@ -25,7 +24,7 @@ from protofl.federation.virtual_clock import Clock
 from protofl.hooks.wire.payload import Payload
 from protofl.system.files.atomic import ScratchFolder
 
-__all__ = ["ClientSampler", "Clock", "Desk", "Moment", "Payload", "Plan", "Schedule", "TrainReply"]
+__all__ = ["Clock", "Desk", "Moment", "Schedule", "TrainReply"]
 
 R = TypeVar("R", bound=jobs.Reply)
 

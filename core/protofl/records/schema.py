@@ -89,16 +89,16 @@ class _Virtual(_Form):
 
 
 class _Spread(_Form):
-    mean: Number | None
-    max: Count | None
+    mean: Number | None = None
+    max: Count | None = None
 
 
 class _Schedule(_Form):
-    time: Number
-    version: Count
-    uploads: Count
-    staleness: _Spread
-    idle: Number | None
+    time: Number | None = None
+    version: Count | None = None
+    uploads: Count | None = None
+    staleness: _Spread | None = None
+    idle: Number | None = None
 
 
 class _Plugin(_Form):

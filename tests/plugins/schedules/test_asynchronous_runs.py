@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import heapq
 import json
+import random
 
 import numpy as np
 import pytest
+from killed_runs import Place, killed
 from runtime_toys import install, train
 from schedule_toys import ASYNC, METHODS, Alike, Going, Own, federation_of, place_of
 from slowness import quick
@@ -147,6 +149,20 @@ def test_a_run_that_was_killed_anywhere_equals_an_undisturbed_one(toys, tmp_path
         whole, resumed = (pf.load_run(tmp_path / place).rows for place in ("whole", out))
         assert [r["schedule"] for r in whole] == [r["schedule"] for r in resumed]
     assert any(row["schedule"]["staleness"]["max"] > 0 for row in whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["local", "process"])
+@pytest.mark.parametrize("method", ["fedtgp", "fedavg"])
+def test_runs_that_are_killed_at_random_moments_have_the_folders_of_others(
+    tmp_path, method, backend
+):
+    words = ("--schedule=buffered", "--devices=tiers", "--set", "timing.buffer=2")
+    words += ("--set", "timing.concurrency=3")
+    place = Place(tmp_path, method, backend, rounds=9, words=words)
+    chain = killed(place, 4, random.Random(f"{method} {backend}"))
+    assert not chain.wrong
+    assert sum(chain.kills.values()) >= 4
 
 
 # --- events ---------------------------------------------------------------------------------------
