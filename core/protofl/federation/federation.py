@@ -209,7 +209,9 @@ class Federation:
         self.client_accuracy = totals.accuracy
         rate: dict[str, Any] = {"lr": self.server.lr} if self.plan.scheduled else {}
         if self._schedule is not None:
-            rate["schedule"] = self._schedule.line()
+            rate["schedule"] = {**self._schedule.line()}
+            if self.server.evaluates and not self._schedule.is_due(number):
+                rate["schedule"]["due"] = False  # a run with more rounds does not evaluate it
             self.server.schedule = self._schedule.state()
         line = {"trial": self.trial, "round": number, **totals.line(extra), **rate}
         return Row({**line, **self._who.line(number)}), clients
@@ -219,7 +221,8 @@ class Federation:
         if self._schedule is None:
             asked = self.participants(number)
             return asked, self.train_clients(asked, number, totals)
-        self._desk.begin(number, totals)
+        self._desk.begin(number)
+        self._desk.totals = totals
         uploads = self._schedule.collect(number)
         last = number + 1 == self.plan.settings.rounds
         self.server.evaluates = last or self._schedule.is_due(number)

@@ -97,9 +97,9 @@ class Desk:
         assert self._who.clock is not None, "a schedule without rounds needs a device model"
         return self._who.clock
 
-    def begin(self, step: int, totals: Totals | None = None) -> None:
+    def begin(self, step: int) -> None:
         """Begin a step of the server, as the run does before `Schedule.collect`."""
-        self.step, self.totals = step, Totals() if totals is None else totals
+        self.step, self.totals = step, Totals()
         self._side.begin(step)
 
     def act(self, uploads: Mapping[int, Payload]) -> None:

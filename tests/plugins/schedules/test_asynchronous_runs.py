@@ -151,6 +151,20 @@ def test_a_run_that_was_killed_anywhere_equals_an_undisturbed_one(toys, tmp_path
     assert any(row["schedule"]["staleness"]["max"] > 0 for row in whole)
 
 
+@pytest.mark.parametrize("steps", quick([7, 8], 7))
+def test_a_run_with_more_steps_equals_one_that_had_them_from_the_beginning(toys, tmp_path, steps):
+    given = BUSY | {"devices": place_of(Own), "rounds": 11}
+    given["set"] = given["set"] | {"timing.eval_uploads": 4}  # every second step
+    train("fedproto", tmp_path / "whole", **given)
+    train("fedproto", tmp_path / "more", **given | {"rounds": steps})
+    evaluated = [bool(row.evaluated) for row in pf.load_run(tmp_path / "more").rows]
+    assert evaluated[:4] == [False, True, False, True] and evaluated[-1]
+    train("fedproto", tmp_path / "more", resume=True, rounds=11, devices=given["devices"])
+    assert_equal(tmp_path / "whole", tmp_path / "more")
+    rows = [pf.load_run(tmp_path / place).rows for place in ("whole", "more")]
+    assert [row.schedule for row in rows[0]] == [row.schedule for row in rows[1]]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["local", "process"])
 @pytest.mark.parametrize("method", ["fedtgp", "fedavg"])
