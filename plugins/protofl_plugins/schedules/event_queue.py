@@ -80,7 +80,7 @@ class EventQueue:
         self._versions = runs_on_versions(plan)
         self._flights: dict[int, Flight] = {}
         self._now, self._before = 0.0, 0.0
-        self._uploads, self._uploads_before = 0, 0
+        self._uploads, self._ended, self._ended_before = 0, 0, 0
         self._line: dict[str, Any] = {}
 
     # --- a step of the server -------------------------------------------------------------------
@@ -89,7 +89,7 @@ class EventQueue:
         """Return the uploads of a step: B of them, or as many as can come."""
         desk = self._desk
         self._now = self._before = desk.clock.elapsed
-        self._uploads_before = self._uploads
+        self._ended_before = self._ended
         arrived, accepted, tried = dict[int, Flight](), dict[int, Flight](), set[int]()
         uploads, draws, busy = dict[int, pf.Payload](), 0, 0.0
         members, bound = desk.members(), self._config.max_staleness
@@ -104,7 +104,8 @@ class EventQueue:
                 # 2. Find the next event: an upload arrives, a client leaves, or one comes.
                 flying = len(self._flights)
                 event = self._next_flight()
-                if len(self._flights) < flying:  # a client was lost, and its place is free
+                if lost := flying - len(self._flights):  # their places are free
+                    self._ended += lost
                     continue
                 if event is None and len(free):
                     self._now = desk.clock.wait(1, free, self._now).seconds
@@ -122,6 +123,7 @@ class EventQueue:
             else:
                 self._now = event.end
                 del self._flights[event.client]
+                self._ended += 1
                 busy += event.end - max(event.start, self._before)
                 if event.left or event.reply is None:
                     desk.drop(event.client, event.version, "left")
@@ -229,10 +231,13 @@ class EventQueue:
         return self._line
 
     def is_due(self, step: int) -> bool:
-        """Return True if uploads or seconds pass a multiple of those between evaluations."""
+        """Return True if uploads or seconds pass a multiple of those between evaluations.
+
+        Uploads that were lost or left out count, too, as they do in rounds.
+        """
         if seconds := self._config.eval_seconds:
             return self._now // seconds > self._before // seconds
-        return self._uploads // self._every > self._uploads_before // self._every
+        return self._ended // self._every > self._ended_before // self._every
 
     # --- checkpoints ----------------------------------------------------------------------------
 
@@ -251,11 +256,12 @@ class EventQueue:
             else torch.empty(0, dtype=torch.uint8)
             for b in blobs.values()
         ]
-        return {"uploads": self._uploads, "flights": flights, "downloads": downloads}
+        counts = {"uploads": self._uploads, "ended": self._ended}
+        return {**counts, "flights": flights, "downloads": downloads}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue with the flights of a checkpoint; their trainings are computed again."""
-        self._uploads = state["uploads"]
+        self._uploads, self._ended = state["uploads"], state["ended"]
         downloads = [tensor.cpu().numpy().tobytes() for tensor in state["downloads"]]
         for client, version, start, until, place in state["flights"]:
             until = math.inf if until is None else until

@@ -8,6 +8,7 @@ import random
 
 import numpy as np
 import pytest
+import torch
 from killed_runs import Place, killed
 from runtime_toys import install, train
 from schedule_toys import ASYNC, METHODS, Alike, Going, Own, federation_of, place_of
@@ -15,6 +16,7 @@ from slowness import quick
 
 import protofl as pf
 from protofl.system.files.tensors import read_tensors
+from protofl.testing.toy_plugins import Weights
 
 
 @pytest.fixture
@@ -260,3 +262,41 @@ def test_stale_uploads_beyond_the_bound_are_dropped_and_leave_the_client_as_it_w
         assert row.schedule["staleness"]["max"] <= 1
         assert not {*map(int, row.absent)} & {*clients}
     assert pool.trained == trained != {*range(6)}
+
+
+class Bad(Weights):
+    """All weights are averaged; client 2 sends NaN in the second step, and client 3 fails."""
+
+    asynchronous = "versions"
+
+    @pf.hookimpl
+    def upload_payload(self, client):
+        """Send the weights."""
+        if client.id == 3 and client.round == 2:
+            raise ValueError("out of power")
+        result = super().upload_payload(client)
+        if client.id == 2 and client.round == 1:
+            result = pf.Payload({key: value * torch.nan for key, value in result.items()})
+        return result
+
+
+def test_lost_clients_and_bad_uploads_are_left_out_as_in_rounds():
+    skip = {"on_bad_upload": "skip", "on_lost_client": "skip", "rounds": 4, "models": "toy1"}
+    lines = []
+    for timing, settings in (("rounds", {}), ("buffered", {"buffer": 6})):
+        given = {"settings": settings, "timing": timing}
+        federation, _ = federation_of(Bad, Own, **given, **skip)
+        rows = [dict(federation.round(n)[0]) for n in range(4)]
+        keys = ("absent", "skipped_uploads", "test_accuracy", "train_loss", "participants")
+        lines.append([{key: row.get(key) for key in keys} for row in rows])
+    assert lines[0] == lines[1]
+    absent = [row["absent"] for row in lines[0]]
+    assert absent[1:3] == [{"2": "skipped"}, {"3": "failed"}]
+
+
+def test_the_server_acts_on_what_there_is_if_nothing_more_can_come():
+    skip = {"on_bad_upload": "skip", "on_lost_client": "skip", "models": "toy1"}
+    federation, _ = federation_of(Bad, Own, settings={"buffer": 2, "concurrency": 4}, **skip)
+    rows = [federation.round(n)[0] for n in range(7)]
+    assert all(row.participants == 2 for row in rows)
+    assert any(row.get("absent") for row in rows)
