@@ -9,7 +9,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
-from protofl.errors import UsageError
 from protofl.federation import events, jobs
 from protofl.federation.evaluation import NoObserver, counts_in, figures_of, odd_counts
 from protofl.federation.participation import Participation
@@ -135,12 +134,6 @@ class Federation:
         self._schedule = None
         if "open_schedule" not in choice.hooks or self.plan.dry:
             return
-        if self.elsewhere:
-            raise UsageError(
-                f"--schedule {choice.name}: the backend {self.plan.settings.backend} keeps the "
-                "clients' files, and this schedule needs them here",
-                do="take --schedule rounds, or another backend",
-            )
         self._desk = self.desk()
         self._schedule = choice.call("open_schedule", desk=self._desk)
 

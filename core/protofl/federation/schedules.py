@@ -17,6 +17,7 @@ from protofl.federation.device_model import Moment
 from protofl.federation.jobs import TrainReply
 from protofl.federation.participation import Participation
 from protofl.federation.plan import Plan
+from protofl.federation.pool_interface import ClientFiles, Pool
 from protofl.federation.round_stages import Stages
 from protofl.federation.round_totals import Totals
 from protofl.federation.server_side import ServerSide, admit_uploads
@@ -194,6 +195,22 @@ class Desk:
 
     def _file(self, client: int, step: int) -> Path:
         return self._scratch.file(f"flight-{client:05d}-{step}.safetensors")
+
+
+def check_pool(plan: Plan, pool: Pool) -> None:
+    """Check that the hosts of a run can do what its schedule needs.
+
+    Raises:
+        UsageError: They keep the clients' files.
+    """
+    choice = plan.choices["schedule"]
+    if "open_schedule" in choice.hooks and isinstance(pool, ClientFiles):
+        raise UsageError(
+            f"--schedule {choice.name}: with --backend {plan.settings.backend} the clients' files "
+            "stay on their own machines",
+            "a client in flight has a file with its next state, which is taken or dropped here",
+            "take --schedule rounds, or another backend",
+        )
 
 
 def check_schedule(plan: Plan) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from fake_pools import KeepingPool
 from runtime_toys import DATA, GIVEN, PARTS
 from schedule_toys import ASYNC, Own, federation_of
 
 import protofl as pf
 from protofl.backends import Plan
-from protofl.federation.schedules import check_schedule
+from protofl.federation.schedules import check_pool, check_schedule
 from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing.toy_plugins import Prototypes, Weights
 from protofl_plugins.schedules.buffered import Buffered
@@ -220,3 +221,11 @@ def test_the_dry_run_finds_a_method_that_does_not_do_what_it_declares():
     with pytest.raises(pf.UsageError, match="fails with the upload of one of two clients"):
         dry_run(plan_of(Fails, models="toy1"))
     dry_run(plan_of(ReadsStaleness))
+
+
+def test_a_backend_that_keeps_the_clients_files_is_refused(tmp_path):
+    plan = plan_of()
+    with pytest.raises(pf.UsageError, match="the clients' files stay on their own machines"):
+        check_pool(plan, KeepingPool(plan, tmp_path))
+    check_pool(plan, pf.backends.Host(plan))
+    check_pool(plan_of(timing="rounds"), KeepingPool(plan, tmp_path))
