@@ -77,6 +77,11 @@ WHEN = {
         "device": "when a client is first selected in a trial",
         "presence": "at the start of every round",
     },
+    "schedule": {
+        "check_run": "before the run, when its options and plugins are known",
+        "try_out": "in the dry run, after its two rounds",
+        "open_schedule": "at the start of a trial, and when a run is resumed",
+    },
     "tracker": {
         "check": "before the run, in its thread",
         "open_run": "when the run folder exists, in the tracker's thread",

@@ -56,6 +56,9 @@ def composition_rows(plan: Plan, folder: RunFolder | None = None) -> list[tuple[
     rows += [*_data_rows(plan), *_training_rows(plan), *_set_by(plan)]
     if "device-model" in plan.choices:
         rows.append(("devices", _device_model(plan)))
+    if s.timing != "rounds":
+        schedule = plan.choices["schedule"]
+        rows.append(("schedule", _called(schedule.text, schedule.config)))
     trials = f", {s.trials} trials" if s.trials > 1 else ""
     malicious = sorted(malicious_clients(plan.seed(0), info.num_clients, s.malicious))
     if malicious:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from protofl import functional
     from protofl.data import datasets
     from protofl.errors import ProtoflError, RunFailure, UsageError
-    from protofl.federation import backends, events, models
+    from protofl.federation import backends, events, models, schedules
     from protofl.hooks.hookspecs import HOOKSPEC_VERSION, hookimpl
     from protofl.hooks.views.batch import Batch, Constants, Output, Terms, per_step
     from protofl.hooks.views.client import Client, Learner
@@ -100,6 +100,7 @@ _MODULES = {
     "backends": "protofl.federation.backends",
     "datasets": "protofl.data.datasets",
     "models": "protofl.federation.models",
+    "schedules": "protofl.federation.schedules",
     "plots": "protofl_workbench.plots",
 }
 """Names that are modules themselves."""
@@ -163,6 +164,7 @@ __all__ = [
     "reproduce",
     "reproduction",
     "run",
+    "schedules",
     "stack_rows",
     "sweep",
     "trust_code",

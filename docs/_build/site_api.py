@@ -134,7 +134,7 @@ TYPES = (
 """Classes that programs receive and need not import."""
 
 
-SPACES = {name: space for space in ("backends", "datasets", "models") for name in getattr(protofl, space).__all__}
+SPACES = {name: space for space in ("backends", "datasets", "models", "schedules") for name in getattr(protofl, space).__all__}
 """{name: the module of `protofl` that it is in}, of types for plugins of a kind."""
 NAMESPACES = ("protofl.functional.", "protofl.plots.", *(f"protofl.{space}." for space in {*SPACES.values()}))
 """Public modules; a name in one is shown with it."""

@@ -19,7 +19,7 @@ PROVIDERS = {True: "one", False: "any"}
 
 ORDER = (
     "method", "payload-transform", "model-group", "partitioner", "dataset", "generator", "text-encoder",
-    "metric", "client-sampler", "device-model", "tracker", "engine", "backend",
+    "metric", "client-sampler", "device-model", "schedule", "tracker", "engine", "backend",
 )  # fmt: skip
 METHOD = """\
 The six hooks of a round have exactly one provider each: the method, a donor (`--use`) or the

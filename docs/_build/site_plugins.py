@@ -101,6 +101,10 @@ SECTIONS = {
         "Device models",
         "`--devices NAME`; see [Simulate devices](../how-to/simulate-devices.md#device-models).",
     ),
+    "schedule": (
+        "Schedules",
+        "`--schedule NAME`; see [Run without rounds](../how-to/run-without-rounds.md).",
+    ),
     "tracker": (
         "Trackers",
         "`--track NAME[,NAME…]`; see [Use trackers](../how-to/use-trackers.md).",

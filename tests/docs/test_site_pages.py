@@ -78,6 +78,7 @@ HEADINGS = {
     "metric": "Metric",
     "client-sampler": "Client sampler",
     "device-model": "Device model",
+    "schedule": "Schedule",
     "tracker": "Tracker",
     "engine": "Engine",
     "backend": "Backend",
@@ -241,7 +242,7 @@ def test_every_public_name_is_on_its_page(page):
     public, further = page("reference/python.md").split("\n## Further types\n")
     further, errors = further.split("\n## Errors\n")
     found = ANCHOR.findall(public + errors)
-    modules = ("backends", "datasets", "models")
+    modules = ("backends", "datasets", "models", "schedules")
     names = {*protofl.__all__} - {"functional", "plots", "__version__", *modules}
     names |= {f"{m}.{name}" for m in modules for name in getattr(protofl, m).__all__}
     assert {*found} == names and len(found) == len(names)

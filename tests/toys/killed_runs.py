@@ -51,12 +51,13 @@ class Chain:
 
 @dataclass
 class Place:
-    """Folders and commands of a method's runs."""
+    """Folders and commands of a method's runs; ``words`` are further options."""
 
     folder: Path
     method: str
     backend: str
     rounds: int
+    words: tuple[str, ...] = ()
 
     @property
     def whole(self) -> Path:
@@ -85,7 +86,7 @@ class Place:
             "public": 20, "seed": 0, "device": "cpu", "data_dir": self.folder / "cache",
         }  # fmt: skip
         words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
-        return [*COMMAND, "run", self.method, *words, "--out", str(out), *hosts]
+        return [*COMMAND, "run", self.method, *words, *self.words, "--out", str(out), *hosts]
 
 
 def make_data(path: Path) -> None:

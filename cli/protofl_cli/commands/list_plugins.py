@@ -27,7 +27,7 @@ def list_plugins(
             "KIND",
             "Only this kind: method, defence, recipe, reproduction, model-group, partitioner, "
             "dataset, generator, text-encoder, payload-transform, metric, client-sampler, "
-            "device-model, tracker, engine, backend or command.",
+            "device-model, schedule, tracker, engine, backend or command.",
         ),
     ] = None,
     names: Annotated[

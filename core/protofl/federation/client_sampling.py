@@ -205,13 +205,16 @@ class ClientSampler:
         """Return the losses for the record; empty if the plugin reads no losses."""
         return {"client_losses": self._heard} if self._heard is not None else {}
 
-    def choose(self, round: int, count: int, there: np.ndarray | None = None) -> list[int]:
+    def choose(
+        self, round: int, count: int, there: np.ndarray | None = None, draw: int = 0
+    ) -> list[int]:
         """Return the participants of a round, ascending.
 
         Args:
             round: The round.
             count: How many.
             there: Those who can be asked, ascending; None for all.
+            draw: How often the round has asked before; each draw has a random stream of its own.
 
         Raises:
             RunFailure: The plugin chose clients that there are not, or one twice.
@@ -226,7 +229,9 @@ class ClientSampler:
                 clients=clients,
                 sizes=self._sizes,
                 losses=_fixed(self._losses),
-                generator=numpy_stream(self._seed, "participants", round),
+                generator=numpy_stream(
+                    self._seed, "participants", round, *([draw] if draw else [])
+                ),
             )
             return _checked(selected, clients)
 

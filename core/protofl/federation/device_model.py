@@ -138,6 +138,14 @@ class DeviceModel:
             do="take a device model in which clients come back, or lower --min-clients",
         )
 
+    def at(self, seconds: float) -> Moment:
+        """Return a moment, with the clients that are available then."""
+        presence = self._presence(seconds)
+        if presence is None:
+            return Moment(seconds)
+        there, until = presence
+        return Moment(seconds, np.flatnonzero(there), until)
+
     def _presence(self, seconds: float) -> tuple[np.ndarray, np.ndarray] | None:
         """Return who is there, and until when; None if everybody always is."""
         count = self._plan.info.num_clients

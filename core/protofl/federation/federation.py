@@ -23,6 +23,7 @@ from protofl.federation.pool_interface import (
 from protofl.federation.predictions import Predictions
 from protofl.federation.round_stages import Stages
 from protofl.federation.round_totals import Totals
+from protofl.federation.schedules import Desk, Schedule
 from protofl.federation.server_side import ServerSide, admit_uploads, book_losses
 from protofl.hooks.models.flops import ClientFlops, flops_of_round
 from protofl.hooks.transport.rules import Fault
@@ -87,6 +88,7 @@ class Federation:
         self.observer = NoObserver()
         self.predictions: Predictions | None = None
         self._server_side: ServerSide
+        self._schedule: Schedule | None = None
 
     @property
     def server(self) -> ServerState:
@@ -108,6 +110,7 @@ class Federation:
         self._server_side = ServerSide(self.plan, trial, self._sums)
         self.server.learned = deepcopy({**self.learned})
         self._build_validation()
+        self._open_schedule()
         store = self.plan.settings.client_store if has_streams(self.plan.device) else "auto"
         start = jobs.StartTrial(trial, parked=self._parked, store="" if store == "auto" else store)
         if folder and folder.commit:
@@ -122,6 +125,22 @@ class Federation:
         unpack_server(self.server, folder.committed_server())
         self._build_validation()
         self.holders = set(folder.commit.holders)
+        if self._schedule is not None:
+            self._schedule.restore(self.server.schedule)
+
+    def _open_schedule(self) -> None:
+        """Open the schedule of the trial; a dry run, and a run with rounds, have none."""
+        choice = self.plan.choices["schedule"]
+        self._schedule = None
+        if "open_schedule" not in choice.hooks or self.plan.dry:
+            return
+        self._desk = self.desk()
+        self._schedule = choice.call("open_schedule", desk=self._desk)
+
+    def desk(self) -> Desk:
+        """Return what a schedule does with the server and the clients of the trial."""
+        arguments = self._server_side, self._stages, self._who, self._replies
+        return Desk(self.plan, *arguments, self._parked)
 
     def _build_validation(self) -> None:
         """Check uploads and replies by what the server has learned."""
@@ -152,11 +171,9 @@ class Federation:
         start, settings = time.perf_counter(), self.plan.settings
         self._server_side.begin(number)
         totals = Totals(malicious=self.server.malicious)
-        # 1. Who takes part.
-        asked = self.participants(number)
-        # 2. What each downloads; 3. local training and upload, wherever the clients live. From here
-        # on the round's clients are those that answered.
-        uploads = self.train_clients(asked, number, totals)
+        # 1. Who takes part. 2. What each downloads; 3. local training and upload, wherever the
+        # clients live. From here on the round's clients are those that answered.
+        asked, uploads = self._collect(number, totals)
         clients, unusual = self._who.answered(number, asked, totals.absent)
         totals.participants, totals.answered = len(clients), clients if unusual else None
         # 4. The server aggregates, then trains.
@@ -183,9 +200,26 @@ class Federation:
         self.observer.keep(self.trial, number)
         totals.seconds["total"] = time.perf_counter() - start
         self.client_accuracy = totals.accuracy
-        rate = {"lr": self.server.lr} if self.plan.scheduled else {}
+        rate: dict[str, Any] = {"lr": self.server.lr} if self.plan.scheduled else {}
+        if self._schedule is not None:
+            rate["schedule"] = {**self._schedule.line()}
+            if self.server.evaluates and not self._schedule.is_due(number):
+                rate["schedule"]["due"] = False  # a run with more rounds does not evaluate it
+            self.server.schedule = self._schedule.state()
         line = {"trial": self.trial, "round": number, **totals.line(extra), **rate}
         return Row({**line, **self._who.line(number)}), clients
+
+    def _collect(self, number: int, totals: Totals) -> tuple[list[int], dict[int, Payload]]:
+        """Return the clients that were asked, and the uploads for the server's step."""
+        if self._schedule is None:
+            asked = self.participants(number)
+            return asked, self.train_clients(asked, number, totals)
+        self._desk.begin(number)
+        self._desk.totals = totals
+        uploads = self._schedule.collect(number)
+        last = number + 1 == self.plan.settings.rounds
+        self.server.evaluates = last or self._schedule.is_due(number)
+        return sorted({*uploads, *totals.absent}), uploads
 
     def train_clients(self, clients: list[int], number: int, totals: Totals) -> dict[int, Payload]:
         """Run downloads, local training and uploads; return {client: accepted upload}."""

@@ -370,6 +370,9 @@ class Host:
         with self._store.lent(job.client, trains=True, undo=job.may_be_undone) as state:
             clock.lap("setup")
             reply = yield from self._trainer.train(state, job, clock, self._counter(job))
+        if job.file:
+            self._store.save(job.client, Path(job.file))
+            self._store.undo(job.client)
         clock.lap("checkpoint")
         return reply
 

@@ -160,11 +160,14 @@ class Workers:
                 return self._without(slot, failure, job, row)
             with self.lock:
                 if isinstance(job, Train) and getattr(reply, "reason", "") != "failed":
-                    self._memory.trained(job)
+                    if not job.file:  # otherwise the client is what it was
+                        self._memory.trained(job)
                 elif isinstance(job, Undo):
                     self._memory.undone(job.client)
                 elif isinstance(job, Save):
                     self._memory.saved(job.client, job.path)
+                elif isinstance(job, Load):
+                    self._memory.loaded(job.client, job.path, slot)
             return reply
 
     def _within_limit(self, slot: Slot, job: Job) -> Reply:

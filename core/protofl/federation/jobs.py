@@ -139,6 +139,8 @@ class Train(RoundJob):
         keep_received: Whether the client has its download already.
         may_be_undone: Whether the client may have to be what it was before: after an error of a
             hook, or by an `Undo`.
+        file: A file that takes the trained client, while the client itself stays what it was
+            before, until a `Load` of the file; empty for none. It needs ``may_be_undone``.
     """
 
     op = "train"
@@ -146,6 +148,7 @@ class Train(RoundJob):
     when: str = "before_upload"
     keep_received: bool = False
     may_be_undone: bool = False
+    file: str = ""
 
 
 class Undo(ClientJob):

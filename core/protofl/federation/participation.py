@@ -45,28 +45,30 @@ class Participation:
         self.members = Membership(plan)
         """The clients that there are in a round."""
         self._check_recorded()
-        self._sampler = ClientSampler(plan)
-        self._clock: Clock | None = None
+        self.sampler = ClientSampler(plan)
+        """Chooses the clients that are asked."""
+        self.clock: Clock | None = None
+        """Virtual time; None without devices."""
         if "device-model" in plan.choices and not plan.dry:
             from protofl.federation.virtual_clock import Clock
 
-            self._clock = Clock(plan)
+            self.clock = Clock(plan)
 
     @property
     def leaves_out(self) -> bool:
         """True if clients that have trained may turn out to be absent."""
-        return self._clock is not None and self._clock.leaves_out
+        return self.clock is not None and self.clock.leaves_out
 
     def start(self, trial: int, rows: Iterable[Row] = ()) -> None:
         """Start a trial, or continue it after the lines of its record."""
         trial_rows = [row for row in rows if row.trial == trial]
         self._trial = trial
         self.members.start(trial)
-        self._sampler.start(trial)
+        self.sampler.start(trial)
         for row in trial_rows:
-            self._sampler.learn(row.client_losses)
-        if self._clock:
-            self._clock.start(trial, trial_rows)
+            self.sampler.learn(row.client_losses)
+        if self.clock:
+            self.clock.start(trial, trial_rows)
 
     def asked(self, round: int, pool: Presence | None = None) -> list[int]:
         """Return the clients that the server asks in a round, ascending.
@@ -86,15 +88,15 @@ class Participation:
         recorded = None if replayed is None else [*replayed["answered"]]
         if pool is not None and recorded is None:
             there = self._present(round, pool)
-        if self._clock is None:
-            return self._sampler.choose(round, count, there) if recorded is None else recorded
+        if self.clock is None:
+            return self.sampler.choose(round, count, there) if recorded is None else recorded
         if recorded is not None:
-            self._clock.ask(self._clock.now, len(recorded), limited=False)
+            self.clock.ask(self.clock.now, len(recorded), limited=False)
             return recorded
-        moment = self._clock.wait(max(1, settings.min_clients), there)
-        asked = self._sampler.choose(round, more_than(count, settings.over_select), moment.clients)
+        moment = self.clock.wait(max(1, settings.min_clients), there)
+        asked = self.sampler.choose(round, more_than(count, settings.over_select), moment.clients)
         awaited = min(count, len(asked)) if settings.over_select else len(asked)
-        self._clock.ask(moment, awaited, limited=True)
+        self.clock.ask(moment, awaited, limited=True)
         return asked
 
     def _present(self, round: int, pool: Presence) -> np.ndarray:
@@ -119,16 +121,16 @@ class Participation:
 
     def downloading(self, sizes: Mapping[int, int], when: str) -> set[int]:
         """Book downloads; return clients that need not train, because they would be absent."""
-        return self._clock.download(sizes, when) if self._clock else set()
+        return self.clock.download(sizes, when) if self.clock else set()
 
     def trained(self, replies: Mapping[int, TrainReply], lost: Iterable[int]) -> dict[int, str]:
         """Book training; return {client: reason} of clients that are absent after it."""
-        return self._clock.arrive(replies, lost) if self._clock else {}
+        return self.clock.arrive(replies, lost) if self.clock else {}
 
     def followed(self, replies: Mapping[int, TrainReply]) -> None:
         """Book training after the server's step."""
-        if self._clock:
-            self._clock.follow(replies)
+        if self.clock:
+            self.clock.follow(replies)
 
     def lost(self, round: int, figure: str, among: Iterable[int]) -> dict[int, str]:
         """Return {client: reason} of clients that a replayed round lost after the uploads.
@@ -184,14 +186,14 @@ class Participation:
 
     def hear(self, replies: Mapping[int, TrainReply]) -> None:
         """Pass the mean losses of accepted clients to the client sampler."""
-        self._sampler.hear(
+        self.sampler.hear(
             {c: sum(reply.sums.values()) / max(reply.samples, 1) for c, reply in replies.items()}
         )
 
     def line(self, round: int) -> dict[str, Any]:
         """Return the keys of the record about participation, after the round."""
-        clock = self._clock.line() if self._clock else {}
-        return {**self.members.line(round), **self._sampler.line(), **clock}
+        clock = self.clock.line() if self.clock else {}
+        return {**self.members.line(round), **self.sampler.line(), **clock}
 
     def _check_recorded(self) -> None:
         """Check that the clients of ``--participants-from`` are available.

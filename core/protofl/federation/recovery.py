@@ -131,6 +131,13 @@ class Memory:
         self.files[client] = path
         self._release(kept.jobs)
 
+    def loaded(self, client: int, path: str, slot: Slot) -> None:
+        """Note a file whose content a client has taken on its host."""
+        self.saved(client, path)
+        kept = self.of(client)
+        kept.slot, kept.handover = slot, None
+        slot.left.discard(client)
+
     def _release(self, jobs: list[Train], count: int | None = None) -> None:
         """Forget the last jobs, or all of them."""
         for _ in range(len(jobs) if count is None else count):

@@ -218,7 +218,7 @@ def _chosen(registry: Registry, settings: Settings, composition: Composition) ->
 
     There is no backend while it is ``auto``.
     """
-    options = ["models", "partition", "sampling", "engine"]
+    options = ["models", "partition", "sampling", "timing", "engine"]
     options += ["backend"] if settings.backend != "auto" else []
     if settings.devices is not None:
         options.append("devices")

@@ -140,12 +140,7 @@ class ServerSide:
         codec, last, floats, blob = self._plan.composition.download, Payload(), 0, b""
         for client in sorted(clients, key=self._plan.info.place_of):
             start = time.perf_counter()
-            with self._within(f"download_payload, client {client}, round {self.state.round}"):
-                payload = Payload(
-                    self._plan.composition.call(
-                        "download_payload", server=self.view, client_id=client
-                    )
-                )
+            payload = self.next_download(client)
             same = payload.keys() == last.keys() and all(payload[k] is last[k] for k in last)
             if not same or codec.each:
                 with self._within(f"encode_download, client {client}, round {self.state.round}"):
@@ -157,6 +152,13 @@ class ServerSide:
                 sent["download_bytes"] += len(blob)
             totals.spend({"payload": time.perf_counter() - start})
             yield client, blob
+
+    @torch.no_grad()
+    def next_download(self, client: int) -> Payload:
+        """Return what a client would download now, as it is before it is encoded."""
+        with self._within(f"download_payload, client {client}, round {self.state.round}"):
+            arguments = {"server": self.view, "client_id": client}
+            return Payload(self._plan.composition.call("download_payload", **arguments))
 
     def portions(self, clients: Iterable[int], totals: Totals) -> Iterator[dict[int, bytes]]:
         """Yield {client: download} for an evaluation, a limited number of bytes at a time."""
@@ -175,8 +177,11 @@ class ServerSide:
         state, composition, view = self.state, self._plan.composition, self.view
         with global_stream(state.seed, "server", state.round):
             with self._within(f"receive_uploads, round {state.round}"):
-                hook, expect = "receive_uploads", self.validation.replaced.check
+                hook, expect, sent = "receive_uploads", self.validation.replaced.check, uploads
                 uploads = composition.pass_on(hook, "uploads", uploads, expect, server=view)
+                for client, upload in uploads.items():
+                    upload.version = sent[client].version
+                    upload.staleness = sent[client].staleness
             if not uploads:
                 return {}
             for hook in ("server_aggregate", "server_train"):
@@ -302,7 +307,8 @@ def admit_uploads(
     faults |= side.sizes.first_faults({client: replies[client] for client in uploads})
     uploads = {client: upload for client, upload in uploads.items() if client not in faults}
     totals.spend({"payload": time.perf_counter() - start})
-    for client in uploads:
+    for client, upload in uploads.items():
+        upload.version = number
         reply, sent = replies[client], totals.traffic[client]
         sent["upload_bytes"], sent["upload_floats"] = len(reply.blob), reply.floats
     book_losses({client: replies[client] for client in uploads}, number, totals, plan, stages)

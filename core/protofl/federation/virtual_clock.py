@@ -63,11 +63,14 @@ class Clock:
 
     Attributes:
         elapsed: Seconds at the end of the last round.
+        device: Returns a client's `protofl.federation.device_model.Device`.
+        at: Returns the `protofl.federation.device_model.Moment` of a time: who is available then.
     """
 
     def __init__(self, plan: Plan) -> None:
         settings = plan.settings
         self._plan, self._device_model = plan, DeviceModel(plan)
+        self.device, self.at = self._device_model.device, self._device_model.at
         host = Host(plan)
         self._flops = [host.client(client).forward_flops() for client in plan.info.examples]
         # Epochs of its own samples that a client trains in any case before its upload.
@@ -99,9 +102,18 @@ class Clock:
 
     # --- a round ----------------------------------------------------------------------------------
 
-    def wait(self, least: int, among: np.ndarray | None = None) -> Moment:
-        """Return the start of the next round, when enough of the given clients are available."""
-        return self._device_model.wait(self.elapsed, least, among)
+    def wait(
+        self, least: int, among: np.ndarray | None = None, since: float | None = None
+    ) -> Moment:
+        """Return the first moment at which enough of the given clients are available.
+
+        Args:
+            least: How many.
+            among: The clients, ascending; None for all.
+            since: The time before which it is not; None for the end of the last round.
+        """
+        seconds = self.elapsed if since is None else since
+        return self._device_model.wait(seconds, least, among)
 
     def ask(self, moment: Moment, awaited: int, *, limited: bool) -> None:
         """Start a round.
@@ -139,7 +151,7 @@ class Clock:
             self._parts.pop(client)
         for client, reply in replies.items():
             device, parts = self._device_model.device(client), self._parts[client]
-            parts.append(self._training(client, reply.samples))
+            parts.append(self.training(client, reply.samples))
             parts.append(device.seconds_up(len(reply.blob)))
         arrivals = {
             c: sum(parts) if len(parts) == 3 else math.inf for c, parts in self._parts.items()
@@ -153,12 +165,21 @@ class Clock:
         """Book training after the server's step; the round waits for all that answered."""
         for client, parts in self._parts.items():
             if client in replies:
-                parts[3] += self._training(client, replies[client].samples)
+                parts[3] += self.training(client, replies[client].samples)
             else:
                 del parts[3:]
         self._ends += max(
             (parts[3] for parts in self._parts.values() if len(parts) > 3), default=0.0
         )
+
+    def end(self, seconds: float, parts: Mapping[int, list[float]]) -> None:
+        """End a step of a schedule without rounds.
+
+        Args:
+            seconds: The moment.
+            parts: {client: seconds of download, training and upload} of the accepted uploads.
+        """
+        self._moment, self._parts, self._ends = Moment(seconds), {**parts}, 0.0
 
     def line(self) -> dict[str, Any]:
         """Return the keys of the record about virtual time, after the round."""
@@ -169,16 +190,24 @@ class Clock:
 
     # --- a client ---------------------------------------------------------------------------------
 
-    def _training(self, client: int, samples: int) -> float:
+    def training(self, client: int, samples: int) -> float:
+        """Return the seconds of training on a number of samples."""
         flops = PASSES * self._flops[self._plan.info.place_of(client)] * samples
         return self._device_model.device(client).seconds_of(flops)
 
-    def _is_hopeless(self, client: int) -> bool:
-        """Return True if a client misses the round even without an upload, so it need not train."""
+    def least(self, client: int, downloads: Iterable[float]) -> float:
+        """Return the least seconds of a client's part of a round: it may upload nothing.
+
+        Args:
+            client: The client.
+            downloads: The seconds of its downloads.
+        """
         settings, samples = self._plan.settings, self._plan.split(self._trial).train_sizes[client]
         bounds = batch_bounds(int(samples), settings.batch_size, settings.drop_last)
-        training = self._training(client, self._epochs * bounds[-1][1])
-        least = sum(
-            (*self._parts[client], training, self._device_model.device(client).seconds_up(0))
-        )
-        return least > min(self._deadline, self._moment.stays(client))
+        training = self.training(client, self._epochs * bounds[-1][1])
+        return sum((*downloads, training, self.device(client).seconds_up(0)))
+
+    def _is_hopeless(self, client: int) -> bool:
+        """Return True if a client misses the round even without an upload, so it need not train."""
+        limit = min(self._deadline, self._moment.stays(client))
+        return self.least(client, self._parts[client]) > limit

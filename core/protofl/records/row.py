@@ -107,6 +107,7 @@ class Row(Mapping[str, Any]):
     measures = Figure[Mapping[str, Any]](NOTHING)
     seconds = Figure[Mapping[str, float]]()
     virtual = Figure[Mapping[str, Any]](NOTHING)
+    schedule = Figure[Mapping[str, Any]](NOTHING)
 
     def named(self, clients: Sequence[str]) -> Row:
         """Return the row with names of clients in place of their numbers.

@@ -74,6 +74,7 @@ class Line(_Form):
     measures: dict[str, Json] = {}
     seconds: _Stages
     virtual: _Virtual | None = None
+    schedule: _Schedule | None = None
 
 
 class _Stages(_Form):
@@ -85,6 +86,19 @@ class _Stages(_Form):
 class _Virtual(_Form):
     elapsed: Number
     seconds: Number
+
+
+class _Spread(_Form):
+    mean: Number | None = None
+    max: Count | None = None
+
+
+class _Schedule(_Form):
+    time: Number | None = None
+    version: Count | None = None
+    uploads: Count | None = None
+    staleness: _Spread | None = None
+    idle: Number | None = None
 
 
 class _Plugin(_Form):

@@ -20,6 +20,7 @@ from protofl.federation.participation import Participation
 from protofl.federation.plan import Plan
 from protofl.federation.pool_interface import Pool, Starting, keep_files
 from protofl.federation.resolution import parts_of
+from protofl.federation.schedules import check_pool
 from protofl.hooks.views.snapshots import pack_server
 from protofl.records.failure import record_divergence
 from protofl.records.layout import (
@@ -249,6 +250,7 @@ class _Lifecycle:
         )
         try:
             check_place(plan, pool)
+            check_pool(plan, pool)
         except UsageError:
             pool.close()
             raise

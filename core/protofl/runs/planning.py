@@ -9,6 +9,7 @@ from protofl.data.dataset import Dataset
 from protofl.federation.participation import check_participation
 from protofl.federation.plan import Plan
 from protofl.federation.round_totals import check_measures
+from protofl.federation.schedules import check_schedule
 from protofl.federation.store_choice import about_samples, choose_store
 from protofl.runs.kept_weights import check_kept_weights
 from protofl.runs.request import Request
@@ -44,6 +45,7 @@ def plan_run(request: Request, note: Callable[[str], None], data: Dataset | None
     plan.split(0)  # data that can't be split this way are found before there is a folder
     check_measures(plan)
     check_participation(plan)
+    check_schedule(plan)
     check_kept_weights(plan)
     if observes(plan):
         from protofl.federation.observer import check_observing

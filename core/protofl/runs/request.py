@@ -19,6 +19,7 @@ from protofl.runs.recipes import check_needs, named_in, of_method, read_needs, w
 from protofl.system.consent import allow_folder, check_output, is_data_folder, is_inside
 from protofl.system.files.tables import check_new_table, read_table
 from protofl.system.options.parsing import (
+    by_option,
     check_texts,
     merge_options,
     options_in,
@@ -113,6 +114,7 @@ def read_request(
     """
     _check_is_no_file(typed.get("method"))
     check_texts([typed, config, out, save_recipe])
+    typed = by_option(typed)
     typed, notes = name_plugins(typed, "" if config is not None else file, extra)
     place = None if out is None else Path(out)
     target = None if save_recipe is None else Path(save_recipe)

@@ -300,5 +300,7 @@ def _is_other(folder: RunFolder, trial: int, rounds: int, plan: Plan) -> bool:
     """Return True if a trial's last round was evaluated and should not be, or reverse."""
     last = [row for row in folder.rows if row.trial == trial][-1]
     due = plan.is_due(rounds - 1, plan.settings.eval_every)
+    if last.schedule:
+        due = last.schedule.get("due", bool(last.evaluated))
     tuned = bool(plan.settings.fine_tune) and rounds == plan.settings.rounds
     return bool(last.evaluated) != due or ("fine_tuned_accuracy" in last) != tuned

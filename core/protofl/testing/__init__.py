@@ -33,6 +33,7 @@ from protofl.testing.metrics import MetricContract
 from protofl.testing.partitioners import PartitionerContract
 from protofl.testing.payload_transforms import PayloadTransformContract
 from protofl.testing.recipes import RecipeContract
+from protofl.testing.schedules import ScheduleContract
 from protofl.testing.text_encoders import TextEncoderContract
 from protofl.testing.trackers import TrackerContract
 
@@ -53,6 +54,7 @@ __all__ = [
     "PartitionerContract",
     "PayloadTransformContract",
     "RecipeContract",
+    "ScheduleContract",
     "TextEncoderContract",
     "TrackerContract",
     "checks_of",
@@ -74,6 +76,7 @@ CONTRACTS: dict[str, type[Contract]] = {
         MetricContract,
         ClientSamplerContract,
         DeviceModelContract,
+        ScheduleContract,
         TrackerContract,
         EngineContract,
         BackendContract,

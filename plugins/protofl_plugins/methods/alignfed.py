@@ -40,6 +40,7 @@ class AlignFed:
         )
         lambda_T: float = pf.Field(2.0, gt=0, description="λ_T, which the weight tends to")
 
+    asynchronous = "versions"
     terms = {"ce": "cross-entropy", "align": "λ_t·ℓ_v, to the fixed points"}
     uploads = {
         "head/*": "the classifier after local training; its bias hints at the class shares",

@@ -39,6 +39,7 @@ class Ditto:
 
     tasks = pf.datasets.Task.ALL
     native_widths = True
+    asynchronous = "versions"
     terms = {
         "ce": "cross-entropy of v_k",
         "prox": "λ/2·‖v_k − w‖², Eq. 1",

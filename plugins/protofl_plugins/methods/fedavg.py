@@ -26,6 +26,7 @@ class FedAvg:
 
     tasks = pf.datasets.Task.ALL
     native_widths = True
+    asynchronous = "versions"
     uploads = {
         "model/*": "the whole model after local training; gradients can be inverted from it",
         "samples": "n_i, the number of training samples",

@@ -35,6 +35,7 @@ class FedBN:
 
     tasks = pf.datasets.Task.OF_HEADS
     native_widths = True
+    asynchronous = "versions"
     uploads = {
         "model/*": "the layers other than BatchNorm after local training; gradients can be "
         "inverted from them",

@@ -70,6 +70,7 @@ class FedDistill:
         )
 
     native_widths = True
+    asynchronous = "a client downloads the mean of the others' outputs in the last step"
     terms = {
         "ce": "ℓ(s(h(f(x))), y), cross-entropy",
         "distill": "γ·ℓ(s(h(f(x))), F̂^y), difference from the others' mean output",

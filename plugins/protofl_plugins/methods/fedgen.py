@@ -103,6 +103,7 @@ class FedGen:
         )
 
     check_options = {"b": 1.0, "epochs": 5}  # all terms from the first round, few server epochs
+    asynchronous = "the generator learns labels as often as the clients of one step have them"
     terms = {
         "ce": "cross-entropy",
         "gen": "a·ℓ(h(G(ỹ)), ỹ): the head on generated features",

@@ -54,6 +54,7 @@ class FedGH:
             "fit it to the prototypes",
         )
 
+    asynchronous = True
     terms = {"ce": "cross-entropy"}
     uploads = {
         "prototypes": pf.Key(

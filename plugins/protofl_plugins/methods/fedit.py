@@ -27,6 +27,7 @@ class FedIT:
         """Options."""
 
     tasks = pf.datasets.Task.ALL
+    asynchronous = "versions"
     terms = {"ce": "cross-entropy"}
     uploads = {
         **adapters.KEYS,

@@ -89,6 +89,10 @@ class FedKD:
 
     tasks = pf.datasets.Task.OF_HEADS
     native_widths = True
+    asynchronous = (
+        "a client applies the server's last update to the version that it holds, and a "
+        "stale client holds an older one"
+    )
     terms = {
         "ce": "ℓ_s, cross-entropy of the client's model",
         "kl": "KL(p_a ‖ p_s)/(ℓ_s + ℓ_a)",

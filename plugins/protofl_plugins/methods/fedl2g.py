@@ -71,6 +71,7 @@ class FedL2G:
             "mode (running statistics, no dropout), a departure",
         )
 
+    asynchronous = True
     terms = {"ce": "cross-entropy", "guide": "MSE(g(x), v^y)"}
     uploads = {
         "guide_gradients": pf.Key(

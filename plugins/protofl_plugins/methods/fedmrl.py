@@ -44,6 +44,7 @@ class FedMRL:
 
     tasks = pf.datasets.Task.OF_HEADS
     check_options = {"auxiliary_dim": 4}
+    asynchronous = "versions"
     terms = {"coarse": "m_G·ℓ(G^hd(R̃_lc), y)", "fine": "m_F·ℓ(F_i^hd(R̃_hf), y)"}
     uploads = {
         "auxiliary/*": pf.Key(

@@ -59,6 +59,7 @@ class FedORGP:
             "published code since 2025-07-10, after the paper",
         )
 
+    asynchronous = True
     terms = {
         "ce": "cross-entropy, the first part of Eq. 8",
         "align": "λ_c·E L_R(f(x), P̂^y), the second part of Eq. 8",

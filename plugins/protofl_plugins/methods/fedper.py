@@ -26,6 +26,7 @@ class FedPer:
 
     tasks = pf.datasets.Task.OF_HEADS
     native_widths = True
+    asynchronous = "versions"
     uploads = {
         "extractor/*": pf.Key(
             "as the parameter",

@@ -65,6 +65,7 @@ class FedPLVM:
             "one architecture",
         )
 
+    asynchronous = "versions"
     terms = {
         "ce": "cross-entropy",
         "sparsity": "λ·E ℓ_α, contrast with the prototypes of all classes",

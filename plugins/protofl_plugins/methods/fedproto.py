@@ -62,6 +62,7 @@ class FedProto:
         )
 
     tasks = ("classification", "multilabel")
+    asynchronous = True
     terms = {
         "ce": "cross-entropy, the first part of Eq. 4",
         "align": "λ·E_c φ(P_i^c, P̄^c), the second part of Eq. 4",

@@ -32,6 +32,7 @@ class FedProx:
 
     tasks = pf.datasets.Task.ALL
     native_widths = True
+    asynchronous = "versions"
     terms = {
         "ce": "cross-entropy",
         "prox": "(μ/2)·‖w_i − w‖², Eq. 2",

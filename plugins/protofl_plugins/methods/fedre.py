@@ -51,6 +51,7 @@ class FedRE:
             "fits those mixtures",
         )
 
+    asynchronous = True
     terms = {"ce": "cross-entropy"}
     uploads = {
         "entangled_representation": pf.Key(

@@ -44,6 +44,7 @@ class FedRep:
     tasks = pf.datasets.Task.OF_HEADS
     native_widths = True
     check_options = {"head_epochs": 2}
+    asynchronous = "versions"
     terms = {"ce": "cross-entropy, in both phases"}
     uploads = {
         "extractor/*": pf.Key(

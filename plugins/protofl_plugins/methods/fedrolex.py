@@ -31,6 +31,10 @@ class FedRolex:
         """Options."""
 
     tasks = pf.datasets.Task.OF_HEADS
+    asynchronous = (
+        "the part of the net that a client has moves in each step, so a stale upload is "
+        "of another part"
+    )
     terms = {"ce": "cross-entropy"}
     uploads = {
         "model/*": "the client's part of the net after training; gradients can be inverted from it",

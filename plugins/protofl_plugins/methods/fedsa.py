@@ -122,6 +122,7 @@ class FedSA:
             None, description="nearest anchor, nearest prototype of this round, or the head"
         )
 
+    asynchronous = True
     terms = {
         "ce": "L_S, cross-entropy",
         "align": "λ₁·L_R, Eq. 5",

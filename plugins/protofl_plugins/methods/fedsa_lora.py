@@ -38,6 +38,7 @@ class FedSALoRA:
         )
 
     tasks = pf.datasets.Task.ALL
+    asynchronous = "versions"
     terms = {"ce": "cross-entropy"}
     uploads = {
         **A,

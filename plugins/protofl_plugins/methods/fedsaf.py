@@ -55,6 +55,7 @@ class FedSAF:
         structure: Structure = pf.Field("cka", description="S, the difference of two structures")
 
     native_widths = True
+    asynchronous = True
     terms = {
         "ce": "cross-entropy",
         "structure": "λ·S(X, Y), of the batch's classes; with native widths the mean over them",

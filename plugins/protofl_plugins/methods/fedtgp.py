@@ -91,6 +91,7 @@ class FedTGP:
 
     tasks = ("classification", "multilabel")
     check_options = {"S": 5}  # server epochs, of which a hundred are the default
+    asynchronous = True
     terms = {
         "ce": "cross-entropy, the first part of Eq. 11",
         "align": "λ·E_c φ(P_i^c, P̂^c), the second part of Eq. 11",

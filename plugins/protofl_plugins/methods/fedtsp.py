@@ -69,6 +69,7 @@ class FedTSP:
             "TOML",
         )
 
+    asynchronous = True
     terms = {"ce": "cross-entropy", "align": "λ·E ℓ(e^s·cos(f(x), T^·), y)"}
     uploads = {
         "prototypes": pf.Key(

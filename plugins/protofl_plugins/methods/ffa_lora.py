@@ -29,6 +29,7 @@ class FFALoRA:
         """Options."""
 
     tasks = pf.datasets.Task.ALL
+    asynchronous = "versions"
     terms = {"ce": "cross-entropy"}
     uploads = {
         **B,

@@ -68,6 +68,7 @@ class FIARSE:
 
     tasks = pf.datasets.Task.OF_HEADS
     native_widths = True
+    asynchronous = True
     terms = {"ce": "cross-entropy"}
     uploads = {
         "model_update/*": pf.Key(

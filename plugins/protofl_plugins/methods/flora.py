@@ -36,6 +36,10 @@ class FLoRA:
         """Options."""
 
     tasks = pf.datasets.Task.ALL
+    asynchronous = (
+        "a client merges the stack of the last step into the weights that it holds, and "
+        "a stale client lacks earlier ones"
+    )
     terms = {"ce": "cross-entropy"}
     uploads = {
         **adapters.KEYS,

@@ -46,6 +46,7 @@ class FML:
 
     tasks = pf.datasets.Task.OF_HEADS
     native_widths = True
+    asynchronous = "versions"
     terms = {
         "ce": "α·ℓ(p, y), cross-entropy of the client's model",
         "kl": "(1−α)·KL(p_aux ‖ p)",

@@ -79,6 +79,7 @@ class FPL:
             None, description="𝒫^k of a class that no client of the round has: the last, or none"
         )
 
+    asynchronous = "versions"
     terms = {
         "ce": "cross-entropy, Eq. 11",
         "cpcl": "contrast with the cluster prototypes of all classes, Eq. 8",

@@ -33,6 +33,7 @@ class HeteroFL:
         """Options."""
 
     tasks = pf.datasets.Task.OF_HEADS
+    asynchronous = "versions"
     terms = {"ce": "cross-entropy"}
     uploads = {
         "model/*": "the client's part of the net after training; gradients can be inverted from it",

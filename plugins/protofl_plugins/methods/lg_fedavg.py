@@ -26,6 +26,7 @@ class LGFedAvg:
         """Options."""
 
     tasks = pf.datasets.Task.OF_HEADS
+    asynchronous = "versions"
     uploads = {
         "head/*": "the classifier after local training; its bias hints at the class shares",
         "samples": "n_i, the number of training samples",

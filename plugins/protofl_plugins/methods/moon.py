@@ -58,6 +58,7 @@ class MOON:
 
     tasks = pf.datasets.Task.OF_HEADS
     native_widths = True
+    asynchronous = "versions"
     terms = {
         "ce": "ℓ_sup, cross-entropy",
         "contrast": "μ·ℓ_con, Eq. 3, from the client's second round on",

@@ -78,6 +78,7 @@ class ProtoNorm:
             None, description="Q^c of a class that no client of the round has: the last, or none"
         )
 
+    asynchronous = True
     terms = {
         "ce": "cross-entropy",
         "align": "λ·E ‖f(x) − s·P^y‖²/K, of the samples whose class has a prototype",

@@ -45,6 +45,7 @@ class SCAFFOLD:
 
     tasks = pf.datasets.Task.ALL
     native_widths = True
+    asynchronous = True
     terms = {
         "ce": "cross-entropy",
         "correction": "⟨c − c_i, y_i − x⟩, the correction of Eq. 3",

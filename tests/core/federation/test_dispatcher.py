@@ -27,9 +27,9 @@ from protofl.federation.jobs import (
     Save,
     StartTrial,
     Train,
-    TrainReply,
 )
 from protofl.federation.recovery import Deadline
+from protofl.schedules import TrainReply
 
 
 class FakeHost:

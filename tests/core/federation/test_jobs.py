@@ -17,8 +17,8 @@ from protofl.federation.jobs import (
     Save,
     StartTrial,
     Train,
-    TrainReply,
 )
+from protofl.schedules import TrainReply
 
 JOBS = {
     "start of a trial": StartTrial(2, {3: "a", 12: "b"}, "parked"),

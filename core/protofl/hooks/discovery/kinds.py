@@ -51,6 +51,7 @@ KINDS = {
     "metric": Kind("protofl.metrics", rounds.MetricSpec),
     "client-sampler": Kind("protofl.client_samplers", rounds.ClientSamplerSpec),
     "device-model": Kind("protofl.device_models", rounds.DeviceModelSpec),
+    "schedule": Kind("protofl.schedules", rounds.ScheduleSpec),
     "tracker": Kind("protofl.trackers", rounds.TrackerSpec),
     "engine": Kind("protofl.engines", resources.EngineSpec),
     "backend": Kind("protofl.backends", resources.BackendSpec),

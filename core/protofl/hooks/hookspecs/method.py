@@ -9,6 +9,11 @@ paper adds; `protofl.hooks.plugin.providers` has the defaults. State lives in ``
 provides hooks for others, such as a defence, lists them: ``donates = ("server_aggregate",)``.
 ``native_widths = True`` declares that it takes features of several widths (``--feature-dim
 native``).
+``asynchronous`` declares how it runs without rounds (``--schedule``): ``True`` if the
+server can act on the uploads of any clients, of any version; ``"versions"`` if an upload counts as
+an update of the version that its client downloaded, such as weights; ``False``, or a text that says
+why, if it needs all participants at once. A server reads ``uploads[client].version`` and
+``.staleness``.
 
 The six hooks of a round have one provider each; `MERGED_HOOKS` may have further ones. The lifecycle
 hooks are optional, and every method of a run may implement them.

@@ -1,11 +1,11 @@
-"""Hooks around a round: client sampling, devices and availability, metrics, trackers.
+"""Hooks around a round: client sampling, devices and availability, schedules, metrics, trackers.
 
 Each of these hooks has one provider. Returning None is an error unless the hook says otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from protofl.hooks.hookspecs import hookspec
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
+    from protofl import backends, schedules
     from protofl.hooks.views.run_info import TrackedRun
     from protofl.system.options.plugin_options import Config
 
@@ -112,6 +113,47 @@ class DeviceModelSpec:
             [M] bool: True for available clients; [M] float: the time after ``seconds`` at which
             this next changes, or may change; inf for never. None, as without this hook: all
             clients are always available.
+        """
+
+
+class ScheduleSpec:
+    """The schedule of a run: when clients train, and when the server acts.
+
+    A schedule without hooks is that of rounds: the server asks the participants, waits, and acts.
+    Another one decides in virtual time. Each of its steps of the server is a line of the record,
+    and counts as a round: of ``--rounds``, of learning rate schedules, and of random streams.
+    """
+
+    @hookspec(firstresult=True)
+    def check_run(self, plan: backends.Plan, config: Config) -> None:
+        """Raise an error if a run can't have this schedule (optional).
+
+        Called before the run starts.
+
+        Raises:
+            UsageError: An option or a plugin of the run does not fit; the error says what to do.
+        """
+
+    @hookspec(firstresult=True)
+    def try_out(self, desk: schedules.Desk, note: Callable[[str], None], config: Config) -> None:
+        """Try steps of the server that rounds do not have (optional); errors refuse the run.
+
+        Called in the dry run after its two rounds, in which both of its clients took part. Nothing
+        of it is kept.
+
+        Args:
+            desk: The server and two clients; without devices and virtual time.
+            note: Takes lines for the user.
+            config: The schedule's options.
+        """
+
+    @hookspec(firstresult=True)
+    def open_schedule(self, desk: schedules.Desk, config: Config) -> schedules.Schedule:
+        """Return the schedule of a trial (optional). Without this hook the run has rounds.
+
+        Args:
+            desk: The server and the clients of the trial, and their devices.
+            config: The schedule's options.
         """
 
 

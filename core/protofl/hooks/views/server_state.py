@@ -28,6 +28,7 @@ class ServerState(SideState):
         replays: True if steps of training on the server are recorded and replayed.
         scratch: What methods keep as long as the process runs, {method: values}; not saved.
         notes: Lines to tell the user.
+        schedule: What the run's schedule needs on resume; empty with rounds.
         new_optimizer: Returns an optimiser of the clients' kind for groups of parameters.
     """
 
@@ -43,5 +44,6 @@ class ServerState(SideState):
     scratch: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     learned: dict[str, Any] = field(default_factory=dict)
+    schedule: dict[str, Any] = field(default_factory=dict)
     global_state: GlobalState = field(default_factory=GlobalState)
     modules: dict[str, dict[str, nn.Module]] = field(default_factory=dict)

@@ -19,6 +19,9 @@ from protofl.system.former_names import current_tensors
 VALIDATION = "(gate)"
 """The key of the specs of payload validation in the server's state; not a valid plugin name."""
 
+SCHEDULE = "(schedule)"
+"""The key of the schedule's state in the server's."""
+
 
 def pack_client(client: ClientState, *, received: bool) -> Packed:
     """Pack a client's weights, trained modules and state, and optionally its download.
@@ -39,6 +42,8 @@ def unpack_client(client: ClientState, packed: Packed) -> None:
 def pack_server(server: ServerState) -> Packed:
     """Pack the server's global state, modules and state, without copies."""
     state = {**server.state, VALIDATION: server.learned}
+    if server.schedule:
+        state[SCHEDULE] = server.schedule
     return pack(_of_server(server), "global_state", server.global_state, state, "the server")
 
 
@@ -50,6 +55,7 @@ def unpack_server(server: ServerState, packed: Packed) -> None:
     server.learned = server.state.pop(
         VALIDATION, {}
     )  # a run of protofl before payload validation has none
+    server.schedule = server.state.pop(SCHEDULE, {})
     server.global_state = GlobalState(global_state)
 
 

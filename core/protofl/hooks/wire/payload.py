@@ -37,17 +37,28 @@ class BadUpload(RunFailure):
 
 
 class Payload(dict[str, Tensor]):
-    """A flat mapping from the wire's names to tensors."""
+    """A flat mapping from the wire's names to tensors.
+
+    Attributes:
+        version: Of an upload: the steps of the server before its download, which is the round's
+            number if the run has rounds.
+        staleness: Of an upload: the steps of the server between its download and this one.
+    """
 
     holder = "the payload"
+    version: int = 0
+    staleness: int = 0
 
     _came: Mapping[str, tuple[Tensor, int, Tensor]] = MappingProxyType({})
     """{name: a tensor of whole numbers, its version, and its content in host memory}."""
 
     def __init__(self, tensors: Mapping[str, Tensor] | None = None, **named: Tensor) -> None:
         super().__init__({**(tensors or {}), **named})
-        if isinstance(tensors, Payload) and tensors._came:
-            self._came = tensors._came
+        if isinstance(tensors, Payload):
+            if tensors._came:
+                self._came = tensors._came
+            if tensors.version or tensors.staleness:
+                self.version, self.staleness = tensors.version, tensors.staleness
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy has too: its tensors are others, and their versions begin anew."""

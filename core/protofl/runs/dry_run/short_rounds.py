@@ -76,9 +76,15 @@ def dry_run(
         checks_steps=True,
     )
     host = _DryHost(for_dry_rounds(watched, min(2, plan.info.num_clients)), missing_keys, watching)
+    sizes: list[int] = []
+
+    def try_schedule(federation: Federation) -> None:
+        sizes.append(host.beside_models())
+        plan.choices["schedule"].call("try_out", desk=federation.desk(), note=note)
+
     try:
         with watching.randomness.noticed():
-            line, learned = two_dry_rounds(host, further=int(engine.replays))
+            line, learned = two_dry_rounds(host, int(engine.replays), try_schedule)
         watching.conclude()
     except ProtoflError as error:
         if isinstance(error, UsageError) and not error.place:
@@ -98,7 +104,7 @@ def dry_run(
     for text in watching.notes.values():
         note(text)
     measured(line)
-    beside_models(host.beside_models())
+    beside_models(*sizes)
     return learned
 
 
@@ -135,12 +141,15 @@ def for_dry_rounds(plan: Plan, clients: int, batches: int = 1) -> Plan:
     )
 
 
-def two_dry_rounds(host: Host, further: int = 0) -> tuple[Row, dict[str, Any]]:
+def two_dry_rounds(
+    host: Host, further: int = 0, after: Callable[[Federation], None] = lambda federation: None
+) -> tuple[Row, dict[str, Any]]:
     """Run two rounds on a dry host; in the second round all payloads have been sent once.
 
     Args:
         host: The host.
         further: Rounds after these, in which an engine runs the steps of the second round again.
+        after: Called after all rounds.
 
     Returns:
         The line of the second, and what payload validation has learned of uploads.
@@ -152,6 +161,7 @@ def two_dry_rounds(host: Host, further: int = 0) -> tuple[Row, dict[str, Any]]:
         result = federation.round(1)[0], federation.server.learned
         for number in range(2, 2 + further):
             federation.round(number)
+        after(federation)
         return result
 
 

@@ -221,6 +221,14 @@ def read_addition(item: str) -> str:
 # --- all options of a run ---------------------------------------------------------------------
 
 
+def by_option(typed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with ``schedule``, the flag, under the name of its option.
+
+    In ``--set`` the owner ``schedule`` is that of learning rates.
+    """
+    return {"timing" if key == "schedule" else key: value for key, value in typed.items()}
+
+
 def parse_options(typed: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
     """Return options by the names of `protofl.system.options.settings`, from the names of flags.
 
@@ -232,7 +240,7 @@ def parse_options(typed: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
     Raises:
         UsageError: An option has the wrong form.
     """
-    typed = current_options(typed)
+    typed = by_option(current_options(typed))
     result = {key: value for key, value in typed.items() if value is not None}
     set_values = assignments("--set", result.pop("set", ()), "[NAME.]KEY=VALUE")
     if set_values:

@@ -102,6 +102,11 @@ class Settings(Strict):
         None, "Devices of the clients in virtual time", metavar="NAME[:PATH]",
         chooses="device-model", usual="none: no virtual time"
     )
+    timing: str = federation(
+        "rounds", "When the server acts: rounds (after all participants), buffered (after some "
+        "uploads) or continuous (after each); --set timing.KEY=VALUE", metavar="NAME",
+        chooses="schedule", flag="schedule", step_time=False
+    )
     deadline: float | None = federation(
         None, "Virtual seconds of a round after which clients are absent", metavar="SECONDS",
         usual="none", gt=0
@@ -173,7 +178,8 @@ class Settings(Strict):
     # --- composition ---
     options: dict[str, dict[str, Any]] = composition(
         {}, "Option of the method, of NAME (a donor, transform, metric or tracker), or of the "
-        "dataset, partition, models, sampling, devices, engine, backend, optimizer or schedule",
+        "dataset, partition, models, sampling, devices, timing (the schedule of the server), "
+        "engine, backend, optimizer or schedule (of the learning rate)",
         flag="set", metavar="[NAME.]KEY=VALUE", step_time=False, common=True
     )
     use: dict[str, str] = composition(

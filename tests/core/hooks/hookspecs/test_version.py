@@ -68,6 +68,11 @@ HOOKS = {
             "device": "client num_clients seed generator config",
             "presence": "num_clients seconds seed config",
         },
+        "schedule": {
+            "check_run": "plan config",
+            "try_out": "desk note config",
+            "open_schedule": "desk config",
+        },
         "tracker": {
             "check": "config",
             "open_run": "run config",

@@ -1,0 +1,48 @@
+"""Buffered: the server acts when B uploads are there.
+
+Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", AISTATS 2022 (FedBuff).
+`protofl_plugins.schedules.event_queue` has the order of events,
+`protofl_plugins.schedules.stale_uploads` what becomes of a stale upload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import protofl as pf
+from protofl import schedules
+from protofl_plugins.schedules.event_queue import EventQueue
+from protofl_plugins.schedules.options import AsynchronousConfig
+from protofl_plugins.schedules.refusals import check_asynchronous
+from protofl_plugins.schedules.trial_steps import try_stale_steps
+
+
+class Buffered:
+    """Asynchronous: the server acts when B uploads are there (Nguyen et al., 2022)."""
+
+    class Config(AsynchronousConfig):
+        """Options: --set timing.OPTION=VALUE."""
+
+        buffer: int = pf.Field(
+            0, ge=0, le=10_000_000, description="B, uploads of a step; 0: half the concurrency"
+        )
+
+    @pf.hookimpl
+    def check_run(self, plan: pf.backends.Plan, config: Config) -> None:
+        """Refuse what needs rounds, or all clients at once."""
+        check_asynchronous(plan, config, buffer_of(plan, config))
+
+    @pf.hookimpl
+    def try_out(self, desk: schedules.Desk, note: Callable[[str], None], config: Config) -> None:
+        """Act on the upload of one of two clients."""
+        try_stale_steps(desk, note, config)
+
+    @pf.hookimpl
+    def open_schedule(self, desk: schedules.Desk, config: Config) -> schedules.Schedule:
+        """Return an event queue with a buffer of B uploads."""
+        return EventQueue(desk, config, buffer_of(desk.plan, config))
+
+
+def buffer_of(plan: pf.backends.Plan, config: Buffered.Config) -> int:
+    """Return B."""
+    return config.buffer or max(1, (config.concurrency or plan.info.participants) // 2)
