@@ -182,7 +182,9 @@ class Federation:
         # 5. Phases that follow the server's step, with this round's download.
         if self.plan.composition.has_follow_up(self.plan.info):
             self._follow_up(clients, number, totals)
-        # 6. Evaluation, each client with what it would download next.
+        # 6. Evaluation, each client with what it would download next; also if the trial ends here.
+        ended = self._server_side.end_trial()
+        self.server.evaluates |= bool(ended)
         if self.server.evaluates:
             members, everyone = self._who.members, settings.eval_clients == "all"
             chosen = members.numbers(number) if everyone else clients
@@ -207,6 +209,7 @@ class Federation:
                 rate["schedule"]["due"] = False  # a run with more rounds does not evaluate it
             self.server.schedule = self._schedule.state()
         line = {"trial": self.trial, "round": number, **totals.line(extra), **rate}
+        line |= {"ended": ended} if ended else {}
         return Row({**line, **self._who.line(number)}), clients
 
     def _collect(self, number: int, totals: Totals) -> tuple[list[int], dict[int, Payload]]:
