@@ -18,7 +18,7 @@ from protofl.runs.lifecycle import start
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "core"
 PACKAGES = ("protofl", "protofl_workbench")
-OTHERS = ("protofl_plugins", "protofl_flower", "protofl_ray", "protofl_cli")
+OTHERS = ("protofl_plugins", "protofl_flower", "protofl_ray", "protofl_privacy", "protofl_cli")
 PAGE = (ROOT / "docs/background/architecture.md").read_text(encoding="utf-8")
 
 

@@ -61,7 +61,8 @@ def test_a_run_loads_what_it_uses(tmp_path):
     assert "protofl_plugins.methods.fedproto" in modules
     assert not modules & {*DOORS}
     packages = {name.partition(".")[0] for name in modules}
-    assert not packages & {"protofl_workbench", "protofl_cli", "protofl_flower", "protofl_ray"}
+    others = {"protofl_workbench", "protofl_cli"}
+    assert not packages & {*others, "protofl_flower", "protofl_ray", "protofl_privacy"}
     assert not any(name.startswith("protofl.testing") for name in modules)
     methods = {n for n in modules if n.startswith("protofl_plugins.methods.")}
     assert methods == {"protofl_plugins.methods.fedproto"}

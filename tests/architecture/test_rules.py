@@ -23,12 +23,13 @@ PACKAGES = {
     "protofl_plugins": ROOT / "plugins/protofl_plugins",
     "protofl_flower": ROOT / "plugins/protofl_flower",
     "protofl_ray": ROOT / "plugins/protofl_ray",
+    "protofl_privacy": ROOT / "plugins/protofl_privacy",
     "protofl_cli": ROOT / "cli/protofl_cli",
 }
 FILES = {
     path: package for package, folder in PACKAGES.items() for path in sorted(folder.rglob("*.py"))
 }
-PLUGINS = ("protofl_plugins", "protofl_flower", "protofl_ray")
+PLUGINS = ("protofl_plugins", "protofl_flower", "protofl_ray", "protofl_privacy")
 WORKBENCH = sorted((ROOT / "core/protofl_workbench").rglob("*.py"))
 
 
@@ -88,9 +89,9 @@ def test_the_cli_reaches_plugins_through_entry_points_alone():
         assert not tops(path) & {*PLUGINS}, text_of(path)
 
 
-def test_only_entry_points_lead_to_flower_and_ray():
+def test_only_entry_points_lead_to_the_optional_packages():
     """Each has its own package. They use the wire of the process backend, and no other plugin."""
-    apart = {"protofl_flower", "protofl_ray"}
+    apart = {"protofl_flower", "protofl_ray", "protofl_privacy"}
     for path, package in FILES.items():
         assert not tops(path) & apart - {package}, text_of(path)
         for module, _ in imports(path):
@@ -98,8 +99,11 @@ def test_only_entry_points_lead_to_flower_and_ray():
                 assert module.startswith("protofl_plugins.backends"), f"{text_of(path)}: {module}"
 
 
-FLOWERS_COMMANDS = [ROOT / "plugins/protofl_flower" / name for name in ("commands", "deployment")]
-"""What users type for deployed runs: parts of the command line, which use what it uses."""
+COMMANDS = [
+    *(ROOT / "plugins/protofl_flower" / name for name in ("commands", "deployment")),
+    ROOT / "plugins/protofl_privacy/commands",
+]
+"""What users type: parts of the command line, which use what it uses."""
 
 
 def test_plugins_import_public_names_only():
@@ -109,7 +113,7 @@ def test_plugins_import_public_names_only():
     for path in paths:
         for module, name in imports(path):
             top = module.split(".")[0]
-            if {*path.parents} & {*FLOWERS_COMMANDS}:
+            if {*path.parents} & {*COMMANDS}:
                 assert top in allowed | {"protofl", "protofl_cli"}, f"{text_of(path)}: {module}"
                 continue
             if top != "protofl":

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from protofl.data.preparation import Preparation
     from protofl.federation.plan import Plan
     from protofl.hooks.models.architecture import SplitModel
+    from protofl.hooks.wire.payload import Payload
     from protofl.records.observed import Observed
     from protofl.records.predicted import Predicted
     from protofl.records.recorded_split import RecordedSplit
@@ -238,6 +239,27 @@ class Run(Reading):
         from protofl.records.observed import Observed
 
         return Observed(self.folder)
+
+    def uploads(self, round: int = -1, trial: int = 0) -> dict[int, Payload]:
+        """Return {client: upload} of a round, as the server accepted them (``--record-uploads``).
+
+        Args:
+            round: The round, from 0; -1 for the last recorded one, -2 for the one before, ….
+            trial: The trial.
+
+        Raises:
+            UsageError: The uploads of this round are not recorded.
+            Damaged: The recorded file is damaged.
+        """
+        from protofl.runs.recorded_uploads import read_uploads
+
+        return read_uploads(self.folder, trial, round)
+
+    def upload_rounds(self, trial: int = 0) -> list[int]:
+        """Return the rounds of a trial whose uploads are recorded, ascending."""
+        from protofl.runs.recorded_uploads import rounds_in, series_of
+
+        return rounds_in(series_of(self.folder), trial)
 
     def predictions(
         self, which: str = "last", trial: int = 0, rounds: int | None = None

@@ -13,11 +13,11 @@ from torch import Tensor
 from protofl.errors import UsageError
 from protofl.federation.plan import Plan
 from protofl.hooks.wire.payload import Payload
-from protofl.records.observed import UPLOADS, Features, Observed
+from protofl.records.observed import Features, Observed
 from protofl.records.reading import Reading
 from protofl.records.weights import read_weights
 from protofl.runs.configuration import check_same_data
-from protofl.system.files.series import Series
+from protofl.runs.recorded_uploads import rounds_in, series_of, uploads_in
 from protofl.system.former_names import tell
 from protofl.system.machine import machine_facts, recorded_facts
 from protofl.system.torch_state import standard_torch
@@ -47,8 +47,8 @@ class RecordedUploads:
     """
 
     def __init__(self, run: Path, trial: int) -> None:
-        self._series, self._trial = Series(run / UPLOADS), trial
-        have = {round for entry_trial, round in self._series.entries if entry_trial == trial}
+        self._series, self._trial = series_of(run), trial
+        have = {*rounds_in(self._series, trial)}
         self.rounds = list(range(next(n for n in range(len(have) + 1) if n not in have)))
         if self.rounds:
             return
@@ -68,13 +68,10 @@ class RecordedUploads:
         Raises:
             Damaged: The file is damaged.
         """
-        tensors, about = self._series.read((self._trial, round))
-        result: dict[int, Payload] = {client: Payload() for client in about["clients"]}
-        for name, tensor in tensors.items():
-            owner, _, key = name.partition("/")
-            result[int(owner)][key] = tensor.to(device, copy=True)
-        for client, upload in result.items():
-            upload.holder = f"the upload of client {client}"
+        result = uploads_in(self._series, self._trial, round)
+        for upload in result.values():
+            for key, tensor in upload.items():
+                upload[key] = tensor.to(device, copy=True)
         return result
 
 

@@ -12,6 +12,7 @@ from protofl_workbench.comparing.run_groups import Group, divergence, progress, 
 from protofl_workbench.comparing.run_labels import data_name
 from protofl_workbench.comparing.trials import accuracies_by_architecture, trials_of
 from protofl_workbench.reporting.configuration import commands, deviations_section, options_section
+from protofl_workbench.reporting.further_sections import further_sections
 from protofl_workbench.reporting.group_record import GroupRecord
 from protofl_workbench.reporting.number_formats import NONE, integer, number, percent
 from protofl_workbench.reporting.observation_pictures import observed_section
@@ -89,6 +90,7 @@ def run_page(run: Run, drawings: Drawings, foot: str) -> Page:
         _learning(record, pictures),
         Section(_CLIENTS[task_name(run.config)], _clients_and_classes(record, pictures)),
         observed_section(record, drawings),
+        *further_sections(run),
         Section("Traffic and time", [*cost_pictures(pictures), _traffic_table(record)]),
         deviations_section([run.config]),
         options_section(run.config),

@@ -1,0 +1,90 @@
+"""``protofl leak``: what the uploads of a run reveal about the clients' data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from protofl_cli import render
+from protofl_cli.options import Debug, TrustCode, option
+
+
+def leak(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
+    round_: Annotated[
+        int | None,
+        option("--round", "N", "Round from 0 (default: the last with uploads and weights)", min=0),
+    ] = None,
+    trial: Annotated[int, option("--trial", "N", "Number of the trial.", min=0)] = 0,
+    clients: Annotated[
+        int, option("--clients", "N", "Largest number of attacked clients.", min=1)
+    ] = 50,
+    budget: Annotated[
+        int,
+        option("--budget", "N", "Samples of other clients that an attacker has.", min=50),
+    ] = 2000,
+    shadows: Annotated[
+        int, option("--shadows", "N", "Shadow runs for LiRA (0: without it).", min=0)
+    ] = 0,
+    at_once: Annotated[
+        int | None,
+        option("--at-once", "N", "Shadow runs at the same time (default: one per core)", min=0),
+    ] = None,
+    column: Annotated[
+        list[str] | None,
+        option("--column", "NAME", "Column of the data to predict; repeatable (default: all)."),
+    ] = None,
+    seed: Annotated[int, option("--seed", "N", "Seed of the attackers' draws.", min=0)] = 0,
+    out: Annotated[
+        Path | None,
+        option("--out", "DIR", "Folder of leak.json and the picture (default: RUN/leak)"),
+    ] = None,
+    trust_code: TrustCode = None,
+    debug: Debug = False,
+) -> None:
+    """Measure what the uploads of a run reveal: labels, membership, samples, properties.
+
+    Attacks the recorded uploads of a round. A run without --record-uploads is continued for two
+    rounds in a copy. No found leak proves nothing.
+    """
+    import protofl as pf
+    from protofl_privacy import leak as room
+    from protofl_privacy import shadow
+    from protofl_privacy.report_section import tables
+
+    bar, opened = render.Bars(), pf.load_run(run)
+    bar.show("leak", "loading")
+    target = pf.expand_user(out) if out else opened.folder / room.FOLDER
+    try:
+        note = ""
+        if not opened.upload_rounds(trial) and round_ is None:
+            bar.show("leak", "recording two more rounds")
+            opened, note = shadow.continued(opened, target), "two more rounds were recorded for it"
+        drawn = shadow.shadow_runs(
+            opened, shadows, target, trial=trial, seed=seed, at_once=at_once,
+            progress=lambda text: bar.show("leak", text),
+        )  # fmt: skip
+        found = room.measure(
+            opened,
+            trial=trial,
+            round=round_,
+            clients=clients,
+            budget=budget,
+            shadows=drawn,
+            columns=column or (),
+            seed=seed,
+            progress=lambda stage: bar.show("leak", stage),
+        )
+    finally:
+        bar.stop()
+    found.notes += [note] * bool(note)
+    folder = room.write(found, tuple(opened.plan.data.x.shape[1:]), target)
+    render.heading(str(run), f"uploads of round {found.round + 1}, {found.clients} clients")
+    for text in found.notes:
+        render.note(text)
+    for table in tables(found.to_values()):
+        render.table(table["columns"], table["rows"], title=table["caption"], wrap=True)
+    render.text("An attack that finds nothing proves nothing.", "dim")
+    render.line(f"leak: {folder}")

@@ -1,0 +1,135 @@
+"""Numbers with 95 % intervals: shares, areas under the ROC curve, and means over clients or rows.
+
+- Shares: Wilson's score interval (Wilson, "Probable inference, the law of succession, and
+  statistical inference", JASA 1927).
+- Areas: DeLong's variance (DeLong et al., "Comparing the areas under two or more correlated
+  receiver operating characteristic curves", Biometrics 1988) by ranks (Sun and Xu, 2014).
+- Means: percentile bootstrap over independent units, which are clients or reconstructed rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import stats
+from sklearn.metrics import roc_auc_score
+
+LEVEL = 0.95
+RESAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number with its interval, or the reason why it was not measured.
+
+    Attributes:
+        value: The number; None if it was not measured.
+        low: Lower end of the 95 % interval.
+        high: Upper end.
+        units: The number of independent units behind it: samples, clients, rows.
+        why: The reason why it was not measured.
+    """
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    units: int = 0
+    why: str = ""
+
+    def to_values(self) -> dict[str, Any]:
+        """Return the fields for JSON, without empty ones."""
+        fields = {k: v for k, v in vars(self).items() if v is not None and v != ""}
+        return {"value": self.value, **fields}
+
+    def text(self, digits: int = 3) -> str:
+        """Return ``0.731 [0.702, 0.760]``, or ``not measured: REASON``."""
+        if self.value is None:
+            return f"not measured: {self.why}" if self.why else "not measured"
+        if self.low is None or self.high is None:
+            return f"{self.value:.{digits}f}"
+        return f"{self.value:.{digits}f} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
+
+
+def share(hits: int, total: int) -> Number:
+    """Return hits / total with Wilson's interval."""
+    if total == 0:
+        return Number(None, why="there are no samples")
+    interval = stats.binomtest(hits, total).proportion_ci(LEVEL, method="wilson")
+    return Number(hits / total, float(interval.low), float(interval.high), total)
+
+
+def area(positives: np.ndarray, negatives: np.ndarray) -> Number:
+    """Return the area under the ROC curve with DeLong's interval.
+
+    Args:
+        positives: Scores [m] of positives (members); larger means more likely positive.
+        negatives: Scores [n] of negatives.
+
+    Returns:
+        P(positive > negative) + P(equal)/2. If the scores separate both groups completely, DeLong's
+        variance is 0, and the interval is Wilson's for min(m, n) correct decisions instead.
+    """
+    m, n = len(positives), len(negatives)
+    if m < 2 or n < 2:
+        return Number(None, why=f"there are {m} positive and {n} negative samples")
+    labels = np.concatenate([np.ones(m), np.zeros(n)])
+    value = float(roc_auc_score(labels, np.concatenate([positives, negatives])))
+    if value in (0.0, 1.0):
+        within = share(round(value * min(m, n)), min(m, n))
+        return Number(value, within.low, within.high, m + n)
+    together = stats.rankdata(np.concatenate([positives, negatives]))
+    of_positives = (together[:m] - stats.rankdata(positives)) / n
+    of_negatives = 1 - (together[m:] - stats.rankdata(negatives)) / m
+    spread = float(np.sqrt(of_positives.var(ddof=1) / m + of_negatives.var(ddof=1) / n))
+    reach = float(stats.norm.ppf((1 + LEVEL) / 2)) * spread
+    return Number(value, max(0.0, value - reach), min(1.0, value + reach), m + n)
+
+
+def rate_at(positives: np.ndarray, negatives: np.ndarray, false_rate: float) -> Number:
+    """Return the true-positive rate at a false-positive rate, with Wilson's interval.
+
+    The threshold is the smallest one with at most ``false_rate`` of the negatives above it. Its own
+    uncertainty is not in the interval.
+
+    Args:
+        positives: Scores [m] of positives.
+        negatives: Scores [n] of negatives.
+        false_rate: The false-positive rate, 0.01 for 1 %.
+    """
+    needed = round(1 / false_rate)
+    if len(negatives) < needed or not len(positives):
+        return Number(None, why=f"needs {needed} held-out samples, has {len(negatives)}")
+    allowed = int(false_rate * len(negatives) + 1e-9)
+    threshold = np.sort(negatives)[::-1][allowed]
+    return share(int((positives > threshold).sum()), len(positives))
+
+
+def mean(values: Sequence[float] | np.ndarray, seed: int = 0) -> Number:
+    """Return the mean of independent units with a percentile bootstrap interval over them."""
+    array = np.asarray(values, float)
+    return bootstrap(len(array), lambda chosen: float(array[chosen].mean()), seed)
+
+
+def bootstrap(units: int, figure: Callable[[np.ndarray], float], seed: int = 0) -> Number:
+    """Return a figure of independent units with a percentile bootstrap interval over them.
+
+    Args:
+        units: Number of units.
+        figure: Maps numbers of units [units], some of them repeated, to the figure; NaN if it is
+            not defined for them.
+        seed: Seed of the draws.
+    """
+    if units == 0:
+        return Number(None, why="there is nothing to measure it on")
+    value = figure(np.arange(units))
+    if np.isnan(value):
+        return Number(None, why="it is not defined for these clients")
+    if units < 2:
+        return Number(value, units=units)
+    generator = np.random.default_rng(seed)
+    drawn = [figure(generator.integers(0, units, units)) for _ in range(RESAMPLES)]
+    low, high = np.nanquantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Number(value, float(low), float(high), units)
