@@ -165,7 +165,9 @@ class Federation:
         # 5. Phases that follow the server's step, with this round's download.
         if self.plan.composition.has_follow_up(self.plan.info):
             self._follow_up(clients, number, totals)
-        # 6. Evaluation, each client with what it would download next.
+        # 6. Evaluation, each client with what it would download next; also if the trial ends here.
+        ended = self._server_side.end_trial()
+        self.server.evaluates |= bool(ended)
         if self.server.evaluates:
             members, everyone = self._who.members, settings.eval_clients == "all"
             chosen = members.numbers(number) if everyone else clients
@@ -184,6 +186,7 @@ class Federation:
         totals.seconds["total"] = time.perf_counter() - start
         self.client_accuracy = totals.accuracy
         rate = {"lr": self.server.lr} if self.plan.scheduled else {}
+        rate |= {"ended": ended} if ended else {}
         line = {"trial": self.trial, "round": number, **totals.line(extra), **rate}
         return Row({**line, **self._who.line(number)}), clients
 

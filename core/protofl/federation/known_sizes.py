@@ -150,7 +150,9 @@ class KnownSizes:
         result: dict[int, Fault] = {}
         if self._plan.dry:
             return result
-        for key in ("samples", "counts"):
+        plugins = [member.plugin for member in self._plan.composition.transforms]
+        changed = any(getattr(plugin, "changes_counts", False) for plugin in plugins)
+        for key in ("samples",) if changed else ("samples", "counts"):
             sums = {
                 c: _sum(on_host(u, key)) for c, u in uploads.items() if key in u and _whole(u[key])
             }

@@ -66,15 +66,15 @@ def run_info(
 
 
 def settle(composition: Composition, settings: Settings, info: RunInfo) -> None:
-    """Check the requirements of the methods, and resolve options that depend on the run.
+    """Check the requirements of methods and transforms, and resolve options that depend on the run.
 
     Raises:
         Refused: It is not as a method needs it.
     """
     reasons = [
-        f"{method.name}: {reason}"
-        for method in composition.methods
-        for reason in method.call("requires", run=info) or []
+        f"{member.name}: {reason}"
+        for member in (*composition.methods, *composition.transforms)
+        for reason in member.call("requires", run=info) or []
     ]
     if reasons:
         raise Refused(

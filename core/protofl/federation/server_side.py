@@ -206,6 +206,12 @@ class ServerSide:
             extra |= {key: finite(value) for key, value in as_floats(figures or {}).items()}
         return extra
 
+    def end_trial(self) -> str:
+        """Return why the trial ends after this round; empty if it goes on."""
+        with self._within(f"end_trial, round {self.state.round}"):
+            reasons = self._plan.composition.lifecycle("end_trial", server=self.view)
+        return "; ".join(f"{owner}: {reason}" for owner, reason in reasons.items() if reason)
+
     def _server_accuracy(self, totals: Totals) -> dict[str, float | None]:
         """Return the accuracy of the methods' global models on global test samples, if any."""
         test = self.state.test

@@ -170,17 +170,16 @@ class Reading:
     def asked_of(self, trial: int, rounds: int | None = None) -> int:
         """Return how many of ``rounds``, by default the run's, a trial has at its end."""
         rounds = int(self.config["rounds"]) if rounds is None else rounds
-        if patience := self.config.get("patience", 0):
-            trial_rows = [row for row in self.rows if row.trial == trial]
-            if is_exhausted(trial_rows, patience):
-                return min(len(trial_rows), rounds)
+        trial_rows = [row for row in self.rows if row.trial == trial]
+        if is_exhausted(trial_rows, self.config.get("patience", 0)):
+            return min(len(trial_rows), rounds)
         return rounds
 
     @property
     def asked(self) -> int:
         """The number of rounds that all trials have at the end of the run."""
         rounds, trials = int(self.config["rounds"]), int(self.config["trials"])
-        begun = {row.trial for row in self.rows} if self.config.get("patience", 0) else set()
+        begun = {row.trial for row in self.rows if self.config.get("patience", 0) or row.ended}
         # Only trials that have begun can end early; a configuration may ask for any number.
         return rounds * trials - sum(rounds - self.asked_of(trial) for trial in begun)
 

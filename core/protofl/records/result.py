@@ -54,17 +54,20 @@ def is_best(row: Row, rows: Sequence[Row]) -> bool:
 
 
 def is_exhausted(rows: Sequence[Row], patience: int) -> bool:
-    """Return True if the best round of a trial is ``patience`` rounds old (``--patience``).
+    """Return True if a trial has ended early.
 
-    The best round is that of `is_best`. First rounds in which no client trains and the accuracy
-    stays as it is do not count: a method may warm up something else before (FedL2G's guides).
+    Its best round (that of `is_best`) is ``patience`` rounds old (``--patience``), or a hook
+    ``end_trial`` has ended it. First rounds in which no client trains and the accuracy stays as it
+    is do not count: a method may warm up something else before (FedL2G's guides).
 
     Args:
         rows: The trial's lines so far.
         patience: Rounds, or 0 for a trial that never ends early.
     """
+    if rows and rows[-1].ended:
+        return True
     best, at, begun = -math.inf, 0, False
-    for row in rows:
+    for row in rows if patience else ():
         accuracy = row.get("validation_accuracy", row.test_accuracy)
         changed = row.round > 0 and accuracy not in (None, best)
         begun = begun or changed or bool(row.get("loss_terms", True))
@@ -134,6 +137,7 @@ def summarise(
         assert best is not None
         *_, last = trial_rows = [row for row in rows if row.trial == trial]
         ended = "patience" if is_exhausted(trial_rows, patience) else "rounds"
+        ended = last.ended or ended
         trials.append(
             {
                 "trial": trial,
@@ -151,7 +155,11 @@ def summarise(
                 **_best_and_final(evaluated, "honest", lambda row: row.honest_accuracy),
                 **({"malicious": evaluated[-1].malicious} if evaluated[-1].malicious else {}),
                 **_final_figures(evaluated),
-                **({"ended": ended, "rounds_done": len(trial_rows)} if patience else {}),
+                **(
+                    {"ended": ended, "rounds_done": len(trial_rows)}
+                    if patience or last.ended
+                    else {}
+                ),
                 **({"virtual_seconds": last.virtual["elapsed"]} if last.virtual else {}),
             }
         )

@@ -63,6 +63,7 @@ class Row(Mapping[str, Any]):
     trial = Figure[int]()
     round = Figure[int]()
     time = Figure[str]("")
+    ended = Figure[str]("")
 
     # --- accuracies: over all samples, over clients, and the deviation between clients ---
     test_accuracy = Figure[float | None](None)

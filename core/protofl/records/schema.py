@@ -38,6 +38,7 @@ class Line(_Form):
     trial: Count
     round: Count
     time: str = ""
+    ended: str = ""
     test_accuracy: Number | None = None
     client_test_accuracy: Number | None = None
     test_accuracy_std: Number | None = None

@@ -367,8 +367,9 @@ class _Lifecycle:
                     commits.wait()
             if ended:
                 age = f"{settings.patience} rounds old (--patience {settings.patience})"
+                reason = row.ended or f"its best round is {age}"
                 name = f"trial {federation.trial + 1}" if settings.trials > 1 else "the run"
-                self._note(f"{name} ends after round {number + 1}: its best round is {age}")
+                self._note(f"{name} ends after round {number + 1}: {reason}")
                 break
 
     def _is_chosen(self, round: int) -> bool:

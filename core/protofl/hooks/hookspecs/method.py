@@ -61,8 +61,12 @@ LIFECYCLE_HOOKS = {
     "check_upload": "server",
     "receive_uploads": "server",
     "end_round": "server",
+    "end_trial": "server",
 }
 """The optional hooks and the side on which each runs."""
+
+SHARED_HOOKS = ("requires", "end_round", "end_trial")
+"""Optional hooks that payload transforms may have, too."""
 
 
 class MethodSpec:
@@ -226,6 +230,14 @@ class MethodSpec:
     def end_round(self, server: Server) -> Mapping[str, float]:
         """Return further scalars for the record's ``extra``. None: no scalars."""
 
+    @hookspec
+    def end_trial(self, server: Server) -> str:
+        """Return why the trial ends after this round, which the record says as ``ended``.
+
+        Called after the server's step. The round is evaluated, and a resumed run does not continue
+        the trial. None or empty: the trial goes on.
+        """
+
 
 class PayloadTransformSpec:
     """A transform changes payloads between clients and server, for any method.
@@ -240,7 +252,9 @@ class PayloadTransformSpec:
     payload's: ``{"scale": "…"}`` for ``NAME.scale`` or ``scale``.
 
     An attack declares ``attack = True``: it requires ``--malicious``, and changes only the payloads
-    of clients with ``client.malicious``.
+    of clients with ``client.malicious``. A transform that sends other ``counts`` than the client
+    has, such as noisy ones, declares ``changes_counts = True``: the server does not compare them
+    with the split.
     """
 
     @hookspec
@@ -250,6 +264,18 @@ class PayloadTransformSpec:
     @hookspec
     def download_payload(self, server: Server, client_id: int) -> Payload:
         """Yield for the client's download and return what is sent instead. None: an error."""
+
+    @hookspec
+    def requires(self, run: RunInfo, config: Config) -> list[str]:
+        """Return reasons why the transform can't work with this run; see `MethodSpec.requires`."""
+
+    @hookspec
+    def end_round(self, server: Server) -> Mapping[str, float]:
+        """Return further scalars for the record's ``extra``; see `MethodSpec.end_round`."""
+
+    @hookspec
+    def end_trial(self, server: Server) -> str:
+        """Return why the trial ends after this round; see `MethodSpec.end_trial`."""
 
     @hookspec
     def encode_upload(self, client: Client, payload: Payload) -> Payload:

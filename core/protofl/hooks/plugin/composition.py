@@ -16,7 +16,13 @@ import pluggy
 
 from protofl.errors import RunFailure, UsageError, unknown
 from protofl.hooks.discovery.registry import Registry
-from protofl.hooks.hookspecs.method import LIFECYCLE_HOOKS, MERGED_HOOKS, ROUND_HOOKS, MethodSpec
+from protofl.hooks.hookspecs.method import (
+    LIFECYCLE_HOOKS,
+    MERGED_HOOKS,
+    ROUND_HOOKS,
+    SHARED_HOOKS,
+    MethodSpec,
+)
 from protofl.hooks.plugin.loss import Loss, Watch
 from protofl.hooks.plugin.members import Member, Term, bound_to, chosen_terms
 from protofl.hooks.plugin.providers import Baseline, HookWrapper, MergedProviders
@@ -106,7 +112,10 @@ class Composition:
         self.upload, self.download = (self._codec(name) for name in ("upload", "download"))
         self._callers = {hook: self._caller(hook) for hook in ROUND_HOOKS}
         self._callees = {
-            hook: [m for m in self.methods if hook in m.hooks and side in self._sides(m.name)]
+            hook: [
+                *(m for m in self.methods if hook in m.hooks and side in self._sides(m.name)),
+                *(m for m in self.transforms if hook in SHARED_HOOKS and hook in m.hooks),
+            ]
             for hook, side in LIFECYCLE_HOOKS.items()
         }
         self._watch = Watch()
@@ -238,7 +247,10 @@ class Composition:
         return [m for m in self.members.values() if m.kind == "method"]
 
     def lifecycle(self, hook: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401
-        """Call a lifecycle hook of every method on its side; return {method: its result}."""
+        """Call a lifecycle hook of every method on its side; return {method: its result}.
+
+        Hooks of `SHARED_HOOKS` are those of the transforms too.
+        """
         return {m.name: self._called(m, hook, **arguments) for m in self._callees[hook]}
 
     def _called(self, member: Member, hook: str, **arguments: Any) -> Any:  # noqa: ANN401

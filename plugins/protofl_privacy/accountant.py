@@ -1,0 +1,62 @@
+"""The privacy budget of repeated releases of noisy sums and counts.
+
+One release of a client is two Gaussian mechanisms on its samples: the sum of clipped features and
+the counts by class. Adding or removing one sample changes one row of the sums by at most C in norm,
+and one count by 1. With noise of deviation σ_s·C on each number of the sums and σ_c on each count
+both together are one Gaussian mechanism with the noise multiplier σ,
+
+    1/σ² = 1/σ_s² + 1/σ_c²,
+
+and T releases are one with σ/√T: Gaussian differential privacy composes exactly (Dong, Roth and Su,
+"Gaussian Differential Privacy", JRSS-B 2022, Corollary 3.3). Its ε at δ is exact, too (Balle and
+Wang, "Improving the Gaussian Mechanism for Differential Privacy", ICML 2018, Theorem 8), and is
+computed by the library dp-accounting.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+
+MISSING = "the package dp-accounting is not installed (pip install 'protofl[privacy]')"
+
+
+def is_installed() -> bool:
+    """Return True if dp-accounting is there."""
+    return importlib.util.find_spec("dp_accounting") is not None
+
+
+def epsilon_of(noise: float, releases: int, delta: float) -> float:
+    """Return ε of a client after some releases; 0 for none.
+
+    Args:
+        noise: The noise multiplier σ of one release.
+        releases: The number of releases T.
+        delta: δ.
+    """
+    from dp_accounting import get_epsilon_gaussian
+
+    return float(get_epsilon_gaussian(noise / math.sqrt(releases), delta)) if releases else 0.0
+
+
+def noise_for(epsilon: float, releases: int, delta: float) -> float:
+    """Return the smallest noise multiplier σ with which T releases cost at most ε.
+
+    Args:
+        epsilon: ε of all releases together.
+        releases: The number of releases T.
+        delta: δ.
+    """
+    from dp_accounting import get_sigma_gaussian
+
+    return math.sqrt(releases) * float(get_sigma_gaussian(epsilon, delta))
+
+
+def parts_of(noise: float, share: float) -> tuple[float, float]:
+    """Return σ_s of the sums and σ_c of the counts.
+
+    Args:
+        noise: The noise multiplier σ of both together.
+        share: The part of 1/σ² that the counts get, between 0 and 1.
+    """
+    return noise / math.sqrt(1 - share), noise / math.sqrt(share)

@@ -1,0 +1,261 @@
+"""Prototypes with differential privacy, for frozen extractors.
+
+A client's prototype of class c is a sum over its own samples, so the Gaussian mechanism applies
+(Dwork and Roth, "The Algorithmic Foundations of Differential Privacy", 2014, App. A):
+
+    z̄   = f(x) · min(1, C / ‖f(x)‖)                                clipped feature
+    S^c = Σ_{x of class c} z̄ + N(0, σ_s² C² I)                      noisy sum
+    n^c = |D^c| + N(0, σ_c²)                                        noisy count
+    P^c = S^c / max(n^c, 1)                                         sent if n^c ≥ a threshold
+
+Sums and counts of **all** classes get noise, also of classes that the client does not have, and
+only the noisy count decides which classes are sent. So the classes reveal no more than the counts.
+Neighbours differ in one sample that is added to or removed from one client. `accountant` has ε.
+
+A client counts a release for every round so far, whether it took part or not: an upload that came
+too late or was refused has been seen all the same. So ε is exact for full participation, and an
+upper bound otherwise. A client makes no release that would cost more than the budget.
+
+**Frozen extractors only** (``--set models.keep_features=true``). A trained extractor depends on all
+samples in every step, so features of other samples change with a sample, and the sum's sensitivity
+is not bounded by C: no noise on the prototypes alone gives a guarantee.
+
+**Not covered**: what a run reveals beside the upload. Every client reports its loss, its numbers of
+samples and its accuracy. In a simulation the noise is drawn from the run's seed, which the server
+knows; on a node of a deployment it depends on the secret of the node. The generator is torch's, not
+a cryptographic one, and numbers are float32, so an attack on floating point (Mironov, "On
+Significance of the Least Significant Bits for Differential Privacy", CCS 2012) is not excluded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+import protofl as pf
+from protofl_privacy import accountant
+
+COVERED = {"prototypes", "classes", "counts", "prototypes.classes", "counts.classes"}
+"""Keys that the noisy release replaces."""
+
+
+class DPPrototypes:
+    """Prototypes as noisy sums with ε and δ per client, for frozen extractors (dp-prototypes)."""
+
+    requires_hookspec = "2.4"
+    changes_counts = True
+
+    class Config(pf.Config):
+        """Options."""
+
+        epsilon: float = pf.Field(
+            None, gt=0, description="ε per client over all rounds; the trial ends before it is more"
+        )
+        delta: float = pf.Field(1e-5, gt=0, lt=1, description="δ per client over all rounds")
+        noise: float = pf.Field(
+            None,
+            gt=0,
+            description="noise multiplier σ of a release. None: as much as epsilon needs for all "
+            "rounds",
+        )
+        clip: float = pf.Field(1.0, gt=0, description="C, largest norm of a feature")
+        count_share: float = pf.Field(
+            0.2, gt=0, lt=1, description="part of the budget for counts; the rest is for sums"
+        )
+        least: float = pf.Field(
+            None,
+            ge=0,
+            description="smallest noisy count of a class that is sent. None: twice the deviation "
+            "of its noise",
+        )
+
+    @pf.hookimpl
+    def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
+        """Frozen extractors with kept features, one class per sample, and a budget."""
+        reasons = []
+        if not accountant.is_installed():
+            reasons.append(accountant.MISSING)
+        if trained := [a.name for a in run.architectures if a.precomputed is None]:
+            reasons.append(
+                f"the extractor of {trained[0]} is trained, so features depend on all samples in "
+                "every step, and noise on the prototypes alone guarantees nothing; freeze it with "
+                "--set models.freeze=all --set models.keep_features=true"
+            )
+        if run.sample.task.name != "classification":
+            reasons.append("a sample must have one class; with several it changes several sums")
+        if config.epsilon is None and config.noise is None:
+            reasons.append("give a budget (--set dp-prototypes.epsilon=8) or dp-prototypes.noise")
+        return reasons
+
+    @pf.hookimpl(wrapper=True)
+    def upload_payload(self, client: pf.Client[Config]) -> Generator[None, pf.Payload, pf.Payload]:
+        """Replace prototypes and counts by a noisy release."""
+        payload = yield
+        _check(client, payload)
+        config, noise = client.config, noise_multiplier(client)
+        spent = epsilon_after(client, client.round + 1)
+        if config.epsilon is not None and spent > config.epsilon * TOLERANCE:
+            raise pf.RunFailure(
+                f"dp-prototypes: the release of round {client.round} would cost ε = {spent:.3g}",
+                f"the budget is {config.epsilon:g}",
+            )
+        z, y = client.train_features()
+        sent = release(z, y, client, noise)
+        if "counts" not in payload.keys():
+            del sent["counts"]
+        return sent
+
+    @pf.hookimpl
+    def end_round(self, server: pf.Server[Config]) -> Mapping[str, float]:
+        """Record ε of a client so far."""
+        return {"dp-prototypes.epsilon": epsilon_after(server, server.round + 1)}
+
+    @pf.hookimpl
+    def end_trial(self, server: pf.Server[Config]) -> str:
+        """End the trial if another release would cost more than the budget."""
+        budget, releases = server.config.epsilon, server.round + 2
+        if budget is None or releases > server.rounds:
+            return ""
+        after = epsilon_after(server, releases)
+        if after <= budget * TOLERANCE:
+            return ""
+        return f"another release would cost ε = {after:.3g}, and the budget is {budget:g}"
+
+
+TOLERANCE = 1 + 1e-9
+"""Factor for rounding: the last of all rounds spends the budget exactly."""
+
+View: TypeAlias = pf.Client[DPPrototypes.Config] | pf.Server[DPPrototypes.Config]
+
+
+def noise_multiplier(view: View) -> float:
+    """Return σ of one release: the option, or as much as the budget needs for all rounds."""
+    config = view.config
+    if config.noise is not None:
+        return config.noise
+    return accountant.noise_for(config.epsilon, view.rounds, config.delta)
+
+
+def epsilon_after(view: View, releases: int) -> float:
+    """Return ε of a client after some releases."""
+    return accountant.epsilon_of(noise_multiplier(view), releases, view.config.delta)
+
+
+def _check(client: pf.Client[Any], payload: pf.Payload) -> None:
+    """Refuse uploads with more than prototypes, and extractors that are trained."""
+    if others := [key for key in payload.keys() if key not in COVERED]:
+        raise pf.UsageError(
+            f"dp-prototypes: the upload has {', '.join(others[:3])}",
+            "only prototypes and counts get noise, so the upload would have no guarantee",
+            "take a method that sends prototypes alone (fedproto, fedtgp)",
+        )
+    if "prototypes" not in payload.keys():
+        raise pf.UsageError("dp-prototypes: the upload has no prototypes")
+    extractor = client.module("extractor")
+    if any(parameter.requires_grad for parameter in extractor.parameters()):
+        raise pf.UsageError(
+            "dp-prototypes: a layer after the frozen net is trained, so features depend on all "
+            "samples",
+            do="leave the projection out: --set models.projection=false",
+        )
+
+
+def release(
+    features: Tensor, labels: Tensor, client: pf.Client[DPPrototypes.Config], noise: float
+) -> pf.Payload:
+    """Return a noisy release of a client.
+
+    Args:
+        features: f(x) [n, K] of its training samples.
+        labels: Their classes [n].
+        client: The client, for options and noise.
+        noise: The noise multiplier σ.
+
+    Returns:
+        ``prototypes`` [m, K], ``classes`` [m] and ``counts`` [m] of the classes whose noisy count
+        is large enough, perhaps none.
+    """
+    config, generator = client.config, client.secret_generator("release")
+    noisy_sums, noisy_counts = noisy_sums_and_counts(
+        features, labels, client.num_classes, noise, config.clip, config.count_share, generator
+    )
+    least = config.least
+    if least is None:
+        least = 2 * accountant.parts_of(noise, config.count_share)[1]
+    known = noisy_counts >= max(least, 1.0)
+    prototypes = noisy_sums / noisy_counts.clamp(min=1).unsqueeze(1)
+    counts = noisy_counts.clamp(min=1).round().long()
+    return pf.class_rows(known, prototypes=prototypes.to(features.dtype), counts=counts)
+
+
+def noisy_sums_and_counts(
+    features: Tensor,
+    labels: Tensor,
+    num_classes: int,
+    noise: float,
+    clip: float,
+    count_share: float,
+    generator: torch.Generator,
+) -> tuple[Tensor, Tensor]:
+    """Return the noisy sums [C, K] of clipped features and the noisy counts [C] of all classes.
+
+    Args:
+        features: f(x) [n, K].
+        labels: Classes [n].
+        num_classes: C.
+        noise: The noise multiplier σ of both together.
+        clip: Largest norm of a feature.
+        count_share: Part of 1/σ² for the counts.
+        generator: A CPU generator.
+    """
+    wide = features.double()
+    clipped = wide * (clip / wide.norm(dim=1, keepdim=True).clamp(min=1e-12)).clamp(max=1)
+    sums = wide.new_zeros(num_classes, wide.shape[1]).index_add_(0, labels, clipped)
+    counts = torch.bincount(labels, minlength=num_classes).to(wide)
+    of_sums, of_counts = accountant.parts_of(noise, count_share)
+    drawn = torch.randn(sums.shape, generator=generator, dtype=torch.float64)
+    drawn_counts = torch.randn(counts.shape, generator=generator, dtype=torch.float64)
+    sums = sums + of_sums * clip * drawn.to(sums.device)
+    return sums, counts + of_counts * drawn_counts.to(counts.device)
+
+
+def audited_epsilon(
+    inside: Tensor, outside: Tensor, delta: float, confidence: float = 0.95
+) -> float:
+    """Return a lower bound on ε from outputs with and without a sample.
+
+    An ε-δ mechanism bounds each test between both worlds by TPR ≤ e^ε FPR + δ (Kairouz et al., "The
+    Composition Theorem for Differential Privacy", ICML 2015). The threshold is chosen on the first
+    half of the outputs, and Clopper-Pearson bounds of the second half give the bound (Jagielski et
+    al., "Auditing Differentially Private Machine Learning", NeurIPS 2020).
+
+    Args:
+        inside: A statistic [m] of outputs with the sample; larger means more likely inside.
+        outside: The same [m] of outputs without it.
+        delta: δ.
+        confidence: Confidence of the bound.
+
+    Returns:
+        The bound, at least 0.
+    """
+    from scipy.stats import beta
+
+    half = len(inside) // 2
+    cuts = torch.cat([inside[:half], outside[:half]]).quantile(
+        torch.linspace(0.01, 0.99, 99).to(inside)
+    )
+
+    def guess(cut: Tensor) -> float:
+        hit, false = (float((each[:half] > cut).double().mean()) for each in (inside, outside))
+        return math.log(max(hit - delta, 1e-9) / max(false, 1 / half))
+
+    cut = max(cuts, key=guess)
+    hits, falses = (int((each[half:] > cut).sum()) for each in (inside, outside))
+    total, tail = len(inside) - half, (1 - confidence) / 2
+    low = float(beta.ppf(tail, hits, total - hits + 1)) if hits else 0.0
+    high = float(beta.ppf(1 - tail, falses + 1, total - falses)) if falses < total else 1.0
+    return max(0.0, math.log(max(low - delta, 1e-12) / high))

@@ -1,0 +1,168 @@
+"""Tests of ``dp-prototypes``: its accountant, its noise, what it refuses, and a run that ends."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from runtime_toys import DATA, PARTS, _dense, quarters
+from scipy.stats import norm
+from slowness import quick
+
+import protofl as pf
+from protofl.testing import toy as toyfed
+from protofl_privacy.accountant import epsilon_of, noise_for, parts_of
+from protofl_privacy.dp_prototypes import audited_epsilon, noisy_sums_and_counts
+
+pytest.importorskip("dp_accounting")
+
+
+def exact_delta(epsilon, sigma):
+    """δ(ε) of the Gaussian mechanism of sensitivity 1 (Balle and Wang, 2018, Theorem 8)."""
+    a = 1 / (2 * sigma)
+    return norm.cdf(a - epsilon * sigma) - math.exp(epsilon) * norm.cdf(-a - epsilon * sigma)
+
+
+@pytest.mark.parametrize(("sigma", "releases"), [(1.0, 1), (4.0, 10), (20.0, 100)])
+def test_epsilon_is_that_of_balle_and_wang(sigma, releases):
+    epsilon = epsilon_of(sigma, releases, 1e-5)
+    assert exact_delta(epsilon, sigma / math.sqrt(releases)) == pytest.approx(1e-5, rel=1e-3)
+
+
+def test_epsilon_is_the_published_one():
+    """µ-GDP of µ = 1 is (ε, δ(ε))-DP with δ(1) = 0.1269 (Dong et al., 2022, Corollary 2.13)."""
+    assert epsilon_of(1.0, 1, 0.12693674) == pytest.approx(1.0, abs=1e-5)
+    assert epsilon_of(2.0, 4, 0.12693674) == pytest.approx(1.0, abs=1e-5)
+    # The classical calibration √(2 ln(1.25/δ))/ε (Dwork and Roth, Theorem A.1) needs more noise.
+    assert noise_for(0.9, 1, 1e-5) < math.sqrt(2 * math.log(1.25e5)) / 0.9
+
+
+def test_noise_for_a_budget_spends_it_exactly():
+    for releases in (1, 7, 50):
+        sigma = noise_for(3.0, releases, 1e-5)
+        assert epsilon_of(sigma, releases, 1e-5) == pytest.approx(3.0, rel=1e-6)
+        assert epsilon_of(sigma, releases + 1, 1e-5) > 3.0
+    sums, counts = parts_of(2.0, 0.3)
+    assert 1 / sums**2 + 1 / counts**2 == pytest.approx(1 / 4)
+
+
+def outputs(with_sample, repeats, noise, seed):
+    """Statistics of releases: how much the noisy sums and counts look like those with the sample.
+
+    The sample has a feature longer than the bound, so its clipped length is the bound.
+    """
+    generator, rows = torch.Generator().manual_seed(seed), []
+    z = torch.zeros(3, 4)
+    z[:, 1] = 0.5
+    extra = torch.tensor([[30.0, 0, 0, 0]])
+    features = torch.cat([z, extra]) if with_sample else z
+    labels = torch.tensor([0, 1, 1, 0][: len(features)])
+    of_sums, of_counts = parts_of(noise, 0.2)
+    for _ in range(repeats):
+        sums, counts = noisy_sums_and_counts(features, labels, 3, noise, 2.0, 0.2, generator)
+        # The log-likelihood ratio of both worlds, up to a constant: the best test there is.
+        rows.append(sums[0, 0] / 2 / of_sums**2 + (counts[0] - 1.5) / of_counts**2)
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("repeats", quick([800, 8000], 800))
+def test_an_audit_stays_below_epsilon_and_finds_noise_that_is_too_small(repeats):
+    """The best test gets near to ε. With a quarter of the noise, the same audit shows the fault."""
+    noise, delta = 1.0, 1e-5
+    epsilon = epsilon_of(noise, 1, delta)
+    worlds = [outputs(inside, repeats, noise, seed) for seed, inside in enumerate((True, False))]
+    found = audited_epsilon(*worlds, delta)
+    assert 0.1 * epsilon < found < epsilon
+    worlds = [outputs(inside, repeats, noise / 4, 7 + inside) for inside in (True, False)]
+    assert audited_epsilon(*worlds, delta) > 1.5 * found
+
+
+def test_an_audit_of_equal_outputs_finds_nothing():
+    drawn = torch.randn(2, 2000, generator=torch.Generator().manual_seed(0))
+    assert audited_epsilon(drawn[0], drawn[1], 1e-5) < 0.2
+
+
+def test_noise_is_added_to_all_classes_and_long_features_are_clipped():
+    z, y = torch.tensor([[3.0, 4.0], [0.3, 0.4]]), torch.tensor([1, 1])
+    tiny = noisy_sums_and_counts(z, y, 3, 1e-9, 1.0, 0.5, torch.Generator().manual_seed(0))
+    assert torch.allclose(tiny[0][1], torch.tensor([0.9, 1.2], dtype=torch.float64), atol=1e-6)
+    assert tiny[1].round().tolist() == [0, 2, 0]
+    sums, counts = noisy_sums_and_counts(z, y, 3, 1.0, 1.0, 0.5, torch.Generator().manual_seed(0))
+    assert (sums != 0).all() and (counts != counts.round()).all()
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+
+class _PassingExtractor(torch.nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return x if x.dim() == 2 else self.inner(x)
+
+
+def group(*, trained_layer=False):
+    def extractor(sample, K):
+        inner = _dense(8).build(sample, 4, K).extractor.requires_grad_(False)
+        made = _PassingExtractor(inner)
+        return torch.nn.Sequential(made, torch.nn.Linear(K, K)) if trained_layer else made
+
+    architecture = toyfed.architecture("kept", extractor)
+
+    def first(model):
+        return model.extractor[0] if trained_layer else model.extractor
+
+    return toyfed.group(replace(architecture, precomputed=first), K=6, side=8)
+
+
+Toy, ToyWithLayer = group(), group(trained_layer=True)
+Tiny = toyfed.dataset(quarters())
+
+
+def run(tmp_path, models=Toy, method="fedproto", **options):
+    given = {
+        "partition": "iid", "clients": 4, "batch_size": 6, "rounds": 4, "lr": 0.1,
+        "data_dir": DATA, "device": "cpu", "backend": "local", "engine": "eager",
+        "drop": ["align"], "transforms": ["dp-prototypes"], "out": tmp_path / "run",
+    }  # fmt: skip
+    return pf.run(method, models=models, dataset=Tiny, **(given | options))
+
+
+def test_the_record_has_epsilon_and_the_budget_is_spent_in_the_last_round(tmp_path):
+    settings = {"dp-prototypes.epsilon": 6.0, "dp-prototypes.least": 1.0}
+    result = run(tmp_path, set=settings, record_uploads=True)
+    spent = [row.extra["dp-prototypes.epsilon"] for row in result.record]
+    assert spent == sorted(spent) and spent[-1] == pytest.approx(6.0, rel=1e-6)
+    assert len(spent) == 4 and not result.record[-1].ended
+    uploads = pf.load_run(tmp_path / "run").uploads()
+    assert {*uploads[0]} == {"prototypes", "classes", "counts"}
+    counts = torch.cat([upload["counts"] for upload in uploads.values()])
+    assert counts.max() > 18, "noisy counts may be larger than the client's samples"
+
+
+def test_a_run_ends_before_it_costs_more_than_the_budget_also_after_a_resume(tmp_path):
+    noise = noise_for(6.0, 2, 1e-5)
+    settings = {"dp-prototypes.epsilon": 6.0, "dp-prototypes.noise": noise}
+    result = run(tmp_path, set=settings)
+    assert len(result.record) == 2
+    assert "budget is 6" in result.record[-1].ended
+    assert result.summary["trials"][0]["ended"] == result.record[-1].ended
+    opened = pf.load_run(tmp_path / "run")
+    assert opened.state == "finished" and opened.asked == 2
+
+
+def test_refusals_name_the_reason(tmp_path):
+    budget = {"dp-prototypes.epsilon": 6.0}
+    with pytest.raises(pf.UsageError, match="is trained, so features depend on all samples"):
+        run(tmp_path, models=PARTS["model-group", "toy1"], set=budget)
+    with pytest.raises(pf.UsageError, match="give a budget"):
+        run(tmp_path)
+    with pytest.raises(pf.ProtoflError, match="a layer after the frozen net is trained"):
+        run(tmp_path, models=ToyWithLayer, set=budget)
+    with pytest.raises(pf.ProtoflError, match="the upload has head/weight"):
+        run(tmp_path, method="lg-fedavg", drop=[], set=budget)
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
