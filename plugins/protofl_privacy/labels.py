@@ -21,10 +21,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.metrics import roc_auc_score
 
 from protofl_privacy.evidence import Evidence, has
-from protofl_privacy.intervals import Number, bootstrap
+from protofl_privacy.intervals import Number, bootstrap, rank_area
 
 
 @dataclass(frozen=True)
@@ -81,10 +80,7 @@ def _judged(
     guess = np.abs(shares.mean(0) - shares).sum(1) / 2
 
     def presence(chosen: np.ndarray) -> float:
-        labels = there[chosen].ravel()
-        if labels.all() or not labels.any():
-            return float("nan")
-        return float(roc_auc_score(labels, s[chosen].ravel()))
+        return rank_area(there[chosen].ravel(), s[chosen].ravel())
 
     clients = len(truth)
     area = bootstrap(clients, presence, seed)

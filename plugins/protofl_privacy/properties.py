@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 from sklearn.linear_model import RidgeClassifier
-from sklearn.metrics import roc_auc_score
 from sklearn.preprocessing import StandardScaler
 
 import protofl as pf
 from protofl_privacy.evidence import Evidence, families
-from protofl_privacy.intervals import Number, bootstrap
+from protofl_privacy.intervals import Number, bootstrap, rank_area
 
 LEAST = 8
 """Smallest number of clients from which something is predicted."""
@@ -116,12 +115,14 @@ def _judged(evidence: Evidence, key: str, column: str, values: np.ndarray) -> Pr
         scores[one, columns] = [-drawn, drawn] if len(columns) == 2 else drawn
 
     def over(chosen: np.ndarray) -> float:
-        areas = []
-        for place, value in enumerate(found):
-            labels = values[chosen] == value
-            if value in common and labels.any() and not labels.all():
-                areas.append(roc_auc_score(labels, scores[chosen, place]))
-        return float(np.mean(areas)) if areas else float("nan")
+        drawn = values[chosen]
+        areas = [
+            rank_area(drawn == value, scores[chosen, place])
+            for place, value in enumerate(found)
+            if value in common
+        ]
+        known = [each for each in areas if not np.isnan(each)]
+        return float(np.mean(known)) if known else float("nan")
 
     return PropertyLeak(key, column, bootstrap(clients, over, evidence.seed), clients)
 

@@ -1,0 +1,217 @@
+"""Tests of the attacks of ``protofl leak``: positive and negative controls, and all results."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import mannwhitneyu
+from slowness import SLOW
+
+import protofl as pf
+from protofl_privacy import intervals, leak
+from protofl_privacy.evidence import Evidence
+from protofl_privacy.labels import label_leaks
+from protofl_privacy.membership import membership_leaks
+from protofl_privacy.properties import property_leaks
+from protofl_privacy.reconstruction import reconstruction_leaks
+from protofl_privacy.regression import Regression
+from protofl_privacy.report_section import section
+from protofl_privacy.shadow import _inside, shadow_runs
+
+
+def noise(tmp_path, samples, columns=20, classes=4):
+    """A table of noise with random labels: a model learns nothing of it but the samples."""
+    generator = np.random.default_rng(0)
+    x = generator.random((samples, columns), dtype=np.float32)
+    np.savez(tmp_path / "noise.npz", x_train=x, y_train=generator.integers(0, classes, samples))
+    return f"npz:{tmp_path / 'noise.npz'}"
+
+
+WIDE = {"models.only": "mlp2"}
+
+
+def trained(tmp_path, method, data, **options):
+    given = {
+        "models": "mlp", "dataset": data, "partition": "iid", "clients": 4, "rounds": 1,
+        "batch_size": 16, "lr": 0.1, "feature_dim": 32, "record_uploads": True, "keep": "last",
+        "out": tmp_path / "run", "data_dir": tmp_path / "cache", "backend": "local",
+        "device": "cpu", "engine": "eager", "dry_run": False, "set": {"dataset.kind": "table"},
+    }  # fmt: skip
+    given["set"] |= options.pop("set", {})
+    return pf.load_run(pf.run(method, **(given | options)).folder)
+
+
+# --- intervals ------------------------------------------------------------------------------------
+
+
+def test_areas_are_those_of_the_rank_test_and_cover_the_truth():
+    generator = np.random.default_rng(1)
+    a, b = generator.normal(0.5, 1, 60).round(1), generator.normal(0, 1, 40).round(1)
+    found = intervals.area(a, b)
+    assert found.value == pytest.approx(mannwhitneyu(a, b).statistic / (60 * 40))
+    truth, covered = 0.6381631950841185, 0  # Φ(0.5/√2)
+    for _ in range(200):
+        each = intervals.area(generator.normal(0.5, 1, 60), generator.normal(0, 1, 40))
+        covered += each.low <= truth <= each.high
+    assert 180 <= covered <= 199, "a 95 % interval"
+
+
+def test_rates_at_few_false_positives_need_enough_samples():
+    positives, negatives = np.arange(50, 100), np.arange(100) / 2
+    found = intervals.rate_at(positives, negatives, 0.01)
+    assert found.value == 1.0 and found.low > 0.9
+    assert (
+        intervals.rate_at(positives, negatives, 0.001).why == "needs 1000 held-out samples, has 100"
+    )
+    assert intervals.area(np.ones(20), np.zeros(20)).low < 1, "no certainty from 20 samples"
+
+
+# --- membership -----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedavg", "lg-fedavg"])
+def test_a_model_that_memorises_is_found(tmp_path, method):
+    """Positive control: training and other samples are told apart, AUC > 0.9."""
+    run = trained(tmp_path, method, noise(tmp_path, 320), local_epochs=400, set=WIDE)
+    best = max(each.auc.value for each in membership_leaks(Evidence(run)))
+    assert best > 0.9
+    for each in membership_leaks(Evidence(run)):
+        assert each.others.value == pytest.approx(0.5, abs=0.1), "others' samples are not memorised"
+
+
+def test_a_prototype_of_one_sample_is_found_and_others_are_not(tmp_path):
+    """Positive control: a class of one sample. Negative: samples that no upload has seen."""
+    data = noise(tmp_path, 3000, columns=8)
+    options = {"partition": "dirichlet", "clients": 8, "local_epochs": 1, "lr": 0.001}
+    run = trained(tmp_path, "fedproto", data, batch_size=256, **options)
+    attacks = membership_leaks(Evidence(run, samples=5000))
+    plain = next(each for each in attacks if each.attacker == "insider")
+    assert plain.by_size["1"].value > 0.98
+    assert plain.others.value == pytest.approx(0.5, abs=0.03)
+    assert plain.auc.value == pytest.approx(0.5, abs=0.1), "large classes hide their samples"
+
+
+@SLOW
+def test_an_upload_that_never_saw_the_samples_gives_nothing_away(tmp_path):
+    """Negative control of every attack and rule: AUC 0.5 ± 0.03."""
+    data = noise(tmp_path, 6000)
+    run = trained(tmp_path, "lg-fedavg", data, local_epochs=20, batch_size=64)
+    for each in membership_leaks(Evidence(run, samples=6000)):
+        assert each.others.value == pytest.approx(0.5, abs=0.03), each
+
+
+@SLOW
+def test_shadow_runs_find_more_than_a_threshold(tmp_path):
+    run = trained(tmp_path, "fedavg", noise(tmp_path, 320), local_epochs=60, set=WIDE)
+    shadows = shadow_runs(run, 8, tmp_path / "leak", at_once=0)
+    evidence = Evidence(run)
+    assert len(shadows) == 8
+    plans = [Evidence(each) for each in shadows]
+    pool = {*evidence.members(1).tolist(), *evidence.held_out(1).tolist()}
+    assert all({*each.members(1).tolist()} < pool for each in plans)
+    found = {each.rule: each.auc for each in membership_leaks(evidence, plans)}
+    assert found["lira"].value > found["threshold"].value
+    again = shadow_runs(run, 8, tmp_path / "leak", at_once=0)
+    assert [each.folder for each in again] == [each.folder for each in shadows], "runs are reused"
+
+
+def test_each_sample_is_in_some_shadow_runs_and_out_of_others():
+    inside = _inside(8, 101, 75, np.random.default_rng(0))
+    times = inside.sum(0)
+    assert {*times.tolist()} <= {5, 6, 7} and inside.shape == (8, 101)
+    assert abs(inside.sum(1).mean() - 75) < 3
+
+
+# --- labels, properties, reconstruction -----------------------------------------------------------
+
+
+def test_labels_are_read_from_counts_classes_and_heads(tmp_path):
+    data = noise(tmp_path, 600)
+    given = {"partition": "pathological", "clients": 6, "local_epochs": 3}
+    given["set"] = {"partition.classes_per_client": 2}
+    run = trained(tmp_path, "fedproto", data, add=["upload_payload=lg-fedavg"], **given)
+    found = {each.key: each for each in label_leaks(Evidence(run))}
+    assert found["counts"].exact and found["counts"].distance.value == 0
+    assert found["prototypes"].presence.value == 1 and not found["prototypes"].exact
+    assert 0 < found["prototypes"].distance.value < found["prototypes"].guess.value
+    assert found["head/*"].presence.value > 0.9
+
+
+def test_a_property_is_predicted_if_uploads_depend_on_it():
+    class Fake:
+        clients, num_classes, seed = list(range(20)), 2, 0
+
+        def __init__(self, shift):
+            generator = torch.Generator().manual_seed(1)
+            site = np.array([c % 2 for c in self.clients for _ in range(3)])
+            self.uploads = {
+                c: pf.Payload(
+                    rows=torch.randn(2, 3, generator=generator) + shift * (c % 2),
+                    classes=torch.tensor([0, 1]),
+                )
+                for c in self.clients
+            }
+            data = type("Data", (), {"columns": {"site": site, "same": site * 0}})
+            self.plan = type("Plan", (), {"data": data})
+
+        def members(self, client):
+            return torch.arange(3 * client, 3 * client + 3)
+
+    strong, none = ({each.column: each.auc for each in property_leaks(Fake(s))} for s in (3.0, 0.0))
+    assert strong["site"].value > 0.95 and strong["same"].why == "all clients have 0"
+    assert none["site"].low < 0.5 < none["site"].high
+    with pytest.raises(pf.UsageError, match="--column sex: the data have no such column"):
+        property_leaks(Fake(0.0), ["sex"])
+
+
+def test_a_regression_learns_and_does_not_invent():
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(300, 5))
+    fitted = Regression(x[:200], np.tanh(x[:200, :2]), seed=0)
+    assert np.abs(fitted(x[200:]) - np.tanh(x[200:, :2])).mean() < 0.1
+    empty = Regression(x[:200], generator.normal(size=(200, 2)), seed=0)
+    assert np.abs(empty(x[200:])).mean() < 0.4
+
+
+def test_one_sample_is_reconstructed_and_a_mean_of_many_is_not(tmp_path):
+    run = trained(tmp_path, "fedproto", noise(tmp_path, 400), local_epochs=5)
+    found = {
+        (e.attacker, e.behind): e for e in reconstruction_leaks(Evidence(run, clients=1)).leaks
+    }
+    assert found["insider", "1"].gain.low > 3, "dB over the class mean"
+    assert found["insider", "1"].gain.value > 3 * found["insider", "10"].gain.value
+    assert found["colluder", "1"].gain.value < 1, "another extractor does not help"
+    assert found["insider", "1"].ssim.why == "the samples are not images"
+
+
+# --- the whole ------------------------------------------------------------------------------------
+
+
+def test_a_result_has_every_key_and_a_section_on_the_page(tmp_path):
+    run = trained(tmp_path, "fedproto", noise(tmp_path, 200), local_epochs=1, clients=3)
+    assert section(run) is None
+    found = leak.measure(run, clients=1, budget=60)
+    leak.write(found, (20,))
+    values = json.loads((run.folder / "leak" / "leak.json").read_text(encoding="utf-8"))
+    by_key = {row["key"]: row for row in values["keys"]}
+    assert by_key.keys() == {"prototypes", "counts", "classes"}
+    assert by_key["counts"]["labels"] == "counts of all classes, exact"
+    assert by_key["counts"]["membership"].startswith("not measured")
+    page = pf.report(run)
+    assert (
+        "What the uploads reveal" in page and "An attack that finds nothing proves nothing" in page
+    )
+
+
+def test_runs_without_what_is_needed_are_refused(tmp_path):
+    data = noise(tmp_path, 200)
+    run = trained(tmp_path, "fedproto", data, record_uploads=False, clients=3)
+    with pytest.raises(pf.UsageError, match="has not recorded uploads"):
+        leak.measure(run)
+    local = trained(tmp_path, "local", data, out=tmp_path / "local", clients=3)
+    with pytest.raises(pf.UsageError, match="local sends nothing"):
+        leak.measure(local)
