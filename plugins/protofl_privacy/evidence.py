@@ -196,6 +196,11 @@ def has(upload: pf.Payload, prefix: str) -> bool:
     return any(key.startswith(prefix) for key in upload.keys())
 
 
+def classes_in(y: Tensor) -> list[int]:
+    """Return the classes of labels, ascending."""
+    return sorted({*y.tolist()})
+
+
 def usable_round(run: pf.Run, trial: int) -> int:
     """Return the last round of which both uploads and weights are kept.
 

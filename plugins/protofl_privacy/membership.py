@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 
 import protofl as pf
-from protofl_privacy.evidence import Evidence, has
+from protofl_privacy.evidence import Evidence, classes_in, has
 from protofl_privacy.intervals import Number, area, rate_at
 from protofl_privacy.regression import Regression
 
@@ -210,7 +210,7 @@ def _append(parts: dict[str, list[np.ndarray]], name: str, values: Tensor) -> No
 def _standardised(scores: Tensor, y: Tensor, reference: Tensor, reference_y: Tensor) -> Tensor:
     """Standardise scores [n] by the reference scores of each class; NaN for classes with few."""
     result = torch.full_like(scores, torch.nan)
-    for label in y.unique().tolist():
+    for label in classes_in(y):
         known = reference[(reference_y == label) & ~reference.isnan()]
         if len(known) >= 2:
             chosen = y == label
@@ -340,7 +340,8 @@ def _by_extractor(evidence: Evidence, client: int, rows: Tensor) -> Tensor:
     )
     y = evidence.y[rows]
     apart = (evidence.features(client, rows) - means[y]).norm(dim=1)
-    return (-apart).where(counts[y] > 0, torch.tensor(torch.nan))
+    result: Tensor = (-apart).where(counts[y] > 0, torch.tensor(torch.nan))
+    return result
 
 
 class Students:

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from protofl_privacy.evidence import Evidence
+from protofl_privacy.evidence import Evidence, classes_in
 from protofl_privacy.intervals import Number, mean
 from protofl_privacy.regression import Regression
 
@@ -114,8 +114,8 @@ def reconstruction_leaks(evidence: Evidence) -> Reconstructions:
             if attack.fits:
                 for decoded in (*attack.sent(), *attack.groups()):
                     rows.setdefault((attacker, decoded.behind), []).append(decoded)
-    for (attacker, behind), decoded in sorted(rows.items(), key=_order):
-        kept = decoded[:MOST]
+    for (attacker, behind), group in sorted(rows.items(), key=_order):
+        kept = group[:MOST]
         result.leaks.append(_judged(evidence, attacker, behind, kept))
         if behind in ("1", "sent") and attacker == "insider":
             ranked = sorted(kept, key=lambda each: -each.psnr)
@@ -149,7 +149,7 @@ class _Attack:
         """Return mean features and mean samples of groups of 1, 2, 5, 10 and 50 of a class."""
         z, x = [self._z], [self._x]
         for size in GROUPS[1:]:
-            for label in self._y.unique().tolist():
+            for label in classes_in(self._y):
                 rows = (self._y == label).nonzero().flatten()
                 if len(rows) < size:
                     continue
@@ -174,7 +174,7 @@ class _Attack:
         z = self._evidence.features(self._client, members)
         pieces = []
         for size in GROUPS:
-            for label in y.unique().tolist():
+            for label in classes_in(y):
                 rows = (y == label).nonzero().flatten()
                 if len(rows) < size:
                     continue
@@ -264,11 +264,12 @@ def _over(
 
 def structural_similarity(image: np.ndarray, other: np.ndarray) -> float:
     """Return SSIM of two images [channels, H, W] from 0 to 1 (scikit-image)."""
-    from skimage.metrics import structural_similarity as ssim
+    from skimage import metrics
 
     side = min(image.shape[1:])
     window = min(7, side if side % 2 else side - 1)
-    return float(ssim(image, other, win_size=window, channel_axis=0, data_range=1.0))
+    measure: Any = metrics.structural_similarity
+    return float(measure(image, other, win_size=window, channel_axis=0, data_range=1.0))
 
 
 def perceptual_distance() -> Measure | str:
@@ -321,4 +322,4 @@ def picture(found: Reconstructions, shape: tuple[int, ...]) -> Figure | None:
 
 def _pixels(flat: Tensor, shape: tuple[int, ...]) -> np.ndarray:
     image = flat.reshape(shape).clamp(0, 1)
-    return (image[0] if shape[0] == 1 else image.permute(1, 2, 0)).numpy()  # type: ignore[no-any-return]
+    return (image[0] if shape[0] == 1 else image.permute(1, 2, 0)).numpy()

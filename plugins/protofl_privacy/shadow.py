@@ -96,7 +96,7 @@ def shadow_runs(
     if not _same(file, parts):
         for old in (place / "runs", place / "sweep"):
             shutil.rmtree(old, ignore_errors=True)
-        np.savez(file, **parts)
+        np.savez(file, **parts)  # type: ignore[arg-type]
     options.write_text(json.dumps(_options(run, trial)), encoding="utf-8")
     progress(f"training {count} shadow runs")
     shutil.rmtree(place / "sweep", ignore_errors=True)

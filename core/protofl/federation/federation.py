@@ -186,8 +186,8 @@ class Federation:
         totals.seconds["total"] = time.perf_counter() - start
         self.client_accuracy = totals.accuracy
         rate = {"lr": self.server.lr} if self.plan.scheduled else {}
-        rate |= {"ended": ended} if ended else {}
         line = {"trial": self.trial, "round": number, **totals.line(extra), **rate}
+        line |= {"ended": ended} if ended else {}
         return Row({**line, **self._who.line(number)}), clients
 
     def train_clients(self, clients: list[int], number: int, totals: Totals) -> dict[int, Payload]:

@@ -34,7 +34,7 @@ def leak(
     ] = None,
     column: Annotated[
         list[str] | None,
-        option("--column", "NAME", "Column of the data to predict; repeatable (default: all)."),
+        option("--column", "NAME", "Column of the data to predict; repeatable (default: all)"),
     ] = None,
     seed: Annotated[int, option("--seed", "N", "Seed of the attackers' draws.", min=0)] = 0,
     out: Annotated[
