@@ -36,6 +36,7 @@ WHEN = {
         "global_models": "on the server, at the end of an evaluated round, if the run has global "
         "test samples",
         "end_round": "on the server, at the end of every round",
+        "end_trial": "on the server, after its step and before the evaluation",
     },
     "model-group": {
         "architectures": "before the run, and when another run uses nets of the group",
@@ -67,6 +68,9 @@ WHEN = {
         "decode_download": "on a client, when a download arrives, in reverse order",
         "train_labels": "when a client is built",
         "receive_uploads": "on the server, around the method's receive_uploads",
+        "requires": "before the run, after the method's requires",
+        "end_round": "on the server, after the method's end_round",
+        "end_trial": "on the server, after the method's end_trial",
     },
     "metric": {
         "count": "at a client's evaluation, and for each model of the server",
@@ -103,6 +107,13 @@ def end_round(self, server):
     """Record the mean norm of the prototypes."""
     rows = server.global_state.get("prototypes")
     return {} if rows is None else {"length": float(rows.norm(dim=1).mean())}
+''',
+    ("method", "end_trial"): '''
+@pf.hookimpl
+def end_trial(self, server):
+    """End the trial when the prototypes are far enough apart."""
+    apart = float(server.state.get("margin", 0))
+    return f"the margin is {apart:.3g}" if apart > server.config.enough else ""
 ''',
     ("payload-transform", "encode_upload"): '''
 @pf.hookimpl

@@ -140,7 +140,10 @@ def registered_by_plugins():
     """Yield the names of the commands that protofl registers as plugins."""
     for plugin in PLUGINS:
         if plugin.kind == "command":
-            yield from registered(Registry().load("command", plugin.name), plugin.name)
+            loaded = Registry().load("command", plugin.name)
+            yield from (
+                [plugin.name] if inspect.isfunction(loaded) else registered(loaded, plugin.name)
+            )
 
 
 CONTEXTS = {site_commands.path_of(c): c for c in site_commands.commands()}
