@@ -198,7 +198,7 @@ def test_every_plugin_has_its_options(plugin, page):
         assert f"[{plugin.name}]({plugin.name}.md)" in page("reference/methods/index.md")
         return
     if plugin.kind == "command":
-        assert f"\n## protofl {plugin.name} " in page("reference/commands.md")
+        assert re.search(rf"\n## protofl {plugin.name}\b", page("reference/commands.md"))
         return
     text = page("reference/plugins.md")
     kind = "defence" if plugin.kind == "method" else plugin.kind
