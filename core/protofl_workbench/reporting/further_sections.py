@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import base64
 import importlib.metadata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from protofl.errors import ends_hook, error_text
@@ -31,7 +31,7 @@ def further_sections(run: Run) -> list[Section]:
     A function that fails gives a section with its error, and the page is written all the same.
     """
     sections = []
-    for point in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda p: p.name):
+    for point in sorted(_points(), key=lambda point: point.name):
         try:
             values = point.load()(run)
             if values:
@@ -43,6 +43,10 @@ def further_sections(run: Run) -> list[Section]:
             reason = f"The section of {point.value} is missing: {error_text(error)}."
             sections.append(Section(point.name, [reason]))
     return sections
+
+
+def _points() -> Iterable[importlib.metadata.EntryPoint]:
+    return importlib.metadata.entry_points(group=GROUP)
 
 
 def _part(values: str | Mapping[str, Any]) -> Part:
