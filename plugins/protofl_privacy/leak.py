@@ -176,10 +176,15 @@ def _labels_of(leak: Leak, key: str) -> str:
             if found.presence.value is None:
                 return f"shares off by {found.distance.text()}"
             return f"presence AUC {found.presence.text()}"
+    if key == "classes" or key.endswith(".classes"):
+        return "the client's classes, exact"
+    if key == "samples":
+        return "the number of samples, exact; no class"
     return NOT_ATTACKED
 
 
 def _membership_of(leak: Leak, key: str) -> str:
+    """Return the largest area; as the largest of several it is a little too large by chance."""
     best = strongest([each for each in leak.membership if each.key == key])
     if best is None:
         return NOT_ATTACKED
@@ -187,6 +192,7 @@ def _membership_of(leak: Leak, key: str) -> str:
 
 
 def _reconstruction_of(leak: Leak, key: str) -> str:
+    """Return the result for the uploaded rows, of the insider."""
     found = [each for each in leak.reconstructions.leaks if each.key == key]
     sent = next((each for each in found if each.behind == "sent"), None)
     if sent is None:

@@ -47,6 +47,9 @@ RATES = (0.001, 0.01)
 SIZES = ((1, 1), (2, 2), (3, 5), (6, 10), (11, 50), (51, 10**9))
 """Classes of few samples are reported apart: smallest and largest number of a client's samples."""
 
+FEW = 10
+"""Held-out samples of classes of a size below which samples of other clients stand in for them."""
+
 Score = Callable[[Evidence, int, Tensor], Tensor]
 """Maps evidence, the attacked client and rows [n] to scores [n]; NaN for samples without one."""
 
@@ -65,7 +68,8 @@ class MembershipLeak:
         held_out: Number of non-members.
         others: Area of telling samples that other clients trained on from their held-out ones, by
             this client's upload. 0.5 if an upload depends on the client's own samples only.
-        by_size: {samples of the class: area}, members of classes of this size.
+        by_size: {samples of the class: area} of members and non-members of classes of this size. If
+            there are fewer than `FEW` held-out ones, samples of other clients are the non-members.
     """
 
     key: str
@@ -102,16 +106,18 @@ class Scored:
         held_out: Scores of non-members.
         sizes: The client's training samples of each member's class.
         sizes_out: The same of each non-member's class.
-        trained: Scores of samples that other clients trained on.
-        untrained: Scores of samples that no client trained on, of other clients.
+        others: Scores of samples of other clients.
+        sizes_others: The attacked client's training samples of each such sample's class.
+        trained: True for samples that the other client trained on.
     """
 
     members: np.ndarray
     held_out: np.ndarray
     sizes: np.ndarray
     sizes_out: np.ndarray
+    others: np.ndarray
+    sizes_others: np.ndarray
     trained: np.ndarray
-    untrained: np.ndarray
 
 
 def membership_leaks(
@@ -147,10 +153,14 @@ def strongest(leaks: Sequence[MembershipLeak]) -> MembershipLeak | None:
 def _judged(key: str, attacker: str, rule: str, scored: Scored) -> MembershipLeak:
     by_size = {}
     for low, high in SIZES:
-        chosen = (scored.sizes >= low) & (scored.sizes <= high)
-        out = (scored.sizes_out >= low) & (scored.sizes_out <= high)
-        # A class of one or two samples often has no held-out one: all non-members stand in for it.
-        negatives = scored.held_out[out] if out.sum() >= 10 else scored.held_out
+        chosen, out, rest = (
+            (sizes >= low) & (sizes <= high)
+            for sizes in (scored.sizes, scored.sizes_out, scored.sizes_others)
+        )
+        # A class of one or two samples mostly has no held-out one: samples of the same classes of
+        # other clients stand in for them.
+        few = out.sum() < FEW
+        negatives = scored.others[rest] if few and rest.any() else scored.held_out[out]
         if chosen.any():
             label = f"{low}" if low == high else f"{low}+" if high >= 10**9 else f"{low}–{high}"
             by_size[label] = area(scored.members[chosen], negatives)
@@ -162,7 +172,7 @@ def _judged(key: str, attacker: str, rule: str, scored: Scored) -> MembershipLea
         {rate: rate_at(scored.members, scored.held_out, rate) for rate in RATES},
         len(scored.members),
         len(scored.held_out),
-        area(scored.trained, scored.untrained),
+        area(scored.others[scored.trained], scored.others[~scored.trained]),
         by_size,
     )
 
@@ -196,8 +206,9 @@ def scores_of(evidence: Evidence, score: Score, *, standardised: bool) -> Scored
         _append(parts, "held_out", out)
         _append(parts, "sizes", counts[evidence.y[inside]][~mine.isnan()])
         _append(parts, "sizes_out", counts[evidence.y[outside]][~out.isnan()])
-        _append(parts, "trained", rest[trained])
-        _append(parts, "untrained", rest[~trained])
+        _append(parts, "others", rest)
+        _append(parts, "sizes_others", counts[evidence.y[others]][~rest.isnan()])
+        _append(parts, "trained", trained[~rest.isnan()])
     return Scored(**{name: np.concatenate(pieces) for name, pieces in parts.items()})
 
 
@@ -243,8 +254,8 @@ def likelihood_ratios(evidence: Evidence, shadows: Sequence[Evidence], score: Sc
         parts["held_out"].append(ratios[place:][known[place:]])
         parts["sizes"].append(sizes[:place][known[:place]])
         parts["sizes_out"].append(sizes[place:][known[place:]])
-        parts["trained"].append(none)
-        parts["untrained"].append(none)
+        for name in ("others", "sizes_others", "trained"):
+            parts[name].append(none.astype(bool) if name == "trained" else none)
     return Scored(**{name: np.concatenate(pieces) for name, pieces in parts.items()})
 
 

@@ -1,4 +1,4 @@
-"""Further runs for attacks: shadow runs for LiRA, and two more rounds of a run without uploads.
+"""Further runs for attacks: shadow runs for LiRA, and more rounds of a run without uploads.
 
 A shadow run repeats the run, but every client trains on another random part of its own samples
 (training and held-out ones), as large as its training part in the run. Each sample is in the same
@@ -106,6 +106,7 @@ def shadow_runs(
         grid={"partition.number": [*range(count)]},
         record_uploads=True,
         keep="last",
+        data_dir=run.settings.data_dir,
         out=place / "sweep",
         runs=place / "runs",
         at_once=at_once,
@@ -198,30 +199,40 @@ def _same(file: Path, parts: dict[str, np.ndarray]) -> bool:
 
 
 def continued(run: pf.Run, folder: Path, rounds: int = 2) -> pf.Run:
-    """Return a copy of a run with further rounds whose uploads are recorded.
+    """Return a new run of a few rounds with recorded uploads, whose clients begin as a run ended.
+
+    The clients have the weights that the run kept; the server and the methods' own state begin
+    anew.
 
     Args:
         run: The run; it does not change.
-        folder: The copy is in its folder ``continued``, which is replaced.
-        rounds: Number of further rounds of each trial.
+        folder: The new run is in its folder ``continued``, which is replaced.
+        rounds: Number of rounds of each trial.
 
     Raises:
-        UsageError: The run cannot be extended, for example because its schedule reads its rounds.
+        UsageError: The run has kept no weights, or cannot be repeated.
     """
     target = folder / "continued"
     shutil.rmtree(target, ignore_errors=True)
     target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copytree(run.folder, target, ignore=shutil.ignore_patterns("leak", "*.lock", "profile"))
+    options = folder / "continued.json"
+    kept = {k: v for k, v in run.config.items() if k not in ("data_dir", "identity", "set_by")}
+    options.write_text(json.dumps({**kept, "patience": 0, "keep_weights": ""}), encoding="utf-8")
     try:
         pf.run(
-            out=target,
-            resume=True,
-            rounds=int(run.config["rounds"]) + rounds,
+            config=options,
+            init=run.folder,
+            rounds=rounds,
             record_uploads=True,
+            keep="last",
+            data_dir=run.settings.data_dir,
+            out=target,
         )
     except pf.UsageError as error:
         raise pf.UsageError(
             f"{run.folder} has no recorded uploads, and it cannot be continued: {error.what}",
             do="repeat it: protofl run --config RUN/config.json --record-uploads",
         ) from error
+    finally:
+        options.unlink(missing_ok=True)
     return pf.load_run(target)

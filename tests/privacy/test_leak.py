@@ -129,6 +129,7 @@ def test_each_sample_is_in_some_shadow_runs_and_out_of_others():
 # --- labels, properties, reconstruction -----------------------------------------------------------
 
 
+@SLOW
 def test_labels_are_read_from_counts_classes_and_heads(tmp_path):
     data = noise(tmp_path, 600)
     given = {"partition": "pathological", "clients": 6, "local_epochs": 3}
@@ -141,6 +142,7 @@ def test_labels_are_read_from_counts_classes_and_heads(tmp_path):
     assert found["head/*"].presence.value > 0.9
 
 
+@SLOW
 def test_a_property_is_predicted_if_uploads_depend_on_it():
     class Fake:
         clients, num_classes, seed = list(range(20)), 2, 0
@@ -191,6 +193,7 @@ def test_one_sample_is_reconstructed_and_a_mean_of_many_is_not(tmp_path):
 # --- the whole ------------------------------------------------------------------------------------
 
 
+@SLOW
 def test_a_result_has_every_key_and_a_section_on_the_page(tmp_path):
     run = trained(tmp_path, "fedproto", noise(tmp_path, 200), local_epochs=1, clients=3)
     assert section(run) is None

@@ -46,8 +46,8 @@ def leak(
 ) -> None:
     """Measure what the uploads of a run reveal: labels, membership, samples, properties.
 
-    Attacks the recorded uploads of a round. A run without --record-uploads is continued for two
-    rounds in a copy. No found leak proves nothing.
+    Attacks the recorded uploads of a round. For a run without --record-uploads, two more rounds are
+    recorded in RUN/leak. No found leak proves nothing.
     """
     import protofl as pf
     from protofl_privacy import leak as room
@@ -60,8 +60,15 @@ def leak(
     try:
         note = ""
         if not opened.upload_rounds(trial) and round_ is None:
+            if shadows:
+                raise pf.UsageError(
+                    f"--shadows: {opened.folder} has no recorded uploads",
+                    "shadow runs must be trained like the attacked round, from the beginning",
+                    "repeat the run: protofl run --config RUN/config.json --record-uploads",
+                )
             bar.show("leak", "recording two more rounds")
-            opened, note = shadow.continued(opened, target), "two more rounds were recorded for it"
+            opened = shadow.continued(opened, target)
+            note = "two rounds were recorded for it, whose clients begin with the run's weights"
         drawn = shadow.shadow_runs(
             opened, shadows, target, trial=trial, seed=seed, at_once=at_once,
             progress=lambda text: bar.show("leak", text),
