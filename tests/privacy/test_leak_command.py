@@ -25,7 +25,8 @@ def run(tmp_path, monkeypatch, request):
     found = pf.run(
         "fedproto", models="mlp", dataset=f"npz:{tmp_path / 't.npz'}", clients=3, rounds=2,
         partition="iid", batch_size=16, feature_dim=8, set={"dataset.kind": "table"},
-        out=tmp_path / "run", record_uploads=request.param, backend="local", device="cpu", engine="eager",
+        out=tmp_path / "run", record_uploads=request.param,
+        backend="local", device="cpu", engine="eager",
     )  # fmt: skip
     return found.folder
 
