@@ -14,7 +14,7 @@ Neighbours differ in one sample that is added to or removed from one client. `ac
 
 A client counts a release for every round so far, whether it took part or not: an upload that came
 too late or was refused has been seen all the same. So ε is exact for full participation, and an
-upper bound otherwise. A client makes no release that would cost more than the budget.
+upper bound otherwise. A client whose budget is spent sends no rows.
 
 **Frozen extractors only** (``--set models.keep_features=true``). A trained extractor depends on all
 samples in every step, so features of other samples change with a sample, and the sum's sensitivity
@@ -99,12 +99,13 @@ class DPPrototypes:
         config, noise = client.config, noise_multiplier(client)
         spent = epsilon_after(client, client.round + 1)
         if config.epsilon is not None and spent > config.epsilon * TOLERANCE:
-            raise pf.RunFailure(
-                f"dp-prototypes: the release of round {client.round} would cost ε = {spent:.3g}",
-                f"the budget is {config.epsilon:g}",
-            )
-        z, y = client.train_features()
-        sent = release(z, y, client, noise)
+            # Only in the dry run, or if a server goes on where the trial should have ended.
+            none = torch.zeros(client.num_classes, dtype=torch.bool, device=client.device)
+            rows = torch.zeros(client.num_classes, client.feature_dim, device=client.device)
+            sent = pf.class_rows(none, prototypes=rows, counts=none.long())
+        else:
+            z, y = client.train_features()
+            sent = release(z, y, client, noise)
         if "counts" not in payload.keys():
             del sent["counts"]
         return sent

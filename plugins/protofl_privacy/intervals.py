@@ -72,6 +72,8 @@ def area(positives: np.ndarray, negatives: np.ndarray) -> Number:
         variance is 0, and the interval is Wilson's for min(m, n) correct decisions instead.
     """
     m, n = len(positives), len(negatives)
+    if not m and not n:
+        return Number(None, why="no sample has a score")
     if m < 2 or n < 2:
         return Number(None, why=f"there are {m} positive and {n} negative samples")
     together = np.concatenate([positives, negatives])

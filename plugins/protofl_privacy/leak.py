@@ -185,9 +185,10 @@ def _labels_of(leak: Leak, key: str) -> str:
 
 def _membership_of(leak: Leak, key: str) -> str:
     """Return the largest area; as the largest of several it is a little too large by chance."""
-    best = strongest([each for each in leak.membership if each.key == key])
+    attacks = [each for each in leak.membership if each.key == key]
+    best = strongest(attacks)
     if best is None:
-        return NOT_ATTACKED
+        return f"not measured: {attacks[0].auc.why}" if attacks else NOT_ATTACKED
     return f"AUC {best.auc.text()} ({best.attacker}, {best.rule})"
 
 
@@ -196,7 +197,7 @@ def _reconstruction_of(leak: Leak, key: str) -> str:
     found = [each for each in leak.reconstructions.leaks if each.key == key]
     sent = next((each for each in found if each.behind == "sent"), None)
     if sent is None:
-        return NOT_ATTACKED
+        return "not measured: no rows were sent" if found else NOT_ATTACKED
     return f"{sent.psnr.text(1)} dB, gain {sent.gain.text(1)} dB over the class mean"
 
 

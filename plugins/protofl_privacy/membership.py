@@ -313,7 +313,7 @@ def _nearness(evidence: Evidence, client: int, owner: int, rows: Tensor) -> Tens
     """Return −‖f(x) − P_y‖ with the extractor of a client ``owner``."""
     prototypes, classes = evidence.uploads[client].rows("prototypes")
     z, y = evidence.features(owner, rows), evidence.y[rows]
-    if z.shape[1] != prototypes.shape[1]:
+    if z.shape[1] != prototypes.shape[1] or not len(prototypes):
         return torch.full((len(rows),), torch.nan)
     apart = torch.cdist(z.double(), prototypes.double())
     other = y.unsqueeze(1) != classes.unsqueeze(0)

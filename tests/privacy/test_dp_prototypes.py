@@ -14,7 +14,7 @@ from slowness import quick
 import protofl as pf
 from protofl.testing import toy as toyfed
 from protofl_privacy.accountant import epsilon_of, noise_for, parts_of
-from protofl_privacy.dp_prototypes import audited_epsilon, noisy_sums_and_counts
+from protofl_privacy.dp_prototypes import DPPrototypes, audited_epsilon, noisy_sums_and_counts
 
 pytest.importorskip("dp_accounting")
 
@@ -156,6 +156,28 @@ def test_a_run_ends_before_it_costs_more_than_the_budget_also_after_a_resume(tmp
     assert result.summary["trials"][0]["ended"] == result.record[-1].ended
     opened = pf.load_run(tmp_path / "run")
     assert opened.state == "finished" and opened.asked == 2
+
+
+def test_a_client_whose_budget_is_spent_sends_no_rows(tmp_path):
+    """The dry run has two rounds, and this run one, whose release costs the whole budget."""
+    settings = {"dp-prototypes.epsilon": 6.0, "dp-prototypes.least": 1.0}
+    result = run(tmp_path, rounds=1, set=settings, record_uploads=True)
+    assert result.record[0].extra["dp-prototypes.epsilon"] == pytest.approx(6.0, rel=1e-6)
+
+    class Ignores(DPPrototypes):
+        """A server that goes on."""
+
+        Config = DPPrototypes.Config
+
+        @pf.hookimpl
+        def end_trial(self, server):
+            return ""
+
+    settings = {"ignores.epsilon": 6.0, "ignores.noise": noise_for(6.0, 1, 1e-5)}
+    given = {"out": tmp_path / "on", "rounds": 2, "record_uploads": True, "transforms": [Ignores]}
+    run(tmp_path, set=settings, **given)
+    uploads = pf.load_run(tmp_path / "on").uploads(1)
+    assert all(len(upload["prototypes"]) == 0 for upload in uploads.values())
 
 
 def test_refusals_name_the_reason(tmp_path):

@@ -119,6 +119,19 @@ def test_shadow_runs_find_more_than_a_threshold(tmp_path):
     assert [each.folder for each in again] == [each.folder for each in shadows], "runs are reused"
 
 
+@SLOW
+def test_uploads_without_rows_give_nothing_away(tmp_path):
+    """As `minimum-count` makes them of clients whose classes are small."""
+    given = {"transforms": ["minimum-count"], "set": {"minimum-count.n": 10_000}, "clients": 3}
+    run = trained(tmp_path, "fedproto", noise(tmp_path, 120), **given)
+    found = leak.measure(run, budget=60)
+    assert all(each.auc.value is None for each in found.membership)
+    by_key = {row["key"]: row for row in leak.key_table(found)}
+    assert by_key["prototypes"]["membership"] == "not measured: no sample has a score"
+    assert by_key["prototypes"]["reconstruction"] == "not measured: no rows were sent"
+    assert {each.behind for each in found.reconstructions.leaks} == {"1", "2", "5", "10"}
+
+
 def test_each_sample_is_in_some_shadow_runs_and_out_of_others():
     inside = _inside(8, 101, 75, np.random.default_rng(0))
     times = inside.sum(0)
