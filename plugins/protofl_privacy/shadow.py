@@ -39,14 +39,13 @@ class ShadowSplit:
     @pf.hookimpl
     def count_clients(self, config: Config) -> int:
         """As many clients as in the attacked run."""
-        with np.load(config.path) as file:
-            return len(file["offsets"]) - 1
+        return len(_read(config.path)["offsets"]) - 1
 
     @pf.hookimpl
     def partition(self, labels: np.ndarray, config: Config) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return the training and test positions of each client in one shadow run."""
-        with np.load(config.path) as file:
-            positions, offsets, inside = file["positions"], file["offsets"], file["inside"]
+        file = _read(config.path)
+        positions, offsets, inside = file["positions"], file["offsets"], file["inside"]
         if config.number >= len(inside):
             raise pf.UsageError(
                 f"{config.path} is for {len(inside)} shadow runs", f"number is {config.number}"
@@ -194,8 +193,14 @@ def _same(file: Path, parts: dict[str, np.ndarray]) -> bool:
     """Return True if a file has these parts already."""
     if not file.is_file():
         return False
-    with np.load(file) as known:
-        return all(np.array_equal(known[name], value) for name, value in parts.items())
+    known = _read(file)
+    return all(np.array_equal(known[name], value) for name, value in parts.items())
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a file of parts."""
+    with path.open("rb") as file:
+        return dict(pf.datasets.open_arrays(file, path))
 
 
 def continued(run: pf.Run, folder: Path, rounds: int = 2) -> pf.Run:

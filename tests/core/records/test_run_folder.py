@@ -112,6 +112,7 @@ def test_config_json_records_what_the_run_was(tmp_path):
         "dataset",
         "model-group",
         "partitioner",
+        "schedule",
         "client-sampler",
         "engine",
     }

@@ -35,6 +35,7 @@ HOOKS = {
             "score_client": "client scores labels",
             "global_models": "server",
             "end_round": "server",
+            "end_trial": "server",
         },
         "model-group": {"architectures": "config", "server_architectures": "config"},
         "partitioner": {
@@ -61,6 +62,9 @@ HOOKS = {
             "decode_upload": "server client_id payload form",
             "encode_download": "server client_id payload",
             "decode_download": "client payload form",
+            "end_round": "server",
+            "end_trial": "server",
+            "requires": "run config",
         },
         "metric": {"count": "scores labels config", "value": "counts config"},
         "client-sampler": {"select": "round count clients sizes losses generator config"},
