@@ -70,6 +70,8 @@ def test_what_is_sent_is_what_is_declared(method, fed):
     variants = ["paper", "official"] if issubclass(config, VariantConfig) else []
     runs = [{"set": {"variant": variant}} for variant in variants] or [{}]
     runs += [{"set": own} for name, own in golden_runs.FURTHER.values() if name == method]
+    if "head" in config.model_fields:  # FedSA-LoRA keeps heads on clients by default
+        runs.append({"set": {"head": "average"}})
     if getattr(plugin, "native_widths", False):
         runs.append({"models": [WIDTHS, WITH_NORM], "feature_dim": "native"})
     sent = {"uploads": set(), "downloads": set()}
