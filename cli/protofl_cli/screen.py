@@ -25,7 +25,7 @@ SIGN_OF_LIFE = 10.0
 """Seconds between lines within a round if there is no terminal."""
 
 IMPORTS = "torch and plugins"
-"""What is loaded before anything else."""
+"""The words of the first progress line, while Python imports them."""
 
 TRAINING_SHARE = 0.8
 """Assumed share of training in the time of a round until a round was measured."""

@@ -88,6 +88,7 @@ def both(plan, other, folder):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
     quick(METHODS, "fedavg", "fedtgp"),
@@ -125,6 +126,7 @@ DIFFERENT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", DIFFERENT)
 def test_a_difference_is_noticed(data, tmp_path, what):
     method, options = DIFFERENT[what]

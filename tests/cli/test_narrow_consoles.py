@@ -63,6 +63,7 @@ def check_all(typed, encoding, walk):
         assert not unknown, words
 
 
+@pytest.mark.slow
 def test_a_command_prints(typed):
     check_all(typed, "cp1252", [["list-plugins"], ["show", "fedsa"], ["show", "fedsa", "--help"]])
 

@@ -201,6 +201,7 @@ def test_an_unexpected_error_is_one_line_unless_debugged(cli, monkeypatch):
     assert "Traceback" in result.stderr
 
 
+@pytest.mark.slow
 def test_characters_that_the_terminal_lacks_are_no_error(subprocess_of):
     process = subprocess_of("run", "--help", env={"PYTHONIOENCODING": "ascii"})
     output, errors = process.communicate(timeout=60)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from protofl.hooks.discovery.registry import Registry
 from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.runs.recipes import with_recipe
@@ -21,6 +23,7 @@ def test_they_pass_the_dry_run(tmp_path):
         dry_run(plan_of(name, tmp_path))
 
 
+@pytest.mark.slow
 def test_fedsa_tgp_pulls_towards_prototypes_that_fedtgp_trains(tmp_path):
     found = toyfed.Toy(plan_of("fedsa-tgp", tmp_path, options={"fedtgp": {"S": 5}}, lr=0.2))
     server = found.server

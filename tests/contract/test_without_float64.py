@@ -51,6 +51,7 @@ def test_the_device_refuses_float64(device):
     assert F.in_float64(torch.ones(2)).dtype == torch.float64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick(RUNS, "fedavg", "fedproto"))
 def test_two_rounds_of_every_method_need_none(name, device, tmp_path):
     found = []
@@ -92,6 +93,7 @@ def test_metrics_and_measures_need_none(device, tmp_path):
     assert one["test_accuracy"] == pytest.approx(other["test_accuracy"], abs=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", quick(names_of("payload-transform"), "quantise"))
 def test_transforms_need_none(transform, device, tmp_path):
     attack = getattr(REGISTRY.load("payload-transform", transform), "attack", False)
@@ -102,6 +104,7 @@ def test_transforms_need_none(transform, device, tmp_path):
     toyfed.Toy(plan).rounds(2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("defence", quick(DEFENCES, "multi-krum", "geometric-median"))
 def test_defences_need_none(defence, device, tmp_path):
     found = []

@@ -111,6 +111,7 @@ def loaded_from(package, kind):
     return Registry().load(kind, plugin.name)
 
 
+@pytest.mark.slow
 def test_the_guides_method_takes_the_median(package, data_dir, few, tmp_path):
     method = loaded_from(package, "method")()
     values = ([1.0, 5.0], [2.0, 6.0], [900.0, 7.0])
@@ -170,6 +171,7 @@ def test_the_guides_encoding_keeps_what_a_transform_promises(package):
     assert not any(finding.why for finding in found if finding.check == "it_does_something")
 
 
+@pytest.mark.slow
 def test_the_guides_averaging_method_trains(package, data_dir, few):
     package("method")
     method = importlib.import_module("my_package").Averaging
@@ -224,6 +226,7 @@ def test_the_guides_engine_reads_what_a_loss_receives(package, tmp_path):
     assert Asks.answers == [{"toy": []}, {"toy": ["table", "known"]}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", quick(["sgd", "adam"], "adam"))
 def test_the_guides_engine_learns_as_eager_does(optimizer, package, type_in, tmp_path):
     package("engine")

@@ -26,6 +26,7 @@ def test_the_tables_are_found():
     assert all(rows(table) for table in ("uploads", "encoded", "downloads"))
 
 
+@pytest.mark.slow
 def test_what_is_said_of_uploads():
     quoted = rows("uploads") | rows("encoded")
     for what, (note,) in hostile_uploads.notes_of(quoted).items():

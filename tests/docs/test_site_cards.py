@@ -64,6 +64,7 @@ def test_all_methods_are_measured():
         assert not stored.not_measured, (name, stored.not_measured)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick(METHODS, "fedproto"))
 def test_stored_payloads_are_those_of_the_code(name):
     assert name in STORED, f"{UPDATE} {name}"

@@ -106,6 +106,7 @@ def test_the_page_has_the_figures_of_the_records(records):
     ]
 
 
+@pytest.mark.slow
 def test_the_rank_correlation_is_that_of_the_records(records):
     found = made.read_records(records)
     page = made.page_part(found, PUBLISHED)
@@ -159,6 +160,7 @@ def test_a_diverged_run_is_named_and_not_averaged(records):
     assert cells(page, "fedtgp")[1] == "0"
 
 
+@pytest.mark.slow
 def test_other_runs_are_refused(runs, records, tmp_path):
     other = run("local", 0, tmp_path / "other", lr=0.1)
     with pytest.raises(ValueError, match=r"lr is 0\.1, not 0\.3"):

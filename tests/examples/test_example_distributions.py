@@ -94,6 +94,7 @@ def test_the_readme_s_commands_in_this_process(words):
     assert result.exit_code == 0, result.output
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
     "words",

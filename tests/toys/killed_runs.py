@@ -80,6 +80,8 @@ class Place:
         models = nets_of(self.method, "htcnn8", "cnn4", "depths:cnn4@3,1")
         if self.method in PARTS_OF_ONE_NET:
             models = "widths:cnn4@1,0.5"
+        if self.method == "fedbn":
+            models = "resnet10"  # it needs BatchNorm
         options = {
             "models": models, "dataset": f"npz:{data}", "partition": "iid", "clients": 4,
             "rounds": self.rounds, "participation": 0.75, "batch_size": 10, "feature_dim": 16,

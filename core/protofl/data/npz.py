@@ -61,8 +61,8 @@ def read_npz(
         padding: The id that fills token sequences up.
         standardise: True to standardise series and tables.
         task: What labels are.
-        validation: Where samples of a validation part go. With ``out`` they are the test part if
-            there is no other.
+        validation: Where samples of a validation part go. ``out`` leaves them out; in a file
+            without a test part they are the test part.
 
     Raises:
         UsageError: The file is missing or damaged, an array is unknown, or shapes or values don't
@@ -119,7 +119,9 @@ def _parts(
     if validation == "train":
         return [*train, _VALIDATION], test, ""
     if validation == "test" or not tested:
-        note = "" if tested else "the validation part is the test part, as there is no other"
+        note = (
+            "" if tested else "the file has no test part, so the validation part is the test part"
+        )
         return train, [_VALIDATION, *test], note
     note = (
         f"the validation part, {len(arrays['x_val']):,} samples, is left out "

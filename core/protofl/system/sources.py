@@ -11,9 +11,10 @@ import sys
 import tokenize
 import traceback
 from functools import lru_cache
+from importlib.machinery import SourceFileLoader
 from importlib.util import decode_source
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from protofl.errors import ProtoflError, UsageError, ends_hook, error_text, unknown
@@ -164,8 +165,21 @@ def _finds(name: str, path: Path) -> bool:
     return spec is None or (bool(spec.origin) and Path(str(spec.origin)).resolve() == path)
 
 
+class _Uncached(SourceFileLoader):
+    """Compiles a file each time it is loaded, and writes no bytecode.
+
+    Python's bytecode counts as up to date if the file has the same size and the same second of its
+    last change, so a file that changes twice in a second would run its former code.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Return the code of the file as it is now."""
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def _executed(module: str, path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(module, path)
+    loader = _Uncached(module, str(path))
+    spec = importlib.util.spec_from_file_location(module, path, loader=loader)
     assert spec is not None and spec.loader is not None
     made = importlib.util.module_from_spec(spec)
     sys.modules[module] = made  # dataclasses and pydantic look their module up

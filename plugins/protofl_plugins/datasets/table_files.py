@@ -197,7 +197,7 @@ class Parquet(_NamedColumns):
 
 @dataclass
 class _Column:
-    """What is known of a column after the first reading.
+    """A column as the first reading finds it: its values, gaps and form.
 
     Attributes:
         name: Its name.

@@ -38,7 +38,9 @@ class NextTokens(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Log p(x_{t+1} | x_1 … x_t). Padding comes last, so no token before it sees it."""
-        scores, tokens = self.net(x[:, :-1]), x[:, 1:]
+        # Not x[:, 1:], for which torch 2.6 wants a fixed batch when it exports the net.
+        length = x.shape[1] - 1
+        scores, tokens = self.net(x.narrow(1, 0, length)), x.narrow(1, 1, length)
         logs = -cross_entropy(scores.transpose(1, 2), tokens, reduction="none")
         return logs if self.padding is None else logs * (tokens != self.padding)
 

@@ -85,6 +85,7 @@ def test_partition_show_refuses(cli, data_dir, words, message):
     assert message in result.stderr and "Traceback" not in result.output
 
 
+@pytest.mark.slow
 def test_data_import_and_list(cli, tmp_path):
     x = np.random.default_rng(0).integers(0, 256, (60, 28, 28), np.uint8)
     y = np.arange(60) % 10

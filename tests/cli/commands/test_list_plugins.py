@@ -121,6 +121,7 @@ IMPORTED = {
 }
 
 
+@pytest.mark.slow
 def test_one_odd_plugin_leaves_the_others(cli, strangers):
     names = ("Documented", "Named", "Raising", "Hidden", "Silent", "Fine")
     entries = {name.lower(): f"odd_module:{name}" for name in names}
@@ -170,6 +171,7 @@ def test_a_damaged_distribution_leaves_the_others(cli, strangers, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_strangers_broken_clashing_and_blocked(cli, strangers, monkeypatch):
     entries = {
         "fine": "toys_module:Fine",

@@ -79,6 +79,7 @@ def test_it_is_listed_and_shown(installed, cli, kind):
     assert shown.exit_code == 0, shown.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", quick(RUN, "method"))
 def test_it_runs(installed, cli, kind, data_dir, few):
     words = "--clients 2 --rounds 1 --batch-size 64 --feature-dim 16 --out run".split()
@@ -106,6 +107,7 @@ def test_it_passes_the_check(installed, cli, kind, data_dir):
     assert f"protofl-my-{kind} 0.1.0" in result.stdout
 
 
+@pytest.mark.slow
 def test_a_new_command_reads_a_run(installed, cli, tiny):
     assert cli("run", "fedproto", *tiny, "--out", "run").exit_code == 0
     found = cli("my-command", "run", "--accuracy", "0.01")
@@ -118,6 +120,7 @@ def test_a_new_command_reads_a_run(installed, cli, tiny):
     assert "protofl my-command --help" in (installed["command"] / "README.md").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick(VARIANTS, "table-data", "tokens-mode"))
 def test_one_for_other_samples_than_images(installed, cli, name, data_dir):
     kind, samples = VARIANTS[name]

@@ -149,6 +149,7 @@ def saved(name, test_shift=0.0, **options):
     np.savez(name, x_train=x[:60], y_train=y[:60], x_test=x[60:], y_test=y[60:], site=site)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["multilabel", "regression"])
 def test_an_npz_file_and_no_leak_of_test_rows(task, cli, data_dir):
     """Other test rows change no weight of a client."""

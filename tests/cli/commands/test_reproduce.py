@@ -243,6 +243,7 @@ def test_a_run_that_was_begun_for_more_counts_with_the_rounds_it_has(tmp_path, d
     assert fewer.mean == pytest.approx(100 * max(row["test_accuracy"] for row in rows))
 
 
+@pytest.mark.slow
 def test_a_plan_starts_nothing(done, cli):
     folder, words, _ = done
     shown = cli("reproduce", folder / "table.toml", "--plan", "--rounds", "3", *words)
@@ -279,6 +280,7 @@ class Noting:
 """
 
 
+@pytest.mark.slow
 def test_trackers_follow_its_runs_under_its_name(done, cli, tmp_path):
     """Trackers are not part of a run's identity: without them, the same run is found again."""
     folder, words, _ = done

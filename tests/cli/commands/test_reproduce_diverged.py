@@ -116,6 +116,7 @@ def broken(reproductions):
     return reproductions.do(reproductions.write())
 
 
+@pytest.mark.slow
 def test_the_best_of_the_rounds_that_were_finished(broken):
     entry = broken["fickle", "a"]
     rows = pf.load_run(entry.folder).rows

@@ -107,6 +107,7 @@ def test_quiet_prints_the_last_table_only(cli, tiny):
     assert "server_train" not in result.output and "round 1/2" not in result.output
 
 
+@pytest.mark.slow
 def test_profile_prints_where_the_time_went(cli, tiny, tmp_path):
     result = cli("run", "fedproto", *tiny, "--out", "r", "--profile", "--quiet")
     assert result.exit_code == 0, result.output
@@ -125,6 +126,7 @@ def test_profile_prints_where_the_time_went(cli, tiny, tmp_path):
     assert again.exit_code == 0 and "Where the time went" not in again.output
 
 
+@pytest.mark.slow
 def test_trials_have_mean_and_deviation(cli, tiny, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")  # a long data set name would wrap the headings
     result = cli("run", "local", *tiny, "--trials", 2, "--seed", 5)
@@ -186,6 +188,7 @@ def test_composition_from_the_command_line(cli, tiny, tmp_path):
     assert first["test_accuracy"] is None and last["test_accuracy"] is not None
 
 
+@pytest.mark.slow
 def test_config_file_and_who_wins(cli, tiny, tmp_path):
     (tmp_path / "run.toml").write_text(
         """
@@ -233,6 +236,7 @@ def test_config_json_repeats_a_run(cli, tiny, tmp_path):
     assert a == b
 
 
+@pytest.mark.slow
 def test_interrupted_and_resumed(cli, tiny, tmp_path, monkeypatch):
     whole = Federation.round
 
@@ -426,6 +430,7 @@ class Mine:
 '''
 
 
+@pytest.mark.slow
 def test_a_class_of_a_file_runs(cli, tiny, tmp_path):
     (tmp_path / "my_own.py").write_text(MINE)
     result = cli("run", "my_own.py:Mine", *tiny, "--out", "run")

@@ -18,6 +18,7 @@ def planned(cli, data_dir, tmp_path):
     return re.sub(r"\s+", " ", result.output)
 
 
+@pytest.mark.slow
 def test_the_traffic_is_that_of_the_run(planned, data_dir, tmp_path):
     given = {"models": "mlp", "dataset": "wine", "clients": 3, "rounds": 3, "progress": False}
     pf.run("fedproto", backend="local", data_dir=data_dir, out=tmp_path / "run", **given)
@@ -29,6 +30,7 @@ def test_the_traffic_is_that_of_the_run(planned, data_dir, tmp_path):
     assert f"traffic in all {(sum(up) + sum(down)) / 1000:.3g} kB" in planned
 
 
+@pytest.mark.slow
 def test_the_page_has_hooks_split_and_costs(planned, tmp_path):
     for words in ("upload_payload fedproto", "server_train fedproto (default)", "split", "hash"):
         assert words in planned

@@ -7,6 +7,7 @@ import json
 import pytest
 
 
+@pytest.mark.slow
 def test_a_published_recipe_runs(cli, digits, tmp_path):
     result = cli(
         "run", "fedsa-tgp", *digits, "--subset", 90, "--set", "tau=50", "--set", "fedsa.lambda_2=1"
@@ -35,6 +36,7 @@ def test_a_recipe_may_bring_everything(cli, tiny, strangers, tmp_path):
     assert "cook 1.5" in cli("show", "stew").output
 
 
+@pytest.mark.slow
 def test_save_and_run_again(cli, tiny, tmp_path):
     mix = "--use inference=local --drop local_loss.align --set lambda=2 --save-recipe mine.toml"
     result = cli("run", "fedproto", *tiny, *mix.split(), "--out", "a")

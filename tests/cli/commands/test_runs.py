@@ -78,6 +78,7 @@ def test_list_says_what_goes_on_and_what_is_damaged(cli, runs):
     assert "local-0/config.json is damaged: invalid JSON" in output
 
 
+@pytest.mark.slow
 def test_list_needs_no_torch_and_no_numpy(runs):
     code = (
         "import sys; sys.argv[1:] = ['runs', 'list']\n"

@@ -80,6 +80,7 @@ def test_a_model_group(cli):
     assert "100 classes" in more and "11,227,812" in more
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("group", "words"), [("htfe4", "its first architecture"), ("res34-htc4", "cnn4 (fml, fedkd)")]
 )
@@ -90,6 +91,7 @@ def test_the_auxiliary_of_a_group(cli, monkeypatch, group, words):
     assert words in cli("show", group).output
 
 
+@pytest.mark.slow
 def test_a_group_written_in_its_name(cli):
     for name in ("model-group/torchvision:resnet18", "torchvision:resnet18"):
         result = cli("show", name)

@@ -59,6 +59,7 @@ def test_a_grid_and_its_table(cli, tiny):
     assert used.exit_code == 2 and "the folder of this sweep" in used.output
 
 
+@pytest.mark.slow
 def test_one_that_fails_is_told_at_the_end(cli, tiny):
     Path("failing.py").write_text(FAILING)
     words = ["--grid", "fails=true,false", "--at-once", 0, "--out", "s"]

@@ -78,6 +78,7 @@ def run(tmp_path_factory):
     return pf.load_run(result.folder)
 
 
+@pytest.mark.slow
 def test_a_plugin_fits_series_and_reads_them(run, tmp_path):
     raw, plan = recordings()[0], run.plan
     known = run.preparation

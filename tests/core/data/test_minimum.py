@@ -35,6 +35,7 @@ def test_the_batch_size_changes_no_split(partition):
     assert split(**least, batch_size=4) == split(**least, batch_size=64) != split()
 
 
+@pytest.mark.slow
 def test_a_run_recorded_before_keeps_its_split(tmp_path, monkeypatch):
     """Its minimum was that of its batch size; its record has no ``split_batch``."""
     install(monkeypatch)

@@ -127,6 +127,8 @@ def test_thirty_percent_absent_equal_their_replay(tmp_path, toys, data):
     same(found, train(Well, tmp_path / "again", participants_from=found.folder, **given))
 
 
+@pytest.mark.slow
+@pytest.mark.always
 def test_no_figure_has_the_absent(tmp_path, toys):
     """Absent clients do not count in FLOPs and training accuracy either."""
     given = OPTIONS | {"rounds": 2, "measure": "flops,train-accuracy"}
@@ -214,6 +216,7 @@ def test_an_absent_client_keeps_its_model_of_before(tmp_path, engine, store):
 # --- too few clients ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_round_needs_some_clients(tmp_path, toys):
     given = {"clients": 4, "rounds": 3, "dry_run": False} | SKIP
     whole = train(Failing, tmp_path / "whole", min_clients=3, **given)

@@ -55,6 +55,7 @@ def same(one, two):
     assert files[0] == files[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedproto", "ds-fl"])
 def test_a_round_writes_each_participant_once(tmp_path, monkeypatch, method):
     """ds-fl trains again after the server's step, so its clients are parked twice."""
@@ -74,6 +75,7 @@ def test_a_round_writes_each_participant_once(tmp_path, monkeypatch, method):
 
 
 # Other tests use 1: every round writes its files.
+@pytest.mark.slow
 @pytest.mark.parametrize("every", quick([2, 0], 0))
 def test_disk_equals_memory(tmp_path, every):
     options = OPTIONS | {"checkpoint_every": every}
@@ -164,6 +166,7 @@ def test_a_run_goes_on_with_another_store(tmp_path, first, then):
 # --- evaluated clients ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_evaluating_participants(tmp_path):
     options = {"rounds": 5, "participation": 0.5, "eval_every": 3}
     everyone = train("fedsa", tmp_path / "all", **options)

@@ -167,6 +167,7 @@ class Handle:
         pass
 
 
+@pytest.mark.slow
 def test_a_client_that_ends_three_hosts_after_its_upload_is_left_out(tmp_path):
     options = GIVEN | METHODS["ds-fl"]
     plan = make_plan("ds-fl", on_lost_client="skip", **options)

@@ -141,6 +141,7 @@ def test_a_list_of_strangers_is_found_before_a_run(tmp_path, toys):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_recipes_and_files_take_client_samplers(tmp_path, toys):
     train("local", tmp_path / "a", sampling="size", save_recipe=tmp_path / "r.toml", **OPTIONS)
     assert 'sampling = "size"' in (tmp_path / "r.toml").read_text()

@@ -161,6 +161,7 @@ def test_losses_are_weighted_by_the_samples_of_all_phases():
     assert line["train_loss"] == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_evaluation_changes_nothing():
     every, last = lines_of(plan(eval_every=1)), lines_of(plan(eval_every=3))
     accuracies = ("test_accuracy", "client_test_accuracy", "test_accuracy_std", "evaluated")
@@ -173,6 +174,7 @@ def test_evaluation_changes_nothing():
     assert every[-1]["test_accuracy"] == last[-1]["test_accuracy"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", quick([1, 2], 2, always=True))
 @pytest.mark.parametrize("participation", quick([1.0, 0.67], 0.67, always=True))
 def test_resuming(tmp_path, monkeypatch, stop, participation):

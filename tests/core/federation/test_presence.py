@@ -88,6 +88,7 @@ class Away:
         return PresentPool(plan, [{0, 2}])
 
 
+@pytest.mark.slow
 def test_a_replay_needs_no_presence(tmp_path, monkeypatch):
     install(monkeypatch)
     run = train("fedproto", tmp_path / "run", backend=Away, **GIVEN | {"participation": 1.0})

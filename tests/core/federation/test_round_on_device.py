@@ -52,6 +52,7 @@ def counted_round(gpu, monkeypatch, options):
     return counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", RUNS.values(), ids=RUNS)
 def test_copies_and_waits_do_not_grow_with_keys(gpu, monkeypatch, options):
     counts = counted_round(gpu, monkeypatch, options)

@@ -100,6 +100,7 @@ def test_scoring_changes_nothing_else():
     assert often[-1]["extra"] == seldom[-1]["extra"]
 
 
+@pytest.mark.slow
 def test_best_and_final_in_the_summary(tmp_path, monkeypatch):
     install(monkeypatch)
     result = train(

@@ -442,6 +442,7 @@ def needy(monkeypatch):
     monkeypatch.setattr(client_store, "free_memory", lambda device: 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ["device", "memory"])
 def test_half_as_many_clients_at_once(gpu, needy, store):
     expected = without_times(lines_of(make_plan(Local)))

@@ -214,6 +214,7 @@ LIMITS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "what"),
     [*(("fedproto", what) for what in LIMITS), ("ds-fl", "all"), ("fedavg", "all")],
@@ -402,6 +403,7 @@ def test_virtual_time_goes_on_to_the_bit(tmp_path, toys):
     assert known[0] == known[1]
 
 
+@pytest.mark.slow
 def test_a_finished_run_goes_on_in_virtual_time(tmp_path, toys):
     options = OPTIONS | {"devices": "tiers", "sampling": "loss", "over_select": 0.3}
     whole = train("fedproto", tmp_path / "whole", **options)
@@ -423,6 +425,7 @@ def test_virtual_time_is_the_same_in_other_processes(tmp_path, toys):
     assert without_times(runs[0].record) == without_times(runs[1].record)
 
 
+@pytest.mark.slow
 def test_a_replay_waits_for_everybody(tmp_path, toys):
     options = OPTIONS | {"devices": "tiers", "min_clients": 0}
     run = train("fedproto", tmp_path / "run", deadline=0.1, **options)

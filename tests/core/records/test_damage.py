@@ -597,6 +597,8 @@ def test_random_damage(tmp_path, folders):
 METHODS = ["fedproto", "fedkd", "fedgen", "fedavg", "fml", "fedtgp", "fedsa"]
 
 
+@pytest.mark.slow
+@pytest.mark.always
 @pytest.mark.parametrize("method", quick(METHODS, "fedkd"))
 def test_the_files_of_a_resumed_run_are_those_of_the_whole_one(tmp_path, method):
     """Files are byte-identical except for times, because names are in order of creation."""

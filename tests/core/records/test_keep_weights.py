@@ -193,6 +193,7 @@ def notes_of(folder, **options):
     return "\n".join(lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("participation", [0.5, 1.0])
 def test_the_size_is_said_before_and_bounds_the_files(toys, tmp_path, participation, monkeypatch):
     given = GIVEN | {"participation": participation, "keep_weights": "every:2", "trials": 2}

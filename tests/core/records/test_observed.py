@@ -70,6 +70,7 @@ def files_of(folder, *names):
 # --- nothing else changes -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_on_and_off_are_one_run(plain, whole):
     assert without_times(whole.record) == without_times(plain.record)
     weights = [
@@ -222,6 +223,8 @@ def test_rounds_that_are_done_again(toys, whole, tmp_path, every):
     assert files_of(tmp_path / "run", *names) == files_of(whole.folder, *names)
 
 
+@pytest.mark.slow
+@pytest.mark.always
 def test_a_run_that_goes_on_with_more_rounds(toys, whole, tmp_path):
     train("fedproto", tmp_path / "run", **OPTIONS | {"rounds": 2}, **OBSERVE)
     train("fedproto", tmp_path / "run", resume=True, rounds=ROUNDS)

@@ -100,6 +100,7 @@ DEVICES = {
 """The options of ``0.1.0-devices``, which has them under their former names, in today's."""
 
 
+@pytest.mark.slow
 def test_a_run_with_former_names_is_found_and_goes_on(older, monkeypatch):
     """Options, kinds and tensors have former names in a folder that 0.1.0 has written."""
     folder = older / "0.1.0-devices"

@@ -84,6 +84,7 @@ def test_a_run_ends_early_and_says_why(tmp_path):
     assert without_times(other.record) == without_times(found.record)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_ends_in_the_same_round(tmp_path):
     def stop(event):
         if isinstance(event, pf.events.RoundDone) and event.row["round"] == 2:
@@ -99,6 +100,7 @@ def test_an_interrupted_run_ends_in_the_same_round(tmp_path):
     assert len(more.record) == 6
 
 
+@pytest.mark.slow
 def test_a_run_that_ended_early_is_reused(tmp_path):
     options = STILL | {"reuse": tmp_path}
     first, again, longer = (

@@ -169,6 +169,7 @@ def test_the_summary(tmp_path):
     assert result.summary["majority_accuracy"] == pytest.approx(sum(hits) / total)
 
 
+@pytest.mark.slow
 def test_the_same_run_from_its_config(tmp_path):
     options = {
         "transforms": ["gaussian-noise"],
@@ -191,6 +192,7 @@ def test_the_same_run_from_its_config(tmp_path):
     assert without_times(other.record) != without_times(first.record)
 
 
+@pytest.mark.slow
 def test_trials(tmp_path):
     both = train("fedproto", tmp_path / "both", seed=5, trials=2)
     for trial in (0, 1):

@@ -173,6 +173,7 @@ def test_a_run_records_what_it_was_given(run, table, tmp_path, same):
     same(result, again)
 
 
+@pytest.mark.slow
 def test_other_arrays_have_another_name(run, table):
     x, y = table
     one, two = run("local", "one"), run("local", "two", dataset=(x + 1, y))

@@ -311,6 +311,7 @@ def chosen(gpu, monkeypatch):
     return choose
 
 
+@pytest.mark.slow
 def test_an_equal_and_faster_engine_is_taken(chosen):
     choice = chosen(Equal)
     assert choice.plan.settings.engine == "fast" and "10.0 times as fast as eager" in choice.line

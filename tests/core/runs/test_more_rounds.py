@@ -140,6 +140,8 @@ def test_what_goes_on_may_be_interrupted(tmp_path, at):
     same(more(tmp_path / "run"), at_once)
 
 
+@pytest.mark.slow
+@pytest.mark.always
 def test_it_may_be_killed_while_it_begins_to_go_on(tmp_path, monkeypatch):
     at_once = train(Remembering, tmp_path / "once", rounds=4)
     train(Remembering, tmp_path / "run", rounds=2)
@@ -289,6 +291,8 @@ def test_every_client_s_accuracy_is_in_the_record(tmp_path):
     shutil.rmtree(tmp_path / "part")
 
 
+@pytest.mark.slow
+@pytest.mark.always
 def test_kept_weights_are_read(tmp_path):
     found = train(Remembering, tmp_path / "run", rounds=4, trials=2, lr=0.5)
     for trial in range(2):

@@ -149,6 +149,7 @@ def test_the_command(wine, tmp_path):
     assert int(line["correct"]) == expected.clients[1]["correct"] and whole["client"] == "all"
 
 
+@pytest.mark.slow
 def test_a_folder_of_images(tmp_path):
     options = {"rounds": 1, "clients": 2, "partition": "iid", "local_epochs": 1, "subset": 400}
     result = pf.run(

@@ -159,6 +159,7 @@ def test_what_cannot_be_done_is_found_when_the_plan_is_made(options, words):
         plan_run(request, print)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("startup", "backend"), [(1e9, "local"), (0.0, "process")])
 def test_the_page_of_the_plan_has_the_choices_of_the_run(cli, monkeypatch, startup, backend):
     monkeypatch.setattr(automatic_choices, "STARTUP", startup)

@@ -68,6 +68,7 @@ def test_a_full_disk_is_not_a_matter_of_the_method(run, tmp_path, monkeypatch):
         run.export(1, tmp_path / "a.pt2")
 
 
+@pytest.mark.slow
 def test_a_torch_export_scores_alike(run, tmp_path):
     program = torch.export.load(run.export(1, tmp_path / "a.pt2")).module()
     x = run.plan.data.x

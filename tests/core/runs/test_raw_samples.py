@@ -123,6 +123,7 @@ def test_safetensors_say_how_to_prepare(case, tmp_path):
         assert torch.equal(preparation(x), run.plan.data.x)  # bit for bit
 
 
+@pytest.mark.slow
 def test_a_run_without_the_record_says_so(case, tmp_path):
     run, raw = case
     folder = tmp_path / "old"

@@ -83,6 +83,7 @@ def test_a_recipe_stands_below_what_is_given(publish):
     assert with_recipe(found) == found  # resolving twice changes nothing
 
 
+@pytest.mark.slow
 def test_a_run_of_a_recipe_and_its_record(publish, tmp_path, monkeypatch):
     install(monkeypatch)
     package = publish("cook", stew=MIX)

@@ -161,6 +161,7 @@ def test_a_round_that_was_not_kept_is_refused(made, toys, tmp_path):
         pf.load_run(folder).global_state()
 
 
+@pytest.mark.slow
 def test_reading_needs_no_torch(made):
     code = (
         "import sys, protofl as pf\n"

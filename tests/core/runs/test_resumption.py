@@ -124,6 +124,8 @@ def test_a_kill_while_a_line_is_written(tmp_path, whole):
         same(whole, train(Remembering, out, resume=True))
 
 
+@pytest.mark.slow
+@pytest.mark.always
 @pytest.mark.parametrize(("trial", "done"), quick([(0, 0), (0, 1), (1, 0), (1, 2)], (0, 1)))
 def test_a_kill_at_the_beginning_of_a_round(tmp_path, whole, trial, done):
     out = tmp_path / "run"
@@ -156,6 +158,7 @@ def test_a_disk_that_is_full_loses_no_round(tmp_path, monkeypatch, whole):
 # --- less frequent checkpoints -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", quick([2, 0], 0))
 def test_rarer_checkpoints(tmp_path, every):
     options = {"rounds": 5, "participation": 0.5, "checkpoint_every": every}

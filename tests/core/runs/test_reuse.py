@@ -190,6 +190,7 @@ def test_fewer_rounds_and_one_trial_of_a_longer_run(long, runs, log, tmp_path):
     assert all((a == b).all() for a, b in zip(model.parameters(), its.parameters(), strict=True))
 
 
+@pytest.mark.slow
 def test_a_part_of_a_part(long, toys):
     run = pf.load_run(long)
     assert run.part(range(3), 6).rows == run.rows and run.part(range(3), 6).summary == run.summary
@@ -199,6 +200,7 @@ def test_a_part_of_a_part(long, toys):
     assert part.rows == [{**row, "trial": 0} for row in rows]
 
 
+@pytest.mark.slow
 def test_a_round_that_would_have_been_evaluated_and_was_not(long, runs, log):
     """With --eval-every 2, a run of five rounds evaluates round 5; a run of six does not."""
     shutil.copytree(long, runs / "long")
@@ -235,6 +237,7 @@ def kill(at):
     return stop
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on(runs, log, tmp_path):
     with pytest.raises(Killed):
         run_or_reuse(ask(rounds=5), runs, kill(3))
@@ -263,6 +266,7 @@ def kill_at_the_end(event):
         raise Killed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpoint_every", [1, 0])
 def test_a_run_killed_between_its_last_round_and_its_end_is_finished(
     runs, log, tmp_path, checkpoint_every
@@ -334,6 +338,7 @@ def test_a_killed_run_that_had_begun_nothing(runs, log):
     assert len([p for p in runs.iterdir() if p.name[0] != "."]) == 1
 
 
+@pytest.mark.slow
 def test_a_damaged_run_is_left_alone(runs, log):
     first = run_or_reuse(ask(rounds=2), runs)
     for name in ("manifest.json", "before.json"):
@@ -344,6 +349,7 @@ def test_a_damaged_run_is_left_alone(runs, log):
     assert run_or_reuse(ask(rounds=3), runs, log).folder == run.folder
 
 
+@pytest.mark.slow
 def test_a_schedule_over_the_rounds_makes_their_number_part_of_it(runs, log):
     shorter = run_or_reuse(ask(rounds=2, lr_schedule="cosine"), runs)
     longer = run_or_reuse(ask(rounds=4, lr_schedule="cosine"), runs, log)
@@ -354,6 +360,7 @@ def test_a_schedule_over_the_rounds_makes_their_number_part_of_it(runs, log):
     assert run_or_reuse(ask(rounds=4, **over), runs).folder == first.folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_a_method_that_asks_for_the_rounds_has_them_in_it(runs, log, dry_run):
     """fedkd's hooks read the number of rounds; the dry run of either run detects this."""

@@ -152,6 +152,7 @@ def test_a_cpu_and_worker_processes_commit_at_once(tmp_path, monkeypatch):
     assert len(train(METHOD, tmp_path / "process", **cpu | more).record) == 2
 
 
+@pytest.mark.slow
 def test_clients_and_server_are_copied_in_one_piece_each(gpu, tmp_path, monkeypatch):
     monkeypatch.setattr(host, "store_kind", lambda *_, **__: "live")
     counts = []
@@ -184,6 +185,7 @@ def test_a_copy_does_not_change_with_its_original(gpu):
 # --- order ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_next_round_trains_while_a_round_is_written(tmp_path, monkeypatch, waits):
     """A round is reported when it is committed, in order; one waits at most."""
     out, told, trained = tmp_path / "run", [], []
@@ -405,6 +407,7 @@ def test_an_error_of_both_names_both(tmp_path, monkeypatch):
     assert "the last round is not saved" in told[-1].text and "No space left" in told[-1].text
 
 
+@pytest.mark.slow
 def test_a_second_interruption_does_not_wait(tmp_path, monkeypatch, waits):
     """The thread may go on; who resumes the run in this process waits for it."""
     out, told = tmp_path / "run", []
@@ -433,6 +436,7 @@ def is_commit(thread):
     return isinstance(thread, CommitThread)
 
 
+@pytest.mark.slow
 def test_a_round_is_best_among_all_finished_rounds(tmp_path, monkeypatch, waits):
     """Rounds count that the thread has not committed yet."""
     accuracies, saved = (0.5, 0.9, 0.7, 0.6), []

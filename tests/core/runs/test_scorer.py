@@ -60,6 +60,7 @@ def test_files_are_scored_as_the_run_predicts(run, tmp_path, ending):
     assert table.exit_code == 0 and str(words[2]) in table.output
 
 
+@pytest.mark.slow
 def test_an_image_is_brought_to_the_form_of_the_data(run, bundle, tmp_path):
     client = read_exported(bundle, trust_pickle=True)
     channels, *size = client.sample.shape

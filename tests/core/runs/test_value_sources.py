@@ -63,6 +63,7 @@ def test_a_repeated_and_a_resumed_run_say_the_same(first, tmp_path):
     assert sources(first)["momentum"] == "method asking"
 
 
+@pytest.mark.slow
 def test_a_record_without_sources_is_read(tmp_path):
     assert sources_in({}) == sources_in({"set_by": [1]}) == {}
     folder = train("local", tmp_path / "run", rounds=1, progress=False).folder

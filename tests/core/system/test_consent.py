@@ -120,6 +120,7 @@ def test_the_default_is_no_consent(quick, tmp_path):
     assert again.summary == first.summary
 
 
+@pytest.mark.slow
 def test_a_resumed_folder_can_not_consent(installed, quick, tmp_path):
     quick = {**quick, "set": {"trust": "true"}}
     whole = pf.run("opens", out=tmp_path / "whole", **quick)

@@ -136,3 +136,14 @@ def test_a_file_of_the_same_size_and_time_as_the_one_before(tmp_path):
     os.utime(beside, ns=(about.st_atime_ns, about.st_mtime_ns))
     os.replace(beside, file)
     assert digest_of_code(file) != first
+
+
+def test_a_file_that_changes_twice_in_a_second_runs_its_new_code(tmp_path, monkeypatch):
+    """Bytecode with the time of the last change in seconds would still count as up to date."""
+    monkeypatch.setattr("sys.dont_write_bytecode", False)
+    file = tmp_path / "changing_in_a_second.py"
+    second = 1_700_000_000 * 10**9
+    for number in (1, 2):
+        file.write_text(f"class Plugin:\n    number = {number}\n")
+        os.utime(file, ns=(second + number, second + number))
+        assert load(f"{file}:Plugin").number == number

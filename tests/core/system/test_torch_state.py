@@ -130,6 +130,7 @@ def test_what_was_left_is_restored_and_named(words):
     assert TorchState() == TorchState(torch.float32, torch.device("cpu"), True, False)
 
 
+@pytest.mark.slow
 def test_autocast_of_one_client_does_not_stay_for_the_next(tmp_path):
     """A hook enters autocast and never leaves it: all other clients are as without it."""
 

@@ -138,6 +138,7 @@ def test_sites_with_own_data_equal_a_simulation_of_data_split_alike(tmp_path, fi
     assert not [text for _, text, _ in transport.sent if '"told"' in text or "[40, " in text]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", quick(["fedpkd", "fedmd"], "fedmd"))
 def test_each_node_has_the_public_samples_in_a_file_of_its_own(method, tmp_path, files):
     """The server has the samples in another file, for its own training."""
@@ -202,6 +203,7 @@ def test_withheld_sizes_change_no_result(tmp_path, files):
         assert sizes == ([60, 200, 56] if tell == "sizes" else [0, 0, 0])
 
 
+@pytest.mark.slow
 def test_a_node_that_tells_nothing_can_claim_no_more_than_at_first(tmp_path, files, capsys):
     """Its first number may not be far above the others', and later ones not above the first."""
     there = nodes_of(tmp_path, files, tell="nothing")
@@ -280,6 +282,7 @@ def test_what_needs_all_samples_is_refused_before_training(options, words, tmp_p
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.slow
 def test_sizes_that_are_told_sample_clients(tmp_path, files):
     sampled = QUICK | {"sampling": "size", "participation": 0.5}
     nodes = nodes_of(tmp_path, files, tell="sizes")

@@ -51,6 +51,7 @@ def simulated(method, found, tmp_path, **options):
 PHASES = {"fedproto": (), "fedpkd": ("after_server",)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", quick(range(12), 0, always=True))
 @pytest.mark.parametrize("method", quick(PHASES, "fedpkd", always=True))
 def test_any_faults_are_as_if_clients_had_not_trained(method, seed, tmp_path, nodes):
@@ -85,6 +86,7 @@ def test_any_faults_are_as_if_clients_had_not_trained(method, seed, tmp_path, no
     simulated(method, found, tmp_path, **more)
 
 
+@pytest.mark.slow
 def test_nodes_that_are_gone_for_a_while_are_waited_for(tmp_path, nodes, monkeypatch):
     monkeypatch.setattr("protofl.federation.participation.PAUSE", 1e-3)
     local = train("fedproto", tmp_path / "local", rounds=4, on_lost_client="skip")
@@ -109,6 +111,7 @@ def test_nodes_that_are_gone_for_a_while_are_waited_for(tmp_path, nodes, monkeyp
     assert "missing: 1, 3" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_who_answers_after_the_deadline_is_absent(tmp_path, nodes):
     fates = {("a", 1, "before_upload"): "never", ("b", 2, "Evaluate"): "never"}
     given = SKIP | {"set": {"backend.deadline": 0.01}}
@@ -118,6 +121,7 @@ def test_who_answers_after_the_deadline_is_absent(tmp_path, nodes):
     simulated("fedproto", found, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_round_asks_among_those_who_are_online(tmp_path, nodes):
     found, _ = deployed("fedproto", {"a": nodes["a"]}, out=tmp_path / "deployed", **SKIP)
     assert [row["answered"] for row in found.record] == [[0, 2]] * 4
@@ -125,6 +129,7 @@ def test_a_round_asks_among_those_who_are_online(tmp_path, nodes):
     simulated("fedproto", found, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", PHASES)
 def test_few_messages_and_bytes_cross(method, tmp_path, nodes):
     """Two or three messages per node and round; at most 2 KB per job beyond the payloads."""
@@ -149,6 +154,7 @@ def test_few_messages_and_bytes_cross(method, tmp_path, nodes):
 # --- nodes that have changed ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_full_disk_makes_the_clients_absent(tmp_path, nodes):
     """In one round, the files of a node can't grow."""
 
@@ -170,6 +176,7 @@ def test_a_full_disk_makes_the_clients_absent(tmp_path, nodes):
     assert not any(str(tmp_path).encode() in part for part in transport.left)
 
 
+@pytest.mark.slow
 def test_a_node_with_other_data_than_last_time_is_refused(tmp_path, nodes, monkeypatch):
     facts = fingerprints.facts_of
     hosts = [nodes["a"]]
@@ -189,6 +196,7 @@ def test_a_node_with_other_data_than_last_time_is_refused(tmp_path, nodes, monke
     simulated("fedproto", found, tmp_path)
 
 
+@pytest.mark.slow
 def test_what_has_changed_on_a_node_is_told_when_a_run_is_resumed(
     tmp_path, nodes, monkeypatch, capsys
 ):

@@ -60,6 +60,7 @@ def test_a_deployed_run_equals_a_local_one(tmp_path, data_dir, nodes, method, op
     assert len(messages) == 1 + BASE["rounds"] * (3 if method == "fedpkd" else 2)
 
 
+@pytest.mark.slow
 def test_lost_messages_are_as_if_a_client_had_not_trained(tmp_path, data_dir, nodes):
     """The reference is a simulated run with the same participants."""
     options = QUICK | {"data_dir": data_dir}
@@ -85,6 +86,7 @@ def test_lost_messages_are_as_if_a_client_had_not_trained(tmp_path, data_dir, no
     assert local.record[2].test_accuracy == found.record[2].test_accuracy
 
 
+@pytest.mark.slow
 def test_a_node_that_was_restarted_goes_on_from_its_disk(tmp_path, data_dir, nodes):
     options = QUICK | {"data_dir": data_dir}
     local = pf.run("fedproto", backend="local", out=tmp_path / "local", **options)
@@ -102,6 +104,7 @@ def test_a_node_that_was_restarted_goes_on_from_its_disk(tmp_path, data_dir, nod
     assert len(hosts) == 2
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_from_the_versions_of_its_checkpoint(tmp_path, data_dir, nodes):
     options = QUICK | {"data_dir": data_dir}
     local = pf.run("fedproto", backend="local", out=tmp_path / "local", **options)
@@ -125,6 +128,7 @@ def empty_disk(folder):
         path.unlink()
 
 
+@pytest.mark.slow
 def test_a_lost_state_stops_the_run_or_begins_anew(tmp_path, data_dir, nodes):
     options = QUICK | {"data_dir": data_dir, "rounds": 1}
     out = tmp_path / "deployed"

@@ -610,6 +610,7 @@ def test_memory_of_planning_does_not_grow_with_the_rows(tmp_path, monkeypatch):
     assert peaks[2] - peaks[1] < 12_000 * 64
 
 
+@pytest.mark.slow
 def test_partition_show_divides_by_the_column_of_the_clients(table, monkeypatch):
     monkeypatch.chdir(table.parent)
     words = ["partition", "show", "--dataset", f"csv:{table}", "--data-dir", table.parent / "data"]

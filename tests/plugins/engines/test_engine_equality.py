@@ -42,6 +42,7 @@ PAIRS = [(engine, method) for engine in ENGINES for method in METHODS]
 SOME = (("vmapped", "fedproto"), ("vmapped", "fedgen"), ("cuda-graphs", "fedsa"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "method"), quick(PAIRS, *SOME))
 def test_all_methods_in_float64(name, method, double, tmp_path):
     made = pair(ENGINES[name], method, tmp_path, members_of(method), lr=0.005)
@@ -61,6 +62,7 @@ OPTIMISERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "kind"),
     quick(
@@ -91,6 +93,7 @@ def test_rates_that_fall(engine, kind, double, tmp_path):
         assert_equal_runs(found, constant, 1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", quick(["adamw", "rmsprop"], "adamw"))
 def test_torch_s_own_optimisers(engine, optimizer, double, tmp_path):
     given = {"lr": 0.002, "clip": 0.5, "optimizer": optimizer}
@@ -101,6 +104,7 @@ def test_torch_s_own_optimisers(engine, optimizer, double, tmp_path):
     assert_equal_runs(found, wanted, 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "method"),
     quick(
@@ -121,6 +125,7 @@ def test_rounds_under_one_engine(engine, method, double, tmp_path):
     assert_equal_runs(found, wanted, 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", quick(["fedproto", "fedktl"], "fedproto"))
 def test_the_first_step_in_float32(engine, method, tmp_path):
     made = pair(engine, method, tmp_path, members_of(method), batch_size=20)
@@ -128,6 +133,7 @@ def test_the_first_step_in_float32(engine, method, tmp_path):
     assert_equal_runs(found, wanted, 2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", quick(["fedproto", "feddistill", "fedsa", "fedtgp"], "fedsa"))
 def test_official_variants(engine, method, double, tmp_path):
     """Covers values collected during or before training, and FedSA's head and anchors with bias."""

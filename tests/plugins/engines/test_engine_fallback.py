@@ -156,6 +156,7 @@ class Tells(Numbered):
         return {"ce": cross_entropy(output.logits, batch.y)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"lr_schedule": "exponential"}], ids=["", "scheduled"])
 def test_one_recording_serves_all_clients_and_rounds(options, tmp_path):
     """Recording a step costs one call of the loss in addition to those for batches."""

@@ -164,6 +164,7 @@ def test_the_dry_run_finds_what_a_replay_cannot_follow(method, tmp_path):
     dry_run(own_plan(method, tmp_path, "eager"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [Number, CpuTensor, Branch])
 def test_a_run_without_the_dry_run_goes_on_by_eager(method, tmp_path):
     wanted, found = (
@@ -179,6 +180,7 @@ def test_every_method_can_be_replayed(name, tmp_path):
     dry_run(make_plan(name, tmp_path, members, engine="cuda-graphs"))
 
 
+@pytest.mark.slow
 def test_a_value_of_given_reaches_a_recorded_step(tmp_path):
     notes = []
     dry_run(own_plan(Sound, tmp_path), notes.append)
@@ -408,6 +410,7 @@ class SameMemory(cuda_graphs._Program):
         self.output = self.first
 
 
+@pytest.mark.slow
 def test_what_after_batch_keeps_is_not_overwritten(monkeypatch, tmp_path):
     monkeypatch.setattr(cuda_graphs, "_Program", SameMemory)
     plans = [own_plan(Keeps, tmp_path, e, local_epochs=3) for e in ("eager", "cuda-graphs")]

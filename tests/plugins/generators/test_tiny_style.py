@@ -114,6 +114,7 @@ def test_a_wrong_file_is_named(tmp_path):
             call()
 
 
+@pytest.mark.slow
 def test_shipped_file_is_small_trained_and_varied():
     assert SHIPPED.stat().st_size <= 5e6
     about = N.read_about(SHIPPED)

@@ -123,6 +123,7 @@ def test_the_best_epoch_on_held_out_samples_is_kept():
     assert torch.allclose(found["model@dense/head.weight"], weights, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_rounds(data_dir):
     toy = Public("feddf", data_dir, dry=True).after(2)
     for number in (0, 1):

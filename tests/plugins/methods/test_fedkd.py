@@ -358,6 +358,7 @@ def of_rank(rank, shape):
     return left @ right.mT
 
 
+@pytest.mark.slow
 def test_traffic_of_the_papers_tables():
     """FedKTL Table 5: 16.52M up; FedTGP Table 5: 33.04M in all (docs/reference/methods/fedkd.md).
 

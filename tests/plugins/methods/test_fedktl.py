@@ -450,6 +450,7 @@ def test_mini_batches_of_pairs(toy, tmp_path):
 # --- runs ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_two_rounds_and_their_traffic(toy, tmp_path):
     result = run(toy, tmp_path)
     first, second = result.record
@@ -496,6 +497,7 @@ def test_variants(toy, tmp_path, values, drop, terms, up):
         assert result.record[0]["download_floats"] == last["download_floats"] > 0
 
 
+@pytest.mark.slow
 def test_without_guidance_clients_train_alone(toy, tmp_path):
     """−L_M: server options do not change the clients."""
     alone = run(toy, tmp_path, set={"mu": 0})
@@ -524,11 +526,13 @@ def test_single_client(toy, tmp_path):
     assert "guide" in result.record[1]["loss_terms"]
 
 
+@pytest.mark.slow
 def test_grey_data_get_grey_images(few, tmp_path):
     result = run(few.removeprefix("npz:"), tmp_path, set={"mu": 1}, clients=2)
     assert result.record[1]["download_floats"] == 2 * 10 * (8 * 8 + 512)
 
 
+@pytest.mark.slow
 def test_noisy_prototypes_and_pairs(toy, tmp_path):
     """Table 10."""
     clean = run(toy, tmp_path)

@@ -204,6 +204,7 @@ def test_server_step(theta, delta, kept_count, options):
         assert torch.allclose(row, expected, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_rounds(data_dir):
     toy = Public("fedpkd", data_dir, SMALL, dry=True).after(2)
     for job in toy.jobs(0) + toy.jobs(1):

@@ -329,6 +329,7 @@ def test_online_collection_is_an_option_that_no_variant_takes(toy):
     assert not torch.allclose(a["prototypes"], b["prototypes"], rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_collection_before_training_sends_the_prototypes_of_the_round_before(toy):
     """With λ = 0, the server's prototypes do not affect clients, so the models are the same."""
     after, before = (

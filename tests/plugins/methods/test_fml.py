@@ -171,6 +171,7 @@ def test_the_ends_of_alpha_are_local_training(data_dir):
         assert all(torch.equal(ours[k], theirs[k]) for k in ours)
 
 
+@pytest.mark.slow
 def test_traffic(data_dir):
     """Two clients each send the 924,708 parameters of the 4-layer CNN for CIFAR-100."""
     toy = Toy("fml", data_dir, dataset="toy", models="flat", clients=2, batch_size=64, eval_every=9)

@@ -50,6 +50,7 @@ def test_public_samples(method, kind, tmp_path):
     assert public is not None and public.inputs().shape == (12, *SAMPLES[kind][1].shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", quick(["table", "series", "tokens"], "table"))
 def test_clients_learn(kind, tmp_path):
     found = toyfed.Toy(plan("fedproto", kind, tmp_path, optimizer="adam", lr=0.01, local_epochs=2))

@@ -123,6 +123,7 @@ def descend(server, rounds=2, *, lr=0.1, epochs=30, rows=22, size=5):
     return torch.cat([w.detach().cpu().flatten() for w in weights]), launches
 
 
+@pytest.mark.slow
 def test_a_step_is_one_launch(gpu):
     expected, _ = descend(Server(replays=False))
     server = Server()
@@ -152,6 +153,7 @@ def test_another_learning_rate_is_recorded_anew(gpu):
     assert all(each.count("graph") > 100 for each in launches)
 
 
+@pytest.mark.slow
 def test_many_rows_go_in_parts(gpu, monkeypatch):
     expected, _ = descend(Server(replays=False))
     monkeypatch.setattr(server_steps, "ROWS", 64)
@@ -246,6 +248,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clip", quick([0.0, 0.1], 0.1))
 @pytest.mark.parametrize("rates", quick([None, 0.02], 0.02))
 @pytest.mark.parametrize("kind", KINDS)
@@ -260,6 +263,7 @@ def test_optimisers(kind, rates, clip, gpu):
     torch.testing.assert_close(moved[1], expected[1], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_another_optimiser_runs_its_code(gpu):
     server = Server()
     fitted(server, lambda p: torch.optim.Adam(p, lr=0.01, betas=(0.5, 0.9)))

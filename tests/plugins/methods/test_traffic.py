@@ -58,6 +58,7 @@ def test_lg_fedavg(run):
     assert line["upload_floats"] == line["download_floats"] == M * HEAD == 1_026_000
 
 
+@pytest.mark.slow
 def test_fedproto(run):
     found, lines = run("fedproto")
     for line in lines:
@@ -75,6 +76,7 @@ def test_fedproto(run):
         assert toyfed.count_floats(blob) == pf.Payload.from_bytes(blob).floats
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", quick(["fedtgp", "fedorgp", "fedsa"], "fedsa"))
 def test_methods_that_send_a_row_of_every_class(run, method):
     _, (line,) = run(method, rounds=1, set={"S": 1} if method == "fedtgp" else {})

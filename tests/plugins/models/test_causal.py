@@ -184,6 +184,7 @@ def test_every_method_that_declares_language_models_is_tried_here():
     assert {*WHOLE, *ADAPTERS} == {*able()}
 
 
+@pytest.mark.slow
 def test_the_recorded_perplexity_is_that_of_the_clients_nets(data_dir):
     run = Run(plan(data_dir, "local"), rounds=1)
     losses = []

@@ -51,6 +51,7 @@ EXTRACTORS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "native", "dropouts"),
     quick(EXTRACTORS, EXTRACTORS[0]),
@@ -123,6 +124,7 @@ def test_image_side_that_a_net_refuses(group, name, side, near):
     assert near in error.value.near
 
 
+@pytest.mark.slow
 def test_inception_at_its_smallest_side(group):
     (architecture,) = named(group, "inception_v3")
     with torch.device("meta"):

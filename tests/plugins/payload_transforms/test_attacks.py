@@ -152,6 +152,7 @@ def test_stale_with_rounds_missed(federation):
     assert not changed(sent(found, client, 7), sent(plain, client, 4))
 
 
+@pytest.mark.slow
 def test_a_stale_client_survives_a_file(federation, tmp_path):
     run = {"rounds": 6, "participation": 0.5, "clients": 4}
     lines = []
@@ -271,6 +272,7 @@ def test_label_flip(federation, to):
                 assert all(m.get(y, new) == new for m in maps), "one permutation for all"
 
 
+@pytest.mark.slow
 def test_flipped_labels_are_learned(federation):
     """A client that trains on the next class's labels has low accuracy in the run's own test."""
     run = {"rounds": 12, "local_epochs": 5}
@@ -382,6 +384,7 @@ def test_payload_validation_has_nothing_against_attacks(federation, method, atta
     assert all(line["participants"] == 4 for line in lines)
 
 
+@pytest.mark.slow
 def test_weights_can_be_attacked_too(tmp_path):
     for attack in ("sign-flip", "noise-attack", "stale", "alie"):
         plan = toyfed.make_plan(

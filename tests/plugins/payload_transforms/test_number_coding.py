@@ -142,6 +142,7 @@ def test_the_error_is_at_most_half_a_step_and_with_chance_less_than_one():
         assert error.max() <= most * (1 + 1e-4)
 
 
+@pytest.mark.slow
 def test_the_mean_of_many_draws_is_the_number():
     rows = torch.tensor([[0.3, -0.7, 1.27, 0.004, -1.27]])
     draws = torch.rand(40_000, 5, generator=torch.Generator().manual_seed(0))

@@ -180,6 +180,7 @@ def test_a_later_trial_of_a_run_that_is_there_is_read_from_it(tmp_path):
     assert accuracies[0] == accuracies[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", quick([1, 2, 4], 2, always=True))
 def test_interrupted_at_any_moment_it_goes_on_to_the_same(tmp_path, moment):
     both = [wanted("a"), wanted("b", lr=0.2)]

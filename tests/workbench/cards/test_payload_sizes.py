@@ -139,6 +139,7 @@ def expected_bytes(key, header, state, classes, width):
     return by_hand(key.shape, sizes)
 
 
+@pytest.mark.slow
 def test_the_table_of_a_method(monkeypatch):
     with toy_runs("fedproto") as runs:
         keys, payloads = measure_payloads(runs)

@@ -98,6 +98,7 @@ def test_unfinished_runs_have_empty_bars(cli, runs, write, monkeypatch):
     assert [t.get_text() for t in legend.get_texts()] == names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["confusion", "split"])
 def test_pictures_of_one_run(cli, runs, tmp_path, kind):
     assert cli("plot", kind, "runs/fedtgp", "--trial", 1, "--out", "x.pdf").exit_code == 0

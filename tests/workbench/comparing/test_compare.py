@@ -497,6 +497,7 @@ def test_tables_for_readers(two):
         found.text("html")
 
 
+@pytest.mark.slow
 def test_runs_that_were_trained(real):
     """Runs write the same format that the tests above write by hand."""
     found = pf.compare(real, target=0.01)

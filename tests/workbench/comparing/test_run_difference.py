@@ -28,6 +28,7 @@ def differ(runs, a, b):
     return run_difference(pf.load_run(runs / a), pf.load_run(runs / b))
 
 
+@pytest.mark.slow
 def test_equal_runs_differ_in_nothing_but_time(runs):
     found = differ(runs, "a", "same")
     assert found.is_empty and found.first_round is None

@@ -44,6 +44,7 @@ def test_predictions_are_enough_for_the_matrix_of_all(run, monkeypatch):
     assert pf.plots.confusion_counts(run).tolist() == counts.tolist()
 
 
+@pytest.mark.slow
 def test_small_matrices_are_not_cut_off(run):
     for width in ("column", "neurips-text", "page", 2.0):
         figure = pf.plots.confusions(run, width=width)

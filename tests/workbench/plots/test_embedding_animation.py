@@ -70,6 +70,7 @@ def test_a_line_joins_a_prototype_with_its_place_before(run):
     assert np.allclose(sorted(line[1].tolist() for line in lines), sorted(now.tolist()))
 
 
+@pytest.mark.slow
 def test_many_rounds_and_points_are_drawn_in_part(run, monkeypatch):
     monkeypatch.setattr(embedding_animation, "FRAMES", 3)
     monkeypatch.setattr(embedding_animation, "POINTS", 21)
@@ -79,6 +80,7 @@ def test_many_rounds_and_points_are_drawn_in_part(run, monkeypatch):
     assert {len(points(figure.axes[0], 0)) for figure in frames} == {7}
 
 
+@pytest.mark.slow
 def test_the_file_has_a_frame_for_each_round(run, tmp_path):
     out = tmp_path / "a.gif"
     made = CliRunner().invoke(

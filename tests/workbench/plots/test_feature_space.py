@@ -144,6 +144,7 @@ def test_similarity_puts_architectures_together(run):
             same([found[a, b]], [wanted])
 
 
+@pytest.mark.slow
 def test_the_plane_keeps_groups_and_is_repeatable():
     generator = np.random.default_rng(0)
     groups = np.repeat(np.arange(3), 15)

@@ -199,6 +199,7 @@ def test_a_figure_has_the_width_and_letters_of_the_paper(runs, tmp_path, paper):
             assert {t.get_fontsize() for t in legend.get_texts()} == {small}
 
 
+@pytest.mark.slow
 def test_papers_on_the_command_line(runs, tmp_path):
     folders, out = [str(folder) for folder in runs.values()], tmp_path / "c.pdf"
     run = CliRunner().invoke

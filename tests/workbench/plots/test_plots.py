@@ -266,6 +266,7 @@ def test_the_confusion_matrix_is_by_rows_in_per_cent(write):
     assert [t.get_text() for t in drawn.get_yticklabels()] == ["nought", "one", "two"]
 
 
+@pytest.mark.slow
 def test_a_run_that_was_trained(real):
     """Runs write the same format that the tests above write by hand."""
     figure = pf.plots.curve([real / "fedproto", real / "local"])

@@ -60,6 +60,7 @@ def test_a_run_that_observed_nothing_has_no_such_section(page):
     assert "Observations" not in titles and "Learning" in titles
 
 
+@pytest.mark.slow
 def test_a_damaged_observation_is_told(seen, tmp_path, monkeypatch):
     """It is an error; only pictures with too few observations are left out."""
     monkeypatch.setattr(figures, "in_the_plane", lambda rows, seed=0, perplexity=30.0: rows[:, :2])

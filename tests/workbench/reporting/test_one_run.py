@@ -44,6 +44,7 @@ def test_the_figures_that_count_are_those_of_the_summary(page, run):
     assert found["Traffic of all clients a trial"] == f"{sent / 1e3:.3g} kB"
 
 
+@pytest.mark.slow
 def test_the_best_round_is_said_to_be_chosen_on_test_samples(page):
     assert "chosen on test samples" in read(page).all("dl")[0].words
 

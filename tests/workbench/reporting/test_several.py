@@ -154,6 +154,7 @@ def test_who_is_level_is_not_ahead(runs, tmp_path, undrawn):
     assert "Ahead at the end" not in facts_of(page)
 
 
+@pytest.mark.slow
 def test_each_run_stands_by_itself_too(runs, page_of_all):
     inner = {
         e.all("h3")[0].words: e for e in read(page_of_all).all("details") if e.has_class("inner")

@@ -110,6 +110,7 @@ def test_mistakes(drawn, how, what):
     assert what in found.value.what
 
 
+@pytest.mark.slow
 def test_no_such_client(drawn):
     result = drawn('"images"')
     with pytest.raises(UsageError, match="there is no client 2"):

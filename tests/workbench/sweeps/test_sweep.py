@@ -262,6 +262,7 @@ def toy_sweep(tmp_path, *texts, method=Scaled, **options):
     return Sweep(base, axes_of(base, *texts), trials=2, runs=tmp_path / "runs")
 
 
+@pytest.mark.slow
 def test_a_grid_is_its_runs_one_by_one(toys, tmp_path):
     sweep = toy_sweep(tmp_path, "scale=0.5", "lr=0.1,0.2")
     results = start_sweep(sweep, tmp_path / "sweep", at_once=0)
@@ -435,6 +436,7 @@ def test_a_shard_checks_the_runs_of_others_before_it_trains(toys, tmp_path):
     assert not [*tmp_path.glob("runs/*/config.json")]
 
 
+@pytest.mark.slow
 def test_a_shard_goes_on_from_its_file_and_shows_what_others_have_done(toys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     sweep = toy_sweep(tmp_path, "lambda=0.5,1", method="fedproto", rounds=1, models="toy1")

@@ -22,7 +22,7 @@ def missing_path(path: Path, do: str, noun: str = "file") -> UsageError:
     """
     near, parent = "", path.absolute().parent
     if not parent.is_dir():
-        near = f"there is no folder {parent}"
+        near = f"the folder {parent} does not exist"
     else:
         names = [each.name for each in islice(parent.iterdir(), MOST)]
         if similar := difflib.get_close_matches(path.name, names, n=1):

@@ -95,6 +95,7 @@ def test_nothing_is_written_into_what_hooks_return():
 # --- in a run -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_auxiliary_model_and_prototypes_travel_together():
     plan = make_plan("fml", add=[*WHOLE, "fedproto.align"])
     dry_run(plan)
@@ -267,6 +268,7 @@ def test_the_declarations_of_both_count():
         lines_of(make_plan("fml", {"sloppy": Sloppy}, add=["download_payload=sloppy"]))
 
 
+@pytest.mark.slow
 def test_in_a_folder_a_file_and_a_recipe(tmp_path, monkeypatch):
     install(monkeypatch)
     add = ["local_loss=fedproto.align", *WHOLE]

@@ -97,6 +97,7 @@ def test_a_form_of_much_costs_nothing():
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # KiB
 
 
+@pytest.mark.slow
 def test_one_that_is_left_out_is_as_if_it_had_sent_nothing():
     """The server's state does not depend on what the skipped client sent."""
     servers = []
@@ -183,6 +184,7 @@ class LateUndeclared(Late):
     uploads = {"x": "a number"}
 
 
+@pytest.mark.slow
 def test_a_key_may_come_in_a_later_round_where_it_is_declared():
     found = federation(changed(), Late, when=99)
     for number in range(4):
@@ -358,6 +360,7 @@ def test_weights_and_numbers_of_samples_name_the_client(change, words):
         found.round(ROUND)
 
 
+@pytest.mark.slow
 def test_weights_of_an_architecture_that_the_dry_run_had_not():
     """The dry run runs two of three architectures; the third model's weights are known anyway."""
     from runtime_toys import PARTS, _dense

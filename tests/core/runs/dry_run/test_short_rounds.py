@@ -197,6 +197,7 @@ def test_what_it_sees():
     dry_run(make_plan(Watching, clients=1))
 
 
+@pytest.mark.slow
 def test_it_leaves_no_trace(tmp_path, monkeypatch):
     with torch.random.fork_rng():
         torch.manual_seed(4)
@@ -413,6 +414,7 @@ def notes_of(method, **options):
     return notes
 
 
+@pytest.mark.slow
 def test_an_aggregation_that_training_replaces_is_named_with_its_options(tmp_path, monkeypatch):
     mix = {"use": {"server_train": "fedtgp"}}
     [note] = notes_of("fedsa", **mix)

@@ -90,7 +90,7 @@ def test_a_missing_path_has_a_similar_name(dataset, tmp_path):
     given = {"method": "local", "models": "mlp", "data_dir": str(tmp_path / "data")}
     for path, near in (
         (tmp_path / "patient.csv", f"did you mean {tmp_path / 'patients.csv'}?"),
-        (tmp_path / "none" / "patient.csv", f"there is no folder {tmp_path / 'none'}"),
+        (tmp_path / "none" / "patient.csv", f"the folder {tmp_path / 'none'} does not exist"),
     ):
         with pytest.raises(pf.UsageError, match=r"^no (file|folder) ") as caught:
             Plan.make({**given, "dataset": f"{dataset}:{path}"}, report=lambda line: None)

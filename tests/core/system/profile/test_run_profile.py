@@ -67,6 +67,7 @@ def operators_of(result):
 # --- a run --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_it_changes_no_result_and_no_configuration(runs, profiled):
     assert without_times(profiled.record) == without_times(runs["plain"].record)
     configs = [

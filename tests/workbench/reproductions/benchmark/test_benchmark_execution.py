@@ -294,6 +294,7 @@ def test_a_damaged_record_is_an_error_with_its_file(small, chosen, tmp_path):
     assert str(file) in found.value.what
 
 
+@pytest.mark.slow
 def test_the_installed_benchmark_has_all_methods_and_equal_budgets():
     benchmark = find_reproduction("benchmark/htfl")
     assert {*benchmark.rows} == {*methods_to_run(Registry(), "protofl")}

@@ -59,6 +59,7 @@ def progress(small, records):
     return BenchmarkProgress(small, "paper", small.tuning, (), (), keyed)
 
 
+@pytest.mark.slow
 def test_the_page_is_made_again_from_its_folder_alone(progress, small, tmp_path):
     page = tmp_path / "docs" / "benchmark.md"
     page.parent.mkdir()
@@ -71,6 +72,7 @@ def test_the_page_is_made_again_from_its_folder_alone(progress, small, tmp_path)
     assert text == page_of(small, read_records(page.with_suffix("")), "benchmark")
 
 
+@pytest.mark.slow
 def test_a_further_method_joins_the_records_that_are_there(progress, small, tmp_path):
     page = tmp_path / "benchmark.md"
     write_page(progress, page)
