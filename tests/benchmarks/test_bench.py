@@ -102,7 +102,7 @@ import torch
 class Loop:
     def round(self, number): return {"train": 0.0}
     def accuracies(self): return {0: 0.0, 1: 0.0}
-    def global state(self): return {}
+    def global_state(self): return {}
     def weights(self): return iter(())
     def close(self): pass
 

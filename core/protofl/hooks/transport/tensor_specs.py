@@ -40,13 +40,14 @@ class Spec:
     optional: bool = False
 
     @classmethod
-    def of(cls, name: str, entry: Entry, varies: int = 0) -> Spec:
-        """Return the spec of a tensor.
+    def of(cls, name: str, entry: Entry, key: Key | None, varies: int = 0) -> Spec:
+        """Return the spec of a tensor with the declaration of its key.
 
-        The number of rows may vary, but not of weights; and the `varying` dimension (FedKD).
+        The number of rows may vary, but not of weights and of vectors over all classes or features;
+        and the `varying` dimension (FedKD).
         """
         dims: list[int | None] = list(entry.shape)
-        if "/" not in name:
+        if "/" not in name and not (key and key.is_one_row):
             dims[:1] = [None] * bool(dims)
         if 0 < -varies <= len(dims):
             dims[varies] = None
@@ -80,10 +81,10 @@ class Spec:
         return replace(self, dims=tuple(a if a == b else None for a, b in pairs))
 
     def with_width(self, key: Key | None, width: int | None) -> Spec:
-        """Return the spec with another K, if the key has the shape [n, K]."""
-        if key is None or not key.is_feature_wide or len(self.dims) != 2:
+        """Return the spec with another K, if the key has the shape [n, K] or [K]."""
+        if key is None or not key.is_feature_wide or len(self.dims) != 2 - key.is_one_row:
             return self
-        return replace(self, dims=(self.dims[0], width))
+        return replace(self, dims=(*self.dims[:-1], width))
 
     def check(self, name: str, entry: Entry, varies: int = 0) -> None:
         """Check a tensor, with its `varying` dimension.
@@ -158,8 +159,9 @@ class SpecTable:
 
     def spec(self, name: str, entry: Entry) -> Spec:
         """Return the spec of a sent tensor, with K free if it differs between architectures."""
-        sent = Spec.of(name, entry, self._declared.varying(name))
-        return sent.with_width(self._declared.keys.find(name), None) if self._info.native else sent
+        key = self._declared.keys.find(name)
+        sent = Spec.of(name, entry, key, self._declared.varying(name))
+        return sent.with_width(key, None) if self._info.native else sent
 
     def put(self, architecture: str, name: str, spec: Spec) -> None:
         """Set the spec of a key."""

@@ -30,7 +30,8 @@ class Key:
         shape: The shape of the tensor, and its type unless it is floating point: ``[n, K]``,
             ``[] int``, ``as the parameter``. n is the number of rows by class, N of public samples,
             C of all classes, K of features. The rows of ``[N, …]`` are those of the public samples,
-            and K of ``[n, K]`` may differ between architectures (``--feature-dim native``).
+            and K of ``[n, K]`` may differ between architectures (``--feature-dim native``). The
+            length of ``[C]`` and ``[K]`` is checked; that of another first dimension is free.
         meaning: The content of the tensor, and what it reveals.
         by_class: True if each row belongs to a class, which ``classes`` or ``NAME.classes`` names.
         varies: A dimension, counted from the last as -1, whose size may differ between payloads:
@@ -49,8 +50,13 @@ class Key:
 
     @property
     def is_feature_wide(self) -> bool:
-        """True if the rows have the width K of the features."""
-        return _squeezed(self.shape) == "[n,K]"
+        """True if the last dimension is the width K of the features."""
+        return _squeezed(self.shape) in ("[n,K]", "[K]")
+
+    @property
+    def is_one_row(self) -> bool:
+        """True for one vector over all classes or features, whose length no client chooses."""
+        return _squeezed(self.shape) in ("[C]", "[K]")
 
     @property
     def form(self) -> str:

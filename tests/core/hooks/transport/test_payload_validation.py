@@ -307,6 +307,16 @@ class Ranks:
         )
 
 
+@pytest.mark.parametrize("dry", [True, False])
+@pytest.mark.parametrize("name", ["entangled_representation", "entangled_label"])
+def test_the_length_of_a_vector_is_no_number_of_rows(name, dry):
+    """Of all classes or features; FedRE's server stacks the vectors of all clients."""
+    found = federation(changed(**{name: lambda vector: vector[:-1]}), "fedre", dry=dry)
+    found.round(0)
+    with pytest.raises(pf.RunFailure, match=rf"client {HOSTILE} sent '{name}' of shape"):
+        found.round(ROUND)
+
+
 class RanksUndeclared(Ranks):
     upload_rules = {}
 
