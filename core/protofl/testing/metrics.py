@@ -30,6 +30,8 @@ def samples(
     if task == "regression":
         numbers = labels[:, None].float()
         return (numbers + 0.1 * scores[:, :1]).to(dtype), numbers
+    if task == "language-model":  # logarithms of the probabilities of the tokens
+        return (scores + 2 * one_hot).log_softmax(1).to(dtype), one_hot.float()
     return (scores + 2 * one_hot).to(dtype), labels if task == "classification" else one_hot.float()
 
 
@@ -125,12 +127,14 @@ class MetricContract(Contract):
         options = {self.label: dict(self.chosen)} if self.chosen else {}
         task = Task(self.task)  # type: ignore[arg-type]
         data = toy.with_task(toy.make_images(toy.MIXED), task)
+        models = toy.group(toy.TOKENS) if task.name == "language-model" else None
         plain, with_metric = (
             toy.Toy(
                 toy.make_plan(
                     "fedproto" if task.has_classes else "local",
                     self.folder,
                     data,
+                    models,
                     extra=self.extra,
                     block=self.block,
                     metrics=[self.label] if measured else [],

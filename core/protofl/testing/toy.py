@@ -38,6 +38,7 @@ from protofl.testing.toy_plugins import EXITS as EXITS
 from protofl.testing.toy_plugins import NARROW as NARROW
 from protofl.testing.toy_plugins import NORM as NORM
 from protofl.testing.toy_plugins import PIXELS as PIXELS
+from protofl.testing.toy_plugins import TOKENS as TOKENS
 from protofl.testing.toy_plugins import TWO_LAYERS as TWO_LAYERS
 from protofl.testing.toy_plugins import WIDE as WIDE
 from protofl.testing.toy_plugins import Extractor as Extractor

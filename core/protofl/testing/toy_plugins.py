@@ -173,6 +173,10 @@ def _two_layers(K: int, C: int) -> nn.Module:
     return nn.Sequential(nn.Linear(K, 5), nn.ReLU(), nn.Linear(5, C))
 
 
+def _log_probabilities(K: int, C: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(K, C), nn.LogSigmoid())
+
+
 def _build(
     extractor: Extractor,
     head: Head,
@@ -241,6 +245,10 @@ EMBEDDING = architecture("embedding", _embedding)
 
 
 TWO_LAYERS = architecture("cnn-mlp", _cnn, _two_layers, "5")
+
+
+TOKENS = architecture("tokens", _cnn, _log_probabilities, "")
+"""Scores are logarithms of probabilities, as those of a language model."""
 
 
 EXITS = [

@@ -42,6 +42,7 @@ class Centralised:
         "inputs": pf.Key("[s, …]", "ALL training samples of the client, as its model sees them"),
         "labels": pf.Key("[s] int", "their labels; of other tasks [s, C] floats"),
     }
+    upload_rules = {"inputs": "optional", "labels": "optional"}  # a client sends them once
     downloads = {
         "model/*": "the model of the client's architecture, trained on all data",
         "kept": pf.Key("[] int", "that the server has the client's samples"),
