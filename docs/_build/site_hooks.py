@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from site_plugins import method_table, option_table, plugin_reference, wire_tabl
 from site_table10 import table_10
 
 DOCS = Path(__file__).parents[1]
+SCRIPT = "javascripts/page.js"
+"""The script of report pages, as ``extra_javascript`` in mkdocs.yml names it."""
 MARK = re.compile(r"^<!-- generated: (\w+)([\w./ -]*?) -->$", re.MULTILINE)
 KEPT = re.compile(
     r"^(<!-- kept: (\w+)([\w./ -]*?) -->\n).*?^<!-- end -->$", re.MULTILINE | re.DOTALL
@@ -94,6 +97,14 @@ def on_page_markdown(markdown: str, page: Any, **_: object) -> str:  # noqa: ANN
     """Fill in a page; mkdocs calls this hook for every page. Below that of a method is its card."""
     name, text = method_of(page.file.src_uri), whole(markdown)
     return f"{text.rstrip()}\n\n{card_sections(name)}" if name else text
+
+
+def on_post_build(config: Any, **_: object) -> None:  # noqa: ANN401 - mkdocs' own
+    """Add the script that sorts tables; mkdocs calls this hook last. Reports have the same file."""
+    look = files("protofl_workbench.reporting") / "look"
+    target = Path(config["site_dir"]) / SCRIPT
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text((look / target.name).read_text(encoding="utf-8"), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -84,6 +84,10 @@ class Comparison:
     def __str__(self) -> str:
         return self.text("md")
 
+    def _repr_markdown_(self) -> str:
+        """Return the tables as a notebook shows them."""
+        return str(self)
+
 
 _NO_DIFFERENCE = dict.fromkeys(Difference.__dataclass_fields__)
 

@@ -489,6 +489,7 @@ def test_tables_for_readers(two):
     text = found.text("md")
     assert "| a\\_b\\|c | 5 | 60.00 ± 7.07 |" in text
     assert "**67.20 ± 8.84**" in text and str(found) == text
+    assert found._repr_markdown_() == text  # as a notebook shows it
     tex = found.text("tex")
     assert r"a\_b|c & 5 & 60.00 $\pm$ 7.07 \\" in tex and r"\textbf{67.20 $\pm$ 8.84}" in tex
     assert tex.count(r"\begin{tabular}") == tex.count(r"\bottomrule") == 2

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
+from browsing import FAINT, chromium, needs_browser
 
 from protofl import report
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))),
-    None,
-)
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on this machine"),
-]
+pytestmark = needs_browser
+browser = pytest.fixture(chromium, scope="module")
 
 WITHIN = """() => [...document.querySelectorAll('body *')].filter((one) => {
     // What scrolls by itself may hold more than the page is wide.
@@ -30,37 +22,6 @@ WORDLESS = """() => [...document.querySelectorAll('svg, img, canvas')].filter((o
     const named = one.closest('[role=img]') || one;
     return !(named.getAttribute('aria-label') || named.getAttribute('alt'));
 }).length"""
-
-FAINT = """() => {
-    // WCAG 2.1's contrast of every text that can be seen with the ground below it.
-    const channel = (c) => (c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
-    const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
-    const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
-    const ground = (one) => {
-        for (; one; one = one.parentElement) {
-            const found = parts(getComputedStyle(one).backgroundColor);
-            if (found.length < 4 || found[3] > 0.9) return found;
-        }
-        return [255, 255, 255];
-    };
-    return [...document.querySelectorAll('body *')].filter((one) => {
-        if (one.closest('script, .on-paper svg')) return false;
-        const own = [...one.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
-        if (!own || !one.getClientRects().length) return false;
-        const style = getComputedStyle(one);
-        const ink = parts(one instanceof SVGElement ? style.fill : style.color);
-        const pair = [light(ink), light(ground(one))].sort((a, b) => b - a);
-        return (pair[0] + 0.05) / (pair[1] + 0.05) < 4.5;
-    }).map((one) => one.outerHTML.slice(0, 160));
-}"""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 @pytest.fixture(scope="module")

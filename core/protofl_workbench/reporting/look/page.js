@@ -1,5 +1,5 @@
 // The page reads without this: it sorts tables, copies commands, shows where one is, and opens what
-// is folded before it is printed.
+// is folded before it is printed. The documentation site sorts its tables by this file, too.
 (() => {
   "use strict";
   const each = (query, act, root = document) => root.querySelectorAll(query).forEach(act);
@@ -15,19 +15,24 @@
       : typeof a === "number" ? -1
         : typeof b === "number" ? 1
           : a.localeCompare(b);
-  each("table[data-sort]", (table) => {
+  const isEmpty = (value) => value === "" || value === "–"; // last in both directions
+  each("table[data-sort], [data-sort] table", (table) => {
     const heads = [...table.tHead.rows[0].cells];
     heads.forEach((head, column) => {
       const button = document.createElement("button");
       button.type = "button";
-      button.textContent = head.textContent;
-      head.replaceChildren(button);
+      button.append(...head.childNodes);
+      head.append(button);
       button.addEventListener("click", () => {
         const down = head.getAttribute("aria-sort") === "ascending";
         heads.forEach((other) => other.removeAttribute("aria-sort"));
         head.setAttribute("aria-sort", down ? "descending" : "ascending");
         const rows = [...table.tBodies[0].rows];
-        rows.sort((a, b) => before(value(a, column), value(b, column)) * (down ? -1 : 1));
+        const values = new Map(rows.map((row) => [row, value(row, column)]));
+        rows.sort((one, other) => {
+          const [a, b] = [values.get(one), values.get(other)];
+          return isEmpty(a) - isEmpty(b) || before(a, b) * (down ? -1 : 1);
+        });
         table.tBodies[0].append(...rows);
       });
     });

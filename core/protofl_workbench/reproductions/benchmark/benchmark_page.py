@@ -223,9 +223,10 @@ def _list(lines: Iterable[str]) -> str:
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table that readers of the site can sort; elsewhere the element around it does nothing."""
     lines = [f"| {' | '.join(headings)} |", "|---" + "|--:" * (len(headings) - 1) + "|"]
     lines += [f"| {' | '.join(map(md, row))} |" for row in rows]
-    return "\n".join(lines)
+    return "\n".join(["<div data-sort markdown>", "", *lines, "", "</div>"])
 
 
 def _setting_part(reproduction: Reproduction, setting: Setting) -> list[str]:

@@ -1,0 +1,188 @@
+"""Tests of the built site in a browser: served below a path, wide and narrow, light and dark.
+
+``PROTOFL_SITE`` names a site that is built already, as .ci/run does; otherwise it is built here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from functools import partial
+from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from browsing import FAINT, chromium, needs_browser
+
+ROOT = Path(__file__).parents[2]
+PAGES = (
+    "index.html",
+    "gallery.html",
+    "tutorials/first-run.html",
+    "reference/benchmark.html",
+    "reference/methods/index.html",
+    "reference/methods/fedproto.html",
+    "reference/python.html",
+    "reference/commands.html",
+)
+pytestmark = needs_browser
+browser = pytest.fixture(chromium, scope="module")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Return the folder of the built site."""
+    if built := os.environ.get("PROTOFL_SITE"):
+        return Path(built)
+    pytest.importorskip("material", reason="the extra docs is not installed")
+    folder = tmp_path_factory.mktemp("site")
+    words = ["-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(site, tmp_path_factory):
+    """Return the address of the site, below a path of a server."""
+    root = tmp_path_factory.mktemp("server")
+    (root / "below").symlink_to(site, target_is_directory=True)
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=root)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/below/"
+        server.shutdown()
+
+
+@pytest.fixture
+def opened(browser, address):
+    """Return a function that opens a page. Console output and other hosts are errors."""
+    contexts, said = [], []
+
+    def asked(url):
+        if not url.startswith((address, "data:", "blob:")):
+            said.append(url)
+
+    def at(name, width=1280, scheme="light", **options):
+        size = {"width": width, "height": 900}
+        context = browser.new_context(viewport=size, color_scheme=scheme, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("requestfailed", lambda wanted: said.append(wanted.url))
+        page.on("request", lambda wanted: asked(wanted.url))
+        page.on("response", lambda got: said.append(got.url) if got.status >= 400 else None)
+        page.goto(address + name)
+        return page
+
+    yield at
+    for context in contexts:
+        context.close()
+    assert said == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_fits_and_can_be_read(opened, name, width, scheme):
+    page = opened(name, width, scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert (
+        page.locator("[data-md-color-scheme]").first.get_attribute("data-md-color-scheme")
+        == {"light": "default", "dark": "slate"}[scheme]
+    )
+    assert page.evaluate(FAINT) == []
+    assert page.locator("main img:not([alt])").count() == 0
+
+
+def test_pictures_of_the_gallery_are_there(opened):
+    page = opened("gallery.html")
+    loaded = "(all) => all.map((one) => { one.loading = 'eager'; return one.decode(); }).length"
+    assert page.locator("main img").evaluate_all(loaded) >= 20
+    page.wait_for_function("[...document.images].every((one) => one.complete && one.naturalWidth)")
+
+
+@pytest.mark.parametrize(("name", "column"), [("benchmark", "rank"), ("methods/index", "name")])
+def test_tables_are_sorted_by_keys(opened, name, column):
+    page = opened(f"reference/{name}.html")
+    table = page.locator("[data-sort] table").nth(1 if name == "benchmark" else 0)
+    heads = table.locator("thead th")
+    place = [text.strip() for text in heads.all_text_contents()].index(column)
+    cells = f"(t) => [...t.tBodies[0].rows].map((r) => r.cells[{place}].textContent.trim())"
+    before = table.evaluate(cells)
+    heads.nth(place).locator("button").focus()
+    for state in ("ascending", "descending"):
+        page.keyboard.press("Enter")
+        assert heads.nth(place).get_attribute("aria-sort") == state
+        assert table.locator("[aria-sort]").count() == 1
+        now = table.evaluate(cells)
+        assert sorted(now) == sorted(before)
+        filled = [cell for cell in now if cell]
+        assert now == filled + [""] * before.count("")  # empty cells are last in both directions
+        values = [int(cell) for cell in filled] if column == "rank" else filled
+        assert values == sorted(values, reverse=state == "descending")
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [
+        ("load_run", "reference/python.html#load_run"),
+        ("class_means", "reference/functional.html#class_means"),
+        ("fedproto", "reference/methods/fedproto.html"),
+    ],
+)
+def test_search_finds_names(opened, address, typed, found):
+    page = opened("index.html")
+    page.get_by_placeholder("Search").click()
+    page.keyboard.type(typed)
+    first = page.locator(".md-search-result__link").first
+    first.wait_for()
+    links = page.locator(".md-search-result__link").evaluate_all("(all) => all.map((a) => a.href)")
+    links = [
+        re.sub(r"\?h=[^#]*", "", link).removeprefix(address) for link in links
+    ]  # what is marked
+    assert found in links, links
+
+
+def test_links_work_in_a_folder_without_a_server(browser, site):
+    page = browser.new_page()
+    page.goto((site / "index.html").as_uri())
+    page.locator("article a", has_text="Benchmark").first.click()
+    assert page.url.endswith("/reference/benchmark.html")
+    assert page.locator("h1").inner_text().startswith("Benchmark")
+    page.close()
+
+
+class Loaded(HTMLParser):
+    """Collects what a page loads, without links that a reader may follow."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        self.found += [given[key] for key in ("src", "srcset", "poster", "data") if given.get(key)]
+        if tag == "link" and given.get("rel") not in ("canonical", "prev", "next"):
+            self.found.append(given["href"])
+
+
+def test_no_page_loads_from_another_host(site):
+    pages = [path for path in site.rglob("*.html") if path.name != "404.html"]
+    assert len(pages) > 100
+    for path in pages:
+        reader = Loaded()
+        reader.feed(path.read_text(encoding="utf-8"))
+        assert reader.found
+        outside = [url for url in reader.found if "//" in url.partition(":")[2] or url[0] == "/"]
+        outside = [url for url in outside if not url.startswith("data:")]
+        assert not outside, (path, outside)
