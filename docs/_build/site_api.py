@@ -223,13 +223,14 @@ def members(found: type) -> list[str]:
         read = getattr(value, "fget", inner)
         if read is not None and read.__doc__:
             kind = inspect.signature(read).return_annotation
-            words = " ".join(documented(read).split())
+            words = " ".join(documented(read).split()).replace("**Raises** - ", "Raises ")
             attributes.append(f"- {code(name)} ({code(str(kind))}): {words}")
         function = getattr(value, "__func__", value)
         if isinstance(function, FunctionType) and function.__doc__:
             bound = not isinstance(value, staticmethod)
             line = signature(function, name, bound=bound)
-            methods.append(f"```py\n{line}\n```\n\n{documented(function)}")
+            head = f"#### `{found.__name__}.{name}`"  # so that the search finds it
+            methods.append(f"{head}\n\n```py\n{line}\n```\n\n{documented(function)}")
     return (["\n".join(attributes)] if attributes else []) + methods
 
 

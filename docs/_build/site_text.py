@@ -10,6 +10,7 @@ from protofl_cli.markdown_tables import code
 
 SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises", "Example", "Examples")
 EXAMPLES = ("Example", "Examples")
+DOCTEST = re.compile(r"\s+# doctest: .*")
 CODE = re.compile(r"``([^`]+)``|`([^`]+)`")
 
 
@@ -43,6 +44,7 @@ def prose(docstring: str, link: Callable[[str], str] = code) -> str:
             name, _, meaning = line.strip().partition(": ")
             found.append(f"- `{name}`: {meaning}")
         else:
+            line = DOCTEST.sub("", line) if section in EXAMPLES else line
             found.append(line[4:] if section in ("Returns", "Yields", *EXAMPLES) else line[2:])
     parts = re.split(r"(^```py$.*?^```$)", "\n".join(found), flags=re.MULTILINE | re.DOTALL)
     parts[::2] = [CODE.sub(lambda m: link(m[1] or m[2]), part) for part in parts[::2]]

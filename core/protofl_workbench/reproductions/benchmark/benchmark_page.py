@@ -223,7 +223,7 @@ def _list(lines: Iterable[str]) -> str:
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table that readers of the site can sort; elsewhere the element around it does nothing."""
+    """Return a table in an element that the site sorts by; it does nothing elsewhere."""
     lines = [f"| {' | '.join(headings)} |", "|---" + "|--:" * (len(headings) - 1) + "|"]
     lines += [f"| {' | '.join(map(md, row))} |" for row in rows]
     return "\n".join(["<div data-sort markdown>", "", *lines, "", "</div>"])
