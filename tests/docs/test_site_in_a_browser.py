@@ -153,13 +153,20 @@ def test_search_finds_names(opened, address, typed, found):
     assert found in links, links
 
 
-def test_links_work_in_a_folder_without_a_server(browser, site):
-    page = browser.new_page()
+def test_links_and_search_work_in_a_folder_without_a_server(browser, site):
+    page, said = browser.new_page(viewport={"width": 1280, "height": 900}), []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda got: None if got.url.startswith("file:") else said.append(got.url))
     page.goto((site / "index.html").as_uri())
     page.locator("article a", has_text="Benchmark").first.click()
     assert page.url.endswith("/reference/benchmark.html")
     assert page.locator("h1").inner_text().startswith("Benchmark")
+    page.get_by_placeholder("Search").click()
+    page.keyboard.type("load_run")
+    page.locator(".md-search-result__link").first.wait_for()
     page.close()
+    assert said == []
 
 
 class Loaded(HTMLParser):
