@@ -15,6 +15,7 @@ import site_methods
 from site_plugins import own_plugins
 
 import protofl
+import protofl_workbench
 from protofl import Config, functional, plots
 from protofl.hooks.discovery.kinds import KINDS, spec_hooks
 from protofl.hooks.discovery.registry import Registry
@@ -419,3 +420,22 @@ def test_every_generated_part_is_known():
         marks += (found := [m[1:] for m in site_hooks.KEPT.findall(text)])
         assert len(found) == text.count("<!-- kept:") == text.count("<!-- end -->"), path
         assert all(name in site_hooks.PARTS for name, _ in marks), path
+
+
+def test_the_landing_page_has_one_picture_and_three_commands():
+    text = (DOCS / "index.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    begins = [" ".join(line.split()[:2]) for line in block.splitlines()]
+    assert begins == ["pip install", "protofl run", "protofl report"]
+    assert text.count("<!-- generated: figure ") + text.count("![") + text.count("<img") == 1
+    assert len(re.findall(r"^### You ", text, re.MULTILINE)) == 3
+
+
+def test_the_site_sorts_tables_by_the_script_of_reports(tmp_path):
+    site_hooks.on_post_build({"site_dir": str(tmp_path)})
+    look = Path(protofl_workbench.__file__).parent / "reporting/look/page.js"
+    assert (tmp_path / site_hooks.SCRIPT).read_bytes() == look.read_bytes()
+    settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert f"extra_javascript: [{site_hooks.SCRIPT}]" in settings
+    for page in ("reference/benchmark.md", "reference/methods/index.md"):
+        assert "\n<div data-sort markdown>\n\n" in (DOCS / page).read_text(encoding="utf-8")
