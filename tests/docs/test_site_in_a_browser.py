@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -17,6 +18,8 @@ from pathlib import Path
 
 import pytest
 from browsing import FAINT, chromium, needs_browser
+
+import protofl
 
 ROOT = Path(__file__).parents[2]
 PAGES = (
@@ -151,6 +154,22 @@ def test_search_finds_names(opened, address, typed, found):
         re.sub(r"\?h=[^#]*", "", link).removeprefix(address) for link in links
     ]  # what is marked
     assert found in links, links
+
+
+def test_the_search_knows_every_public_name(site):
+    index = json.loads((site / "search/search_index.json").read_text(encoding="utf-8"))
+    titles = {}
+    for section in index["docs"]:
+        page, _, _ = section["location"].partition("#")
+        titles.setdefault(page, set()).add(re.sub(r"<.*?>", "", section["title"]))
+    pages = {"python": protofl, "functional": protofl.functional, "plots": protofl.plots}
+    modules = {"functional", "plots", "backends", "datasets", "models", "schedules"}
+    for name, module in pages.items():
+        known = titles[f"reference/{name}.html"]
+        assert {*module.__all__} - modules - {"__version__"} <= known
+    further = {name for space in ("datasets", "models") for name in getattr(protofl, space).__all__}
+    known = {title.rpartition(".")[2] for title in titles["reference/python.html"]}
+    assert further <= known
 
 
 def test_links_and_search_work_in_a_folder_without_a_server(browser, site):
