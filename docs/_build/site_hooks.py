@@ -104,7 +104,7 @@ def on_post_build(config: Any, **_: object) -> None:  # noqa: ANN401 - mkdocs' o
     look = files("protofl_workbench.reporting") / "look"
     target = Path(config["site_dir"]) / SCRIPT
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text((look / target.name).read_text(encoding="utf-8"), encoding="utf-8")
+    target.write_bytes((look / target.name).read_bytes())
 
 
 if __name__ == "__main__":
