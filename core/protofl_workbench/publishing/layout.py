@@ -92,7 +92,8 @@ def read_publication(folder: Path) -> dict[str, Any]:
     """
     path = folder / PUBLICATION
     if not is_publication(folder):
-        near = "there is no such folder" if not folder.is_dir() else f"it has no {PUBLICATION}"
+        lacks = PUBLICATION if not path.is_file() else DIGESTS
+        near = "there is no such folder" if not folder.is_dir() else f"it has no {lacks}"
         if (folder / CONFIG).is_file():
             near = f"it is a run; publish it: protofl publish {folder} --out DIR"
         raise UsageError(

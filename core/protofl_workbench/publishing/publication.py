@@ -71,7 +71,7 @@ class Publication:
         folder: The folder.
         digest: SHA-256 of its ``SHA256SUMS``.
         runs: Names of the runs.
-        files: Number of files.
+        files: Number of files with a digest.
         size: Their bytes.
         values: The content of ``publication.json``.
     """
@@ -172,7 +172,7 @@ def publish(
         note("no author is named: add --author 'NAME <ORCID>'")
     if not given_license["url"]:
         note("no license is given, so nobody may reuse the folder: add --license CC-BY-4.0")
-    return Publication(target, digest, tuple(names), len(files) + 1, size, values)
+    return Publication(target, digest, tuple(names), len(files), size, values)
 
 
 # --- checks before anything is written ------------------------------------------------------------
