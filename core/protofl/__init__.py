@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from protofl.system.randomness import numpy_stream, random_stream
     from protofl_workbench import plots
     from protofl_workbench.comparing.compare import compare
+    from protofl_workbench.publishing.board import board
     from protofl_workbench.publishing.publication import publish
     from protofl_workbench.publishing.verification import verify
     from protofl_workbench.replaying.replay import replay
@@ -91,6 +92,7 @@ _NAMES = {
     "protofl.errors": "ProtoflError UsageError RunFailure",
     # many runs
     "protofl_workbench.comparing.compare": "compare",
+    "protofl_workbench.publishing.board": "board",
     "protofl_workbench.publishing.publication": "publish",
     "protofl_workbench.publishing.verification": "verify",
     "protofl_workbench.replaying.replay": "replay",
@@ -148,6 +150,7 @@ __all__ = [
     "VariantConfig",
     "__version__",
     "backends",
+    "board",
     "class_rows",
     "compare",
     "datasets",

@@ -90,6 +90,7 @@ def verify(
 
     datasets = assignments("--dataset", dataset or [], "NAME=FORM:PATH")
     files = assignments("--file", file or [], "OPTION=PATH")
+    from protofl.federation.events import ignore
     from protofl.runs.progress_lines import default_progress
     from protofl_workbench.publishing.layout import Changed, check_digests
     from protofl_workbench.publishing.verification import verify as check
@@ -106,7 +107,8 @@ def verify(
             tolerance=tolerance,
             data_dir=data_dir,
             device=device,
-            **({} if json else {"follow": default_progress(), "note": render.note}),
+            follow=ignore if json else default_progress(),
+            note=(lambda line: None) if json else render.note,
         )
     except Changed as problem:
         if not json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,16 +70,12 @@ def draw_figures(
         names = [*(SEVERAL if len(runs) > 1 else ONE)]
     for name in dict.fromkeys(names):
         kind, _, form = name.partition(".")
-        made = (
-            {kind: lambda k=kind: OF_RUNS[k](runs)}
-            if kind in OF_RUNS
-            else {
-                kind if len(runs) == 1 else f"{kind}-{run.folder.name}": lambda k=kind, r=run: (
-                    OF_ONE[k](r)
-                )
-                for run in runs
-            }
-        )
+        made: dict[str, Callable[[], Figure]] = {}
+        if kind in OF_RUNS:
+            made[kind] = partial(OF_RUNS[kind], runs)
+        for run in runs if kind in OF_ONE else ():
+            stem = kind if len(runs) == 1 else f"{kind}-{run.folder.name}"
+            made[stem] = partial(OF_ONE[kind], run)
         for stem, draw in made.items():
             try:
                 figure = draw()

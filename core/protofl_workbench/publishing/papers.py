@@ -85,10 +85,7 @@ def _name(text: str) -> str:
 
 def plain(text: str) -> str:
     """Return the plain text of a BibTeX value: accents become letters, braces disappear."""
-    for mark, combining in _ACCENTS.items():
-        text = re.sub(
-            rf"\\{re.escape(mark)}\{{?(\w)\}}?", lambda m, c=combining: _accented(m[1], c), text
-        )
+    text = re.sub(r"\\([\"'`^~])\{?(\w)\}?", lambda m: _accented(m[2], _ACCENTS[m[1]]), text)
     return re.sub(r"\s+", " ", text.replace("{", "").replace("}", "").replace("--", "–")).strip()
 
 
