@@ -39,7 +39,7 @@ class Scrubber:
         with suppress(UsageError):  # a user without a home folder
             known.append(expand_user("~"))
         self._folders = sorted(
-            {str(path.absolute()) for path in known if len(path.absolute().parts) > 1},
+            {str(path.absolute()) for path in known} - {Path.cwd().anchor, "/tmp"},
             key=len,
             reverse=True,
         )
