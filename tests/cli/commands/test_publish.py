@@ -34,13 +34,21 @@ SMALL |= {"backend": "local", "dry_run": False, "progress": False, "validation":
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory, data_dir, few):
-    """Do three runs: fedproto with two seeds, local, and a method in a file."""
+def alone(tmp_path_factory, data_dir, few):
+    """Do one short run; return the folder above ``runs/``."""
     home = tmp_path_factory.mktemp("home of ann")
+    common = {"dataset": few, "data_dir": data_dir, **SMALL, "rounds": 1}
+    pf.run("local", out=home / "runs/local", **common)
+    return home
+
+
+@pytest.fixture(scope="module")
+def made(alone, tmp_path_factory, data_dir, few):
+    """Do two runs more: fedproto with two seeds, and a method in a file."""
+    home = Path(shutil.copytree(alone, tmp_path_factory.mktemp("home of ann") / "work"))
     (home / "mine.py").write_text(MINE, encoding="utf-8")
     common = {"dataset": few, "data_dir": data_dir, **SMALL}
     pf.run("fedproto", out=home / "runs/fedproto", trials=2, **common)
-    pf.run("local", out=home / "runs/local", **common | {"rounds": 1})
     pf.run(f"{home / 'mine.py'}:Mine", out=home / "runs/mine", **common)
     return home
 
@@ -59,9 +67,9 @@ def moved(published, tmp_path):
     return Path(shutil.copytree(published, tmp_path / "some where/else"))
 
 
-def test_the_unfinished_and_the_missing_are_refused(cli, made, tmp_path):
+def test_the_unfinished_and_the_missing_are_refused(cli, alone, tmp_path):
     """The quick test of the command: errors before anything is written."""
-    cut = Path(shutil.copytree(made / "runs/local", tmp_path / "runs/cut"))
+    cut = Path(shutil.copytree(alone / "runs/local", tmp_path / "runs/cut"))
     shutil.rmtree(cut / "checkpoint")
     (cut / "summary.json").unlink()
     found = cli("publish", tmp_path / "runs", "--out", tmp_path / "out")
@@ -71,7 +79,7 @@ def test_the_unfinished_and_the_missing_are_refused(cli, made, tmp_path):
     precious = tmp_path / "full/precious.txt"
     precious.parent.mkdir()
     precious.write_text("x")
-    found = cli("publish", made / "runs/local", "--out", precious.parent, "--force")
+    found = cli("publish", alone / "runs/local", "--out", precious.parent, "--force")
     assert found.exit_code == 2 and "is not a published folder" in found.stderr
     assert precious.read_text() == "x"
     for words, says in (
@@ -82,17 +90,17 @@ def test_the_unfinished_and_the_missing_are_refused(cli, made, tmp_path):
         (["--author", "Ann <0000-0002-1825-0098>"], "its check digit differs"),
         (["--author", "<x>"], "expected NAME"),
     ):
-        found = cli("publish", made / "runs/local", "--out", tmp_path / "out", *words)
+        found = cli("publish", alone / "runs/local", "--out", tmp_path / "out", *words)
         assert found.exit_code == 2 and says in found.stderr, found.stderr
     assert not (tmp_path / "out").exists()
 
 
-def test_versions_that_differ_are_refused(cli, made, tmp_path):
-    other = Path(shutil.copytree(made / "runs/local", tmp_path / "runs/other"))
+def test_versions_that_differ_are_refused(cli, alone, tmp_path):
+    other = Path(shutil.copytree(alone / "runs/local", tmp_path / "runs/other"))
     config = json.loads((other / "config.json").read_text())
     config["versions"]["torch"] = "2.5.0"
     (other / "config.json").write_text(json.dumps(config))
-    found = cli("publish", made / "runs/local", tmp_path / "runs", "--out", tmp_path / "out")
+    found = cli("publish", alone / "runs/local", tmp_path / "runs", "--out", tmp_path / "out")
     assert found.exit_code == 2
     assert re.search(r"different versions of torch: .* and 2\.5\.0", " ".join(found.stderr.split()))
 
