@@ -461,15 +461,10 @@ def _badges(method: str, there: Sequence[tuple[BoardSetting, Standing]]) -> list
         said = badge_text(setting, standing)
         path = _badge_path(setting, method)
         parts += [
-            Picture(setting.name, _inline(_badge(setting, standing)), f"{setting.name}: {said}"),
+            Picture(setting.name, f"../{path}", f"{setting.name}: {said}", on_paper=True),
             Command("Markdown", f"![{setting.name}: {said}]({path})"),
         ]
     return parts
-
-
-def _inline(svg: str) -> str:
-    """Return a badge for a page, at its own size."""
-    return svg.replace('role="img"', 'focusable="false" style="width: auto; max-width: 100%"')
 
 
 def _sources(method: str, there: Sequence[tuple[BoardSetting, Standing]]) -> list[Part]:

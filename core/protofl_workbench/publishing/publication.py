@@ -95,7 +95,7 @@ def publish(
     figures: Sequence[str] = (),
     include: Sequence[str] = (),
     force: bool = False,
-    note: Note = lambda line: None,
+    note: Callable[[str], None] = lambda line: None,
 ) -> Publication:
     """Write finished runs into one folder that a paper can point to.
 
