@@ -159,9 +159,12 @@ def _print(result: Verification, folder: Path) -> None:
 
 
 def _about(repeated: Repeated) -> list[tuple[str, str]]:
+    from protofl.system.formatting import count
+
+    rounds = count(repeated.rounds, "round")
     rows = [
-        ("repeated run", f"{repeated.name}, {repeated.rounds} rounds in {repeated.seconds:,.1f} s"),
-        ("equal to the bit", f"{repeated.equal_rounds} of {repeated.rounds} rounds"),
+        ("repeated run", f"{repeated.name}, {rounds} in {repeated.seconds:,.1f} s"),
+        ("equal to the bit", f"{repeated.equal_rounds} of {rounds}"),
     ]
     if repeated.accuracy is not None and repeated.accuracy_here is not None:
         both = f"published {100 * repeated.accuracy:.2f}%, here {100 * repeated.accuracy_here:.2f}%"

@@ -63,7 +63,8 @@ HOW = (
 
 CAUTION = (
     "A rank holds for its setting: other data, models or budgets may give another order. Clients "
-    "of a run share a server, so p is too small rather than too large."
+    "of a run share a server, so p is too small rather than too large. Seconds depend on the "
+    "machine of a run."
 )
 
 

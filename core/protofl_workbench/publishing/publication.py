@@ -193,9 +193,10 @@ def check_publishable(runs: Sequence[Run]) -> None:
                 f"{run.folder} is not finished: {run.why_it_ended or run.state}",
                 do=f"protofl run --resume --out {run.folder}; or leave the run out",
             )
-        if not run.config.get("data", {}).get("digest") or run.partition is None:
+        known = run.config.get("data", {}).get("digest") and run.config.get("plugins")
+        if not known or run.partition is None:
             raise UsageError(
-                f"{run.folder} was recorded by an early version, without a digest of its data",
+                f"{run.folder} was recorded by an early version, without digests of data and code",
                 do="do the run again, or leave it out",
             )
     facts: dict[str, dict[str, Path]] = {}

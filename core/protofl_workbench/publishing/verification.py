@@ -11,11 +11,12 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from protofl.errors import UsageError, unknown
 from protofl.federation import events
 from protofl.records.layout import CONFIG
+from protofl.runs.identity import file_digests
 from protofl.runs.python_api import run_named
 from protofl.runs.recorded_run import Run
 from protofl.system.consent import check_recorded
@@ -24,6 +25,9 @@ from protofl.system.files.home import expand_user
 from protofl.system.machine import recorded_facts
 from protofl_workbench.comparing.run_difference import run_difference
 from protofl_workbench.publishing import layout
+
+if TYPE_CHECKING:
+    from protofl.federation.plan import Plan
 
 TOLERANCE = 0.02
 """Largest difference of accuracies, as a fraction, where bits cannot be expected to be equal."""
@@ -148,6 +152,7 @@ def verify(
     about = min(
         (a for a in values["runs"] if run in (None, a["name"])), key=lambda a: float(a["seconds"])
     )
+    note(f"all {digests.files} files are as published")
     note(f"{about['name']}: took {about['seconds']:,.1f} s when it was published")
     options = _options(path, about, datasets or {}, files or {}, values)
     if device is not None:
@@ -185,6 +190,7 @@ def _options(
             f"their samples have the SHA-256 {about['data']}",
             f"--dataset {dataset}={form}:PATH; or check digests only: --no-run",
         )
+    _check_files(config, files)
     for option, place in files.items():
         owner, dot, key = option.rpartition(".")
         target = config["options"].setdefault(owner, {}) if dot else config
@@ -195,6 +201,25 @@ def _options(
     if (other := config.get("participants_from")) and (folder / layout.RUNS / other).is_dir():
         config["participants_from"] = str((folder / layout.RUNS / other).resolve())
     return config
+
+
+def _check_files(config: Mapping[str, Any], files: Mapping[str, str]) -> None:
+    """Check that further files of a run, such as initial weights, are given or at their place.
+
+    Raises:
+        UsageError: One is missing; the error has its digest.
+    """
+    for file, digest in config.get("files", {}).items():
+        option = file.partition("/")[0]
+        owner, dot, key = option.rpartition(".")
+        value = str((config["options"].get(owner, {}) if dot else config).get(key or option) or "")
+        place = value.partition(":")[2] or value
+        if option not in files and not Path(place).exists():
+            raise UsageError(
+                f"the file of {option} is not part of the folder: {value}",
+                f"its SHA-256 is {digest}",
+                f"--file {option}=PATH",
+            )
 
 
 FORMS = ("npz", "csv", "parquet", "folder", "domains", "pfllib", "leaf", "har", "pamap2")
@@ -219,13 +244,10 @@ def _repeat(
     """Do a run again in a temporary folder, and compare the records."""
 
     def check_and_follow(event: events.Event) -> None:
-        if isinstance(event, events.Planned) and event.plan.data.digest != about["data"]:
-            raise UsageError(
-                f"the data of {event.plan.settings.dataset} are not those of {about['name']}",
-                f"SHA-256 of the samples: published {about['data']}, here {event.plan.data.digest}",
-                "give the published data with --dataset",
-            )
-        follow(event)
+        if isinstance(event, events.Planned):
+            _check_inputs(event.plan, about)
+        if not isinstance(event, events.Finished):  # its folder is removed
+            follow(event)
 
     with tempfile.TemporaryDirectory(prefix="protofl-verify-") as scratch:
         place = Path(scratch)
@@ -238,6 +260,28 @@ def _repeat(
         here = Run.of(result.folder)
         here.rows  # noqa: B018 - read before the folder is removed
         return _compared(str(about["name"]), published, here, tolerance)
+
+
+def _check_inputs(plan: Plan, about: Mapping[str, Any]) -> None:
+    """Check, before anything is trained, that data and files are those of the published run.
+
+    Raises:
+        UsageError: Their digests differ.
+    """
+    if plan.data.digest != about["data"]:
+        raise UsageError(
+            f"the data of {plan.settings.dataset} are not those of {about['name']}",
+            f"SHA-256 of the samples: published {about['data']}, here {plan.data.digest}",
+            "give the published data with --dataset",
+        )
+    here = file_digests(plan)
+    for option, digest in about["files"].items():
+        if here.get(option) != digest:
+            raise UsageError(
+                f"the file of {option} is not that of {about['name']}",
+                f"SHA-256: published {digest}, here {here.get(option, 'no file')}",
+                f"give the published file: --file {option.partition('/')[0]}=PATH",
+            )
 
 
 def _compared(name: str, published: Run, here: Run, tolerance: float) -> Repeated:

@@ -305,3 +305,22 @@ def test_more_is_published_only_if_it_is_asked_for(cli, made, tmp_path):
     assert cli(*words, "--force").exit_code == 0
     assert not (out / "runs/local/weights").exists()
     assert cli("verify", out, "--no-run").exit_code == 0
+
+
+@pytest.mark.slow
+def test_other_files_are_refused(cli, made, tmp_path, data_dir, few):
+    common = {"dataset": few, "data_dir": data_dir, **SMALL, "rounds": 1}
+    start = made / "runs/fedproto"
+    pf.run("fedproto", out=tmp_path / "run", init=start, **common)
+    pf.publish(tmp_path / "run", tmp_path / "out", figures=["none"])
+    words = ("verify", tmp_path / "out", "--dataset", f"npz:few.npz={few}")
+    found = cli(*words)
+    assert found.exit_code == 2 and "the file of init is not part of the folder" in found.stderr
+    found = cli(*words, "--file", f"init={made / 'runs/local'}")
+    assert found.exit_code == 2 and "the file of init is not that of run" in found.stderr
+    found = cli(*words, "--file", f"init={start}")
+    assert found.exit_code == 0 and "run to the last bit" in found.output
+    assert (
+        "did you mean 'init'"
+        in cli(*words, "--file", f"int={start}", "--file", f"init={start}").stderr
+    )
