@@ -171,7 +171,8 @@ def _data_set(run: Mapping[str, Any]) -> Entity:
 def _software(publication: Mapping[str, Any]) -> Entity:
     versions = publication["versions"]
     return {
-        "@id": f"https://pypi.org/project/protofl/{versions['protofl']}/",
+        "@id": (address := f"https://pypi.org/project/protofl/{versions['protofl']}/"),
+        "url": address,
         "@type": "SoftwareApplication",
         "name": "protofl",
         "version": versions["protofl"],

@@ -195,6 +195,7 @@ def test_the_crate_has_the_required_entities(published):
         assert action["@type"] == "CreateAction"
         software = entities[action["instrument"]["@id"]]
         assert software["@type"] == "SoftwareApplication" and software["version"]
+        assert software["url"] == software["@id"]
         assert action["startTime"] <= action["endTime"]
         assert all(one["@id"] in entities for one in (*action["object"], *action["result"]))
         assert entities[action["agent"]["@id"]]["name"] == "Ann Lee"
