@@ -280,7 +280,7 @@ def _megabytes(value: float) -> str:
 def _interval(standing: Standing) -> str:
     if math.isnan(standing.low):
         return "–"
-    return f"{_percent(standing.low)} … {_percent(standing.high)}"
+    return f"{_percent(standing.low)}\u00a0…\u00a0{_percent(standing.high)}"
 
 
 COLUMNS = (
@@ -390,7 +390,9 @@ def _method_page(title: str, method: str, found: Leaderboard) -> tuple[Page, Dra
     rows = [
         (
             setting.name,
-            f"{standing.rank} of {len(setting.setting.ranked)}" if standing.rank else "not ranked",
+            f"{standing.rank}\u00a0of\u00a0{len(setting.setting.ranked)}"
+            if standing.rank
+            else "not ranked",
             standing.groups or "–",
             _percent(standing.accuracy),
             _interval(standing),

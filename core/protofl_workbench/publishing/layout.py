@@ -102,8 +102,10 @@ def read_publication(folder: Path) -> dict[str, Any]:
     try:
         values = parse_json(path.read_bytes())
         assert isinstance(values, dict) and {"format", "runs"} <= values.keys()
-    except (ValueError, AssertionError, OSError) as error:
-        raise UsageError(f"{path} is damaged: {error or 'a key is missing'}") from None
+        assert all(Path(run["name"]).name == run["name"] for run in values["runs"])
+    except (ValueError, AssertionError, LookupError, TypeError, OSError) as error:
+        what = str(error) or "a key is missing, or a run has a path as its name"
+        raise UsageError(f"{path} is damaged: {what}") from None
     if values["format"] > FORMAT:
         raise UsageError(
             f"{path} has format {values['format']}, and this protofl reads up to {FORMAT}",

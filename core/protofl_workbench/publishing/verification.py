@@ -23,6 +23,7 @@ from protofl.system.consent import check_recorded
 from protofl.system.files.atomic import parse_json, write_json
 from protofl.system.files.home import expand_user
 from protofl.system.machine import recorded_facts
+from protofl.system.options.table import UNRECORDED
 from protofl_workbench.comparing.run_difference import run_difference
 from protofl_workbench.publishing import layout
 
@@ -173,6 +174,11 @@ def _options(
     """Return the ``config.json`` of a run with the places of files on this machine."""
     file = folder / layout.RUNS / str(about["name"]) / CONFIG
     config: dict[str, Any] = parse_json(file.read_bytes())
+    for name in UNRECORDED - {
+        "backend",
+        "profile",
+    }:  # such as trackers, which nobody asked for here
+        config.pop(name, None)
     if classes := config.get("classes"):
         places = {label: _inside(folder, place) for label, place in classes.items()}
         config["classes"] = places
