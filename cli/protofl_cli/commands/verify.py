@@ -73,8 +73,8 @@ def verify(
         bool,
         typer.Option(
             "--json",
-            help="Print JSON: folder, confirmed, digest, files, changed, missing, extra and "
-            "repeated.",
+            help="Print JSON: folder, confirmed, what, repeated, files, changed, missing, extra and "
+            "digest.",
         ),
     ] = False,
     trust_code: TrustCode = None,
@@ -114,10 +114,11 @@ def verify(
         if not json:
             raise
         found = asdict(check_digests(folder))
-        _print_json({"folder": str(folder), "confirmed": False, "what": problem.what, **found})
+        about = {"confirmed": False, "what": problem.what, "repeated": None}
+        _print_json({"folder": str(folder), **about, **found})
         raise typer.Exit(1) from None
     if json:
-        _print_json(_values(result) | {"folder": str(folder)})
+        _print_json({"folder": str(folder), **_values(result)})
     else:
         _print(result, folder)
     if not result.confirmed:
@@ -127,7 +128,9 @@ def verify(
 def _values(result: Verification) -> dict[str, Any]:
     repeated = result.repeated
     about = asdict(repeated) | {"confirmed": repeated.confirmed} if repeated else None
-    return {"confirmed": result.confirmed, **asdict(result.digests), "repeated": about}
+    what = "" if result.confirmed else "the repeated run has other figures"
+    digests = asdict(result.digests)
+    return {"confirmed": result.confirmed, "what": what, "repeated": about, **digests}
 
 
 def _print_json(values: dict[str, Any]) -> None:
