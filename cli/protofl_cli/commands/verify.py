@@ -73,8 +73,8 @@ def verify(
         bool,
         typer.Option(
             "--json",
-            help="Print JSON: folder, confirmed, what, repeated, files, changed, missing, extra and "
-            "digest.",
+            help="Print JSON: folder, confirmed, what, repeated, files, changed, missing, extra "
+            "and digest.",
         ),
     ] = False,
     trust_code: TrustCode = None,
