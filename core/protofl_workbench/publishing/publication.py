@@ -23,6 +23,7 @@ from typing import Any
 from protofl.errors import UsageError, unknown
 from protofl.hooks.discovery.registry import Registry
 from protofl.records.layout import CONFIG, METRICS, PARTITION, PREPARATION, SUMMARY
+from protofl.records.result import Result
 from protofl.runs.recorded_run import Run
 from protofl.system.files.atomic import write_file, write_json
 from protofl.system.files.home import expand_user
@@ -39,8 +40,6 @@ from protofl_workbench.publishing.papers import Paper, bibliography, own_paper, 
 from protofl_workbench.publishing.read_me import citation, read_me
 from protofl_workbench.publishing.scrubbing import Scrubber
 from protofl_workbench.reporting.page import report
-
-Note = Callable[[str], None]
 
 OPTIONAL = {
     "weights": "weights of server and clients that a run has kept (they reveal much of the data)",
@@ -131,12 +130,15 @@ def publish(
     people = [_author(text) for text in authors]
     given_license = license_of(license)
     check_figures(figures)
-    each = [runs] if isinstance(runs, (str, Path)) or not isinstance(runs, Iterable) else [*runs]
+    each = [runs] if isinstance(runs, (Run, Result, str, Path)) else [*runs]
+    target = _target(out, force)
     opened = {run.folder.resolve(): run for one in each for run in runs_in(one)}
-    found = [*opened.values()]
+    # A folder of runs may have the published folder of last time in it.
+    found = [run for place, run in opened.items() if not place.is_relative_to(target.resolve())]
+    if not found:
+        raise UsageError(f"all runs are in --out {out} itself", do="choose another folder")
     check_publishable(found)
     names = _names(found)
-    target = _target(out, force)
     scrubber = Scrubber([run.folder for run in found])
     part = target.with_name(f".{target.name}.part")
     shutil.rmtree(part, ignore_errors=True)
@@ -499,7 +501,7 @@ def _about_run(name: str, run: Run, sources: _Sources) -> dict[str, Any]:
     }
 
 
-def _papers(names: Mapping[str, Run], note: Note) -> list[Paper]:
+def _papers(names: Mapping[str, Run], note: Callable[[str], None]) -> list[Paper]:
     """Return the papers of protofl and of all plugins of the runs."""
     papers = [own_paper(str(next(iter(names.values())).config["versions"]["protofl"]))]
     lacking: list[str] = []
@@ -539,7 +541,7 @@ def _allowed(classes: Mapping[str, str]) -> dict[str, str]:
 
 
 def _write_environment(
-    folder: Path, names: Mapping[str, Run], scrubber: Scrubber, note: Note
+    folder: Path, names: Mapping[str, Run], scrubber: Scrubber, note: Callable[[str], None]
 ) -> None:
     """Write what is known about software and machines of the runs, and versions of packages."""
     runs = {
