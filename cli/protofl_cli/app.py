@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from protofl_cli import render, standard_streams
 from protofl_cli.commands import (
+    board,
     card,
     check,
     compare,
@@ -24,6 +25,7 @@ from protofl_cli.commands import (
     new_plugin,
     partition,
     plot,
+    publish,
     replay,
     report,
     reproduce,
@@ -32,6 +34,7 @@ from protofl_cli.commands import (
     score,
     show,
     sweep,
+    verify,
     watch,
 )
 from protofl_cli.groups import WithRuns, add, group_of
@@ -245,6 +248,9 @@ add(app, "report", report.report, USE)
 add(app, "compare", compare.compare, USE)
 add(app, "plot", plot.plot, USE)
 add(app, "export", export.export, USE)
+add(app, "publish", publish.publish, USE)
+add(app, "verify", verify.verify, USE)
+add(app, "board", board.board, USE)
 add(app, "score", score.score, USE)
 add(app, "evaluate", evaluate.evaluate, USE)
 add(app, "replay", replay.replay, USE)

@@ -62,6 +62,9 @@ if TYPE_CHECKING:
     from protofl.system.randomness import numpy_stream, random_stream
     from protofl_workbench import plots
     from protofl_workbench.comparing.compare import compare
+    from protofl_workbench.publishing.board import board
+    from protofl_workbench.publishing.publication import publish
+    from protofl_workbench.publishing.verification import verify
     from protofl_workbench.replaying.replay import replay
     from protofl_workbench.reporting.page import report
     from protofl_workbench.reproductions.reproduction_interface import reproduce, reproduction
@@ -89,6 +92,9 @@ _NAMES = {
     "protofl.errors": "ProtoflError UsageError RunFailure",
     # many runs
     "protofl_workbench.comparing.compare": "compare",
+    "protofl_workbench.publishing.board": "board",
+    "protofl_workbench.publishing.publication": "publish",
+    "protofl_workbench.publishing.verification": "verify",
     "protofl_workbench.replaying.replay": "replay",
     "protofl_workbench.reporting.page": "report",
     "protofl_workbench.reproductions.reproduction_interface": "reproduction reproduce",
@@ -144,6 +150,7 @@ __all__ = [
     "VariantConfig",
     "__version__",
     "backends",
+    "board",
     "class_rows",
     "compare",
     "datasets",
@@ -157,6 +164,7 @@ __all__ = [
     "numpy_stream",
     "per_step",
     "plots",
+    "publish",
     "random_stream",
     "read_weights",
     "replay",
@@ -168,6 +176,7 @@ __all__ = [
     "stack_rows",
     "sweep",
     "trust_code",
+    "verify",
 ]
 
 

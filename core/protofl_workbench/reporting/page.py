@@ -82,7 +82,7 @@ def report(
     foot = f"Made by protofl {__version__} on {datetime.now():%Y-%m-%d at %H:%M}."
     page = _page(runs, drawings, foot, baseline, labels, order, note)
     page.title = title or page.title
-    text = _html(page, drawings)
+    text = html_of(page, drawings)
     if out is not None:
         write_output(out, text)
     return text
@@ -117,8 +117,13 @@ def _page(
     return comparison_page(sound, drawings, foot, baseline, notes, labels, order, note)
 
 
-def _html(page: Page, drawings: Drawings) -> str:
-    """Render a page. All texts are escaped; only drawings are inserted as they are."""
+def html_of(page: Page, drawings: Drawings) -> str:
+    """Render a page. All texts are escaped; only drawings are inserted as they are.
+
+    Args:
+        page: The page.
+        drawings: The figures of the page.
+    """
     taken: set[str] = set()
     for section in page.sections:
         _set_anchor(section, taken)
@@ -157,7 +162,7 @@ def _template() -> Template:
 
 def _groups(parts: Iterable[Part]) -> list[tuple[str, list[Part]]]:
     """Return consecutive parts of one kind together, with the name of the kind."""
-    runs = groupby(parts, key=lambda part: KINDS[type(part)])
+    runs = groupby(parts, key=lambda part: KINDS[str if isinstance(part, str) else type(part)])
     return [(kind, list(group)) for kind, group in runs]
 
 

@@ -21,6 +21,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+class Link(str):
+    """A text that leads to another page: a cell of a table, a paragraph, or the value of a fact.
+
+    Attributes:
+        address: Where it leads, relative to the page or absolute.
+    """
+
+    address: str
+
+    def __new__(cls, text: str, address: str) -> Link:
+        """Return the text with its address."""
+        link = super().__new__(cls, text)
+        link.address = address
+        return link
+
+
 @dataclass(frozen=True)
 class Fact:
     """A key figure with a short explanation."""
@@ -103,7 +119,7 @@ class Command:
 
 
 Part = Fact | Table | Picture | Command | str
-"""A string is a paragraph."""
+"""A string is a paragraph; a `Link` is one that leads elsewhere."""
 
 
 @dataclass
@@ -138,6 +154,7 @@ class Page:
         facts: Key figures.
         sections: Sections.
         foot: Last line.
+        above: The page to which this one belongs; None for a page of its own.
     """
 
     title: str
@@ -147,6 +164,7 @@ class Page:
     facts: list[Fact]
     sections: list[Section]
     foot: str
+    above: Link | None = None
 
 
 LARGEST = 200_000

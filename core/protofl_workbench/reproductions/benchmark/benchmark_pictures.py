@@ -93,6 +93,7 @@ def ranks_figure(ranks: Sequence[Ranks], settings: Sequence[str]) -> Figure:
         ncols=4,
         frameon=False,
         prop=FontProperties(family=FONTS["serif"], size=SMALL),
+        labelcolor=INK,
     )
     return figure
 
@@ -111,7 +112,7 @@ def _prepare(axes: Axes, names: Sequence[str], label: str) -> None:
     axes.set_yticks(range(len(names)), list(names), fontsize=SMALL, fontfamily=FONTS["serif"])
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.tick_params(axis="x", labelsize=SMALL, labelfontfamily=FONTS["serif"])
-    axes.tick_params(width=0.6, length=2.5, color=INK)
+    axes.tick_params(width=0.6, length=2.5, color=INK, labelcolor=INK)
     axes.set_xlabel(label, fontsize=SMALL, fontfamily=FONTS["serif"], color=INK)
     axes.grid(axis="x", color=FAINT, linewidth=0.5)
     axes.set_axisbelow(True)

@@ -51,30 +51,36 @@ def without_folder(dataset: str) -> str:
     return f"{name}{colon}{Path(place).name}" if colon else name
 
 
-def figures_of(run: Run) -> dict[str, Any]:
-    """Return the figures of a finished final run, as the record has them.
+def figures_of(run: Run, trial: int | None = None, which: str = "validation") -> dict[str, Any]:
+    """Return the figures of a trial of a finished run, as the record has them.
 
     Traffic is the sum over the rounds up to the chosen one; seconds are those of the median round.
+
+    Args:
+        run: The run.
+        trial: The trial; the first one by default.
+        which: The chosen round, as `protofl.records.result.chosen_row` takes it.
 
     Raises:
         UsageError: No round has a validation accuracy.
     """
-    rows = run.rows_of(min(run.trials))
-    chosen = chosen_row(rows, "validation")
+    trial = min(run.trials) if trial is None else trial
+    rows = run.rows_of(trial)
+    chosen = chosen_row(rows, which)
     if chosen is None:
-        raise UsageError("no round has a validation accuracy", do="run with --validation 0.2")
+        raise UsageError(f"no round has a {which} accuracy", do="run with --validation 0.2")
     until = [row for row in rows if row.round <= chosen.round]
     seconds = sorted(float(row.seconds["total"]) for row in rows)
     measures = chosen.get("measures") or {}
     return {
-        "seed": int(run.config["seed"]) + min(run.trials),
+        "seed": int(run.config["seed"]) + trial,
         "rounds": len(rows),
         "chosen_round": chosen.round + 1,
         "test_accuracy": chosen.test_accuracy,
         "client_test_accuracy": chosen.client_test_accuracy,
         "global_accuracy": measures.get("global_accuracy"),
         "clients": dict(chosen.client_accuracies),
-        "split": run.split(min(run.trials)).hash,
+        "split": run.split(trial).hash,
         "upload_bytes": sum(int(row["upload_bytes"]) for row in until),
         "download_bytes": sum(int(row["download_bytes"]) for row in until),
         "seconds_per_round": round(seconds[len(seconds) // 2], 3),

@@ -1,0 +1,233 @@
+"""Papers of plugins: BibTeX entries that packages declare beside their plugins.
+
+A package declares the papers of its plugins in a file ``papers.bib``, in the folder of a plugin's
+module or in a folder above it. The field ``protofl`` of an entry names the plugins of the paper::
+
+    @inproceedings{tan2022fedproto,
+      title = {{FedProto}: Federated Prototype Learning across Heterogeneous Clients},
+      year = {2022},
+      protofl = {method/fedproto}
+    }
+
+Any other field is free. A class ``FILE.py:CLASS`` has its papers in the file's folder.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from protofl.errors import UsageError
+from protofl.hooks.discovery.registry import Registry
+from protofl.system.files.home import expand_user
+
+FILE = "papers.bib"
+"""The file in which a package declares the papers of its plugins."""
+
+FIELD = "protofl"
+"""The field that names the plugins of a paper; it is left out of a bibliography."""
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A BibTeX entry.
+
+    Attributes:
+        kind: ``inproceedings``, ``article``, ``misc``, ….
+        key: Key of the entry.
+        fields: {name in small letters: value as it stands between the braces}.
+    """
+
+    kind: str
+    key: str
+    fields: Mapping[str, str]
+
+    @property
+    def plugins(self) -> tuple[str, ...]:
+        """The plugins of the paper, as ``KIND/NAME``."""
+        return tuple(name.strip() for name in self.fields.get(FIELD, "").split(",") if name.strip())
+
+    @property
+    def title(self) -> str:
+        """The title as plain text."""
+        return plain(self.fields.get("title", self.key))
+
+    @property
+    def authors(self) -> tuple[str, ...]:
+        """The authors as plain text, ``FIRST LAST``; without ``others``."""
+        names = re.split(r"\s+and\s+", self.fields.get("author", ""))
+        return tuple(_name(name) for name in names if name and name != "others")
+
+    @property
+    def address(self) -> str:
+        """The address of the paper: its DOI, its page on arXiv, or its URL; empty for none."""
+        if doi := self.fields.get("doi"):
+            return f"https://doi.org/{doi}"
+        if self.fields.get("archiveprefix", "").lower() == "arxiv" and "eprint" in self.fields:
+            return f"https://arxiv.org/abs/{self.fields['eprint']}"
+        return self.fields.get("url", "")
+
+    def text(self) -> str:
+        """Return the entry as BibTeX, without the plugins."""
+        fields = [f"  {name} = {{{value}}}" for name, value in self.fields.items() if name != FIELD]
+        return f"@{self.kind}{{{self.key},\n" + ",\n".join(fields) + "\n}\n"
+
+
+def _name(text: str) -> str:
+    """Return ``FIRST LAST`` of ``LAST, FIRST``."""
+    last, comma, first = text.partition(",")
+    return plain(f"{first.strip()} {last.strip()}" if comma else last.strip())
+
+
+def plain(text: str) -> str:
+    """Return the plain text of a BibTeX value: accents become letters, braces disappear."""
+    text = re.sub(r"\\([\"'`^~])\{?(\w)\}?", lambda m: _accented(m[2], _ACCENTS[m[1]]), text)
+    return re.sub(r"\s+", " ", text.replace("{", "").replace("}", "").replace("--", "–")).strip()
+
+
+_ACCENTS = {'"': "\u0308", "'": "\u0301", "`": "\u0300", "^": "\u0302", "~": "\u0303"}
+
+
+def _accented(letter: str, combining: str) -> str:
+    import unicodedata
+
+    return unicodedata.normalize("NFC", letter + combining)
+
+
+# --- reading BibTeX -------------------------------------------------------------------------------
+
+
+def read_bibtex(text: str, file: str) -> list[Paper]:
+    """Return the entries of a BibTeX file, without comments, strings and preambles.
+
+    Args:
+        text: The content.
+        file: The file, for errors.
+
+    Raises:
+        UsageError: An entry is not closed, lacks its key, or a value has no braces or quotes.
+    """
+    found, place = [], 0
+    while (start := text.find("@", place)) >= 0:
+        head = re.compile(r"@(\w+)\s*\{\s*([^\s,{}]*)\s*,").match(text, start)
+        line = text.count("\n", 0, start) + 1
+        if text[text.rfind("\n", 0, start) + 1 : start].lstrip().startswith("%"):
+            place = start + 1
+            continue
+        if head is None:
+            raise UsageError(
+                f"{file}: line {line} is not a BibTeX entry", do="write @KIND{KEY, FIELD = {…}}"
+            )
+        fields, place = _fields(text, head.end(), f"{file}: entry {head[2]} (line {line})")
+        if head[1].lower() not in ("comment", "string", "preamble"):
+            found.append(Paper(head[1].lower(), head[2], fields))
+    return found
+
+
+def _fields(text: str, place: int, where: str) -> tuple[dict[str, str], int]:
+    """Return the fields of an entry, and the place after its end."""
+    fields: dict[str, str] = {}
+    name = re.compile(r"[\s,]*([\w-]+)\s*=\s*")
+    while (field := name.match(text, place)) is not None:
+        fields[field[1].lower()], place = _value(text, field.end(), f"{where}, {field[1]}")
+    end = re.compile(r"[\s,]*\}").match(text, place)
+    if end is None:
+        raise UsageError(f"{where} is not closed", do="each field is NAME = {VALUE}")
+    return fields, end.end()
+
+
+def _value(text: str, place: int, where: str) -> tuple[str, int]:
+    """Return a value between balanced braces or quotes, or a number, and the place after it."""
+    number = re.compile(r"\d+").match(text, place)
+    if number is not None:
+        return number[0], number.end()
+    if text[place : place + 1] not in ("{", '"'):
+        raise UsageError(f"{where}: expected a value in braces or quotes")
+    depth, quoted = 0, text[place] == '"'
+    for at in range(place + quoted, len(text)):
+        letter = text[at]
+        if text[at - 1] == "\\" and letter in '{}"':
+            continue
+        depth += (letter == "{") - (letter == "}")
+        if (quoted and letter == '"' and depth == 0) or (not quoted and depth == 0):
+            return re.sub(r"\s+", " ", text[place + 1 : at]).strip(), at + 1
+    raise UsageError(f"{where}: the value is not closed")
+
+
+# --- the papers of plugins ------------------------------------------------------------------------
+
+
+def papers_of(registry: Registry, plugins: Iterable[tuple[str, str]]) -> dict[str, list[Paper]]:
+    """Return the papers of plugins: {KIND/NAME: entries}, an empty list if none is declared.
+
+    No plugin is imported.
+
+    Args:
+        registry: The installed plugins.
+        plugins: Kind and name of each plugin.
+
+    Raises:
+        UsageError: A file of papers is damaged.
+    """
+    found: dict[str, list[Paper]] = {}
+    for kind, name in plugins:
+        label = f"{kind}/{name}"
+        papers = (paper for file in _files_of(registry, kind, name) for paper in declared(file))
+        found[label] = [paper for paper in papers if label in paper.plugins]
+    return found
+
+
+@lru_cache
+def declared(file: Path) -> tuple[Paper, ...]:
+    """Return the entries of a file of papers.
+
+    Raises:
+        UsageError: The file is damaged.
+    """
+    return tuple(read_bibtex(file.read_text(encoding="utf-8"), str(file)))
+
+
+def _files_of(registry: Registry, kind: str, name: str) -> Iterator[Path]:
+    """Yield the files of papers for a plugin: of its module's folder, then of those above it."""
+    try:
+        target = registry.find(kind, name).target
+    except UsageError:  # not installed here, or a class of another program
+        return
+    module = target.rpartition(":")[0] or target
+    if module.endswith(".py"):
+        folders = [expand_user(module).parent]
+    else:
+        top, *inside = module.split(".")
+        spec = importlib.util.find_spec(top) if top else None
+        if spec is None:
+            return
+        if spec.submodule_search_locations:
+            root = Path(next(iter(spec.submodule_search_locations)))
+            folders = [root.joinpath(*inside[:n]) for n in range(len(inside), -1, -1)]
+        else:
+            folders = [Path(spec.origin or "").parent]
+    yield from (folder / FILE for folder in folders if (folder / FILE).is_file())
+
+
+def own_paper(version: str) -> Paper:
+    """Return the entry of protofl.
+
+    Args:
+        version: Its version.
+    """
+    fields = {
+        "title": "protofl: prototype-based heterogeneous federated learning",
+        "author": "{protofl contributors}",
+        "note": f"version {version}",
+    }
+    return Paper("misc", "protofl", fields)
+
+
+def bibliography(papers: Iterable[Paper]) -> str:
+    """Return a BibTeX file of papers, each once, sorted by key."""
+    unique = {paper.key: paper for paper in papers}
+    return "\n".join(unique[key].text() for key in sorted(unique))
