@@ -15,6 +15,7 @@ from protofl.system.files.home import expand_user
 from protofl_cli import render
 from protofl_cli.groups import WithRuns, group_of
 from protofl_cli.interrupts import interrupted
+from protofl_cli.json_output import Json, print_json, prints_json
 from protofl_cli.options import Debug, option
 from protofl_cli.run_options import with_options
 
@@ -27,6 +28,7 @@ def _typed(method: str | None, arguments: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in {"method": method, **values}.items() if v is not None and v != []}
 
 
+@prints_json("protofl_flower.commands.json_models:Rehearsal")
 def rehearse(
     method: Annotated[
         str | None, typer.Argument(metavar="METHOD", help="Method or recipe.")
@@ -45,6 +47,7 @@ def rehearse(
             show_default=False,
         ),
     ] = None,
+    as_json: Json = False,
     debug: Debug = False,
     **arguments: Any,  # noqa: ANN401 - the options of `Settings`, see with_options
 ) -> None:
@@ -66,6 +69,10 @@ def rehearse(
         raise
     if folder is None:
         shutil.rmtree(place, ignore_errors=True)
+    if as_json:
+        pairs = [{"name": name, "value": value} for name, value in rows]
+        print_json({"rows": pairs, "folder": place if folder else None})
+        return
     render.pairs(rows)
 
 
@@ -231,13 +238,26 @@ def run(
         raise typer.Exit(interrupted(stop, do)) from None
 
 
-def status(folder: Folder, debug: Debug = False) -> None:
+@prints_json("protofl_flower.commands.json_models:FederationStatus")
+def status(folder: Folder, as_json: Json = False, debug: Debug = False) -> None:
     """Show the sites of a federation, whether they are online, and its runs."""
     from protofl_flower.deployment.federation_file import read_federation
     from protofl_flower.deployment.link import node_states, runs_of
 
     federation = read_federation(folder)
     states = node_states(federation)
+    if as_json:
+        sites = [
+            {
+                "site": site.name,
+                "clients": site.clients,
+                "state": states.get(site.name, "not registered"),
+            }
+            for site in federation.sites
+        ]
+        runs = [{"run": n, "state": state} for n, state in runs_of(federation).items()]
+        print_json({"sites": sites, "runs": runs})
+        return
     rows = [
         (
             site.name,
