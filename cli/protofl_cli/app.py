@@ -124,8 +124,12 @@ class Commands(WithRuns):
             else:  # Typer ends the program after completions
                 code = end.code if completion.is_asked(typed) else _left(end)
         except Exception as problem:  # users see a message, not a traceback
-            closed = standard_streams.is_closed_pipe(problem)
-            code = CLOSED if closed else _report(problem, debug=known["debug"])
+            if standard_streams.is_closed_pipe(problem):
+                code = CLOSED
+            elif completion.is_running():  # no message between the words that a user types
+                code = 1
+            else:
+                code = _report(problem, debug=known["debug"])
         sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -20,9 +20,14 @@ Completer = Callable[[str], list[str]]
 """Takes the word so far and returns words that begin so."""
 
 
+def is_running() -> bool:
+    """Return True if a shell asks for completions."""
+    return VARIABLE in os.environ
+
+
 def is_asked(words: Sequence[str]) -> bool:
     """Return True if a shell asks for completions, or a user for its script."""
-    return VARIABLE in os.environ or any(word.startswith(OPTIONS) for word in words[:1])
+    return is_running() or any(word.startswith(OPTIONS) for word in words[:1])
 
 
 def plugin_names(*kinds: str, prefixed: bool = False, further: Iterable[str] = ()) -> Completer:

@@ -59,6 +59,21 @@ def test_bash(line, expected, tmp_path):
     assert completed(line, tmp_path) == expected
 
 
+def test_a_broken_command_prints_nothing(cli, monkeypatch):
+    """Whatever fails, the line that the user types stays as it is."""
+    from protofl_cli import app
+
+    def broken(*given):
+        raise ValueError("broken")
+
+    monkeypatch.setattr(app, "Installed", broken)
+    typed = {VARIABLE: "complete_bash", "COMP_WORDS": "protofl ru", "COMP_CWORD": "1"}
+    for name, value in typed.items():
+        monkeypatch.setenv(name, value)
+    result = cli()
+    assert result.exit_code == 1 and result.output == ""
+
+
 def test_names_come_from_entry_points():
     complete = plugin_names("partitioner")
     assert complete("do") == ["domain"] and complete("nothing") == []

@@ -72,6 +72,7 @@ except Found:
         ("run fedsa --models htfe8", "fedsa · htfe8 · digits"),
         ("run fedsa-tgp --models htcnn8 --dataset mnist", "fedsa-tgp · htcnn8 · mnist"),
         ("run --resume --out runs/mine", "resuming runs/mine"),
+        ("run fedsa --models htfe8 --events events.jsonl", "fedsa · htfe8 · digits"),
     ],
 )
 def test_the_first_line_comes_before_torch(words, line):

@@ -23,15 +23,17 @@ import os
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from protofl.errors import ProtoflError, UsageError, error_text
 from protofl.federation import events
 from protofl.federation.events import Event, Progress
-from protofl.records.row import Row
-from protofl.records.run_folder import RunFolder
 from protofl.system.files.home import expand_user
 from protofl.system.files.tables import json_values
+
+if TYPE_CHECKING:
+    from protofl.records.row import Row
+    from protofl.records.run_folder import RunFolder
 
 FORMAT = 1
 """Number of the form of the lines; a change that removes or changes a key raises it."""
