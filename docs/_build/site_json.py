@@ -109,15 +109,15 @@ def _type(schema: dict[str, Any], known: dict[str, Any]) -> str:
     choices = schema.get("anyOf") or schema.get("oneOf")
     if choices:
         texts = [_type(each, known) for each in choices]
-        return " or ".join(dict.fromkeys(texts)) if len(texts) < 7 or "oneOf" in schema else "any"
+        return " or ".join(dict.fromkeys(texts)) if len(texts) < 7 or "oneOf" in schema else "any type"
     kind = schema.get("type")
     if kind == "array":
         if "prefixItems" in schema:
             return f"list of {', '.join(_type(each, known) for each in schema['prefixItems'])}"
-        inner = _type(schema["items"], known) if schema.get("items") else "anything"
+        inner = _type(schema["items"], known) if schema.get("items") else "any type"
         return f"list of {f'({inner})' if ' or ' in inner else inner}"
     if kind == "object":
         inner = schema.get("additionalProperties")
-        of = _type(inner, known) if isinstance(inner, dict) and inner else "anything"
+        of = _type(inner, known) if isinstance(inner, dict) and inner else "any type"
         return f"object of {f'({of})' if ' or ' in of else of}"
-    return str(kind) if kind else "anything"
+    return str(kind) if kind else "any type"
