@@ -9,9 +9,9 @@ from typing import Any
 
 from protofl.hooks.plugin.providers import Baseline
 from protofl.hooks.wire.keys import declared_keys, reveals_of
-from protofl.system.options.plugin_options import Config, VariantConfig, option_names
+from protofl.system.options.plugin_options import Config, VariantConfig
 from protofl_cli.markdown_tables import code, table
-from protofl_cli.options import value_range, value_text
+from protofl_cli.options import AFTER_NAME, plugin_option_rows, value_text
 from protofl_workbench.cards import step_cost
 from protofl_workbench.cards.benchmark_figures import (
     BENCHMARK,
@@ -150,18 +150,11 @@ def option_rows(plugin: type, prefix: str) -> list[tuple[str, str, str, str]]:
         plugin: The plugin.
         prefix: Word before the option, as ``--set`` takes it.
     """
-    config: type[Config] = getattr(plugin, "Config", Config)
-    deviations = config.deviations if issubclass(config, VariantConfig) else {}
-    rows = []
-    for key, name in option_names(config).items():
-        if name == getattr(plugin, "argument", None):
-            continue  # users write it after the name of the plugin
-        field = config.model_fields[name]
-        default: Any = "required" if field.is_required() else value_text(field.get_default())
-        if name in deviations and field.default is None:
-            default = value_text(deviations[name].paper)
-        rows.append((code(prefix + key), default, value_range(field), field.description or ""))
-    return rows
+    return [
+        (code(prefix + key), default, accepted, meaning)
+        for key, default, accepted, meaning in plugin_option_rows(plugin)
+        if default != AFTER_NAME  # users write it after the name of the plugin
+    ]
 
 
 def option_table(method: type) -> str:

@@ -14,7 +14,7 @@ from protofl_cli import render
 from protofl_cli.completion import plugin_names
 from protofl_cli.json_output import Json, print_json, prints_json
 from protofl_cli.model_tables import group_values, model_group
-from protofl_cli.options import Block, Debug, value_range, value_text
+from protofl_cli.options import Block, Debug, plugin_option_rows, value_text
 from protofl_cli.topic_pages import TOPICS
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def _values(
         if without_options
         else [
             dict(zip(("option", "default", "range", "description"), row, strict=True))
-            for row in _option_rows(plugin_class)
+            for row in plugin_option_rows(plugin_class)
         ],
         "hooks": [{"hook": h, "description": what} for h, what in _hook_rows(kind, plugin_class)],
         "terms": terms,
@@ -235,7 +235,7 @@ def _options(kind: str, plugin: str, plugin_class: type) -> None:
     from protofl.system.options.table import CHOOSING
 
     prefixes = {k: word for word, k in CHOOSING.items()}
-    rows = _option_rows(plugin_class)
+    rows = plugin_option_rows(plugin_class)
     prefix = {"method": ""}.get(kind, f"{prefixes.get(kind, plugin)}.")
     donor = f", or --set {plugin}.OPTION=VALUE of a donor" if kind == "method" else ""
     if rows:
@@ -246,24 +246,6 @@ def _options(kind: str, plugin: str, plugin_class: type) -> None:
         )
     else:
         render.text("It has no options of its own.\n")
-
-
-def _option_rows(plugin_class: type) -> list[tuple[str, str, str, str]]:
-    """Return option, default, range and description of the options of a plugin."""
-    from protofl.system.options.plugin_options import VariantConfig, option_names
-
-    config = _config(plugin_class)
-    deviations = config.deviations if issubclass(config, VariantConfig) else {}
-    rows = []
-    for key, name in option_names(config).items():
-        field = config.model_fields[name]
-        default = "required" if field.is_required() else value_text(field.get_default())
-        if name in deviations and field.default is None:
-            default = value_text(deviations[name].paper)
-        if name == getattr(plugin_class, "argument", None):
-            default = "after the name"
-        rows.append((key, default, value_range(field), field.description or ""))
-    return rows
 
 
 def _recipe(name: str, plugin_class: Any) -> None:  # noqa: ANN401 - a plugin
