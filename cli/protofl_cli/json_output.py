@@ -13,7 +13,7 @@ import functools
 import importlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any, TextIO
 
 import typer
@@ -82,6 +82,11 @@ def print_json(value: Any) -> None:  # noqa: ANN401 - JSON, paths and tuples
         text = json.dumps(plain, indent=1, allow_nan=False)
     stream.write(text + "\n")
     stream.flush()
+
+
+def pair_values(rows: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
+    """Return a table of names and values (`render.pairs`) as JSON values."""
+    return [{"name": name, "value": value} for name, value in rows]
 
 
 def check_format(format_: str | None, *, as_json: bool) -> None:

@@ -7,10 +7,12 @@ import json
 import math
 import subprocess
 import sys
+from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
 
 import jsonschema
+import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -27,14 +29,10 @@ WITHOUT = {
     "plot": "writes a picture",
     "runs rm": "removes files",
     "new-plugin": "writes a package",
-    "generator train": "writes a file",
-    "deploy init": "writes files",
     "deploy add-site": "writes a file",
     "deploy link": "runs until it is interrupted",
-    "deploy keys": "writes files",
     "deploy run": "its run folder has the results: protofl runs show --json",
     "deploy stop": "stops runs",
-    "node init": "writes files",
     "node start": "runs until it is interrupted",
 }
 """Commands without ``--json``, and what they do instead of printing a table."""
@@ -154,6 +152,11 @@ def folder(tmp_path_factory, data_dir):
     for method in ("local", "fedproto"):
         pf.run(method, out=folder / "runs" / method, record_uploads=True, keep="last", **given)
     (folder / "table.toml").write_text(TOML, encoding="utf-8")
+    np.savez(
+        folder / "few.npz",
+        x_train=np.random.default_rng(0).integers(0, 256, (128, 32, 32, 3), np.uint8),
+        y_train=np.arange(128) % 4,
+    )
     return folder
 
 
@@ -189,6 +192,10 @@ CASES = [
     ("show", "show machine"),
     ("show", "show schema"),
     ("card", "card local"),
+    (
+        "generator-train",
+        "generator train npz:few.npz --set epochs=1 --set steps=1 --out a.safetensors",
+    ),
     ("check", "check iid"),
     ("runs-list", "runs list"),
     ("runs-show", "runs show fedproto local"),
@@ -226,8 +233,6 @@ def test_output_has_its_schema(name, words, folder, data_dir, root, monkeypatch)
 @pytest.mark.slow
 def test_files_have_theirs(folder, data_dir, root, monkeypatch, tmp_path):
     """An exported client and its scores, and an imported data set."""
-    import numpy as np
-
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PROTOFL_DATA_DIR", str(tmp_path))
     np.savez("mnist.npz", x_train=np.zeros((20, 28, 28), np.uint8), y_train=np.arange(20) % 10)
@@ -244,11 +249,19 @@ def test_files_have_theirs(folder, data_dir, root, monkeypatch, tmp_path):
 @pytest.mark.slow
 def test_commands_of_a_deployment_have_theirs(root, monkeypatch, tmp_path):
     """Flower's programs are replaced: what they answer is tested in tests/flower."""
-    from protofl_flower.deployment import federation_file, link, node_export, rehearsal
+    from protofl_flower.deployment import (
+        federation_file,
+        keys,
+        link,
+        node_export,
+        node_process,
+        rehearsal,
+        service_files,
+    )
 
     monkeypatch.chdir(tmp_path)
     sites = [SimpleNamespace(name="a", clients=(0, 2)), SimpleNamespace(name="b", clients=(1,))]
-    made = SimpleNamespace(sites=sites)
+    made = SimpleNamespace(sites=sites, folder=tmp_path, public="lab.org:9000")
     monkeypatch.setattr(federation_file, "read_federation", lambda folder: made)
     monkeypatch.setattr(link, "node_states", lambda federation: {"a": "online"})
     monkeypatch.setattr(link, "runs_of", lambda federation: {"17": "finished:completed"})
@@ -257,6 +270,22 @@ def test_commands_of_a_deployment_have_theirs(root, monkeypatch, tmp_path):
     )
     assert [site["state"] for site in status["sites"]] == ["online", "not registered"]
     assert status["runs"] == [{"run": "17", "state": "finished:completed"}]
+
+    monkeypatch.setattr(link, "make_federation", lambda *given: made)
+    monkeypatch.setattr(service_files, "write_link_files", lambda made: [tmp_path / "link.service"])
+    words = ["deploy", "init", "lab", "--public", "lab.org:9000", "--json"]
+    rows = checked(CliRunner().invoke(app, words), "deploy-init", root)["rows"]
+    assert rows[2] == {"name": "link.service", "value": str(tmp_path / "link.service")}
+    until = datetime(2027, 1, 1, tzinfo=timezone.utc)
+    monkeypatch.setattr(keys, "renew_certificates", lambda *given: (until, True))
+    words = ["deploy", "keys", "renew", "lab", "--json"]
+    rows = checked(CliRunner().invoke(app, words), "deploy-keys", root)["rows"]
+    assert rows[0] == {"name": "valid until", "value": "2027-01-01"}
+    monkeypatch.setattr(node_process, "make_node", lambda *given: "ssh-ed25519 AAAA")
+    (tmp_path / "node").mkdir()
+    words = ["node", "init", "node", "--link", "lab.org:9000", "--client", "0", "--json"]
+    made_node = checked(CliRunner().invoke(app, words), "node-init", root)
+    assert made_node["public_key"] == "ssh-ed25519 AAAA"
 
     def rehearse(folder, options, sites, say):
         say("link at 127.0.0.1")
@@ -273,7 +302,9 @@ def test_commands_of_a_deployment_have_theirs(root, monkeypatch, tmp_path):
 
 def test_every_schema_is_tried(root):
     tried = {name for name, _ in CASES} | {"data-import", "export", "score"}
-    assert tried | {"deploy-status", "deploy-rehearse", "node-export", *OTHERS} == {*models(root)}
+    deployed = {"deploy-status", "deploy-rehearse", "deploy-init", "deploy-keys"}
+    deployed |= {"node-export", "node-init"}
+    assert tried | deployed | {*OTHERS} == {*models(root)}
 
 
 def test_formats_exclude_each_other(cli, tmp_path):

@@ -21,3 +21,10 @@ class Pair(Output):
     """Name, as the table shows it."""
     value: str
     """Value as text, as the table shows it."""
+
+
+class PairTable(Output):
+    """A table of names and values."""
+
+    rows: list[Pair]
+    """Lines of the table."""

@@ -43,6 +43,15 @@ class FederationStatus(Output):
     """Runs, the latest first."""
 
 
+class MadeNode(Output):
+    """A new node."""
+
+    rows: list[Pair]
+    """Files, and the next step."""
+    public_key: str
+    """Public key, which the operator of the federation needs."""
+
+
 class NodeCheck(Output):
     """A check of a node."""
 

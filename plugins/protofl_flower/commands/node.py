@@ -12,13 +12,14 @@ from protofl.system.files.home import expand_user
 from protofl_cli import render
 from protofl_cli.groups import group_of
 from protofl_cli.interrupts import interrupted
-from protofl_cli.json_output import Json, print_json, prints_json
+from protofl_cli.json_output import Json, pair_values, print_json, prints_json
 from protofl_cli.options import Debug, option
 from protofl_cli.overwriting import Force, checked
 
 Folder = Annotated[Path, typer.Argument(metavar="NODE", help="Folder of the node.")]
 
 
+@prints_json("protofl_flower.commands.json_models:MadeNode")
 def init(
     folder: Annotated[Path, typer.Argument(metavar="NODE", help="New folder.")],
     link: Annotated[
@@ -31,6 +32,7 @@ def init(
         str,
         option("--data", "NAME[:PATH]", "Data set with this node's samples (default: the run's)"),
     ] = "",
+    as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Make a node: a key pair, node.toml with its policy, a systemd unit.
@@ -45,13 +47,15 @@ def init(
     public = make_node(place, settings_text(link, client, data))
     unit = unit_text("node", f"node start {place}")
     (place / "protofl-node.service").write_text(unit, encoding="utf-8")
-    render.pairs(
-        [
-            ("settings", str(place / "node.toml")),
-            ("public key", str(place / "key.pub")),
-            ("next", f"copy the federation's ca.crt to {place}, then: protofl node check {folder}"),
-        ]
-    )
+    rows = [
+        ("settings", str(place / "node.toml")),
+        ("public key", str(place / "key.pub")),
+        ("next", f"copy the federation's ca.crt to {place}, then: protofl node check {folder}"),
+    ]
+    if as_json:
+        print_json({"rows": pair_values(rows), "public_key": public})
+        return
+    render.pairs(rows)
     render.line(public)
 
 
@@ -110,8 +114,7 @@ def export(
 
         rows = export_client(expand_user(folder).absolute(), run, client, target)
     if as_json:
-        pairs = [{"name": name, "value": value} for name, value in rows]
-        print_json({"file": target, "rows": pairs})
+        print_json({"file": target, "rows": pair_values(rows)})
         return
     render.pairs(rows)
 
