@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar
 import typer
 from typer.core import TyperGroup
 
-from protofl_cli import render, standard_streams
+from protofl_cli import completion, render, standard_streams
 from protofl_cli.commands import (
     board,
     card,
@@ -113,7 +113,8 @@ class Commands(WithRuns):
         """
         known = {"debug": False}
         command_line = args[0] if args else extra.pop("args", None)
-        args = (_current_words(sys.argv[1:] if command_line is None else command_line), *args[1:])
+        typed = _current_words(sys.argv[1:] if command_line is None else command_line)
+        args = (typed, *args[1:])
         options = extra | {"prog_name": "protofl", "standalone_mode": False, "obj": known}
         try:
             code = super().main(*args, **options)
@@ -121,10 +122,17 @@ class Commands(WithRuns):
         except (KeyboardInterrupt, typer.Abort) as stop:
             code = interrupted(stop)
         except SystemExit as end:
-            code = CLOSED if standard_streams.is_closed_pipe(end) else _left(end)
+            if standard_streams.is_closed_pipe(end):
+                code = CLOSED
+            else:  # Typer ends the program after completions
+                code = end.code if completion.is_asked(typed) else _left(end)
         except Exception as problem:  # users see a message, not a traceback
-            closed = standard_streams.is_closed_pipe(problem)
-            code = CLOSED if closed else _report(problem, debug=known["debug"])
+            if standard_streams.is_closed_pipe(problem):
+                code = CLOSED
+            elif completion.is_running():  # no message between the words that a user types
+                code = 1
+            else:
+                code = _report(problem, debug=known["debug"])
         sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -193,7 +201,7 @@ def _near(typed: str, known: list[str]) -> str:
 
 app = typer.Typer(
     cls=Commands,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["--help", "-h"]},

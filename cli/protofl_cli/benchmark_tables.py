@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from protofl.system.formatting import count
 from protofl_cli import render
@@ -44,6 +45,44 @@ def show_benchmark(progress: BenchmarkProgress) -> None:
         render.text(f"· {column} is left out: {error.what}", "yellow")
     if progress.others:
         render.text(f"· other shards have {count(progress.others, 'entry', 'entries')} left", "dim")
+
+
+def benchmark_values(progress: BenchmarkProgress) -> dict[str, Any]:
+    """Return the standings of a benchmark as JSON values."""
+    from protofl_workbench.reproductions.benchmark.benchmark_page import settings_of
+
+    return {
+        "reproduction": progress.reproduction.name,
+        "scale": progress.scale,
+        "settings": [
+            {
+                "setting": setting.name,
+                "label": progress.reproduction.columns[setting.name].label,
+                "standings": [asdict(standing) for standing in setting.standings],
+                "refused": setting.refused,
+                "failed": setting.failed,
+                "notes": setting.notes,
+            }
+            for setting in settings_of(progress)
+        ],
+        "missing": {column: error.what for column, error in progress.missing.items()},
+        "others": progress.others,
+    }
+
+
+def plan_values(plan: BenchmarkPlan) -> dict[str, Any]:
+    """Return a plan as JSON values, without the name of the benchmark."""
+    left = [
+        {"method": method, "setting": setting, "seconds": seconds}
+        for (method, setting), seconds in plan.left.items()
+    ]
+    values: dict[str, Any] = {"finished": plan.finished, "left": left, "runs": plan.runs}
+    for name, reasons in (("refused", plan.refused), ("failed", plan.failed)):
+        by_setting: dict[str, dict[str, str]] = {}
+        for (method, setting), reason in reasons.items():
+            by_setting.setdefault(setting, {})[method] = reason
+        values[name] = by_setting
+    return values
 
 
 def show_plan(plan: BenchmarkPlan) -> None:

@@ -22,6 +22,9 @@ class WithRuns(TyperGroup):
         name, command, rest = super().resolve_command(*args)
         if name is not None and name in self.runs:
             command = whole_command(name, *self.runs[name])
+            if args[0].resilient_parsing:  # a shell completes options that --help hides too
+                for parameter in command.params:
+                    parameter.hidden = False
         return name, command, rest
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 from protofl_cli import render
 from protofl_cli.hook_texts import WHEN, example, returns, signature, writers
+from protofl_cli.json_output import print_json
 
 
-def show_hook(name: str) -> None:
+def show_hook(name: str, *, as_json: bool = False) -> None:
     """Print a hook: its signature, when it is called, what it returns, an example.
 
     Args:
         name: ``HOOK``, for all kinds with this hook, or ``KIND.HOOK``.
+        as_json: True to print JSON.
 
     Raises:
         UsageError: The hook is unknown.
@@ -25,6 +28,9 @@ def show_hook(name: str) -> None:
     if not kinds:
         known = {f"{k}.{h}" if dot else h for k in WHEN for h in spec_hooks(k)}
         raise unknown("hook", name, known, "list the hooks of a plugin with: protofl show NAME")
+    if as_json:
+        print_json([_values(each, hook) for each in kinds])
+        return
     for number, each in enumerate(kinds):
         function = getattr(KINDS[each].spec, hook)
         if number:
@@ -49,3 +55,22 @@ def show_hook(name: str) -> None:
         if names:
             render.text()
             render.text(f"Plugins with this hook: {names}", "dim")
+
+
+def _values(kind: str, hook: str) -> dict[str, Any]:
+    """Return the page of a hook as JSON values."""
+    from protofl.hooks.discovery.kinds import KINDS
+
+    function = getattr(KINDS[kind].spec, hook)
+    owner, code = example(kind, hook)
+    return {
+        "hook": hook,
+        "kind": kind,
+        "signature": signature(function),
+        "called": WHEN[kind][hook],
+        "returns": returns(function),
+        "text": inspect.getdoc(function) or "",
+        "example_of": owner,
+        "example": code,
+        "plugins": list(writers(kind, hook)),
+    }

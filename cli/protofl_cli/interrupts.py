@@ -14,6 +14,8 @@ from protofl_cli import render
 class Terminated(KeyboardInterrupt):
     """SIGTERM from a scheduler or ``kill``, handled like ^C."""
 
+    exit_code = 143
+
 
 def interrupted(stop: BaseException, do: str = "") -> int:
     """Report that a command was interrupted; return the exit code.
@@ -24,7 +26,7 @@ def interrupted(stop: BaseException, do: str = "") -> int:
     """
     terminated = isinstance(stop, Terminated)
     render.error("terminated by SIGTERM" if terminated else "interrupted", do=do)
-    return 143 if terminated else 130
+    return Terminated.exit_code if terminated else 130
 
 
 @contextmanager

@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from protofl.hooks.plugin.providers import Baseline
-from protofl.system.options.plugin_options import Config, VariantConfig, option_names
+from protofl.hooks.wire.keys import declared_keys, reveals_of
+from protofl.system.options.plugin_options import Config, VariantConfig
 from protofl_cli.markdown_tables import code, table
-from protofl_cli.options import value_range, value_text
+from protofl_cli.options import AFTER_NAME, plugin_option_rows, value_text
 from protofl_workbench.cards import step_cost
 from protofl_workbench.cards.benchmark_figures import (
     BENCHMARK,
@@ -40,7 +41,7 @@ OPTIONS_MARK = re.compile(r"^<!-- generated: options [\w-]+ -->$", re.MULTILINE)
 """The place of the table of options in a page."""
 
 TRAFFIC_TABLE = "| what travels |"
-"""Start of the heading of a page's own table of payloads, which says what they reveal."""
+"""Start of the heading of a page's own table of payloads, which says what they hold."""
 
 PROGRAM = "this program"
 """Distribution of classes that are not installed."""
@@ -149,18 +150,11 @@ def option_rows(plugin: type, prefix: str) -> list[tuple[str, str, str, str]]:
         plugin: The plugin.
         prefix: Word before the option, as ``--set`` takes it.
     """
-    config: type[Config] = getattr(plugin, "Config", Config)
-    deviations = config.deviations if issubclass(config, VariantConfig) else {}
-    rows = []
-    for key, name in option_names(config).items():
-        if name == getattr(plugin, "argument", None):
-            continue  # users write it after the name of the plugin
-        field = config.model_fields[name]
-        default: Any = "required" if field.is_required() else value_text(field.get_default())
-        if name in deviations and field.default is None:
-            default = value_text(deviations[name].paper)
-        rows.append((code(prefix + key), default, value_range(field), field.description or ""))
-    return rows
+    return [
+        (code(prefix + key), default, accepted, meaning)
+        for key, default, accepted, meaning in plugin_option_rows(plugin)
+        if default != AFTER_NAME  # users write it after the name of the plugin
+    ]
 
 
 def option_table(method: type) -> str:
@@ -180,14 +174,37 @@ def _deviations(method: type) -> str:
 
 
 def measured_sections(card: Card) -> str:
-    """Return the sections below the page: payload sizes, cost, benchmark, published figures."""
+    """Return the sections below the page: leaks, sizes, cost, benchmark, published figures."""
     parts = [
+        f"## What it reveals\n\n{_reveals(card)}",
         f"## Payload sizes\n\n{_payload_sizes(card)}",
         f"## Cost\n\n{_cost(card)}",
         f"## Benchmark\n\n{_benchmark(card)}",
         f"## Published figures\n\n{_published(card)}",
     ]
     return "\n\n".join(parts)
+
+
+def revealed(method: type) -> list[tuple[str, str]]:
+    """Return each key of the uploads, and what a curious server learns from it."""
+    keys = declared_keys(method, "uploads")
+    return [(name, reveals_of(name, key)) for name, key in keys.items()]
+
+
+def _reveals(card: Card) -> str:
+    """Return what a curious server learns from the uploads."""
+    if getattr(card.method, "uploads", None) is None:
+        return "Not known: the method declares no `uploads`."
+    rows = [(code(name), text) for name, text in revealed(card.method)]
+    if not rows:
+        return "Nothing: clients send nothing to the server."
+    return (
+        "What a curious server learns about a client from each key of its uploads, with the "
+        "default options and without `--with`. It follows from the keys that the method declares; "
+        "`protofl leak RUN` measures it for a run. Other clients see only downloads; of what one "
+        "client alone has sent, such as the prototype of a class that nobody else has, they see "
+        f"that client's own.\n\n{table(('key', 'reveals'), rows)}"
+    )
 
 
 def _payload_sizes(card: Card) -> str:
@@ -201,7 +218,7 @@ def _payload_sizes(card: Card) -> str:
         return "Nothing travels: 0 bytes in each direction."
     sizes = SIZES[:SHOWN] if measured.payloads else ()
     described = not card.page.written or TRAFFIC_TABLE not in card.page.text
-    last = ["content, and what it reveals"] * described
+    last = ["content"] * described
     head = ["key", "shape", "bytes", *(f"C={c}, K={k}" for c, k in sizes), *last]
     rows = []
     for direction in DIRECTIONS:
@@ -354,6 +371,9 @@ def to_values(card: Card) -> dict[str, Any]:
         "options": [
             dict(zip(("option", "default", "range", "meaning"), row, strict=True))
             for row in option_rows(card.method, "")
+        ],
+        "reveals": [
+            dict(zip(("key", "reveals"), row, strict=True)) for row in revealed(card.method)
         ],
         "measured": card.measured.to_values(),
         "benchmark": [asdict(row) for row in card.benchmark],

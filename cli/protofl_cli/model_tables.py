@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from protofl_cli import render
 
 if TYPE_CHECKING:
+    from protofl.data.spec import SampleSpec
     from protofl.hooks.discovery.registry import Registry
 
 CHANNELS = 3
@@ -29,15 +30,47 @@ def model_group(registry: Registry, text: str, plugin_class: Any, classes: int) 
         plugin_class: Class of the group.
         classes: Number of classes C of the architectures.
     """
-    import torch
+    rows, seen = _rows(plugin_class)
+    render.pairs(rows)
+    render.text()
+    counted = _counted(registry, text, plugin_class, classes, seen)
+    if counted is None:
+        render.text(f"The architectures follow the name: {text}:…\n")
+        return
+    predicts_tokens = seen.task.name == "language-model"
+    render.table(
+        ("client", "architecture", "head", "own width", "parameters", "forward FLOPs"),
+        [
+            (
+                *(str(each[key]) for key in ("client", "architecture", "head")),
+                *(f"{each[key]:,}" for key in ("own_width", "parameters")),
+                si(each["forward_flops"]),
+            )
+            for each in counted
+        ],
+        right=("own width", "parameters", "forward FLOPs"),
+        title=f"Architectures: client i gets number i mod {len(counted)}; counted for "
+        f"{seen} and {'next tokens' if predicts_tokens else f'{classes} classes'}",
+    )
 
+
+def group_values(
+    registry: Registry,
+    text: str,
+    plugin_class: Any,  # noqa: ANN401 - a plugin
+    classes: int,
+) -> tuple[dict[str, str], list[dict[str, Any]] | None]:
+    """Return facts and architectures of a model group as JSON values; see `model_group`."""
+    rows, seen = _rows(plugin_class)
+    return dict(rows), _counted(registry, text, plugin_class, classes, seen)
+
+
+def _rows(plugin_class: Any) -> tuple[list[tuple[str, str]], SampleSpec]:  # noqa: ANN401 - a plugin
+    """Return facts about a group, and the sample for which its architectures are counted."""
     from protofl.data.spec import SampleSpec, in_words
     from protofl.data.tasks import Task
     from protofl.federation.run_data import kinds_of
     from protofl.federation.task_checks import tasks_of
-    from protofl.hooks.models.architecture import native_width
-    from protofl.hooks.models.flops import profile
-    from protofl.hooks.plugin.members import choose
 
     width, kinds = getattr(plugin_class, "feature_dim", 512), kinds_of(plugin_class)
     rows = [
@@ -58,29 +91,45 @@ def model_group(registry: Registry, text: str, plugin_class: Any, classes: int) 
     rows.append(("server", getattr(plugin_class, "server_architecture", "resnet56")))
     auxiliary = getattr(plugin_class, "auxiliary_architecture", None) or "its first architecture"
     rows.append(("auxiliary", f"{auxiliary} (fml, fedkd)"))
-    render.pairs(rows)
-    render.text()
+    return rows, seen
+
+
+def _counted(
+    registry: Registry,
+    text: str,
+    plugin_class: Any,  # noqa: ANN401 - a plugin
+    classes: int,
+    seen: SampleSpec,
+) -> list[dict[str, Any]] | None:
+    """Return the architectures; None if they follow an argument that is missing."""
+    import torch
+
+    from protofl.hooks.models.architecture import native_width
+    from protofl.hooks.models.flops import profile
+    from protofl.hooks.plugin.members import choose
+
     if getattr(plugin_class, "argument", None) and ":" not in text:
-        render.text(f"The architectures follow the name: {text}:…\n")
-        return
-    choice = choose(registry, "model-group", text)
-    predicts_tokens = seen.task.name == "language-model"
-    cells = []
+        return None
+    width = getattr(plugin_class, "feature_dim", 512)
+    result = []
     with render.waiting("counting parameters"):
-        architectures = choice.call("architectures")
-        for number, architecture in enumerate(architectures):
+        for number, architecture in enumerate(
+            choose(registry, "model-group", text).call("architectures")
+        ):
             parameters, flops = profile(architecture, seen, classes, width)
             with torch.device("meta"):
                 features = native_width(architecture, seen, classes, width)
-            counts = f"{features:,}", f"{parameters:,}", si(flops)
-            cells.append((str(number), architecture.name, architecture.head, *counts))
-    render.table(
-        ("client", "architecture", "head", "own width", "parameters", "forward FLOPs"),
-        cells,
-        right=("own width", "parameters", "forward FLOPs"),
-        title=f"Architectures: client i gets number i mod {len(cells)}; counted for "
-        f"{seen} and {'next tokens' if predicts_tokens else f'{classes} classes'}",
-    )
+            result.append(
+                {
+                    "client": number,
+                    "architecture": architecture.name,
+                    "head": architecture.head,
+                    "own_width": features,
+                    "parameters": parameters,
+                    "forward_flops": flops,
+                }
+            )
+    return result
 
 
 def si(value: float) -> str:

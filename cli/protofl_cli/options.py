@@ -154,6 +154,31 @@ def plugin_options(
 # --- ranges and defaults --------------------------------------------------------------------------
 
 
+def plugin_option_rows(plugin: type) -> list[tuple[str, str, str, str]]:
+    """Return option, default, range and description of the options of a plugin.
+
+    The default of an option that users write after the plugin's name is `AFTER_NAME`.
+    """
+    from protofl.system.options.plugin_options import Config, VariantConfig, option_names
+
+    config: type[Config] = getattr(plugin, "Config", Config)
+    deviations = config.deviations if issubclass(config, VariantConfig) else {}
+    rows = []
+    for key, name in option_names(config).items():
+        field = config.model_fields[name]
+        default = "required" if field.is_required() else value_text(field.get_default())
+        if name in deviations and field.default is None:
+            default = value_text(deviations[name].paper)
+        if name == getattr(plugin, "argument", None):
+            default = AFTER_NAME
+        rows.append((key, default, value_range(field), field.description or ""))
+    return rows
+
+
+AFTER_NAME = "after the name"
+"""Default of an option that is the argument of a plugin, ``torchvision:resnet18``."""
+
+
 def plain_type(annotation: Any) -> tuple[Any, ...]:  # noqa: ANN401 - any type
     """Return the types of an option without None."""
     if get_origin(annotation) in (Union, types.UnionType):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from protofl_cli import render
 from protofl_cli.tables import clock, shown_path
@@ -107,6 +108,19 @@ def show_plan(plan: ReproductionPlan) -> None:
         pairs.append(("accounts", f"{plan.accounts}, without training"))
     pairs += [("note", text) for text in dict.fromkeys(run.missing for run in plan.runs) if text]
     render.pairs(pairs)
+
+
+def plan_values(plan: ReproductionPlan) -> dict[str, Any]:
+    """Return a plan as JSON values."""
+    runs = [asdict(run) for run in plan.runs]
+    return {
+        "reproduction": plan.reproduction.name,
+        "facts": plan.facts,
+        "runs": [{"run": run.pop("name"), **run} for run in runs],
+        "accounts": plan.accounts,
+        "files": plan.files,
+        "code": plan.code,
+    }
 
 
 def _hours(seconds: float) -> str:

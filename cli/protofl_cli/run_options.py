@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from protofl_cli import render
+from protofl_cli import completion, render
 from protofl_cli.options import choices, number, plain_type, value_range, value_text
 
 
@@ -99,8 +99,17 @@ def _parameter(name: str) -> inspect.Parameter:
         rich_help_panel=option.panel,
         hidden=not option.common,
         callback=_check_dry_run if name == "dry_run" else None,
+        autocompletion=_completer(option.chooses, types),
     )
     return _as_parameter(flag[2:], list[str] | None if is_repeatable(name) else kind | None, made)
+
+
+def _completer(kind: str, types: Sequence[Any]) -> completion.Completer | None:
+    """Return the completer of an option: names of plugins of a kind, or the words of a literal."""
+    if kind:
+        return completion.plugin_names(*(["method", "recipe"] if kind == "method" else [kind]))
+    known = choices(types)
+    return completion.words(known) if known else None
 
 
 def _check_dry_run(value: bool | None) -> bool | None:

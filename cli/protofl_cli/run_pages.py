@@ -18,6 +18,16 @@ if TYPE_CHECKING:
     from protofl_workbench.comparing.run_difference import RunDifference
 
 
+def run_values(run: Run) -> dict[str, Any]:
+    """Return options and results of a run as JSON values."""
+    return {
+        "folder": str(run.folder),
+        "state": run.state,
+        "config": run.config,
+        "summary": run.summary,
+    }
+
+
 def page_rows(run: Run) -> list[tuple[str, str]]:
     """Return names and values: options, state, cost, and the command that repeats the run."""
     config = run.config

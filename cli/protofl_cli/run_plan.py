@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from protofl.data.task_names import share_text
 from protofl.system.formatting import count, size_text
 from protofl_cli import render
+from protofl_cli.json_output import print_json
 from protofl_cli.model_tables import si
 from protofl_cli.tables import clock, composition_rows, run_name
 
@@ -38,8 +39,12 @@ class Costs(NamedTuple):
     seconds: float
 
 
-def show_run_plan(request: Request) -> None:
+def show_run_plan(request: Request, *, as_json: bool = False) -> None:
     """Plan a run, try its hooks in the dry run, and print what it would do and cost.
+
+    Args:
+        request: The requested run.
+        as_json: True to print JSON instead of the page.
 
     Raises:
         UsageError: The run would not start.
@@ -54,15 +59,23 @@ def show_run_plan(request: Request) -> None:
     with render.waiting("planning"):
         plan = plan_run(request, notes.append)
     settings, measured = plan.settings, list[Row]()
-    render.heading(f"{run_name(plan)} · {settings.models} · {settings.dataset}", "plan")
+    title = f"{run_name(plan)} · {settings.models} · {settings.dataset}"
+    render.heading(title, "plan")
     with render.waiting("measuring"):
         if settings.dry_run:
             dry_run(plan, notes.append, measured.append)
         plan = choose_backend(plan, [], measured, notes.append)
         notes += filter(None, (about_arithmetic(plan), would_measure(plan)))
         costs = None if plan.data.x.is_meta else costs_of(plan)
-    render.pairs(composition_rows(plan))
-    for note in dict.fromkeys([*notes, *plan.notes, *plan.split(0).notes]):
+    rows = composition_rows(plan)
+    notes = [*dict.fromkeys([*notes, *plan.notes, *plan.split(0).notes])]
+    if as_json:
+        pairs = [{"name": name, "value": value} for name, value in [("run", title), *rows]]
+        values = None if costs is None else _values(plan, costs)
+        print_json({"plan": pairs, "notes": notes, "costs": values})
+        return
+    render.pairs(rows)
+    for note in notes:
         render.text(f"  note: {note}", "yellow")
     render.text()
     if costs is None:
@@ -96,6 +109,33 @@ def costs_of(plan: Plan) -> Costs:
         steps=steps_in(load),
         seconds=seconds_of(load, pace(plan)),
     )
+
+
+def _values(plan: Plan, costs: Costs) -> dict[str, Any]:
+    """Return costs as JSON values."""
+    info = plan.info
+    clients = Counter(info.place_of(client) for client in range(info.num_clients))
+    first, later = (
+        {"upload_bytes": row.upload_bytes, "download_bytes": row.download_bytes}
+        for row in costs.traffic
+    )
+    return {
+        "architectures": [
+            {
+                "architecture": architecture.name,
+                "clients": clients[n],
+                "parameters": costs.parameters[n],
+                "forward_flops": costs.forward[n],
+            }
+            for n, architecture in enumerate(info.architectures)
+        ],
+        "training_flops": costs.training,
+        "first_round": first,
+        "later_rounds": later,
+        "steps": costs.steps,
+        "seconds": costs.seconds,
+        "majority": plan.majority_accuracy(0),
+    }
 
 
 def _show_costs(plan: Plan, costs: Costs) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from protofl.system.formatting import count
 from protofl_cli import render
@@ -144,6 +144,23 @@ def show_plan(sweep: Sweep, checked: Sequence[CheckedRun], at_once: int | None) 
         ("estimate", f"{_hours(seconds / (most * max(1, hosts)))}, by a measured step of each"),
     ]
     render.pairs(rows)
+
+
+def plan_values(sweep: Sweep, checked: Sequence[CheckedRun]) -> dict[str, Any]:
+    """Return a plan as JSON values."""
+    runs = [
+        {
+            "run": one.batch_run.name,
+            "rounds": one.rounds,
+            "steps": one.steps,
+            "done": one.done,
+            "finished": one.finished,
+            "folder": one.folder,
+            "seconds": one.seconds,
+        }
+        for one in checked
+    ]
+    return {"runs": runs, "all_runs": sweep.all_runs, "own_runs": sweep.own_runs}
 
 
 def _hours(seconds: float) -> str:

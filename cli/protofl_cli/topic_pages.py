@@ -17,10 +17,12 @@ from protofl.hooks.wire.keys import (
     Key,
     declared_keys,
     meaning_of,
+    reveals_of,
     shape_of,
 )
 from protofl.system.files.home import expand_user
 from protofl_cli import render
+from protofl_cli.json_output import print_json
 
 ENABLES = {
     "dev": "the tests",
@@ -46,7 +48,7 @@ ENABLES = {
 """The feature that each optional extra of protofl enables."""
 
 
-def machine() -> None:
+def machine(*, as_json: bool = False) -> None:
     """Print what a bug report needs: versions, processor, devices, extras, plugins."""
     import torch
 
@@ -64,20 +66,22 @@ def machine() -> None:
         shown = Path("~") / folder.relative_to(home) if folder.is_relative_to(home) else folder
     packages = Counter(f"{p.distribution} {p.version}" for p in Registry().plugins())
     installed, missing = _extras()
+    rows = [
+        *((name, version) for name, version in versions().items()),
+        ("processor", facts["processor"]),
+        ("instructions", f"{facts['instruction_set']}, limits: {facts['instruction_limits']}"),
+        ("cores", str(len(usable_cores()))),
+        ("devices", ", ".join(["cpu", *gpus])),
+        ("data folder", str(shown)),
+        ("extras", "; ".join(f"{name} ({ENABLES[name]})" for name in installed) or "none"),
+        ("not installed", ", ".join(missing) or "none"),
+        ("plugins", ", ".join(f"{count} of {name}" for name, count in packages.items())),
+    ]
+    if as_json:
+        print_json(dict(rows))
+        return
     render.heading("machine", "for a bug report")
-    render.pairs(
-        [
-            *((name, version) for name, version in versions().items()),
-            ("processor", facts["processor"]),
-            ("instructions", f"{facts['instruction_set']}, limits: {facts['instruction_limits']}"),
-            ("cores", str(len(usable_cores()))),
-            ("devices", ", ".join(["cpu", *gpus])),
-            ("data folder", str(shown)),
-            ("extras", "; ".join(f"{name} ({ENABLES[name]})" for name in installed) or "none"),
-            ("not installed", ", ".join(missing) or "none"),
-            ("plugins", ", ".join(f"{count} of {name}" for name, count in packages.items())),
-        ]
-    )
+    render.pairs(rows)
 
 
 def _extras() -> tuple[list[str], list[str]]:
@@ -99,7 +103,7 @@ def _is_there(package: str) -> bool:
     return True
 
 
-def wire() -> None:
+def wire(*, as_json: bool = False) -> None:
     """Print the keys of payloads that the runtime and the installed methods declare."""
     from protofl.errors import ProtoflError
     from protofl.hooks.discovery.registry import Registry
@@ -108,6 +112,21 @@ def wire() -> None:
     for plugin in registry.plugins("method"):
         with suppress(ProtoflError):  # `protofl list-plugins` lists the plugins that are broken
             methods[plugin.name] = registry.load("method", plugin.name)
+    if as_json:
+        declared = declared_by(methods).items()
+        print_json(
+            [
+                {
+                    "name": name,
+                    "shape": row.shape,
+                    "meaning": row.meaning,
+                    "reveals": row.reveals,
+                    "methods": row.methods,
+                }
+                for name, row in declared
+            ]
+        )
+        return
     render.heading("wire", "names of tensors in payloads")
     rows = [
         (name, row.shape, row.meaning, " ".join(row.methods))
@@ -123,12 +142,14 @@ class WireRow:
     Attributes:
         shape: Its shape; empty if no declaration gives one.
         meaning: Its content: the runtime's words, or those of the first method that gives a shape.
+        reveals: What a curious server learns from it; see `reveals_of`.
         by_class: True if its rows belong to classes.
         methods: {method: ``↑`` to the server, ``↓`` to a client, or both}.
     """
 
     shape: str
     meaning: str
+    reveals: str
     by_class: bool
     methods: dict[str, str]
 
@@ -158,7 +179,8 @@ def declared_by(methods: Mapping[str, type]) -> dict[str, WireRow]:
 
 def _row(name: str, declared: str | Key, methods: dict[str, str]) -> WireRow:
     by_class = declared.by_class if isinstance(declared, Key) else RUNTIME.is_by_class(name)
-    return WireRow(shape_of(name, declared), meaning_of(declared), by_class, methods)
+    reveals = reveals_of(name, declared)
+    return WireRow(shape_of(name, declared), meaning_of(declared), reveals, by_class, methods)
 
 
 TOPICS = {"machine": machine, "wire": wire}

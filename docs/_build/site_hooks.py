@@ -19,6 +19,8 @@ from site_api import api, members_of, types
 from site_cards import card_sections, method_of
 from site_commands import command_list, command_reference
 from site_hook_reference import hook_reference
+from site_json import json_reference, update_schemas
+from site_llms import update_llms
 from site_methods import add_to_navigation, family_table, not_measured
 from site_mixing import mixing_table
 from site_plugins import method_table, option_table, plugin_reference, wire_table
@@ -45,6 +47,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "families": family_table,
     "figure": figure,
     "hooks": hook_reference,
+    "json": json_reference,
     "members": members_of,
     "methods": method_table,
     "mixing": mixing_table,
@@ -107,6 +110,14 @@ def on_post_build(config: Any, **_: object) -> None:  # noqa: ANN401 - mkdocs' o
     target.write_bytes((look / target.name).read_bytes())
 
 
+def on_post_page(output: str, page: Any, config: Any, **_: object) -> str:  # noqa: ANN401 - mkdocs' own
+    """Write a page as Markdown beside its HTML, for readers of llms.txt; mkdocs calls this hook."""
+    target = Path(config["site_dir"]) / page.file.src_uri
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(page.markdown, encoding="utf-8")
+    return output
+
+
 if __name__ == "__main__":
-    for page in update_kept():
+    for page in (*update_kept(), *update_schemas(), *update_llms()):
         print(page)

@@ -72,6 +72,7 @@ except Found:
         ("run fedsa --models htfe8", "fedsa · htfe8 · digits"),
         ("run fedsa-tgp --models htcnn8 --dataset mnist", "fedsa-tgp · htcnn8 · mnist"),
         ("run --resume --out runs/mine", "resuming runs/mine"),
+        ("run fedsa --models htfe8 --events events.jsonl", "fedsa · htfe8 · digits"),
     ],
 )
 def test_the_first_line_comes_before_torch(words, line):
@@ -116,6 +117,8 @@ def test_every_setting_has_its_option_and_the_reverse():
         "--quiet",
         "--debug",
         "--help-all",
+        "--events",
+        "--json",
         "--trust-code",
     }
     # The recipe is given as METHOD, and `Settings` stores its source.
@@ -132,7 +135,7 @@ def test_help_shows_the_options_that_are_used_most(cli, monkeypatch):
         for words in ("--help", "--help-all")
     )
     assert few & flags.keys() == {flag for flag, common in flags.items() if common}
-    assert len(few - {"--help", "--help-all", "--debug"}) == 31
+    assert len(few - {"--help", "--help-all", "--debug"}) == 32
     assert flags.keys() <= every and few <= every
 
 

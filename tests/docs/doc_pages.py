@@ -27,7 +27,13 @@ def commands_of(blocks):
     for line in "\n".join(blocks).replace("\\\n", " ").splitlines():
         start = line.find("protofl ")
         if start == 0 or (start > 0 and line[start - 1] == "/"):
-            yield shlex.split(line[start:], comments=True)[1:]
+            words = shlex.split(line[start:], comments=True)[1:]
+            shell = next((n for n, word in enumerate(words) if word in SHELL), len(words))
+            yield words[:shell]
+
+
+SHELL = ("|", ">", "2>")
+"""Words at which a command ends: pipes and redirections."""
 
 
 OPEN = ("…", "[", "NAME", "COMMAND", "KIND", "YOURS", "GROUP")
@@ -50,7 +56,7 @@ def parse(words):
     command = whole()
     context = command.make_context("protofl", [], resilient_parsing=True)
     while hasattr(command, "list_commands"):
-        if not words or words[0] == "--version":
+        if not words or words[0] in ("--version", "--install-completion", "--show-completion"):
             return
         typed, (name, command, words) = words[0], command.resolve_command(context, words)
         assert command is not None, f"there is no command {typed!r}"

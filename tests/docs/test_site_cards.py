@@ -11,7 +11,9 @@ import site_hooks
 import site_methods
 from slowness import quick
 
+from protofl import Key
 from protofl.hooks.discovery.registry import Registry
+from protofl.hooks.wire.keys import declared_keys, fault_of, reveals_of
 from protofl.testing.donors import methods_to_run
 from protofl_cli.method_cards import make_card, markdown
 from protofl_workbench.cards.measurements import Measurements
@@ -51,6 +53,39 @@ def test_the_site_s_page_is_the_card(name):
 def test_the_page_names_weak_points(name):
     page = (site_methods.PAGES / f"{name}.md").read_text(encoding="utf-8")
     assert re.search(r"^(\*\*Weak points\*\*:|## Weak points$)", page, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_card_has_every_part(name):
+    """Equations, payloads and bytes, what they reveal, when it works, own and published figures."""
+    page = (site_methods.PAGES / f"{name}.md").read_text(encoding="utf-8")
+    assert re.search(r"^    \S.* {2}\S", page, re.MULTILINE), "equations"
+    sections = dict(
+        part.split("\n\n", 1) for part in ("\n" + site_cards.card_sections(name)).split("\n## ")[1:]
+    )
+    uploads = declared_keys(Registry().load("method", name), "uploads")
+    table = sections["What it reveals"]
+    rows = re.findall(r"^\| `([^`]+)` \| (.+) \|$", table, re.MULTILINE)
+    assert [key for key, _ in rows] == [*uploads], "what it reveals"
+    assert uploads or "Nothing" in table
+    sizes = sections["Payload sizes"]
+    assert "C=4, K=8" in sizes or (not uploads and "Nothing travels" in sizes), "bytes by C and K"
+    assert all(f"up: `{key}`" in sizes for key in uploads)
+    benchmark, published = sections["Benchmark"], sections["Published figures"]
+
+    assert re.search(r"^(- |\| )", benchmark, re.MULTILINE), "when it works, own figures"
+    assert "protofl reproduce" in published or "have no row" in published
+
+
+def test_what_keys_reveal():
+    """The declared keys and their shapes decide, and a plugin's own words come first."""
+    assert reveals_of("counts", "n_i^c") == "the number of training samples of each class, exactly"
+    assert reveals_of("mine", Key("[n, K]", "x", by_class=True)).startswith("which classes")
+    assert "student" in reveals_of("mine", Key("[N, C]", "x"))
+    assert "inverted" in reveals_of("mine/*", Key("as the parameter", "x"))
+    assert reveals_of("mine", Key("[K]", "x")) == "not known: protofl leak does not attack it"
+    assert reveals_of("counts", Key("[n] int", "x", reveals="all")) == "all"
+    assert "reveals=3" in fault_of("mine", Key("[K]", "x", reveals=3))
 
 
 def test_other_pages_have_no_card():

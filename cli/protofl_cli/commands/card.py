@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from protofl.system.files.home import expand_user
+from protofl.system.files.tables import json_values
 from protofl_cli import render
+from protofl_cli.completion import plugin_names
+from protofl_cli.json_output import Json, print_json, prints_json
 from protofl_cli.options import Debug, option
 from protofl_cli.overwriting import Force, checked
 
@@ -18,11 +21,13 @@ if TYPE_CHECKING:
     from protofl_cli.method_cards import Card
 
 
+@prints_json("protofl_cli.json_models.plugins:Card")
 def card(
     name: Annotated[
         str,
         typer.Argument(
             metavar="METHOD",
+            autocompletion=plugin_names("method"),
             help="An installed method, or MODULE:CLASS or FILE.py:CLASS of a method that is not "
             "installed.",
         ),
@@ -38,14 +43,7 @@ def card(
     out: Annotated[
         Path | None, option("--out", "FILE", "Write the card to this file instead of printing it.")
     ] = None,
-    json: Annotated[
-        bool,
-        typer.Option(
-            "--json",
-            help="JSON instead of Markdown: method, distribution, version, target, shares, "
-            "has_page, page, options, measured, benchmark and published.",
-        ),
-    ] = False,
+    as_json: Json = False,
     force: Force = False,
     debug: Debug = False,
 ) -> None:
@@ -60,12 +58,14 @@ def card(
         from protofl_cli.method_cards import markdown, to_values
         from protofl_workbench.comparing.figure_table import json_text, write_output
 
-        text = json_text(to_values(made)) if json else markdown(made)
-    if target is None:
-        render.plain(text.rstrip("\n").splitlines())
-        return
-    write_output(target, text)
-    render.line(f"card: {target}")
+    if target is not None:
+        text = json_text(json_values(to_values(made))) if as_json else markdown(made)
+        write_output(target, text)
+        render.line(f"card: {target}")
+    elif as_json:
+        print_json(to_values(made))
+    else:
+        render.plain(markdown(made).rstrip("\n").splitlines())
 
 
 def _card(name: str, runs: Path) -> Card:

@@ -12,6 +12,8 @@ import typer
 
 from protofl.system.files.home import expand_user
 from protofl_cli import render
+from protofl_cli.completion import plugin_names
+from protofl_cli.json_output import Json, print_json, prints_json
 from protofl_cli.options import DataDir, Debug, option
 
 if TYPE_CHECKING:
@@ -21,11 +23,13 @@ LONGEST = 300
 """Characters of a reason in the table; --json prints all of it."""
 
 
+@prints_json("protofl_cli.json_models.plugins:Check")
 def check(
     name: Annotated[
         str,
         typer.Argument(
             metavar="PLUGIN",
+            autocompletion=plugin_names(prefixed=True),
             help="[KIND/]NAME of an installed plugin, with its argument if it has one "
             "(model-group/torchvision:resnet18); MODULE:CLASS or FILE.py:CLASS of a plugin that is "
             "not installed; or FILE.toml of a recipe or a reproduction.",
@@ -40,14 +44,7 @@ def check(
             "otherwise the defaults)",
         ),
     ] = None,
-    json: Annotated[
-        bool,
-        typer.Option(
-            "--json",
-            help="Print JSON: plugin, target, distribution, version, passed, failed, not_reached, "
-            "skipped and the list of checks.",
-        ),
-    ] = False,
+    as_json: Json = False,
     data_dir: DataDir = None,
     debug: Debug = False,
 ) -> None:
@@ -66,12 +63,10 @@ def check(
         findings = _run(contract)
     outcomes = ("passed", "failed", "not reached", "skipped")
     counts = {w: sum(f.outcome == w for f in findings) for w in outcomes}
-    if json:
-        from json import dumps
-
+    if as_json:
         checks = [finding.to_json() for finding in findings]
         numbers = {word.replace(" ", "_"): count for word, count in counts.items()}
-        render.plain([dumps({**owner, **numbers, "checks": checks}, indent=1, ensure_ascii=False)])
+        print_json({**owner, **numbers, "checks": checks})
     else:
         _print(owner, findings, counts)
     if debug:

@@ -9,6 +9,7 @@ import typer
 
 from protofl.system.files.home import expand_user
 from protofl_cli import render
+from protofl_cli.json_output import Json, check_format, print_json, prints_json
 from protofl_cli.options import DataDir, Debug, Label, Order, TrustCode, option
 from protofl_cli.overwriting import Force, checked
 from protofl_cli.reproduction_options import (
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 FORMATS = ("table", "md", "csv", "tex", "json")
 
 
+@prints_json("protofl_cli.json_models.comparing:Comparison")
 def compare(
     runs: Annotated[
         list[str],
@@ -126,6 +128,7 @@ def compare(
     ] = None,
     out: Annotated[Path | None, option("--out", "FILE", "Write the comparison to a file.")] = None,
     force: Force = False,
+    as_json: Json = False,
     trust_code: TrustCode = None,
     debug: Debug = False,
 ) -> None:
@@ -136,6 +139,7 @@ def compare(
     interval, or with McNemar's test over recorded predictions.
     """
     kind = _format(format_, out)
+    check_format(format_, as_json=as_json)
     if out is not None:
         checked("--out", out, force=force)
     with render.waiting("reading"):
@@ -150,11 +154,13 @@ def compare(
             "trials": trials, "dataset": dataset, "file": file, "data_dir": data_dir,
         }  # fmt: skip
         comparison = _compared(runs, arguments, runs_folder, of_reproduction)
-    if kind == "table":
+    if as_json:
+        print_json(comparison.to_values())
+    elif kind == "table":
         _show(comparison)
     elif out is None:
         render.plain([comparison.text(kind).rstrip("\n")])
-    else:
+    if out is not None:
         from protofl_workbench.comparing.figure_table import write_output
 
         write_output(out, comparison.text(kind))

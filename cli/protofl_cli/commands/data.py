@@ -12,6 +12,7 @@ import typer
 from protofl.system.files.home import expand_user
 from protofl.system.formatting import shape_text, size_text
 from protofl_cli import render
+from protofl_cli.json_output import Json, print_json, prints_json
 from protofl_cli.options import Block, DataDir, Debug
 
 if TYPE_CHECKING:
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
     from protofl.hooks.discovery.registry import Registry
 
 
-def list_data(data_dir: DataDir = None, block: Block = None, debug: Debug = False) -> None:
+@prints_json("protofl_cli.json_models.data:Cache")
+def list_data(
+    data_dir: DataDir = None, block: Block = None, as_json: Json = False, debug: Debug = False
+) -> None:
     """List the known data sets, and the content of the cache."""
     from protofl.data.cache import entries
     from protofl.errors import ProtoflError
@@ -30,22 +34,30 @@ def list_data(data_dir: DataDir = None, block: Block = None, debug: Debug = Fals
     cached = {entry.key: entry for entry in entries(folder)}
     with render.waiting("loading the data sets' plugins"):
         known = _known(Registry(block or ()))
-    rows = []
+    rows, values = [], list[dict[str, Any]]()
     for name, plugin, problem in known:
         argument = getattr(plugin, "argument", None)
         if plugin is None:
             rows.append((name, problem.partition(":")[0], "", "", "", problem))
+            values.append(_values(name, None, problem=problem))
         elif argument:
             rows.append((f"{name}:{argument.upper()}", "-", "", "", "", _summary(plugin)))
+            values.append(_values(f"{name}:{argument.upper()}", None, _summary(plugin)))
         else:
             try:
                 entry = cached.pop(_key(name, plugin, folder), None)
             except ProtoflError as error:  # its hook fails
                 rows.append((name, "broken", "", "", "", error.what))
+                values.append(_values(name, None, problem=error.what))
                 continue
             about = (*_about(entry),) if entry else ("no", "", "", "")
             rows.append((name, *about, _summary(plugin)))
+            values.append(_values(name, entry, _summary(plugin)))
     rows += [(key, *_about(entry), entry.note or entry.problem) for key, entry in cached.items()]
+    values += [_values(key, entry, entry.note, installed=False) for key, entry in cached.items()]
+    if as_json:
+        print_json({"folder": folder, "datasets": values})
+        return
     render.table(
         ("data set", "cached", "samples", "classes", "sample", "about"),
         rows,
@@ -55,6 +67,7 @@ def list_data(data_dir: DataDir = None, block: Block = None, debug: Debug = Fals
     render.line(f"The cache is {folder}.", "dim")
 
 
+@prints_json("protofl_cli.json_models.data:ImportedData")
 def import_data(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of an installed data set.")],
     file: Annotated[
@@ -66,6 +79,7 @@ def import_data(
     ],
     data_dir: DataDir = None,
     block: Block = None,
+    as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Add a data set to the cache from a .npz file, without a download."""
@@ -94,6 +108,10 @@ def import_data(
     with render.waiting(f"reading {file}"):
         data = import_npz(key, file, folder)
     test = len(data.y) - data.num_train
+    if as_json:
+        about = {"train": data.num_train, "test": test, "classes": data.num_classes}
+        print_json({"dataset": name, "file": cache_file(key, folder), **about})
+        return
     render.line(
         f"{name}: {data.num_train:,} training and {test:,} test samples, "
         f"{data.num_classes} classes, {data.sample}, {_dtype(data.x.dtype)}"
@@ -125,6 +143,31 @@ def _key(name: str, plugin: type, folder: Path) -> str:
 
     config = parse_config(getattr(plugin, "Config", Config), {}, name)
     return str(Choice("dataset", name, plugin, config).call("cache_key", data_dir=folder))
+
+
+def _values(
+    name: str,
+    entry: CacheEntry | None,
+    description: str = "",
+    *,
+    problem: str = "",
+    installed: bool = True,
+) -> dict[str, Any]:
+    """Return a line of the list as JSON values."""
+    usable = entry if entry is not None and not entry.problem else None
+    sample = usable.sample if usable else None
+    return {
+        "dataset": name,
+        "installed": installed,
+        "cached": entry is not None,
+        "bytes": usable and usable.bytes,
+        "samples": usable and usable.samples,
+        "classes": usable and usable.classes,
+        "kind": sample and sample.kind,
+        "shape": sample and sample.shape,
+        "description": description,
+        "problem": problem or (entry.problem if entry else ""),
+    }
 
 
 def _about(entry: CacheEntry) -> tuple[str, str, str, str]:

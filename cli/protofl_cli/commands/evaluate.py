@@ -8,9 +8,11 @@ from typing import Annotated, Any, Literal
 import typer
 
 from protofl_cli import render
+from protofl_cli.json_output import Json, check_format, print_json, prints_json
 from protofl_cli.options import Debug, Which, kept_round, option
 
 
+@prints_json("protofl_cli.json_models.runs:Evaluation")
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
     data: Annotated[
@@ -30,6 +32,7 @@ def evaluate(
     format_: Annotated[
         Literal["table", "csv", "json"], option("--format", "FORMAT", "table, csv or json.")
     ] = "table",
+    as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Evaluate the clients of a run on new labelled data: accuracy by client and overall.
@@ -38,6 +41,7 @@ def evaluate(
     the column of --partition column:NAME, or an array client with numbers, each client is evaluated
     on its own samples, otherwise on all.
     """
+    check_format(format_, as_json=as_json)
     with render.waiting("evaluating"):
         from protofl.data.task_names import GUESSES
         from protofl.runs.recorded_run import load_run
@@ -49,12 +53,15 @@ def evaluate(
         render.console(stderr=True).print(f"note: {note}", soft_wrap=True)
     from protofl_workbench.comparing.figure_table import csv_text, json_text
 
+    values = {
+        "data": evaluation.part,
+        "clients": evaluation.clients,
+        "overall": evaluation.overall,
+    }
+    if as_json:
+        print_json({**values, "notes": notes})
+        return
     if format_ == "json":
-        values = {
-            "data": evaluation.part,
-            "clients": evaluation.clients,
-            "overall": evaluation.overall,
-        }
         render.plain([json_text(values).rstrip()])
         return
     rows = [*evaluation.clients, {"client": "all", **evaluation.overall}]

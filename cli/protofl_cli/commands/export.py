@@ -8,10 +8,12 @@ from typing import Annotated
 import typer
 
 from protofl_cli import render
+from protofl_cli.json_output import Json, print_json, prints_json
 from protofl_cli.options import Debug, Which, kept_round, option
 from protofl_cli.overwriting import Force, checked
 
 
+@prints_json("protofl_cli.json_models.runs:ExportedFile")
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
     out: Annotated[
@@ -22,6 +24,7 @@ def export(
     which: Which = "last",
     trial: Annotated[int, option("--trial", "N", "Number of the trial.", min=0)] = 0,
     force: Force = False,
+    as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     r"""Export a client: preparation of samples, model and inference of the method in one file.
@@ -40,11 +43,18 @@ def export(
     from protofl.system.formatting import size_text
 
     data, shown = recorded.plan.data, f"round {which}" if which.isdecimal() else f"{which} round"
+    samples = f"{data.sample}, {str(data.x.dtype).removeprefix('torch.')}"
+    preparation = recorded.lacks_preparation or str(recorded.preparation)
+    if as_json:
+        about = {"client": client, "trial": trial, "which": which, "samples": samples}
+        about |= {"preparation": preparation, "outputs": list(data.output_names)}
+        print_json({"file": target, "bytes": size, **about})
+        return
     render.pairs(
         [
             ("client", f"{client} of {recorded.name}, {shown} of trial {trial}"),
-            ("samples", f"{data.sample}, {str(data.x.dtype).removeprefix('torch.')}"),
-            ("preparation", recorded.lacks_preparation or str(recorded.preparation)),
+            ("samples", samples),
+            ("preparation", preparation),
             ("classes" if data.task.has_classes else "outputs", ", ".join(data.output_names)),
             ("file", f"{target} ({size_text(size)})"),
         ]

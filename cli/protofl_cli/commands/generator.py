@@ -10,10 +10,12 @@ import typer
 
 from protofl.system.files.home import expand_user
 from protofl_cli import render
+from protofl_cli.json_output import Json, pair_values, print_json, prints_json
 from protofl_cli.options import Block, DataDir, Debug, option, plugin_options
 from protofl_cli.overwriting import Force, checked
 
 
+@prints_json("protofl_cli.json_models:PairTable")
 def train(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Data set: NAME or NAME:PATH.")],
     generator: Annotated[str, option("--generator", "NAME", "Generator to train.")] = "tiny-style",
@@ -29,6 +31,7 @@ def train(
         Path | None, option("--out", "FILE", "File to write (default: NAME-DATASET.safetensors)")
     ] = None,
     force: Force = False,
+    as_json: Json = False,
     data_dir: DataDir = None,
     block: Block = None,
     debug: Debug = False,
@@ -69,7 +72,11 @@ def train(
             out=partial_file,
         )
     file = f"{target} ({size_text(target.stat().st_size)})"
-    render.pairs([*told.items(), ("file", file), ("use it", f"--set generator.weights={target}")])
+    rows = [*told.items(), ("file", file), ("use it", f"--set generator.weights={target}")]
+    if as_json:
+        print_json({"rows": pair_values(rows)})
+        return
+    render.pairs(rows)
 
 
 def _trainable(registry: Any, name: str) -> bool:  # noqa: ANN401 - a Registry

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from protofl_cli import render
+from protofl_cli.json_output import Json, print_json, prints_json
 from protofl_cli.options import Block, Debug, option
 from protofl_cli.plugin_commands import clash_with_own
 
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
     from protofl.hooks.discovery.registry import Registry
 
 
+def _kinds(incomplete: str) -> list[str]:
+    from protofl.hooks.discovery.kinds import KINDS
+
+    return [kind for kind in (*KINDS, DEFENCE) if kind.startswith(incomplete)]
+
+
+@prints_json("protofl_cli.json_models.plugins:ListedPlugins")
 def list_plugins(
     context: typer.Context,
     kind: Annotated[
@@ -28,18 +36,13 @@ def list_plugins(
             "Only this kind: method, defence, recipe, reproduction, model-group, partitioner, "
             "dataset, generator, text-encoder, payload-transform, metric, client-sampler, "
             "device-model, schedule, tracker, engine, backend or command.",
+            autocompletion=_kinds,
         ),
     ] = None,
     names: Annotated[
         bool, typer.Option("--names", help="Print names only; nothing is loaded.")
     ] = False,
-    json: Annotated[
-        bool,
-        typer.Option(
-            "--json",
-            help="Print JSON: kind, name, version, distribution, hooks and status of each plugin.",
-        ),
-    ] = False,
+    as_json: Json = False,
     block: Block = None,
     debug: Debug = False,
 ) -> None:
@@ -47,7 +50,7 @@ def list_plugins(
     from protofl.errors import UsageError
     from protofl.hooks.discovery.registry import Registry
 
-    if names and json:
+    if names and as_json:
         raise UsageError("--names and --json exclude each other", do="leave one of them out")
     registry = Registry(block or ())
     plugins = registry.plugins("method" if kind == DEFENCE else kind)
@@ -70,9 +73,7 @@ def list_plugins(
     if names:
         render.plain([plugin.name for _, plugin, *_ in listed])
         return
-    if json:
-        from json import dumps
-
+    if as_json:
         entries = [
             {
                 "kind": kind,
@@ -84,7 +85,7 @@ def list_plugins(
             }
             for kind, plugin, status, hooks in listed
         ]
-        render.plain([dumps(entries, indent=1)])
+        print_json(entries)
         return
 
     _table(registry, [each[:3] for each in listed])

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from protofl.system.files.home import expand_user
 from protofl.system.formatting import shortened
 from protofl_cli import render
+from protofl_cli.completion import plugin_names
+from protofl_cli.json_output import Json, print_json, prints_json
 from protofl_cli.options import Block, DataDir, Debug, option, plugin_options
 from protofl_cli.overwriting import Force, checked
 
@@ -27,10 +29,19 @@ LONG = 60
 """Largest number of clients in the table; the picture has all clients."""
 
 
+@prints_json("protofl_cli.json_models.data:Partition")
 def show(
-    dataset: Annotated[str, option("--dataset", "NAME[:PATH]", "Data set.")] = "digits",
+    dataset: Annotated[
+        str, option("--dataset", "NAME[:PATH]", "Data set.", autocompletion=plugin_names("dataset"))
+    ] = "digits",
     partition: Annotated[
-        str | None, option("--partition", "NAME", "Partitioner (default: the data set's)")
+        str | None,
+        option(
+            "--partition",
+            "NAME",
+            "Partitioner (default: the data set's)",
+            autocompletion=plugin_names("partitioner"),
+        ),
     ] = None,
     clients: Annotated[
         int | None,
@@ -72,6 +83,7 @@ def show(
         ),
     ] = None,
     force: Force = False,
+    as_json: Json = False,
     data_dir: DataDir = None,
     block: Block = None,
     debug: Debug = False,
@@ -102,18 +114,22 @@ def show(
     stem = f"partition-{parts[0]}-{split.partitioner}-{split.num_clients}-s{seed}"
     target = out or Path(re.sub(r"[^A-Za-z0-9._-]+", "-", stem) + ".png")
     checked("--out", target, force=force)
-    render.heading(", ".join([*parts, f"seed {seed}"]))
-    for note in (data.note, *split.notes):
-        if note:
-            render.text(f"  note: {note}", "yellow")
     names = client_names(split, data.columns)
-    _show_table(data, train, test, names)
+    if not as_json:
+        render.heading(", ".join([*parts, f"seed {seed}"]))
+        for note in filter(None, (data.note, *split.notes)):
+            render.text(f"  note: {note}", "yellow")
+        _show_table(data, train, test, names)
     from protofl_workbench import plots
     from protofl_workbench.plots.client_charts import split_figure
 
     title = " · ".join([*parts, f"seed {seed}"])
     part, _ = STRATA[data.task.name]
     plots.save(split_figure(train + test, data.classes, title, names, part), target)
+    if as_json:
+        about = {"dataset": dataset, "partition": split.partitioner, "seed": seed}
+        print_json({**about, **_values(data, split, train, test, names), "picture": target})
+        return
     figures = [("data", f"{len(data.y):,} {data.sample}")]
     figures += _figures(split, data, train + test)
     render.pairs([*figures, ("picture", str(target))])
@@ -203,6 +219,27 @@ def _show_table(data: Dataset, train: Tensor, test: Tensor, clients: Sequence[st
     columns += names if few else [parts, f"largest {parts}"]
     right = columns[1:] if few else columns[1:5]
     render.table(columns, rows, right=right, keep=["client", *right])
+
+
+def _values(
+    data: Dataset, split: Split, train: Tensor, test: Tensor, names: Sequence[str]
+) -> dict[str, Any]:
+    """Return a split as JSON values."""
+    from protofl.data.split import majority_guess
+
+    each = zip(train.tolist(), test.tolist(), strict=True)
+    return {
+        "classes": data.classes,
+        "clients": [
+            {"client": n, "name": names[n] if names else None, "train": own, "test": held}
+            for n, (own, held) in enumerate(each)
+        ],
+        "majority": float(majority_guess(split, data)),
+        "public_samples": 0 if split.public is None else len(split.public),
+        "global_test_samples": 0 if split.global_test is None else len(split.global_test),
+        "hash": split.hash,
+        "notes": [*filter(None, (data.note, *split.notes))],
+    }
 
 
 def _figures(split: Split, data: Dataset, counts: Tensor) -> list[tuple[str, str]]:

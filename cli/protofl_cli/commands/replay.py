@@ -9,6 +9,7 @@ import typer
 
 from protofl.system.formatting import count
 from protofl_cli import render
+from protofl_cli.json_output import Json, print_json, prints_json
 from protofl_cli.options import Debug, TrustCode, option
 from protofl_cli.overwriting import Force, checked
 
@@ -21,6 +22,7 @@ LONG = 12
 FORM = "[NAME.]KEY=VALUE"
 
 
+@prints_json("protofl_cli.json_models.runs:Replay")
 def replay(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
     set_: Annotated[
@@ -52,6 +54,7 @@ def replay(
         Path | None, option("--out", "FILE", "Write the figures of all rounds as JSON.")
     ] = None,
     force: Force = False,
+    as_json: Json = False,
     trust_code: TrustCode = None,
     debug: Debug = False,
 ) -> None:
@@ -93,7 +96,10 @@ def replay(
         )
     finally:
         bar.stop()
-    _show(outcome)
+    if as_json:
+        print_json(outcome.to_values())
+    else:
+        _show(outcome)
     if target:
         write_json(target, outcome.to_values())
         render.line(f"replay: {target}")

@@ -11,6 +11,7 @@ import typer
 
 from protofl_cli import render
 from protofl_cli.interrupts import interrupted, put_off
+from protofl_cli.json_output import Json, check_format, print_json, prints_json
 from protofl_cli.options import SHARD, DataDir, Debug, TrustCode, option
 from protofl_cli.overwriting import Force, checked
 from protofl_cli.reproduction_options import (
@@ -91,6 +92,7 @@ FORMAT = option(
 )
 
 
+@prints_json("protofl_cli.json_models.comparing:ReproduceOutput")
 def reproduce(
     reproduction: Annotated[
         str | None,
@@ -123,6 +125,7 @@ def reproduce(
     out: Annotated[Path | None, OUT] = None,
     format_: Annotated[str | None, FORMAT] = None,
     force: Force = False,
+    as_json: Json = False,
     trust_code: TrustCode = None,
     debug: Debug = False,
 ) -> None:
@@ -132,8 +135,9 @@ def reproduce(
     any training. Exit code 2: an error was found before training; 1: a run failed, the others are
     finished; 130: interrupted (finished rounds are saved).
     """
+    check_format(format_, as_json=as_json)
     if list_:
-        _list(reproduction)
+        _list(reproduction, as_json=as_json)
         return
     from protofl.errors import UsageError
 
@@ -173,7 +177,7 @@ def reproduce(
     if loaded.kind == "benchmark":
         _benchmark(
             loaded, change, runs, add or [], out, form, plan=plan, start=not no_run,
-            skip_missing=skip_missing, again=again, at_once=at_once, shard=part,
+            skip_missing=skip_missing, again=again, at_once=at_once, shard=part, as_json=as_json,
         )  # fmt: skip
         return
     if add:
@@ -183,11 +187,11 @@ def reproduce(
         )
     cells_of(loaded, change)  # finds wrong options before torch is loaded
     if plan:
-        _plan(loaded, change, runs, part)
+        _plan(loaded, change, runs, part, as_json=as_json)
         return
     how = {"skip_missing": skip_missing, "again": again, "at_once": at_once, "shard": part}
     result = _done(loaded, change, runs, start=not no_run, **how)
-    _show(result, form, out)
+    _show(result, form, out, as_json=as_json)
     if any(entry.state in ("failed", "broken off") for entry in result.entries.values()):
         raise typer.Exit(1)
 
@@ -201,11 +205,17 @@ def _benchmark(
     form: str,
     *,
     plan: bool,
+    as_json: bool,
     **how: Any,  # noqa: ANN401 - as `run_benchmark` takes them
 ) -> None:
     """Run a benchmark, print its tables, and write its records and its page."""
     from protofl.errors import UsageError
-    from protofl_cli.benchmark_tables import show_benchmark, show_plan
+    from protofl_cli.benchmark_tables import (
+        benchmark_values,
+        plan_values,
+        show_benchmark,
+        show_plan,
+    )
 
     if form not in ("", "md") or (form and out is None):
         raise UsageError(
@@ -217,7 +227,10 @@ def _benchmark(
 
         with render.waiting("planning"):
             planned = plan_benchmark(loaded, change, runs, added, shard=how["shard"])
-        show_plan(planned)
+        if as_json:
+            print_json({"reproduction": loaded.name, **plan_values(planned)})
+        else:
+            show_plan(planned)
         return
     progress = _benchmark_done(loaded, change, runs, added=added, **how)
     if out is not None:
@@ -225,7 +238,10 @@ def _benchmark(
 
         for path in write_page(progress, out):
             render.line(f"benchmark: {path}", "dim")
-    show_benchmark(progress)
+    if as_json:
+        print_json(benchmark_values(progress))
+    else:
+        show_benchmark(progress)
     if progress.failed or any("failed" in record for record in progress.records.values()):
         raise typer.Exit(1)
 
@@ -261,12 +277,21 @@ def _benchmark_done(
         raise typer.Exit(interrupted(stop, do_this)) from None
 
 
-def _show(result: ReproductionResult, form: str | None, out: Path | None) -> None:
+def _show(result: ReproductionResult, form: str | None, out: Path | None, *, as_json: bool) -> None:
     """Print a result, and write it to a file."""
     from protofl_cli.reproduction_tables import show_result
     from protofl_workbench.comparing.figure_table import write_output
-    from protofl_workbench.reproductions.reproduction_texts import PAGE, PICTURES, as_text
+    from protofl_workbench.reproductions.reproduction_texts import (
+        PAGE,
+        PICTURES,
+        as_text,
+        json_values,
+    )
 
+    if as_json:
+        print_json(json_values(result))
+        if out is None:
+            return
     if form in PICTURES and out is not None:
         from protofl_workbench.reproductions.reproduction_pictures import draw
 
@@ -288,13 +313,13 @@ def _show(result: ReproductionResult, form: str | None, out: Path | None) -> Non
             render.line(f"reproduction: {out}", "dim")
 
 
-def _list(reproduction: str | None) -> None:
+def _list(reproduction: str | None, *, as_json: bool) -> None:
     """Print the installed reproductions, or those with a word in their names."""
     from protofl.errors import ProtoflError
     from protofl_workbench.reproductions.finding import collections
     from protofl_workbench.reproductions.reproduction import Reproduction
 
-    rows = []
+    rows, values = [], list[dict[str, Any]]()
     for name, collection in collections().items():
         for label in collection.names():
             if reproduction is not None and reproduction not in label:
@@ -303,11 +328,19 @@ def _list(reproduction: str | None) -> None:
                 loaded = collection.reproduction(label.removeprefix(f"{name}/"))
             except ProtoflError as error:
                 rows.append((label, f"broken: {error.what}", "", ""))
+                empty = {"place": "", "title": "", "rows": 0, "columns": 0, "scales": []}
+                values.append({"reproduction": label, **empty, "problem": error.what})
                 continue
             assert isinstance(loaded, Reproduction)
             size = f"{len(loaded.rows)} × {len(loaded.columns)}"
             about = f"{loaded.place}: {loaded.title}" if loaded.place else loaded.title
             rows.append((label, about, size, ", ".join(loaded.scales)))
+            names = {"place": loaded.place, "title": loaded.title, "scales": [*loaded.scales]}
+            sizes = {"rows": len(loaded.rows), "columns": len(loaded.columns)}
+            values.append({"reproduction": label, **names, **sizes, "problem": ""})
+    if as_json:
+        print_json(values)
+        return
     if not rows:
         render.text(
             "No reproduction is installed."
@@ -326,8 +359,10 @@ def _list(reproduction: str | None) -> None:
     render.line(f"{summary}; scales: {usual}{others}", "dim")
 
 
-def _plan(reproduction: Reproduction, change: Change, runs: Path, shard: Shard) -> None:
-    from protofl_cli.reproduction_tables import show_plan
+def _plan(
+    reproduction: Reproduction, change: Change, runs: Path, shard: Shard, *, as_json: bool
+) -> None:
+    from protofl_cli.reproduction_tables import plan_values, show_plan
 
     with render.waiting("planning"), put_off():
         from protofl_workbench.reproductions.reproduction_plan import plan_reproduction
@@ -346,7 +381,10 @@ def _plan(reproduction: Reproduction, change: Change, runs: Path, shard: Shard) 
         raise typer.Exit(interrupted(stop, "nothing was started")) from None
     finally:
         bar.stop()
-    show_plan(planned)
+    if as_json:
+        print_json(plan_values(planned))
+    else:
+        show_plan(planned)
 
 
 def _done(reproduction: Reproduction, change: Change, runs: Path, **how: Any) -> Any:  # noqa: ANN401

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from protofl.system.formatting import count
+from protofl_cli.completion import METHODS
 from protofl_cli.interrupts import interrupted, put_off
+from protofl_cli.json_output import Json, json_output, print_json, prints_json
 from protofl_cli.options import TRUST_HELP, Debug, option, trust
 
 if TYPE_CHECKING:
+    from protofl.errors import UsageError
+    from protofl.federation.events import Progress
     from protofl.records.run_folder import RunFolder
+    from protofl.runs.recorded_run import Run
     from protofl.system.options.settings import Settings
+    from protofl_cli.screen import Screen
 
 PANEL = "Record and screen"
 
 
+@prints_json("protofl_cli.json_models.runs:RunOutput")
 def run(
     method: Annotated[
         str | None,
@@ -25,6 +33,7 @@ def run(
             metavar="METHOD",
             help="Method or recipe; FILE.py:CLASS for a method that is not installed. --config can "
             "set it too.",
+            autocompletion=METHODS,
         ),
     ] = None,
     config: Annotated[
@@ -93,6 +102,18 @@ def run(
             hidden=True,
         ),
     ] = False,
+    events: Annotated[
+        str | None,
+        option(
+            "--events",
+            "FILE|-",
+            "Write a line of JSON for each event of the run, at once, for other programs; - is "
+            "standard output, and all else goes to standard error. A resumed run appends.",
+            rich_help_panel=PANEL,
+            hidden=True,
+        ),
+    ] = None,
+    as_json: Json = False,
     trust_code: Annotated[
         list[str] | None,
         option("--trust-code", "PATH", TRUST_HELP, show_default=False, hidden=True, callback=trust),
@@ -107,25 +128,74 @@ def run(
     data set, and those below. Exit code 2: an error was found before training; 1: the run failed;
     130: interrupted (finished rounds are saved).
     """
-    from protofl.errors import Diverged, RunFailure
-    from protofl.runs.request import read_request
-    from protofl_cli.run_plan import show_run_plan
     from protofl_cli.screen import Screen
 
     if plan:
-        _check_plan_only({"--resume": resume, "--reuse": reuse, "--save-recipe": save_recipe})
+        others = {"--resume": resume, "--reuse": reuse, "--save-recipe": save_recipe}
+        _check_plan_only({**others, "--events": events})
+    if events == STDOUT and as_json:
+        raise _both_on_stdout()
+    typed = {"method": method, **{k.removesuffix("_"): value for k, value in arguments.items()}}
+    places = {"config": config, "out": out, "resume": resume, "save_recipe": save_recipe}
     screen = Screen(quiet=quiet or plan)
-    typed = {name.removesuffix("_"): value for name, value in arguments.items()}
+    try:
+        with ExitStack() as until:
+            follow: Progress = screen
+            if events is not None:
+                from protofl.runs.event_lines import EventLines
+
+                to_stdout = events == STDOUT
+                target = until.enter_context(json_output()) if to_stdout else Path(events)
+                follow = until.enter_context(EventLines(target, screen, resume=resume))
+            _execute(typed, places, screen, follow, reuse=reuse, plan=plan, as_json=as_json)
+    except KeyboardInterrupt as stop:
+        do = _to_continue(screen.folder, "nothing was started")
+        raise typer.Exit(interrupted(stop, do)) from None
+
+
+STDOUT = "-"
+"""The value of ``--events`` for standard output."""
+
+
+def _both_on_stdout() -> UsageError:
+    from protofl.errors import UsageError
+
+    return UsageError(
+        "--events - and --json exclude each other: both print on standard output",
+        do="give a file: --events FILE",
+    )
+
+
+def _execute(
+    typed: dict[str, Any],
+    places: dict[str, Any],
+    screen: Screen,
+    follow: Progress,
+    *,
+    reuse: Path | None,
+    plan: bool,
+    as_json: bool,
+) -> None:
+    """Do what the command line asks for.
+
+    Args:
+        typed: The options of the run.
+        places: Further arguments of `read_request`.
+        screen: The screen.
+        follow: Called with every event: the screen, or what passes events to it.
+        reuse: ``--reuse``.
+        plan: ``--plan``.
+        as_json: ``--json``.
+    """
+    from protofl.errors import Diverged, RunFailure
+    from protofl.runs.request import read_request
+    from protofl_cli.run_plan import show_run_plan
+
+    resume, out = places["resume"], places["out"]
     try:
         with screen:
-            request = read_request(
-                {"method": method, **typed},
-                config=config,
-                out=out,
-                resume=resume,
-                save_recipe=save_recipe,
-            )
-            screen.quiet = quiet or request.quiet or plan
+            request = read_request(typed, **places)
+            screen.quiet = screen.quiet or request.quiet
             # Wrong options are found here, before torch is loaded.
             screen.loading(f"resuming {out}" if resume else _title(request.settings))
             with put_off():
@@ -133,18 +203,23 @@ def run(
                 from protofl.runs.lifecycle import start
 
             for line in request.notes:
-                screen(Note(line))
+                follow(Note(line))
             if plan:
-                show_run_plan(request)
-            elif reuse is not None:
+                show_run_plan(request, as_json=as_json)
+                return
+            run: Run | None = None
+            if reuse is not None:
                 from protofl.runs.reuse import run_or_reuse
 
-                run_or_reuse(request, reuse, screen)
+                run = run_or_reuse(request, reuse, follow)
+                result = run.result
             else:
-                start(request, screen)
-    except KeyboardInterrupt as stop:
-        do = _to_continue(screen.folder, "nothing was started")
-        raise typer.Exit(interrupted(stop, do)) from None
+                result = start(request, follow)
+        if as_json:
+            from protofl.runs.recorded_run import load_run
+            from protofl_cli.run_pages import run_values
+
+            print_json({**run_values(run or load_run(result.folder)), "profile": result.profile})
     except RunFailure as problem:
         if screen.folder is not None:
             again = isinstance(problem, Diverged) and not screen.folder.commit

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +12,7 @@ import typer
 from protofl.system.files.home import expand_user
 from protofl.system.formatting import count, size_text
 from protofl_cli import render
+from protofl_cli.json_output import Json, print_json, prints_json
 from protofl_cli.options import Debug, option
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ Runs = Annotated[
         metavar="RUN...", help="Run folders, or at least four digits of an identity (see list)."
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
+@prints_json("protofl_cli.json_models.runs:ListedRuns")
 def list_runs(
     folder: Annotated[
         Path | None, typer.Argument(metavar="[DIR]", help="Folder of runs, as --runs.")
@@ -69,7 +69,7 @@ def list_runs(
     matching.sort(key=lambda each: (each[1].time, each[0]))
     if as_json:
         rows = [{"folder": str(p), "state": state, **asdict(told)} for p, told, state in matching]
-        render.plain([json.dumps(rows, indent=1)])
+        print_json(rows)
         return
     if not matching:
         render.text(f"No such runs in {folder}.")
@@ -152,6 +152,7 @@ def _share(accuracy: float | None) -> str:
     return "" if accuracy is None else f"{accuracy:.1%}"
 
 
+@prints_json("protofl_cli.json_models.runs:ShownRuns")
 def show_runs(
     names: Runs, runs: Folder = Path("runs"), as_json: Json = False, debug: Debug = False
 ) -> None:
@@ -161,16 +162,9 @@ def show_runs(
 
     selected = [load_run(path) for name in names for path in find_runs(name, runs)]
     if as_json:
-        about = [
-            {
-                "folder": str(run.folder),
-                "state": run.state,
-                "config": run.config,
-                "summary": run.summary,
-            }
-            for run in selected
-        ]
-        render.plain([json.dumps(about, indent=1)])
+        from protofl_cli.run_pages import run_values
+
+        print_json([run_values(run) for run in selected])
         return
     for run in selected:
         _show(run)
@@ -191,6 +185,7 @@ def _show(run: Run) -> None:
             render.table(columns, rows, right=columns[1:])
 
 
+@prints_json("protofl_cli.json_models.runs:RunsDifference")
 def diff_runs(
     a: Annotated[str, typer.Argument(metavar="A", help="Run folder or digits of an identity.")],
     b: Annotated[str, typer.Argument(metavar="B", help="Another run.")],
@@ -220,7 +215,7 @@ def diff_runs(
         both.append(load_run(paths[0]))
     difference = run_difference(*both)
     if as_json:
-        render.plain([json.dumps(asdict(difference) | {"a": a, "b": b}, indent=1)])
+        print_json(asdict(difference) | {"a": a, "b": b})
     else:
         show_difference(difference, *(run.folder for run in both))
     if not difference.is_empty:

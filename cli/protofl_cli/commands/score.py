@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from protofl_cli import render
+from protofl_cli.json_output import Json, check_format, print_json, prints_json
 from protofl_cli.options import Debug, option
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from protofl.runs.exported import Exported
 
 
+@prints_json("protofl_cli.json_models.runs:Scores")
 def score(
     bundle: Annotated[
         Path, typer.Argument(metavar="BUNDLE", help="A file of protofl export: .onnx or .pt2.")
@@ -37,6 +39,7 @@ def score(
     trust_pickle: Annotated[
         bool, typer.Option("--trust-pickle", help="Read a .pt2 file, which can contain code.")
     ] = False,
+    as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Score raw samples with an exported client: the class of each, by the method's inference.
@@ -47,6 +50,7 @@ def score(
     multi-label data, the labels with positive logits are printed; of a regression, the number; of a
     language model, the perplexity of each text.
     """
+    check_format(format_, as_json=as_json)
     with render.waiting("scoring"):
         from protofl.runs.exported import read_exported
 
@@ -55,6 +59,9 @@ def score(
         lines = [line for file, x in samples for line in _lines(file, client, client.scores(x))]
     if client.lacks:
         render.console(stderr=True).print(client.lacks, style="yellow", soft_wrap=True)
+    if as_json:
+        print_json({"samples": lines})
+        return
     if format_ == "table":
         columns = ["file", "sample", _ANSWER[client.sample.task.name]]
         rows = [[*map(str, [*line.values()][:3])] for line in lines]

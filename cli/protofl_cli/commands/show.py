@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 import typer
 
 from protofl_cli import render
-from protofl_cli.model_tables import model_group
-from protofl_cli.options import Block, Debug, value_range, value_text
+from protofl_cli.completion import plugin_names
+from protofl_cli.json_output import Json, print_json, prints_json
+from protofl_cli.model_tables import group_values, model_group
+from protofl_cli.options import Block, Debug, plugin_option_rows, value_text
 from protofl_cli.topic_pages import TOPICS
 
 if TYPE_CHECKING:
@@ -21,15 +23,19 @@ if TYPE_CHECKING:
     from protofl.system.options.plugin_options import Config
 
 
+@prints_json("protofl_cli.json_models.plugins:ShownPage")
 def show(
+    context: typer.Context,
     name: Annotated[
         str,
         typer.Argument(
             metavar="[KIND/]NAME",
+            autocompletion=plugin_names(prefixed=True, further=[*TOPICS, "schema"]),
             help="Plugin, with its argument if it has one (torchvision:resnet18); FILE.py:CLASS of "
             "a plugin that is not installed; hook/NAME: when a hook is called, what it returns, "
             "and an example; wire: names of tensors in payloads; machine: versions, processor, "
-            "devices and extras, for a bug report.",
+            "devices and extras, for a bug report; schema: commands with --json; schema/NAME: the "
+            "JSON Schema of one of them.",
         ),
     ],
     classes: Annotated[
@@ -37,6 +43,7 @@ def show(
         typer.Option("--classes", min=1, help="Classes of a model group's architectures."),
     ] = 10,
     block: Block = None,
+    as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Show a plugin: paper, options, hooks, loss terms, traffic and deviations.
@@ -48,10 +55,15 @@ def show(
     if name.startswith("hook/"):
         with render.waiting("reading the plugins"), contextlib.redirect_stdout(sys.stderr):
             from protofl_cli.hook_pages import show_hook
-        show_hook(name.removeprefix("hook/"))
+        show_hook(name.removeprefix("hook/"), as_json=as_json)
+        return
+    if name == "schema" or name.startswith("schema/"):
+        from protofl_cli.schema_pages import show_schema
+
+        show_schema(context.find_root(), name.partition("/")[2], as_json=as_json)
         return
     if name in TOPICS:
-        TOPICS[name]()
+        TOPICS[name](as_json=as_json)
         return
     registry, name = _placed(name, block or []) if ":" in name else (Registry(block or ()), name)
     text, colon, argument = name.partition(":")
@@ -59,6 +71,11 @@ def show(
     plugin = registry.find(kind, short)
     with render.waiting(f"loading {plugin.label}"), contextlib.redirect_stdout(sys.stderr):
         plugin_class = registry.load(kind, short)
+    if as_json:
+        group = f"{short}{colon}{argument}"
+        values = _values(registry, plugin, plugin_class, group=group, classes=classes)
+        print_json({**values, "others": others})
+        return
     render.heading(plugin.label, f"{plugin.distribution} {plugin.version} · {plugin.target}")
     render.text()
     for paragraph in _about(registry, plugin, plugin_class):
@@ -82,6 +99,69 @@ def show(
     _hooks(kind, plugin_class)
     if others:
         render.text(f"Also of this name: {', '.join(f'{o}/{short}' for o in others)}", "dim")
+
+
+def _values(
+    registry: Registry,
+    plugin: Plugin,
+    plugin_class: Any,  # noqa: ANN401 - a plugin
+    *,
+    group: str,
+    classes: int,
+) -> dict[str, Any]:
+    """Return the page of a plugin as JSON values.
+
+    Args:
+        registry: Registry of the plugin.
+        plugin: The plugin.
+        plugin_class: Its class.
+        group: Its name with the argument, if any.
+        classes: Number of classes C of a model group's architectures.
+    """
+    kind, short = plugin.kind, plugin.name
+    without_options = kind in ("command", "recipe", "reproduction")
+    runs = kind == "method" and not hasattr(plugin_class, "donates")
+    terms = _terms(plugin_class) if kind == "method" else None
+    facts, architectures = None, None
+    if kind == "recipe":
+        facts = {**dict(_recipe_rows(short, plugin_class)), "file": plugin_class.text}
+    elif kind == "dataset":
+        facts = dict(_dataset_rows(short, plugin_class))
+    elif kind == "model-group":
+        facts, architectures = group_values(registry, group, plugin_class, classes)
+    columns = ("option", "equation", "paper", "official", "note")
+    return {
+        "plugin": plugin.label,
+        "distribution": plugin.distribution,
+        "version": plugin.version,
+        "target": plugin.target,
+        "text": "\n".join(_about(registry, plugin, plugin_class)),
+        "options": None
+        if without_options
+        else [
+            dict(zip(("option", "default", "range", "description"), row, strict=True))
+            for row in plugin_option_rows(plugin_class)
+        ],
+        "hooks": [{"hook": h, "description": what} for h, what in _hook_rows(kind, plugin_class)],
+        "terms": terms,
+        "uploads": _keys(plugin_class, "uploads") if runs else None,
+        "downloads": _keys(plugin_class, "downloads") if runs else None,
+        "run_defaults": dict(run_defaults(plugin, plugin_class)) if runs else None,
+        "deviations": [
+            dict(zip(columns, row, strict=True)) for row in _deviations(_config(plugin_class))
+        ]
+        if runs
+        else None,
+        "ablations": getattr(plugin_class, "ablations", None) if runs else None,
+        "facts": facts,
+        "architectures": architectures,
+        "reproductions": [
+            dict(zip(("reproduction", "place", "title"), row, strict=True))
+            for row in _reproduction_rows(plugin_class)
+        ]
+        if kind == "reproduction"
+        else None,
+    }
 
 
 def _placed(name: str, block: list[str]) -> tuple[Registry, str]:
@@ -152,21 +232,10 @@ def _config(plugin_class: type) -> type[Config]:
 
 
 def _options(kind: str, plugin: str, plugin_class: type) -> None:
-    from protofl.system.options.plugin_options import VariantConfig, option_names
     from protofl.system.options.table import CHOOSING
 
-    config = _config(plugin_class)
-    deviations = config.deviations if issubclass(config, VariantConfig) else {}
     prefixes = {k: word for word, k in CHOOSING.items()}
-    rows = []
-    for key, name in option_names(config).items():
-        field = config.model_fields[name]
-        default = "required" if field.is_required() else value_text(field.get_default())
-        if name in deviations and field.default is None:
-            default = value_text(deviations[name].paper)
-        if name == getattr(plugin_class, "argument", None):
-            default = "after the name"
-        rows.append((key, default, value_range(field), field.description or ""))
+    rows = plugin_option_rows(plugin_class)
     prefix = {"method": ""}.get(kind, f"{prefixes.get(kind, plugin)}.")
     donor = f", or --set {plugin}.OPTION=VALUE of a donor" if kind == "method" else ""
     if rows:
@@ -181,45 +250,45 @@ def _options(kind: str, plugin: str, plugin_class: type) -> None:
 
 def _recipe(name: str, plugin_class: Any) -> None:  # noqa: ANN401 - a plugin
     """Print the file of a recipe, and how to run and change it."""
-    values = plugin_class.values
-    rows = [("run it", f"protofl run {name}{'' if 'models' in values else ' --models GROUP'}")]
-    rows.append(("change it", "any option of protofl run; the command line wins"))
-    rows.append(("its method", f"protofl show {values['method']}"))
-    render.pairs(rows)
+    render.pairs(_recipe_rows(name, plugin_class))
     render.text(f"\n{name}.toml")
     for row in plugin_class.text.rstrip().splitlines():
         render.line(f"  {row}")
     render.text()
 
 
+def _recipe_rows(name: str, plugin_class: Any) -> list[tuple[str, str]]:  # noqa: ANN401 - a plugin
+    values = plugin_class.values
+    return [
+        ("run it", f"protofl run {name}{'' if 'models' in values else ' --models GROUP'}"),
+        ("change it", "any option of protofl run; the command line wins"),
+        ("its method", f"protofl show {values['method']}"),
+    ]
+
+
 def _reproductions(plugin_class: Any) -> None:  # noqa: ANN401 - a plugin
     """Print the reproductions of a collection."""
-    reproductions = [
-        plugin_class.reproduction(name.partition("/")[2]) for name in plugin_class.names()
-    ]
-    rows = [
-        (reproduction.name, reproduction.place, reproduction.title)
-        for reproduction in reproductions
-    ]
+    rows = _reproduction_rows(plugin_class)
     render.table(("reproduction", "place", "title"), rows, title="protofl reproduce REPRODUCTION")
 
 
+def _reproduction_rows(plugin_class: Any) -> list[tuple[str, str, str]]:  # noqa: ANN401 - a plugin
+    reproductions = [
+        plugin_class.reproduction(name.partition("/")[2]) for name in plugin_class.names()
+    ]
+    return [(each.name, each.place, each.title) for each in reproductions]
+
+
 def _method(registry: Registry, plugin: Plugin, plugin_class: Any) -> None:  # noqa: ANN401 - a plugin
-    from protofl.hooks.discovery.kinds import hooks_of
     from protofl.hooks.plugin.members import donation
-    from protofl.hooks.plugin.providers import Baseline
-    from protofl.hooks.wire.keys import meaning_of, shape_of
-    from protofl.system.options.plugin_options import VariantConfig
 
     for hook in getattr(plugin_class, "donates", ()):
         render.text(
             f"Use it in a method: protofl run METHOD {donation(plugin_class, plugin.name, hook)}\n"
         )
-    donates = getattr(plugin_class, "donates", ("local_loss",))
-    if "local_loss" not in donates:
+    terms = _terms(plugin_class)
+    if terms is None:
         return
-    has_loss = "local_loss" in hooks_of("method", plugin_class)
-    terms = getattr(plugin_class, "terms", {}) if has_loss else Baseline.terms
     render.table(
         ("term", "meaning"),
         terms.items(),
@@ -229,29 +298,63 @@ def _method(registry: Registry, plugin: Plugin, plugin_class: Any) -> None:  # n
     if hasattr(plugin_class, "donates"):
         return
     for title, attribute in (("Uploads", "uploads"), ("Downloads", "downloads")):
-        travels = getattr(plugin_class, attribute, None)
-        if travels:
-            keys = [(name, shape_of(name, key), meaning_of(key)) for name, key in travels.items()]
-            render.table(("key", "shape", "meaning"), keys, title=title)
+        keys = _keys(plugin_class, attribute)
+        if keys:
+            rows = [(key["key"], key["shape"], key["meaning"]) for key in keys]
+            render.table(("key", "shape", "meaning"), rows, title=title)
         else:
-            render.text(f"{title}: {'nothing' if travels == {} else 'not declared'}\n")
+            render.text(f"{title}: {'not declared' if keys is None else 'nothing'}\n")
     defaults = run_defaults(plugin, plugin_class)
     if defaults:
         render.table(("with", "run options"), defaults, title="Run defaults")
-    config = _config(plugin_class)
-    if issubclass(config, VariantConfig) and config.deviations:
-        rows = [
-            (key, d.where, value_text(d.paper), value_text(d.official), d.note)
-            for key, d in config.deviations.items()
-        ]
+    if deviations := _deviations(_config(plugin_class)):
         render.table(
             ("option", "equation", "paper", "official", "what differs"),
-            rows,
+            deviations,
             title="Deviations of the published code: --set variant=official applies all of them",
         )
     ablations = getattr(plugin_class, "ablations", None)
     if ablations:
         render.table(("ablation", "options"), ablations.items(), title="Ablations of the paper")
+
+
+def _terms(plugin_class: Any) -> dict[str, str] | None:  # noqa: ANN401 - a plugin
+    """Return the loss terms of a method; None if it only provides other hooks of methods."""
+    from protofl.hooks.discovery.kinds import hooks_of
+    from protofl.hooks.plugin.providers import Baseline
+
+    if "local_loss" not in getattr(plugin_class, "donates", ("local_loss",)):
+        return None
+    has_loss = "local_loss" in hooks_of("method", plugin_class)
+    return dict(getattr(plugin_class, "terms", {}) if has_loss else Baseline.terms)
+
+
+def _keys(plugin_class: Any, attribute: str) -> list[dict[str, str]] | None:  # noqa: ANN401 - a plugin
+    """Return the declared keys of ``uploads`` or ``downloads``; None if nothing is declared."""
+    from protofl.hooks.wire.keys import meaning_of, reveals_of, shape_of
+
+    declared = getattr(plugin_class, attribute, None)
+    if declared is None:
+        return None
+    return [
+        {
+            "key": name,
+            "shape": shape_of(name, key),
+            "meaning": meaning_of(key),
+            "reveals": reveals_of(name, key),
+        }
+        for name, key in declared.items()
+    ]
+
+
+def _deviations(config: type[Config]) -> list[tuple[str, str, str, str, str]]:
+    from protofl.system.options.plugin_options import VariantConfig
+
+    deviations = config.deviations if issubclass(config, VariantConfig) else {}
+    return [
+        (key, d.where, value_text(d.paper), value_text(d.official), d.note)
+        for key, d in deviations.items()
+    ]
 
 
 def run_defaults(plugin: Plugin, plugin_class: type) -> list[tuple[str, str]]:
@@ -278,6 +381,11 @@ def run_defaults(plugin: Plugin, plugin_class: type) -> list[tuple[str, str]]:
 
 
 def _dataset(name: str, plugin_class: Any) -> None:  # noqa: ANN401 - a plugin
+    render.pairs(_dataset_rows(name, plugin_class))
+    render.text()
+
+
+def _dataset_rows(name: str, plugin_class: Any) -> list[tuple[str, str]]:  # noqa: ANN401 - a plugin
     argument = getattr(plugin_class, "argument", None)
     word = f"{name}:{argument.upper()}" if argument else name
     defaults = getattr(plugin_class, "defaults", {})
@@ -288,8 +396,7 @@ def _dataset(name: str, plugin_class: Any) -> None:  # noqa: ANN401 - a plugin
         rows.append(("run defaults", _as_typed(usual)))
         if resized:
             rows.append(("with models for any side", _as_typed(resized)))
-    render.pairs(rows)
-    render.text()
+    return rows
 
 
 def _as_typed(defaults: Mapping[str, Any]) -> str:
@@ -306,7 +413,13 @@ def _as_typed(defaults: Mapping[str, Any]) -> str:
 
 
 def _hooks(kind: str, plugin_class: type) -> None:
-    """Print the hooks of a plugin, and the hooks of a round that it leaves to their defaults."""
+    """Print the hooks of a plugin."""
+    if rows := _hook_rows(kind, plugin_class):
+        render.table(("hook", "what it does"), rows, title="Hooks")
+
+
+def _hook_rows(kind: str, plugin_class: type) -> list[tuple[str, str]]:
+    """Return the hooks of a plugin, and the hooks of a round that it leaves to their defaults."""
     from protofl.hooks.discovery.kinds import hooks_of
     from protofl.hooks.hookspecs.method import ROUND_HOOKS
 
@@ -316,8 +429,7 @@ def _hooks(kind: str, plugin_class: type) -> None:
     if kind == "method" and not hasattr(plugin_class, "donates"):
         written = {hook for hook, _ in rows}
         rows += [(h, "(the default)") for h in ROUND_HOOKS if h not in written]
-    if rows:
-        render.table(("hook", "what it does"), rows, title="Hooks")
+    return rows
 
 
 def _first_line(function: Callable[..., Any]) -> str:

@@ -12,7 +12,9 @@ import typer
 from protofl.errors import Diverged
 from protofl.system.files.home import expand_user
 from protofl_cli import render
+from protofl_cli.completion import METHODS
 from protofl_cli.interrupts import interrupted, put_off
+from protofl_cli.json_output import Json, print_json, prints_json
 from protofl_cli.options import SHARD, Debug, TrustCode, option
 
 if TYPE_CHECKING:
@@ -26,12 +28,14 @@ PANEL = "Sweep"
 _option = partial(option, rich_help_panel=PANEL)
 
 
+@prints_json("protofl_cli.json_models.runs:SweepOutput")
 def sweep(
     method: Annotated[
         str | None,
         typer.Argument(
             metavar="METHOD",
             help="Method or recipe; none with --grid method=….",
+            autocompletion=METHODS,
         ),
     ] = None,
     grid: Annotated[
@@ -129,6 +133,7 @@ def sweep(
         bool,
         typer.Option("--quiet", help="Print only the results.", rich_help_panel=PANEL),
     ] = False,
+    as_json: Json = False,
     trust_code: TrustCode = None,
     debug: Debug = False,
     **arguments: Any,  # noqa: ANN401 - the options of `Settings`, see with_options
@@ -180,7 +185,7 @@ def sweep(
                 if budget:
                     screen.total = max(asked.points, budget) * asked.trials
                 go_on = partial(resume_sweep, resume, said=said, budget=budget, **how)
-                _execute(asked, resume, screen, go_on)
+                _execute(asked, resume, screen, go_on, as_json=as_json)
             else:
                 typed = {"method": method, **typed}
                 asked, notes = requested_sweep(
@@ -195,14 +200,13 @@ def sweep(
                 for line in notes:
                     screen.say(f"note: {line}", "yellow")
                 if plan:
-                    _plan(asked, at_once, screen)
+                    _plan(asked, at_once, screen, as_json=as_json)
                 else:
                     folder = expand_user(out if out is not None else new_folder(asked))
                     places.append(folder)
                     screen.total = asked.own_runs
-                    _execute(
-                        asked, folder, screen, lambda: (asked, start_sweep(asked, folder, **how))
-                    )
+                    begin = lambda: (asked, start_sweep(asked, folder, **how))  # noqa: E731
+                    _execute(asked, folder, screen, begin, as_json=as_json)
     except KeyboardInterrupt as stop:
         there = places and (places[0] / "sweep.toml").exists()
         do = f"finished rounds are saved; resume with: {_again(places[0])}" if there else ""
@@ -217,7 +221,12 @@ def sweep(
 
 
 def _execute(
-    asked: Sweep, folder: Path, screen: BatchScreen, run: Callable[[], tuple[Sweep, SweepResult]]
+    asked: Sweep,
+    folder: Path,
+    screen: BatchScreen,
+    run: Callable[[], tuple[Sweep, SweepResult]],
+    *,
+    as_json: bool,
 ) -> None:
     """Print the axes of a sweep, execute it, and print its results."""
     from protofl_cli.sweep_tables import show_head, show_results
@@ -228,16 +237,22 @@ def _execute(
         screen.loading("dry runs")
     asked, results = run()
     screen.end()
-    show_results(results, asked, folder)
+    if as_json:
+        print_json({"folder": folder, **results.to_values(folder)})
+    else:
+        show_results(results, asked, folder)
 
 
-def _plan(asked: Sweep, at_once: int | None, screen: BatchScreen) -> None:
-    from protofl_cli.sweep_tables import show_plan
+def _plan(asked: Sweep, at_once: int | None, screen: BatchScreen, *, as_json: bool) -> None:
+    from protofl_cli.sweep_tables import plan_values, show_plan
     from protofl_workbench.sweeps.sweep_execution import plan_sweep
 
     checked = plan_sweep(asked, at_once=at_once, follow=screen)
     screen.end()
-    show_plan(asked, checked, at_once)
+    if as_json:
+        print_json(plan_values(asked, checked))
+    else:
+        show_plan(asked, checked, at_once)
 
 
 def _again(folder: Path) -> str:

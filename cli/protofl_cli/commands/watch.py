@@ -6,12 +6,13 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from protofl.system.files.home import expand_user
 from protofl_cli import render
+from protofl_cli.json_output import Json, print_json, prints_json
 from protofl_cli.options import Debug, option
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ GRACE = 10.0
 """Seconds without a running process after which it ends: a sweep may be between two runs."""
 
 
+@prints_json("protofl_cli.json_models.runs:WatchedRuns")
 def watch(
     folder: Annotated[
         Path,
@@ -28,12 +30,14 @@ def watch(
     ] = Path("runs"),
     once: Annotated[bool, typer.Option("--once", help="Print the current state and exit.")] = False,
     every: Annotated[float, option("--every", "SECONDS", "Time between updates.", min=0.1)] = 1.0,
+    as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Monitor running experiments: round, accuracy, traffic, time left.
 
     Only reads files, so it works in another terminal, or on another machine with the folder. Ends
-    when no run is in progress. Ctrl-C ends the monitor, not the runs.
+    when no run is in progress. Ctrl-C ends the monitor, not the runs. --json prints the current
+    state and exits.
     """
     from protofl.errors import UsageError
     from protofl.records.monitor import Monitor
@@ -44,6 +48,9 @@ def watch(
         raise UsageError(f"there is no folder {folder}", do="give a run folder or a folder of runs")
     following = Monitor(path)
     path = following.runs
+    if as_json:
+        print_json([_values(run) for run in following.look()])
+        return
     lines = Lines(path)
     if once:
         render.board(partial(board, following.look(), path), RIGHT)
@@ -60,6 +67,15 @@ def watch(
         raise typer.Exit(130) from None
     for line in _ends(seen):
         render.line(line, "yellow")
+
+
+def _values(run: RunStatus) -> dict[str, Any]:
+    """Return the progress of a run as JSON values."""
+    entry = run.entry
+    about = {"folder": run.path, "name": entry.name, "state": run.state, "trial": run.trial}
+    about |= {"round": run.round, "rounds": entry.rounds, "trials": entry.trials}
+    about |= {"curve": run.curve, "megabytes": run.megabytes, "absent": run.absent}
+    return {**about, "left": run.left, "problem": entry.problem}
 
 
 def _looks(following: Monitor, every: float) -> Iterator[list[RunStatus]]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from protofl.errors import UsageError
+from protofl.hooks.discovery.registry import Registry
 from protofl_workbench.reproductions.benchmark.benchmark_records import (
     LOCAL,
     folder_of,
@@ -21,6 +24,9 @@ BENCHMARK = "benchmark/htfl"
 
 IN_CHECKOUT = Path("docs/reference/benchmark")
 """Folder of the committed records in a checkout of protofl."""
+
+INSTALLED = "records"
+"""Folder of the same records beside the reproduction's file in an installed package."""
 
 BETTER, WORSE, EQUAL = "better", "worse", "no significant difference"
 
@@ -62,15 +68,26 @@ class BenchmarkRow:
 
 
 def record_folders(benchmark: Reproduction, runs: Path | None = None) -> list[Path]:
-    """Return the folders with records: the committed ones, then those in a folder of runs.
+    """Return the folders with records: those of the checkout or package, then those of runs.
 
     Args:
         benchmark: The benchmark.
         runs: Folder of runs, as ``--runs`` of ``protofl reproduce`` takes it.
     """
-    folders = [Path(__file__).parents[3] / IN_CHECKOUT]
+    folders = [Path(__file__).parents[3] / IN_CHECKOUT, *_installed(benchmark)]
     folders += [folder_of(runs, benchmark, "paper")] if runs else []
     return [folder for folder in folders if folder.is_dir()]
+
+
+def _installed(benchmark: Reproduction) -> list[Path]:
+    """Return the folder of records in the package of a benchmark."""
+    try:
+        plugin = Registry().find("reproduction", benchmark.name.partition("/")[0])
+        package = files(plugin.target.partition(":")[0])
+    except (UsageError, ImportError, TypeError):  # a reproduction of a file
+        return []
+    place = package / INSTALLED
+    return [place] if isinstance(place, Path) else []
 
 
 def settings_of(benchmark: Reproduction, folders: Iterable[Path]) -> list[Setting]:

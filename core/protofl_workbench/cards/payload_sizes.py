@@ -73,7 +73,7 @@ class KeySize:
         direction: ``up`` or ``down``.
         name: The key, as declared.
         shape: The declared shape; empty if nothing declares one.
-        meaning: Its content, and what it reveals.
+        meaning: Its content.
         formula: The bytes as a formula of the shape's sizes.
         measured: Bytes in one payload at each of `SIZES`; None where the key was not sent. Empty if
             nothing was measured.

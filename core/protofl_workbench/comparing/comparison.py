@@ -81,6 +81,16 @@ class Comparison:
         """
         return frame_of(self.lines(), "Comparison.lines has the same")
 
+    def to_values(self) -> dict[str, Any]:
+        """Return the lines with the figure of each seed, and the notes, as JSON values."""
+        rows = [row for table in self.tables for row in table.rows]
+        figures = [
+            {**line, "seeds": list(row.seeds), "values": [finite(value) for value in row.values]}
+            for line, row in zip(self.lines(), rows, strict=True)
+        ]
+        facts = {"paired": self.paired, "test": self.test}
+        return {**facts, "figures": figures, "notes": list(self.notes)}
+
     def __str__(self) -> str:
         return self.text("md")
 
@@ -302,21 +312,9 @@ def _latex(comparison: Comparison) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _json(comparison: Comparison) -> str:
-    """Return the lines as objects with the figure of each seed, and the notes."""
-    rows = [row for table in comparison.tables for row in table.rows]
-    figures = [
-        {**line, "seeds": list(row.seeds), "values": [finite(value) for value in row.values]}
-        for line, row in zip(comparison.lines(), rows, strict=True)
-    ]
-    notes = list(comparison.notes)
-    facts = {"paired": comparison.paired, "test": comparison.test}
-    return json_text({**facts, "figures": figures, "notes": notes})
-
-
 FORMATS: dict[str, Callable[[Comparison], str]] = {
     "md": _markdown,
     "tex": _latex,
     "csv": lambda comparison: csv_text(comparison.lines()),
-    "json": _json,
+    "json": lambda comparison: json_text(comparison.to_values()),
 }

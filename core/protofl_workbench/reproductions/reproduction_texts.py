@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from protofl.errors import UsageError
 from protofl_workbench.comparing.figure_table import (
@@ -102,13 +103,17 @@ def comma_separated(result: ReproductionResult) -> str:
 
 def as_json(result: ReproductionResult) -> str:
     """Return the title, notes and cells."""
-    content = {
+    return json_text(json_values(result))
+
+
+def json_values(result: ReproductionResult) -> dict[str, Any]:
+    """Return the title, notes and cells as JSON values."""
+    return {
         "title": result.title,
         "conditions": result.conditions,
         "notes": result.notes,
         "cells": result.records(),
     }
-    return json_text(content)
 
 
 # --- LaTeX ----------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from protofl.system.files.home import expand_user
 from protofl_cli import render
 from protofl_cli.groups import WithRuns, group_of
 from protofl_cli.interrupts import interrupted
+from protofl_cli.json_output import Json, pair_values, print_json, prints_json
 from protofl_cli.options import Debug, option
 from protofl_cli.run_options import with_options
 
@@ -27,6 +28,7 @@ def _typed(method: str | None, arguments: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in {"method": method, **values}.items() if v is not None and v != []}
 
 
+@prints_json("protofl_flower.commands.json_models:Rehearsal")
 def rehearse(
     method: Annotated[
         str | None, typer.Argument(metavar="METHOD", help="Method or recipe.")
@@ -45,6 +47,7 @@ def rehearse(
             show_default=False,
         ),
     ] = None,
+    as_json: Json = False,
     debug: Debug = False,
     **arguments: Any,  # noqa: ANN401 - the options of `Settings`, see with_options
 ) -> None:
@@ -66,6 +69,9 @@ def rehearse(
         raise
     if folder is None:
         shutil.rmtree(place, ignore_errors=True)
+    if as_json:
+        print_json({"rows": pair_values(rows), "folder": place if folder else None})
+        return
     render.pairs(rows)
 
 
@@ -75,6 +81,7 @@ Federated = Annotated[
 Folder = Annotated[Path, typer.Argument(metavar="FEDERATION", help="Folder of the federation.")]
 
 
+@prints_json("protofl_cli.json_models:PairTable")
 def init(
     folder: Annotated[Path, typer.Argument(metavar="FEDERATION", help="New folder.")],
     public: Annotated[
@@ -91,6 +98,7 @@ def init(
         str,
         option("--classes", "N|NAME,…", "Classes of the sites' own data: a number, or names"),
     ] = "",
+    as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Make a federation: certificates, a secret, federation.toml, a proxy's configuration.
@@ -112,14 +120,20 @@ def init(
         pf.backends.load_dataset("sites", {**data, "told": [{}]}, Path(), render.line)
     made = make_federation(folder, public, port, data)
     files = write_link_files(made)
-    render.pairs(
-        [
-            ("federation", str(made.folder / "federation.toml")),
-            ("for nodes", str(made.folder / "ca.crt")),
-            *((file.name, str(file)) for file in files),
-            ("next", f"protofl deploy add-site {folder} NAME KEY.pub --client 0"),
-        ]
-    )
+    rows = [
+        ("federation", str(made.folder / "federation.toml")),
+        ("for nodes", str(made.folder / "ca.crt")),
+        *((file.name, str(file)) for file in files),
+        ("next", f"protofl deploy add-site {folder} NAME KEY.pub --client 0"),
+    ]
+    _show(rows, as_json=as_json)
+
+
+def _show(rows: list[tuple[str, str]], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"rows": pair_values(rows)})
+    else:
+        render.pairs(rows)
 
 
 def add_site(
@@ -163,9 +177,11 @@ def link(folder: Folder, debug: Debug = False) -> None:
         raise typer.Exit(interrupted(stop, "the link has ended")) from None
 
 
+@prints_json("protofl_cli.json_models:PairTable")
 def keys(
     action: Annotated[Literal["renew"], typer.Argument(metavar="renew", help="What to do.")],
     folder: Folder,
+    as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Renew the certificate of a link; keys of nodes stay valid.
@@ -181,7 +197,7 @@ def keys(
     rows = [("valid until", f"{end:%Y-%m-%d}"), ("next", f"protofl deploy link {folder}")]
     if authority:
         rows.insert(1, ("for all nodes", str(federation.folder / "ca.crt")))
-    render.pairs(rows)
+    _show(rows, as_json=as_json)
 
 
 def run(
@@ -231,13 +247,26 @@ def run(
         raise typer.Exit(interrupted(stop, do)) from None
 
 
-def status(folder: Folder, debug: Debug = False) -> None:
+@prints_json("protofl_flower.commands.json_models:FederationStatus")
+def status(folder: Folder, as_json: Json = False, debug: Debug = False) -> None:
     """Show the sites of a federation, whether they are online, and its runs."""
     from protofl_flower.deployment.federation_file import read_federation
     from protofl_flower.deployment.link import node_states, runs_of
 
     federation = read_federation(folder)
     states = node_states(federation)
+    if as_json:
+        sites = [
+            {
+                "site": site.name,
+                "clients": site.clients,
+                "state": states.get(site.name, "not registered"),
+            }
+            for site in federation.sites
+        ]
+        runs = [{"run": n, "state": state} for n, state in runs_of(federation).items()]
+        print_json({"sites": sites, "runs": runs})
+        return
     rows = [
         (
             site.name,

@@ -12,12 +12,14 @@ from protofl.system.files.home import expand_user
 from protofl_cli import render
 from protofl_cli.groups import group_of
 from protofl_cli.interrupts import interrupted
+from protofl_cli.json_output import Json, pair_values, print_json, prints_json
 from protofl_cli.options import Debug, option
 from protofl_cli.overwriting import Force, checked
 
 Folder = Annotated[Path, typer.Argument(metavar="NODE", help="Folder of the node.")]
 
 
+@prints_json("protofl_flower.commands.json_models:MadeNode")
 def init(
     folder: Annotated[Path, typer.Argument(metavar="NODE", help="New folder.")],
     link: Annotated[
@@ -30,6 +32,7 @@ def init(
         str,
         option("--data", "NAME[:PATH]", "Data set with this node's samples (default: the run's)"),
     ] = "",
+    as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Make a node: a key pair, node.toml with its policy, a systemd unit.
@@ -44,13 +47,15 @@ def init(
     public = make_node(place, settings_text(link, client, data))
     unit = unit_text("node", f"node start {place}")
     (place / "protofl-node.service").write_text(unit, encoding="utf-8")
-    render.pairs(
-        [
-            ("settings", str(place / "node.toml")),
-            ("public key", str(place / "key.pub")),
-            ("next", f"copy the federation's ca.crt to {place}, then: protofl node check {folder}"),
-        ]
-    )
+    rows = [
+        ("settings", str(place / "node.toml")),
+        ("public key", str(place / "key.pub")),
+        ("next", f"copy the federation's ca.crt to {place}, then: protofl node check {folder}"),
+    ]
+    if as_json:
+        print_json({"rows": pair_values(rows), "public_key": public})
+        return
+    render.pairs(rows)
     render.line(public)
 
 
@@ -68,7 +73,8 @@ def start(folder: Folder, debug: Debug = False) -> None:
         raise typer.Exit(interrupted(stop, "the node has ended")) from None
 
 
-def check(folder: Folder, debug: Debug = False) -> None:
+@prints_json("protofl_flower.commands.json_models:NodeChecks")
+def check(folder: Folder, as_json: Json = False, debug: Debug = False) -> None:
     """Check settings, policy, keys, device, disk and link of a node, a line each.
 
     Exit code 2: something is wrong.
@@ -76,13 +82,17 @@ def check(folder: Folder, debug: Debug = False) -> None:
     from protofl_flower.deployment.node_check import checks
 
     rows = checks(expand_user(folder).absolute())
-    for name, finding, good in rows:
-        render.line(f"{name}: {finding}", "" if good else "red")
+    if as_json:
+        print_json([{"check": n, "finding": text, "passed": good} for n, text, good in rows])
+    else:
+        for name, finding, good in rows:
+            render.line(f"{name}: {finding}", "" if good else "red")
     wrong = [name for name, _, good in rows if not good]
     if wrong:
         raise pf.UsageError(f"the node can't start: {', '.join(wrong)}")
 
 
+@prints_json("protofl_flower.commands.json_models:NodeExport")
 def export(
     folder: Folder,
     out: Annotated[
@@ -94,6 +104,7 @@ def export(
         str, option("--run", "NAME", "Run, by its folder in NODE/runs (default: the latest)")
     ] = "",
     force: Force = False,
+    as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Export a client of this node as it was evaluated last; the same file as protofl export."""
@@ -102,6 +113,9 @@ def export(
         from protofl_flower.deployment.node_export import export_client
 
         rows = export_client(expand_user(folder).absolute(), run, client, target)
+    if as_json:
+        print_json({"file": target, "rows": pair_values(rows)})
+        return
     render.pairs(rows)
 
 

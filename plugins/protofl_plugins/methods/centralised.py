@@ -39,8 +39,16 @@ class Centralised:
     tasks = pf.datasets.Task.ALL
     native_widths = True
     uploads = {
-        "inputs": pf.Key("[s, …]", "ALL training samples of the client, as its model sees them"),
-        "labels": pf.Key("[s] int", "their labels; of other tasks [s, C] floats"),
+        "inputs": pf.Key(
+            "[s, …]",
+            "ALL training samples of the client, as its model sees them",
+            reveals="all training samples, exactly",
+        ),
+        "labels": pf.Key(
+            "[s] int",
+            "their labels; of other tasks [s, C] floats",
+            reveals="the labels of all training samples, exactly",
+        ),
     }
     upload_rules = {"inputs": "optional", "labels": "optional"}  # a client sends them once
     downloads = {

@@ -65,7 +65,9 @@ class FedDAP:
             "[n, K]", "p_i^(c,d) of the client's classes: mean features", by_class=True
         ),
         "classes": "which classes the client has",
-        "domain": pf.Key("[] int", "d, the number of the client's domain"),
+        "domain": pf.Key(
+            "[] int", "d, the number of the client's domain", reveals="the client's domain, exactly"
+        ),
     }
     downloads = {
         "model/*": "the average of the clients' models",

@@ -55,10 +55,14 @@ class FedRE:
     terms = {"ce": "cross-entropy"}
     uploads = {
         "entangled_representation": pf.Key(
-            "[K]", "r̃_k, a random mixture of the client's mean features of its classes"
+            "[K]",
+            "r̃_k, a random mixture of the client's mean features of its classes",
+            reveals="a mixture of mean features, which protofl leak does not attack",
         ),
         "entangled_label": pf.Key(
-            "[C]", "ỹ_k, the weights of the mixture: which classes the client has, and no counts"
+            "[C]",
+            "ỹ_k, the weights of the mixture: which classes the client has, and no counts",
+            reveals="which classes the client has, exactly",
         ),
     }
     downloads = {"head/*": "h, trained on the mixtures of the last round's clients"}

@@ -8,9 +8,11 @@ from typing import Annotated
 import typer
 
 from protofl_cli import render
+from protofl_cli.json_output import Json, print_json, prints_json
 from protofl_cli.options import Debug, TrustCode, option
 
 
+@prints_json("protofl_privacy.commands.json_models:LeakOutput")
 def leak(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
     round_: Annotated[
@@ -41,6 +43,7 @@ def leak(
         Path | None,
         option("--out", "DIR", "Folder of leak.json and the picture (default: RUN/leak)"),
     ] = None,
+    as_json: Json = False,
     trust_code: TrustCode = None,
     debug: Debug = False,
 ) -> None:
@@ -88,6 +91,9 @@ def leak(
         bar.stop()
     found.notes += [note] * bool(note)
     folder = room.write(found, tuple(opened.plan.data.x.shape[1:]), target)
+    if as_json:
+        print_json({**found.to_values(), "folder": folder})
+        return
     render.heading(str(run), f"uploads of round {found.round + 1}, {found.clients} clients")
     for text in found.notes:
         render.note(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 import sys
 import zipfile
@@ -103,3 +104,20 @@ def test_the_wheel_has_the_pages_next_to_the_modules(tmp_path):
     assert pages == {*METHODS}
     target = Registry().find("method", "lg-fedavg").target.partition(":")[0].replace(".", "/")
     assert f"{target}.py" in names and f"{Path(target).parent}/lg-fedavg.md" in names
+    records = {n.partition("/benchmark/records/")[2] for n in names} - {""}
+    committed = ROOT / "docs/reference/benchmark"
+    assert records == {p.relative_to(committed).as_posix() for p in committed.glob("*/*.json")}
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    code = (
+        "from protofl_workbench.cards.benchmark_figures import *\n"
+        "from protofl_workbench.cards.published_figures import installed_reproductions\n"
+        "htfl = next(r for r in installed_reproductions() if r.name == BENCHMARK)\n"
+        "rows = benchmark_rows('fedproto', htfl, settings_of(htfl, record_folders(htfl)))\n"
+        "print(benchmark_rows.__code__.co_filename, len(rows))"
+    )
+    env = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
+    command = [sys.executable, "-c", code]
+    shown = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert shown.returncode == 0, shown.stderr
+    place, count = shown.stdout.split()
+    assert Path(place).is_relative_to(tmp_path) and int(count) >= 2

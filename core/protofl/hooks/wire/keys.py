@@ -32,7 +32,9 @@ class Key:
             C of all classes, K of features. The rows of ``[N, …]`` are those of the public samples,
             and K of ``[n, K]`` may differ between architectures (``--feature-dim native``). The
             length of ``[C]`` and ``[K]`` is checked; that of another first dimension is free.
-        meaning: The content of the tensor, and what it reveals.
+        meaning: The content of the tensor.
+        reveals: What a curious server learns from it about the client's data; empty to say what
+            the shape implies (`reveals_of`).
         by_class: True if each row belongs to a class, which ``classes`` or ``NAME.classes`` names.
         varies: A dimension, counted from the last as -1, whose size may differ between payloads:
             the rank of factors, which is the same for all factors of a parameter. 0: none.
@@ -40,6 +42,7 @@ class Key:
 
     shape: str
     meaning: str
+    reveals: str = field(default="", kw_only=True)
     by_class: bool = field(default=False, kw_only=True)
     varies: int = field(default=0, kw_only=True)
 
@@ -66,26 +69,43 @@ class Key:
         return f"{self.shape}{by_class}{varies}"
 
 
+CLASSES = "which classes the client has, exactly"
+PREFERENCE = "which classes the client has, because scores prefer them"
+MEMBERS = "whether a sample was trained on, by its score"
+INVERTED = "gradients can be inverted from it, which protofl leak does not measure"
+
 RUNTIME_KEYS: Mapping[str, Key] = {
-    "prototypes": Key("[n, K]", "mean feature, anchor or trained prototype of each class",
-                      by_class=True),
+    "prototypes": Key(
+        "[n, K]", "mean feature, anchor or trained prototype of each class", by_class=True,
+        reveals=f"{CLASSES}; to whoever has the extractor, the sample itself if a class has one "
+        "sample, about nothing beyond the class mean if it has ten or more, and weakly whether a "
+        "sample was trained on"),
     "counts": Key("[n] int", "training samples of each row; sent only if an equation needs it",
-                  by_class=True),
-    "classes": Key("[n] int", "the class of each row of the class-indexed tensors"),
-    "NAME.classes": Key("[n] int", "the same for the tensor NAME, if its rows differ"),
-    "samples": Key("[] int", "the sender's training samples, where an average is weighted by it"),
+                  by_class=True, reveals="the number of training samples of each class, exactly"),
+    "classes": Key("[n] int", "the class of each row of the class-indexed tensors",
+                   reveals=CLASSES),
+    "NAME.classes": Key("[n] int", "the same for the tensor NAME, if its rows differ",
+                        reveals=CLASSES),
+    "samples": Key("[] int", "the sender's training samples, where an average is weighted by it",
+                   reveals="the number of training samples, exactly"),
     "public_logits": Key("[N, C]", "scores of the public samples"),
     "public_probabilities": Key("[N, C]", "softmax of the scores of the public samples"),
     "public_index": Key(
-        "[N] int", "the rows of the public samples of `public_…` tensors; all if it is missing"),
-    "model/*": Key("as the parameter", "weights of a whole model"),
-    "head/*": Key("as the parameter", "weights of the classifier on K features"),
+        "[N] int", "the rows of the public samples of `public_…` tensors; all if it is missing",
+        reveals="nothing: the rows of public samples"),
+    "model/*": Key("as the parameter", "weights of a whole model",
+                   reveals=f"{PREFERENCE}; {MEMBERS}; {INVERTED}"),
+    "head/*": Key(
+        "as the parameter", "weights of the classifier on K features",
+        reveals="which classes the client has, by their biases and the norms of their weights; to "
+        "whoever has the extractor, whether a sample was trained on"),
     "PREFIX/buffer/*": Key(
         "as the buffer", "buffers of that module (BatchNorm statistics), which don't count as "
-        "floats; of integer ones an average takes the maximum"),
+        "floats; of integer ones an average takes the maximum",
+        reveals="mean and variance of the client's features, which protofl leak does not attack"),
     "model@ARCHITECTURE/*": Key(
         "as the parameter", "in the server's global state only: weights of one of several "
-        "architectures; the download strips the suffix"),
+        "architectures; the download strips the suffix", reveals="nothing: it is not uploaded"),
 }  # fmt: skip
 """Keys that the runtime makes or reads, by name; words in capitals stand for any name.
 
@@ -201,6 +221,30 @@ def meaning_of(declared: str | Key) -> str:
     return declared.meaning if isinstance(declared, Key) else declared
 
 
+def reveals_of(name: str, declared: str | Key) -> str:
+    """Return what a curious server learns about a client's data from a key of its uploads.
+
+    What is not declared follows from the shape: rows by class name the client's classes, scores of
+    public samples prefer them, and weights reveal what a model reveals. ``protofl leak`` measures
+    it for a run.
+
+    Args:
+        name: The declared name.
+        declared: The declaration of the plugin.
+    """
+    known = RUNTIME.find(name)
+    keys = [key for key in (declared, known) if isinstance(key, Key)]
+    if text := next((key.reveals for key in keys if key.reveals), ""):
+        return text
+    if any(key.by_class for key in keys):
+        return CLASSES
+    if any(key.is_of_public_samples for key in keys):
+        return f"{PREFERENCE}; {MEMBERS}, of a student trained on them"
+    if any(key.shape.startswith("as the") or key.varies for key in keys):
+        return f"possibly whether a sample was trained on, as any weights; {INVERTED}"
+    return "not known: protofl leak does not attack it"
+
+
 def fault_of(name: str, declared: object) -> str:
     """Return what is wrong with the declaration of a key; empty if nothing is.
 
@@ -212,6 +256,8 @@ def fault_of(name: str, declared: object) -> str:
         return ""
     if not isinstance(declared, Key):
         return f"a {type(declared).__name__}: {declared!r}"
+    if not isinstance(declared.reveals, str):
+        return f"a key with reveals={declared.reveals!r}, expected a text"
     for attribute, text in (("shape", declared.shape), ("meaning", declared.meaning)):
         if not isinstance(text, str) or not text.strip():
             return f"a key with {attribute}={text!r}, expected a text"

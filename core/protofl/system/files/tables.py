@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,25 @@ def _toml(value: Any) -> str:  # noqa: ANN401 - options are of many types
 def finite(value: float) -> float | None:
     """Return a number, or None for NaN and infinity, which JSON lacks."""
     return value if math.isfinite(value) else None
+
+
+def json_values(value: Any) -> Any:  # noqa: ANN401 - JSON, paths and tuples
+    """Return a value with lists for sequences, text for paths, and None for NaN and infinity.
+
+    Raises:
+        TypeError: The value has a type that JSON lacks.
+    """
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return finite(value)
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): json_values(each) for key, each in value.items()}
+    if isinstance(value, (Sequence, Set)):
+        return [json_values(each) for each in value]
+    raise TypeError(f"JSON has no {type(value).__name__}")
 
 
 def rounded(value: float) -> float:
