@@ -203,9 +203,13 @@ CASES = [
     ("data-list", "data list"),
     ("partition-show", "partition show --dataset wine --clients 3"),
     ("leak", "leak runs/fedproto --budget 60 --clients 1"),
+    ("publish", "publish runs/local --out published --figures none --force"),
+    ("verify", "verify published"),
+    ("verify", "verify published --no-run --digest 0123"),
+    ("board", "board published --out board --force"),
     ("node-check", "node check nowhere"),
 ]
-CODES = {"runs-diff": 1, "node-check": 2}
+CODES = {"runs-diff": 1, "node-check": 2, "verify published --no-run --digest 0123": 1}
 """Exit codes that differ from 0: the runs differ, and the node cannot start."""
 
 
@@ -226,8 +230,10 @@ def test_output_has_its_schema(name, words, folder, data_dir, root, monkeypatch)
     monkeypatch.setenv("PROTOFL_DATA_DIR", str(data_dir))
     if name == "leak":
         pytest.importorskip("skimage")
+    if name in ("verify", "board") and not Path("published").exists():
+        pf.publish("runs/local", "published", figures=["none"])
     result = CliRunner().invoke(app, [*words.split(), "--json"])
-    assert checked(result, name, root, CODES.get(name, 0))
+    assert checked(result, name, root, CODES.get(words, CODES.get(name, 0)))
 
 
 @pytest.mark.slow

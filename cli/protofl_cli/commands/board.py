@@ -8,9 +8,11 @@ from typing import Annotated
 import typer
 
 from protofl_cli import render
+from protofl_cli.json_output import Json, print_json, prints_json
 from protofl_cli.options import Debug, option
 
 
+@prints_json("protofl_cli.json_models.sharing:Leaderboard")
 def board(
     folders: Annotated[
         list[Path],
@@ -25,14 +27,7 @@ def board(
     force: Annotated[
         bool, typer.Option("--force", help="Replace --out if it is a leaderboard.")
     ] = False,
-    json: Annotated[
-        bool,
-        typer.Option(
-            "--json",
-            help="Print the content of board.json: format, title, settings (with rows and groups) "
-            "and notes.",
-        ),
-    ] = False,
+    as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Write a static leaderboard: HTML pages, SVG badges and board.json, for any static host.
@@ -45,10 +40,8 @@ def board(
         from protofl_workbench.publishing.board import board as write
 
         made = write(folders, out, title=title, force=force)
-    if json:
-        from json import dumps
-
-        render.plain([dumps(made.values, indent=1, ensure_ascii=False)])
+    if as_json:
+        print_json(made.values)
         return
     rows = []
     for setting in made.values["settings"]:

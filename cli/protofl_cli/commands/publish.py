@@ -9,9 +9,11 @@ from typing import Annotated
 import typer
 
 from protofl_cli import render
+from protofl_cli.json_output import Json, print_json, prints_json
 from protofl_cli.options import Debug, TrustCode, option
 
 
+@prints_json("protofl_cli.json_models.sharing:Published")
 def publish(
     runs: Annotated[
         list[Path],
@@ -65,12 +67,7 @@ def publish(
     force: Annotated[
         bool, typer.Option("--force", help="Replace --out if it is a published folder.")
     ] = False,
-    json: Annotated[
-        bool,
-        typer.Option(
-            "--json", help="Print JSON: folder, digest, runs, files, size, notes and left_out."
-        ),
-    ] = False,
+    as_json: Json = False,
     trust_code: TrustCode = None,
     debug: Debug = False,
 ) -> None:
@@ -97,12 +94,10 @@ def publish(
             note=notes.append,
         )
     left_out = made.values["left_out"]
-    if json:
-        from json import dumps
-
+    if as_json:
         values = asdict(made) | {"folder": str(out), "notes": notes, "left_out": left_out}
         del values["values"]
-        render.plain([dumps(values, indent=1, ensure_ascii=False)])
+        print_json(values)
         return
     from protofl.system.formatting import count, size_text
 

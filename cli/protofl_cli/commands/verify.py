@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from protofl_cli import render
+from protofl_cli.json_output import Json, print_json, prints_json
 from protofl_cli.options import DataDir, Debug, TrustCode, option
 
 if TYPE_CHECKING:
     from protofl_workbench.publishing.verification import Repeated, Verification
 
 
+@prints_json("protofl_cli.json_models.sharing:Verified")
 def verify(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="A folder that protofl publish wrote.")
@@ -69,14 +71,7 @@ def verify(
         option("--device", "DEVICE", "Device of the repeated run (default: as published)"),
     ] = None,
     data_dir: DataDir = None,
-    json: Annotated[
-        bool,
-        typer.Option(
-            "--json",
-            help="Print JSON: folder, confirmed, what, repeated, files, changed, missing, extra "
-            "and digest.",
-        ),
-    ] = False,
+    as_json: Json = False,
     trust_code: TrustCode = None,
     debug: Debug = False,
 ) -> None:
@@ -90,7 +85,6 @@ def verify(
 
     datasets = assignments("--dataset", dataset or [], "NAME=FORM:PATH")
     files = assignments("--file", file or [], "OPTION=PATH")
-    from protofl.federation.events import ignore
     from protofl.runs.progress_lines import default_progress
     from protofl_workbench.publishing.layout import Changed, check_digests
     from protofl_workbench.publishing.verification import verify as check
@@ -107,18 +101,18 @@ def verify(
             tolerance=tolerance,
             data_dir=data_dir,
             device=device,
-            follow=ignore if json else default_progress(),
-            note=(lambda line: None) if json else render.note,
+            follow=default_progress(),
+            note=render.note,
         )
     except Changed as problem:
-        if not json:
+        if not as_json:
             raise
         found = asdict(check_digests(folder))
         about = {"confirmed": False, "what": problem.what, "repeated": None}
-        _print_json({"folder": str(folder), **about, **found})
+        print_json({"folder": str(folder), **about, **found})
         raise typer.Exit(1) from None
-    if json:
-        _print_json({"folder": str(folder), **_values(result)})
+    if as_json:
+        print_json({"folder": str(folder), **_values(result)})
     else:
         _print(result, folder)
     if not result.confirmed:
@@ -131,12 +125,6 @@ def _values(result: Verification) -> dict[str, Any]:
     what = "" if result.confirmed else "the repeated run has other figures"
     digests = asdict(result.digests)
     return {"confirmed": result.confirmed, "what": what, "repeated": about, **digests}
-
-
-def _print_json(values: dict[str, Any]) -> None:
-    from json import dumps
-
-    render.plain([dumps(values, indent=1, ensure_ascii=False)])
 
 
 def _print(result: Verification, folder: Path) -> None:
