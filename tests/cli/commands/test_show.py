@@ -8,7 +8,7 @@ import platform
 import pytest
 import torch
 
-from protofl import Config
+from protofl import Config, __version__
 from protofl.hooks.discovery.kinds import hooks_of
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.plugin.members import donation
@@ -171,7 +171,7 @@ def test_the_page_of_the_machine(cli, monkeypatch, tmp_path):
     monkeypatch.delenv("PROTOFL_DATA_DIR", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "my-own-name"))
     output = cli("show", "machine").output
-    for word in (torch.__version__, platform.python_version(), "cores", "of protofl 0.1.0"):
+    for word in (torch.__version__, platform.python_version(), "cores", f"of protofl {__version__}"):
         assert word in output
     assert "~/.cache/protofl" in output and "my-own-name" not in output
     extras = importlib.metadata.metadata("protofl").get_all("Provides-Extra")
