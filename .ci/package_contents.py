@@ -1,4 +1,4 @@
-"""Check what a wheel and a source distribution of protofl contain: ``package_contents.py WHEEL SDIST``."""
+"""Check the content and size of a build of protofl: ``package_contents.py WHEEL SDIST``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def main(wheel: Path, sdist: Path) -> None:
         names = {member.name.partition("/")[2] for member in archive.getmembers()}
     needed = {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "PKG-INFO"}
     faults += [f"{name} is missing in {sdist.name}" for name in sorted(needed - names)]
-    faults += [f"{sdist.name} contains {n}" for n in names if n.startswith(("tests/", "docs/images"))]
+    faults += [
+        f"{sdist.name} contains {n}" for n in names if n.startswith(("tests/", "docs/images"))
+    ]
     for path in (wheel, sdist):
         size = path.stat().st_size
         others = size - files[GENERATOR].compress_size
