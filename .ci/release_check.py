@@ -14,6 +14,8 @@ ROOT = Path(__file__).parents[1]
 VERSION = re.compile(r'^__version__ = "(\d+\.\d+\.\d+)"$', re.MULTILINE)
 RELEASE = re.compile(r"\[?(\d+\.\d+\.\d+)\]? - (\d{4}-\d\d-\d\d)")
 """The heading of a release, as in Keep a Changelog."""
+TYPES = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+"""The groups of changes that Keep a Changelog knows."""
 URLS = re.compile(r"^\[project\.urls\]\n(.*?)\n\n", re.MULTILINE | re.DOTALL)
 OURS = re.compile(
     r"https://(?:github\.com|raw\.githubusercontent\.com|[\w-]+\.github\.io)/[\w./-]*protofl\b"
@@ -51,6 +53,10 @@ def faults(root: Path = ROOT, tag: str = "") -> list[str]:
                 f"CHANGELOG.md dates {version} {release[2]}, "
                 f"CITATION.cff {cited.get('date-released')}"
             )
+        newest = text("CHANGELOG.md").split("\n## ")[1]
+        others = sorted({*re.findall(r"^### (.+)$", newest, re.MULTILINE)} - TYPES)
+        if others:
+            wrong.append(f"CHANGELOG.md, {version}: {others[0]!r} is not one of {sorted(TYPES)}")
     elif tag or first != "Unreleased":
         wrong.append(f'CHANGELOG.md begins with "{first}", expected "{version} - YEAR-MONTH-DAY"')
 

@@ -47,7 +47,9 @@ def copy(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     date = re.search(r'date-released: "(.*)"', (ROOT / "CITATION.cff").read_text("utf-8"))[1]
-    (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n## {__version__} - {date}\n")
+    (tmp_path / "CHANGELOG.md").write_text(
+        f"# Changelog\n\n## {__version__} - {date}\n\n### Added\n\n- All.\n\n## 0.1.0\n\n### Old\n"
+    )
     return tmp_path
 
 
@@ -73,6 +75,7 @@ def test_a_release_that_agrees(release_check, copy):
         ("CITATION.cff", 'date-released: "', 'date-released: "1', "CHANGELOG.md dates"),
         ("CHANGELOG.md", f"## {__version__}", "## 0.9.0", "CHANGELOG.md begins with 0.9.0"),
         ("CHANGELOG.md", f"## {__version__} - ", "## Unreleased ", 'begins with "Unreleased'),
+        ("CHANGELOG.md", "### Added", "### Methods", "'Methods' is not one of ['Added', 'Ch"),
         ("core/protofl/system/version.py", __version__, "9.9.9", "the tag is"),
         ("core/protofl/system/version.py", "__version__", "version", "expected a line"),
         (
