@@ -32,7 +32,7 @@ def older(tmp_path, monkeypatch):
 
 @pytest.fixture
 def as_0_1_0(monkeypatch):
-    """Give protofl's plugins version 0.1.0: the version of a plugin is a part of a run's identity."""
+    """Give protofl's plugins version 0.1.0, because a run's identity contains their versions."""
     real = registry._origin
 
     def origin(distribution):
