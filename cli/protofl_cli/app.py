@@ -168,6 +168,14 @@ def _report(problem: Exception, *, debug: bool) -> int:
     if said := memory_problem(problem):
         render.error(said, do="use fewer clients, workers or features, or a GPU")
         return 1
+    if isinstance(problem, RuntimeError) and "torchvision::" in str(problem):
+        # torchvision was installed without, or from another index than, the torch that it is for.
+        render.error(
+            f"the installed torchvision was built for another torch: {problem}",
+            do="install both in one command, such as pip install --force-reinstall torch "
+            "torchvision --index-url https://download.pytorch.org/whl/cpu",
+        )
+        return 1
     render.error(
         f"internal error: {type(problem).__name__}: {problem}",
         do="this is a bug in protofl or a plugin"

@@ -88,7 +88,7 @@ def _extras() -> tuple[list[str], list[str]]:
     """Return the extras whose packages are installed, and the others."""
     packages: dict[str, list[str]] = {name: [] for name in ENABLES}
     for line in importlib.metadata.requires("protofl") or ():
-        match = re.fullmatch(r"([\w.-]+)[^;]*;.*extra == ['\"](\w+)['\"]\s*", line)
+        match = re.fullmatch(r"([\w.-]+)[^;]*;.*extra == ['\"]([\w-]+)['\"]\s*", line)
         if match and match[2] in packages:
             packages[match[2]].append(match[1])
     there = [name for name, needed in packages.items() if needed and all(map(_is_there, needed))]

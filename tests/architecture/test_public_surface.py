@@ -39,17 +39,6 @@ def test_every_name_is_used_in_an_example():
     assert set(pf.__all__) - shown - used == set()
 
 
-PLUGINS = [f"plugins/protofl_{name}" for name in ("plugins", "flower", "ray")]
-
-
-def test_the_templates_belong_to_the_wheel():
-    """hatchling packages every file that git does not ignore."""
-    folder = ROOT / "cli/protofl_cli/templates"
-    assert len([*folder.glob("*.tmpl")]) >= 13
-    for package in ("core/protofl", *PLUGINS, "cli/protofl_cli"):
-        assert (ROOT / package / "py.typed").is_file()
-
-
 @pytest.mark.parametrize("kind", CONTRACTS)
 def test_every_contract_is_documented(kind):
     page = (ROOT / "docs/how-to/test-a-plugin.md").read_text(encoding="utf-8")

@@ -189,6 +189,20 @@ def test_mistakes_in_typing(cli, words, what, near):
     assert lines[-1].strip().startswith("see: protofl ") and lines[-1].endswith("--help")
 
 
+def test_a_torchvision_of_another_torch_is_not_a_bug_of_protofl(cli, monkeypatch):
+    """So it is after `pip install torch --index-url …/cpu` and `pip install protofl`."""
+
+    def fail(self, kind=None):
+        raise RuntimeError("operator torchvision::nms does not exist")
+
+    monkeypatch.setattr(Registry, "plugins", fail)
+    result = cli("list-plugins")
+    assert result.exit_code == 1
+    assert "the installed torchvision was built for another torch" in result.stderr
+    assert "install both in one command" in " ".join(result.stderr.split())
+    assert "internal error" not in result.stderr
+
+
 def test_an_unexpected_error_is_one_line_unless_debugged(cli, monkeypatch):
     def fail(self, kind=None):
         raise ValueError("a bug")

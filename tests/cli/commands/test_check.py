@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from protofl import HOOKSPEC_VERSION
+from protofl import HOOKSPEC_VERSION, __version__
 
 GOOD = """
 import protofl as pf
@@ -145,7 +145,7 @@ def test_what_can_t_be_checked(cli, tmp_path, words, said):
             "broken",
             [
                 "method/broken of toys 1.5 needs version 2.99 of the hooks",
-                f"protofl 0.1.0 has version {HOOKSPEC_VERSION}",
+                f"protofl {__version__} has version {HOOKSPEC_VERSION}",
                 "update protofl (pip install -U protofl), or install an older toys",
             ],
         ),
@@ -154,7 +154,7 @@ def test_what_can_t_be_checked(cli, tmp_path, words, said):
             "broken",
             [
                 "method/broken of toys 1.5 needs version 1.0 of the hooks",
-                f"protofl 0.1.0 has version {HOOKSPEC_VERSION}",
+                f"protofl {__version__} has version {HOOKSPEC_VERSION}",
                 "update toys: it was written for an older protofl",
             ],
         ),

@@ -15,6 +15,7 @@ from installing import write_dist_info
 from slowness import quick
 from typer.testing import CliRunner
 
+from protofl import __version__
 from protofl.hooks.discovery.kinds import KINDS
 from protofl_cli.app import app
 from protofl_cli.commands import new_plugin
@@ -191,7 +192,7 @@ def test_an_underscore(cli):
         (["9lives"], "expected lower-case letters"),
         (["fed-"], "try: protofl new-plugin fed"),
         (["protofl-mine"], "leave protofl out: protofl new-plugin mine"),
-        (["fedsa"], "method 'fedsa' is taken: protofl 0.1.0 provides it"),
+        (["fedsa"], f"method 'fedsa' is taken: protofl {__version__} provides it"),
         (["digits", "--kind", "dataset"], "dataset 'digits' is taken"),
         (["mine", "--kind", "metod"], "did you mean 'method'"),
         (["mine", "--samples", "table"], "there is one template of a method for all samples"),

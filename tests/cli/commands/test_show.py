@@ -8,7 +8,7 @@ import platform
 import pytest
 import torch
 
-from protofl import Config
+from protofl import Config, __version__
 from protofl.hooks.discovery.kinds import hooks_of
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.plugin.members import donation
@@ -171,11 +171,24 @@ def test_the_page_of_the_machine(cli, monkeypatch, tmp_path):
     monkeypatch.delenv("PROTOFL_DATA_DIR", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "my-own-name"))
     output = cli("show", "machine").output
-    for word in (torch.__version__, platform.python_version(), "cores", "of protofl 0.1.0"):
+    for word in (
+        torch.__version__,
+        platform.python_version(),
+        "cores",
+        f"of protofl {__version__}",
+    ):
         assert word in output
     assert "~/.cache/protofl" in output and "my-own-name" not in output
     extras = importlib.metadata.metadata("protofl").get_all("Provides-Extra")
     assert topic_pages.ENABLES.keys() == {*extras}
+
+
+def test_every_extra_is_found_if_its_packages_are_installed(cli, monkeypatch):
+    """Names of extras may have hyphens, and flower's package depends on the version of Python."""
+    monkeypatch.setattr(topic_pages, "_is_there", lambda package: True)
+    lines = cli("show", "machine").output.splitlines()
+    missing = [line.split() for line in lines if line.lstrip().startswith("not installed")]
+    assert missing == [["not", "installed", "none"]]
 
 
 def test_the_page_of_the_wire(cli):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import protofl as pf
+from protofl.hooks.discovery import registry
 from protofl.runs import identity
 from protofl.runs.identity import identity_of
 from protofl.runs.request import read_request
@@ -27,6 +28,18 @@ def older(tmp_path, monkeypatch):
         for path in (copy, *copy.rglob("*")):  # the source tree may be read-only
             path.chmod(path.stat().st_mode | stat.S_IWUSR)
     return tmp_path
+
+
+@pytest.fixture
+def as_0_1_0(monkeypatch):
+    """Give protofl's plugins version 0.1.0, because a run's identity contains their versions."""
+    real = registry._origin
+
+    def origin(distribution):
+        version, name = real(distribution)
+        return "0.1.0" if name == "protofl" else version, name
+
+    monkeypatch.setattr(registry, "_origin", origin)
 
 
 def arrays():
@@ -61,7 +74,7 @@ def test_weights_that_protofl_0_1_0_has_kept(older):
         pf.read_weights("0.1.0-interrupted", "last")
 
 
-def test_a_run_of_0_1_0_is_the_one_that_its_options_ask_for_now(older):
+def test_a_run_of_0_1_0_is_the_one_that_its_options_ask_for_now(older, as_0_1_0):
     run = pf.load_run("0.1.0-interrupted")
     given = {"method": "fedtgp", "models": "mlp", "dataset": "breast-cancer", "clients": 2}
     given |= {"rounds": 4, "batch_size": 64, "feature_dim": 8, "set": {"fedtgp.S": 2}}
@@ -101,7 +114,7 @@ DEVICES = {
 
 
 @pytest.mark.slow
-def test_a_run_with_former_names_is_found_and_goes_on(older, monkeypatch):
+def test_a_run_with_former_names_is_found_and_goes_on(older, as_0_1_0, monkeypatch):
     """Options, kinds and tensors have former names in a folder that 0.1.0 has written."""
     folder = older / "0.1.0-devices"
     assert '"world": "tiers"' in (folder / "config.json").read_text()

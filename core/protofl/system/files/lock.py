@@ -39,7 +39,7 @@ def cache_lock(path: Path, report: Callable[[str], None]) -> Iterator[None]:
         except OSError as error:
             raise UsageError(
                 f"can't write to the data folder {path.parent}: {error.strerror or error}",
-                do="give another folder with --data-dir",
+                do="give another folder with --data-dir or the variable PROTOFL_DATA_DIR",
             ) from error
         yield
 
