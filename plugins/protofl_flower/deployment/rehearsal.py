@@ -48,7 +48,8 @@ def rehearse(
         UsageError: The run has no rounds.
         RunFailure: The runs differ, or one failed.
     """
-    if (schedule := str(options.get("timing") or ROUNDS)) != ROUNDS:
+    schedule = str(options.get("schedule") or options.get("timing") or ROUNDS)
+    if schedule != ROUNDS:
         raise pf.UsageError(
             f"--schedule {schedule}: a rehearsal compares every bit with a simulation, and without "
             "rounds the order in which uploads arrive differs from run to run",
