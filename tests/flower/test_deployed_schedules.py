@@ -1,7 +1,8 @@
-"""Test of a deployed run without rounds, with Flower's own programs on this machine.
+"""Tests of deployed runs without rounds, with Flower's own programs on this machine.
 
-Three nodes have a client each. One node is killed for good while its client is in flight, and one
-hangs for most of the run. It takes two to four minutes on an idle machine.
+Three nodes have a client each. In one test a node is killed for good while its client is in flight,
+and one hangs for most of the run. In the other one the run itself is killed and resumed. Each takes
+about two minutes on an idle machine.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from itertools import pairwise
 
 import pytest
 from deployed_lab import Lab, kill, online
+from repeated_schedule import assert_repeatable
 
 pytestmark = [
     pytest.mark.slow,
@@ -72,3 +74,26 @@ def test_a_slow_node_and_a_dead_one_delay_nobody(lab):
     assert {*rows[-1].get("unscored", {})} <= {"1", "2"}
     assert steps[-1]["evaluated"]["0"] == STEPS
     assert not any("2" in step["versions"] for step in steps[5:])
+
+
+def test_a_run_that_was_killed_goes_on_and_loses_no_accepted_upload(lab, tmp_path):
+    """The process of the run and a node are killed; a simulation of the record has its states."""
+    if lab.starts[2].process.poll() is not None:
+        lab.starts[2] = lab.start_node(2)
+        online(lab)
+    words = ["--clients", 3, "--rounds", 8, "--schedule", "buffered", "--set", "timing.buffer=1"]
+    run = lab.new_run("killed", *words)
+    run.wait_for("round 3/8")
+    assert kill("protofl_flower.run_process", lab.lab)
+    assert run.wait_for_end() != 0, run.said
+    lab.starts[0].end()
+    lab.starts[0] = lab.start_node(0)
+    online(lab)
+    run = lab.run("killed", "--resume")
+    assert run.wait_for_end() == 0, run.said
+    given = {"method": "fedproto", "models": "htcnn8", "dataset": "digits", "clients": 3}
+    given |= {"batch_size": 64, "local_epochs": 10, "device": "cpu", "feature_dim": 16}
+    given |= {"dry_run": False, "data_dir": lab.folder / "data", "rounds": 8}
+    given |= {"timing": "buffered", "options": {"timing": {"buffer": 1}}}
+    given |= {"on_lost_client": "skip", "on_bad_upload": "skip"}
+    assert len(assert_repeatable(lab.folder / "killed", tmp_path, **given)) == 8

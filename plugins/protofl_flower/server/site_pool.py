@@ -26,7 +26,7 @@ from protofl_flower.server.node_reports import (
     one_line,
     reason_of,
 )
-from protofl_flower.server.polling import answers
+from protofl_flower.server.polling import FIRST, answers
 
 REASONS = {1: "failed", 2: "failed", 3: "deadline", 4: "deadline", 5: "left", 6: "failed"}
 REASONS |= {8: "failed"}
@@ -90,6 +90,8 @@ class SitePool:
     _notes: Counter[str] = field(default_factory=Counter)
     _sent: dict[str, SentJobs] = field(default_factory=dict)
     _lost_at_once: list[tuple[pf.backends.Job, pf.backends.Reply]] = field(default_factory=list)
+    _quiet: tuple[float, float] = (0.0, FIRST)
+    """Since when nobody has answered, and after how many seconds a line says so."""
 
     def __post_init__(self) -> None:
         self.report: Callable[[str], None] = lambda line: None
@@ -184,9 +186,20 @@ class SitePool:
             for sent in map(self._sent.pop, late):
                 explanation = f"no reply within {limit:g} s"
                 result += self._lost(sent.site, sent.jobs, "deadline", explanation)
+            self._say_who_is_waited_for(now, answered=bool(result))
             if result or now >= end:
                 return result
             time.sleep(min(self.config.poll, end - now))
+
+    def _say_who_is_waited_for(self, now: float, *, answered: bool) -> None:
+        """Name the nodes with clients in flight, if none has answered for a while."""
+        since, after = self._quiet
+        if answered or not self._sent or not since:
+            self._quiet = now, FIRST
+        elif now - since > after:
+            names = ", ".join(sent.site.name for sent in self._sent.values())
+            self.report(f"waiting for {names} to answer: {now - since:.0f} s")
+            self._quiet = since, 2 * after
 
     def _landed(
         self, sent: SentJobs, delivery: Delivery

@@ -11,17 +11,13 @@ import random
 from types import SimpleNamespace
 
 import pytest
-from fake_grid import RUN, SITES, THREE, FakeTransport, node, run_on, stage
+from fake_grid import SITES, THREE, FakeTransport, node, run_on, stage
+from repeated_schedule import assert_repeatable
 from runtime_toys import GIVEN, install, train
 from slowness import quick
 
 import protofl as pf
-from protofl.backends import Plan
-from protofl.federation.federation import Federation
-from protofl.federation.jobs import Save
 from protofl.records.checkpoint import Commit
-from protofl.system.files.checksums import checks_of
-from protofl_plugins.schedules.stale_uploads import as_it_counts
 
 METHODS = {"fedproto": {}, "fedavg": {"models": "toy1"}}
 OPTIONS = {k: v for k, v in GIVEN.items() if k != "backend"} | {"clients": 3, "progress": False}
@@ -42,62 +38,11 @@ def deployed(transport, method, out, sites=THREE, **options):
     return pf.load_run(out).rows
 
 
-class Repeated:
-    """Does what a record says: which client was trained on which version, for which step."""
-
-    def __init__(self, desk, rows, config):
-        self.desk, self.rows, self.config, self.sent = desk, rows, config, []
-
-    def collect(self, step):
-        """Train what the step had."""
-        desk = self.desk
-        self.sent.append(dict(desk.downloads(desk.members().tolist())))
-        flights = {int(c): v for c, v in self.rows[step].schedule["versions"].items()}
-        came = desk.train({c: (v, self.sent[v][c]) for c, v in flights.items()})
-        uploads = desk.accept({c: (flights[c], reply) for c, reply in came.items()})
-        assert sorted(uploads) == sorted(flights)
-        weighed = {}
-        for client in sorted(uploads):
-            download = self.sent[flights[client]][client]
-            weighed[client] = as_it_counts(desk, self.config, client, uploads[client], download)
-        return weighed
-
-    def is_due(self, step):
-        """Return False."""
-        return False
-
-    def line(self):
-        """Return nothing."""
-        return {}
-
-    def state(self):
-        """Return nothing."""
-        return {}
-
-
-def assert_repeatable(method, out, tmp_path, clients=3):
-    """Check that a simulation of the record has the same server and clients, bit for bit."""
-    rows = pf.load_run(out).rows
-    config = json.loads((out / "config.json").read_text())
-    given = OPTIONS | METHODS.get(method, {}) | {"method": method, "backend": "local"}
-    given |= {"clients": clients, "rounds": config["rounds"]}
-    given["options"] = {"timing": config["options"].get("timing", {})}
-    plan = Plan.make({k: v for k, v in given.items() if k != "progress"})
-    federation = Federation(plan, host := pf.backends.Host(plan))
-    federation.start_trial(0)
-    federation._schedule = Repeated(federation._desk, rows, plan.choices["schedule"].config)
-    for number in range(len(rows)):
-        row, _ = federation.round(number)
-        assert row.train_loss == rows[number].train_loss
-    weights = pf.read_weights(out, "last", clients=[]).server
-    for key, tensor in federation.server.global_state.items():
-        assert tensor.numpy().tobytes() == weights[f"global_state/{key}"].numpy().tobytes()
-    commit = Commit.read(out / "checkpoint/manifest.json")
-    for client, (_, check) in commit.client_files.items():
-        host.handle(Save(client, str(tmp_path / "own")))
-        assert checks_of([tmp_path / "own"]) == [check]
-    assert commit.client_files
-    return rows
+def repeated(method, out, tmp_path, timing, **options):
+    """Check that a simulation of the record has the same states; return the record."""
+    given = OPTIONS | METHODS.get(method, {}) | {"method": method, "options": {"timing": timing}}
+    del given["progress"]
+    return assert_repeatable(out, tmp_path, **given | options)
 
 
 @pytest.mark.parametrize("method", quick(METHODS, "fedproto"))
@@ -125,7 +70,7 @@ def test_slow_and_dead_nodes_delay_nobody(method, tmp_path, nodes):
     assert ages == [row.schedule["staleness"]["max"] for row in rows]
     times = [row.schedule["time"] for row in rows]
     assert times == sorted(times)
-    assert_repeatable(method, out, tmp_path)
+    repeated(method, out, tmp_path, {"buffer": 1})
 
 
 # --- equal to rounds, where nothing is stale ------------------------------------------------------
@@ -239,7 +184,7 @@ def test_any_faults_and_kills_are_as_if_clients_had_not_trained(method, seed, tm
             kills += 1
         except pf.RunFailure as error:  # all nodes were lost in a step
             assert "clients answered" in str(error) or "was evaluated" in str(error)
-    rows = assert_repeatable(method, out, tmp_path)
+    rows = repeated(method, out, tmp_path, {"buffer": 2, "max_staleness": 3})
     assert kills and len(rows) == 8
     assert any(row.get("absent") for row in rows)
 
@@ -273,18 +218,19 @@ def test_two_clients_of_a_node_take_turns(tmp_path, nodes):
     given = {"clients": 4, "set": {"timing.buffer": 2}, "rounds": 14}
     rows = deployed(transport, "fedproto", out, SITES, **given)
     assert {c for row in rows for c in row.schedule["versions"]} == {"0", "1", "2", "3"}
-    assert_repeatable("fedproto", out, tmp_path, clients=4)
+    repeated("fedproto", out, tmp_path, {"buffer": 2}, clients=4, rounds=14)
 
 
 @pytest.mark.slow
-def test_a_node_that_hangs_is_given_up_after_the_deadline(tmp_path, nodes):
+def test_a_node_that_hangs_is_given_up_after_the_deadline(tmp_path, nodes, monkeypatch, capsys):
+    monkeypatch.setattr("protofl_flower.server.site_pool.FIRST", 0.01)
     transport, out = FakeTransport(nodes), tmp_path / "deployed"
     transport.fates = {("c", 0, "before_upload"): "never"}
-    given = {"timing.buffer": 3, "backend.deadline": 0.05}
-    rows = deployed(transport, "fedproto", out, set=given, rounds=3)
+    given = {"timing.buffer": 3, "backend.deadline": 0.1}
+    rows = deployed(transport, "fedproto", out, set=given, rounds=3, progress=True)
+    assert "waiting for site-c to answer: 0 s" in capsys.readouterr().err
     assert rows[0].absent == {"2": "deadline"} and rows[0].participants == 2
     assert [row.participants for row in rows[1:]] == [3, 3]  # it is asked again
-    assert RUN in str([*(tmp_path / "c" / "runs").iterdir()])
 
 
 @pytest.mark.slow
