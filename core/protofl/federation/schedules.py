@@ -278,12 +278,6 @@ class Desk:
             self._stages.leave_unscored(job, fault, totals)
 
     @property
-    def can_evaluate(self) -> bool:
-        """True if a client that can be reached has a score, in real time."""
-        assert isinstance(self._pool, Presence)
-        return not {*self._scores}.isdisjoint(self._pool.present())
-
-    @property
     def evaluated(self) -> dict[int, int]:
         """{client: the version with which it was evaluated} of this step's scores, in real time."""
         return {c: v for c, v in sorted(self._evaluated.items()) if c not in self.totals.unscored}
@@ -292,7 +286,8 @@ class Desk:
         """Return the clients to evaluate at the end of this step.
 
         In real time only the last step evaluates clients, and only those that have nothing to do.
-        The others have the scores that came with their last uploads.
+        The others have the scores that came with their last uploads. If there is none yet, nobody
+        is evaluated.
 
         Args:
             clients: The clients that count.
@@ -301,18 +296,18 @@ class Desk:
         if not self.real_time:
             return [*clients]
         assert isinstance(self._pool, Presence) and isinstance(self._pool, Flights)
-        there, busy, asked = {*self._pool.present()}, {*self._pool.busy()}, []
-        for client in clients:
-            if client not in there:
-                self.totals.leave_out(client, "left", stage="evaluate")
-            elif last and client not in busy:
+        there, busy = {*self._pool.present()}, {*self._pool.busy()}
+        asked = [client for client in clients if last and client in there and client not in busy]
+        known = [c for c in clients if c in self._scores and c in there and c not in asked]
+        for client in clients if asked or known else ():
+            if client in asked:
                 self._evaluated[client] = self.step + 1
-                asked.append(client)
-            elif client in self._scores:
+            elif client in known:
                 self._evaluated[client], score, counts = self._scores[client]
                 self.totals.add_score(client, score, counts)
             else:
-                self.totals.leave_out(client, "late", stage="evaluate")
+                reason = "late" if client in there else "left"
+                self.totals.leave_out(client, reason, stage="evaluate")
         return asked
 
 

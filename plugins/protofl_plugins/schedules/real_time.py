@@ -192,13 +192,11 @@ class RealTimeQueue:
     def is_due(self, step: int) -> bool:
         """Return True if uploads or seconds pass a multiple of those between evaluations.
 
-        Lost uploads count, too, as they do in rounds. Without a score there is no evaluation.
+        Lost uploads count, too, as they do in rounds.
         """
         if seconds := self._config.eval_seconds:
-            due = self._now // seconds > self._before // seconds
-        else:
-            due = self._ended // self._every > self._ended_before // self._every
-        return due and self._desk.can_evaluate
+            return self._now // seconds > self._before // seconds
+        return self._ended // self._every > self._ended_before // self._every
 
     # --- checkpoints ----------------------------------------------------------------------------
 
