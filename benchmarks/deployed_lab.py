@@ -124,13 +124,13 @@ def cpu_seconds(mark: str, home: Path) -> float:
 class Lab:
     """The federation, its link and its nodes."""
 
-    def __init__(self, folder: Path, sites: int = 2) -> None:
+    def __init__(self, folder: Path, sites: int = 2, clients: int = 4) -> None:
         self.folder, self.lab = folder, folder / "federation"
         if not self.lab.exists():
             port = programs.free_port()
             made = make_federation(self.lab, f"127.0.0.1:{port}", port)
             data = folder / "data"
-            made, nodes = make_sites(made, folder, sites, 4, data)
+            made, nodes = make_sites(made, folder, sites, clients, data)
             for node in nodes:
                 text = (node / "node.toml").read_text()
                 (node / "node.toml").write_text(f'link = "{made.public}"\n' + text)

@@ -27,6 +27,8 @@ DEPLOYMENT: ContextVar[Deployment | None] = ContextVar("deployed", default=None)
 class Flower:
     """Clients on the nodes of a federation, through Flower; see: protofl deploy run."""
 
+    real_time = True
+
     class Config(pf.Config):
         """Options."""
 

@@ -22,20 +22,23 @@ class FakeTransport:
         fates: {(key, round, stage): fate}. A fate is an error code of Flower; "lost after work" or
             "late", if the node does the work; "never", if no reply arrives; or a function of the
             request that returns the reply.
+        slow: {public key: how often the run must look for a reply of this node until it is there}.
         sent: Messages to the nodes.
         left: All bytes that left the nodes.
     """
 
     def __init__(self, nodes):
         self.there, self.fates, self.sent, self.left = dict(nodes), {}, [], []
+        self._keys = [*nodes]
         self._tickets, self._waiting = count(), {}
+        self.slow, self._looks = {}, {}
 
     def nodes(self):
-        return {key: number for number, key in enumerate(self.there)}
+        return {key: self._keys.index(key) for key in self.there}
 
     def send(self, node, text, blobs, seconds, group):
         ticket = str(next(self._tickets))
-        key = [*self.there][node]
+        key = self._keys[node]
         self.sent.append((key, text, list(blobs)))
         self._waiting[ticket] = (key, text, list(blobs))
         return ticket
@@ -45,10 +48,15 @@ class FakeTransport:
 
     def _carry(self, ticket):
         key, text, blobs = self._waiting[ticket]
+        self._looks[ticket] = self._looks.get(ticket, 0) + 1
+        if self._looks[ticket] < self.slow.get(key, 0) and json.loads(text)["jobs"]:
+            return []
         fate = self.fates.get((key, *stage(json.loads(text))))
         if fate == "never":
             return []
         del self._waiting[ticket]
+        if key not in self.there:
+            return [Delivery(ticket, code=5, reason="the node is gone")]
         if fate in (None, "late", "lost after work"):
             text, found = self.there[key].respond(text, blobs)
             self.left += [text.encode(), *found]
@@ -61,8 +69,8 @@ class FakeTransport:
 
 
 def stage(asked):
-    """Return the round and the stage of a request's jobs."""
-    header = asked["jobs"][0]["header"] if asked["jobs"] else {"kind": "plan", "round": -1}
+    """Return the round and the stage of a request's last job."""
+    header = asked["jobs"][-1]["header"] if asked["jobs"] else {"kind": "plan", "round": -1}
     return header["round"], header.get("when", header["kind"])
 
 
@@ -73,8 +81,12 @@ def site_of(key, clients):
 SITES = [site_of("a", [0, 2]), site_of("b", [1, 3])]
 
 
-def node(folder, key, data_dir, **policy):
-    clients = next([*site.clients] for site in SITES if site.key == key)
+THREE = [site_of(key, [client]) for client, key in enumerate("abc")]
+"""A federation with a client on each node."""
+
+
+def node(folder, key, data_dir, sites=SITES, **policy):
+    clients = next([*site.clients] for site in sites if site.key == key)
     (folder / key).mkdir(exist_ok=True)
     return Node(folder / key, {"clients": clients, "data_dir": str(data_dir), "policy": policy})
 
@@ -86,9 +98,9 @@ def deployed(method, nodes, fates=None, **options):
     return run_on(transport, method, **options), transport
 
 
-def run_on(transport, method, run=RUN, **options):
+def run_on(transport, method, run=RUN, sites=SITES, **options):
     """Run through a grid."""
-    token = backend.DEPLOYMENT.set(Deployment(transport, SITES, run))
+    token = backend.DEPLOYMENT.set(Deployment(transport, sites, run))
     try:
         given = {"set": {"backend.poll": 1e-6, "backend.patience": 0} | options.pop("set", {})}
         return pf.run(method, backend="flower", **given, **options)

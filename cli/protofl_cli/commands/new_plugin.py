@@ -32,6 +32,7 @@ KINDS = {
     "metric": "fedproto --models cnn4 --metrics {name}",
     "client-sampler": "fedproto --models cnn4 --sampling {name} --participation 0.5",
     "device-model": "fedproto --models cnn4 --devices {name}",
+    "schedule": "fedproto --models cnn4 --devices tiers --schedule {name}",
     "tracker": "fedproto --models cnn4 --track {name}",
     "engine": "fedproto --models cnn4 --engine {name}",
     "backend": "fedproto --models cnn4 --backend {name} --workers 2",

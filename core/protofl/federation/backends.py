@@ -9,7 +9,7 @@ from protofl.federation.dispatcher import Dispatcher
 from protofl.federation.host import Host
 from protofl.federation.jobs import Absent, Job, Reply, SaveReply
 from protofl.federation.plan import Plan
-from protofl.federation.pool_interface import ClientFiles, Pool, Presence
+from protofl.federation.pool_interface import ClientFiles, Flights, Pool, Presence
 from protofl.federation.run_data import load_dataset
 from protofl.federation.step_trace import StepTrace, read_outside
 from protofl.federation.train_job import TrainJob
@@ -21,6 +21,7 @@ __all__ = [
     "Absent",
     "ClientFiles",
     "Dispatcher",
+    "Flights",
     "Host",
     "HostFailure",
     "Idle",

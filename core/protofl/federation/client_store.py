@@ -153,9 +153,11 @@ class ClientStore:
     def keep_as(self, kind: Kind) -> None:
         """Set how clients are kept from now on."""
         self._kind = kind
-        most = POOL if self._reuse and kind != "live" else 0
-        # Beside a device with streams several clients of one architecture work at once.
-        self._models = Spares(most, 1 if self._streams is None else most)
+        most = POOL if self._reuse else 0
+        # Beside a device with streams several clients of one architecture work at once. Live ones
+        # of a run without rounds are put back several at a time.
+        one = kind == "disk" and self._streams is None
+        self._models = Spares(most, 1 if one else most)
 
     def start(self, files: Mapping[int, Path], parked: str | None) -> None:
         """Forget all clients; those in ``files`` have trained before.
@@ -340,6 +342,7 @@ class ClientStore:
         if client not in self._before:
             return
         before, features = self._before.pop(client), self._features.get(client)
+        self._give_model(client)
         self.drop(client)
         if features is not None:
             self._features[client] = features
@@ -391,6 +394,7 @@ class ClientStore:
 
     def load(self, client: int, path: Path) -> None:
         """Set a client to the content of a file, which stays as long as it is used."""
+        self._give_model(client)
         self.drop(client)
         self._kept[client] = path
 
@@ -402,6 +406,11 @@ class ClientStore:
         self._coming.pop(client, None)
         self._features.pop(client, None)
         self._beside.take(client)
+
+    def _give_model(self, client: int) -> None:
+        """Leave the model of a live client that is to be replaced to the next one read back."""
+        if isinstance(kept := self._kept.get(client), ClientState):
+            self._models.give(self._info.architecture_of(client).name, kept.model)
 
     def _forget_file(self, client: int) -> None:
         """Remove the file in which a client lies, if it is one of this store's."""

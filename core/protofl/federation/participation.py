@@ -161,9 +161,11 @@ class Participation:
             do = "continue when they are back, or with a lower --min-clients"
             if "deadline" in absent.values():  # which the same round would miss again
                 do = "continue with a lower --min-clients, or begin again with a longer --deadline"
+            came = f"{len(clients)} of {len(asked)} clients answered"
+            if not asked:
+                came = "no client was asked"
             raise RunFailure(
-                f"{len(clients)} of {len(asked)} clients answered in round {round}, "
-                f"and --min-clients asks for {least}",
+                f"{came} in round {round}, and --min-clients asks for {least}",
                 f"absent: {named(absent)}" if absent else "",
                 do,
             )

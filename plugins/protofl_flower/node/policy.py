@@ -154,7 +154,9 @@ def plan_here(
     _check({name: parsed[name] for name in TAKEN} | taken, policy, data)
     taken["job_limit"] = min(taken.get("job_limit") or policy.longest_job, policy.longest_job)
     others = {
-        owner: v for owner, v in taken["options"].items() if owner not in ("devices", "backend")
+        owner: v
+        for owner, v in taken["options"].items()
+        if owner not in ("devices", "backend", "timing")
     }
     here = {**taken, "options": others, **machine_options, "backend": "local"}
     return json.dumps(here, default=str)

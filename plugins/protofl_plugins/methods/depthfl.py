@@ -58,6 +58,7 @@ class DepthFL:
             "uniform", description="weights 1/|S| of the clients in a tensor's mean, or n_k"
         )
 
+    asynchronous = "versions"
     terms = {
         "ce": "cross-entropy of all exits, summed",
         "kd": "w/(d_k − 1)·Σ_i Σ_{j≠i} KL(p_j ‖ p_i); 0 of one exit",

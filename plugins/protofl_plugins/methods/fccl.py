@@ -71,6 +71,7 @@ class FCCL:
 
     native_widths = True
     needs_public = True
+    asynchronous = True
     terms = {
         "col": "L_Col, cross-correlation with the mean logits of public samples",
         "ce": "cross-entropy on private samples",

@@ -53,6 +53,7 @@ class FedDAP:
             "mean, small: the prototype that is most like the others alone",
         )
 
+    asynchronous = "versions"
     terms = {
         "ce": "cross-entropy, the first part of Eq. 9",
         "align": "λ₁·E ℓ_DPA, to the prototype of the class in the own domain (Eq. 6)",

@@ -48,6 +48,7 @@ class FedDF:
 
     native_widths = True
     needs_public = True
+    asynchronous = "versions"
     uploads = {
         "model/*": "the whole model after local training; gradients can be inverted from it",
         "samples": "n_i, the number of training samples (not with aggregate=uniform)",

@@ -55,6 +55,7 @@ class FedET:
         )
 
     needs_public = True
+    asynchronous = "versions"
     check_options = {"aggregate": "weighted"}  # with the sample counts that only it sends
     uploads = {
         "model/*": "the whole model after local training; gradients can be inverted from it",

@@ -102,6 +102,7 @@ class FedKTL:
         )
 
     needs_generator = True
+    asynchronous = True
     check_options = {"E_S": 5}  # server epochs, of which a hundred are the default
     terms = {
         "arcface": "L_A, Eq. 1; cross-entropy of the own classifier with etf=false",

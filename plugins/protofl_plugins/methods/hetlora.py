@@ -43,6 +43,9 @@ class HetLoRA:
         )
 
     tasks = pf.datasets.Task.ALL
+    asynchronous = (
+        "a client may prune its rank in training, and its upload is then no update of its download"
+    )
     terms = {"ce": "cross-entropy", "tail": "λ·‖B_i[:, ⌊γr_i⌋:]‖·‖A_i[⌊γr_i⌋:]‖, over layers"}
     uploads = {
         **adapters.KEYS,

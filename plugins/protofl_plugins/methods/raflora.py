@@ -28,6 +28,10 @@ class RaFLoRA:
         """Options."""
 
     tasks = pf.datasets.Task.ALL
+    asynchronous = (
+        "each step cuts the sum of products to new singular vectors, and the factors of a stale "
+        "upload belong to earlier ones"
+    )
     terms = {"ce": "cross-entropy"}
     uploads = {
         **adapters.KEYS,

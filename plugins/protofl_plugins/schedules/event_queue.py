@@ -25,9 +25,8 @@ import torch
 
 import protofl as pf
 from protofl import schedules
-from protofl_plugins.schedules.options import AsynchronousConfig, staleness_weight
-from protofl_plugins.schedules.refusals import runs_on_versions
-from protofl_plugins.schedules.stale_uploads import mixed
+from protofl_plugins.schedules.options import AsynchronousConfig
+from protofl_plugins.schedules.stale_uploads import as_it_counts
 
 
 @dataclass
@@ -77,7 +76,6 @@ class EventQueue:
         plan = desk.plan
         self._concurrency = config.concurrency or plan.info.participants
         self._every = config.eval_uploads or plan.settings.eval_every * plan.info.participants
-        self._versions = runs_on_versions(plan)
         self._flights: dict[int, Flight] = {}
         self._now, self._before = 0.0, 0.0
         self._uploads, self._ended, self._ended_before = 0, 0, 0
@@ -134,7 +132,11 @@ class EventQueue:
         self._uploads += len(accepted)
         busy += sum(self._now - max(f.start, self._before) for f in self._flights.values())
         self._write(step, accepted, busy, len(members))
-        return {c: self._as_it_counts(uploads[c], accepted[c]) for c in sorted(uploads)}
+        weighed = {}
+        for client in sorted(uploads):
+            download = accepted[client].download
+            weighed[client] = as_it_counts(desk, self._config, client, uploads[client], download)
+        return weighed
 
     def _fill(self, free: np.ndarray, draw: int) -> tuple[list[int], np.ndarray, float]:
         """Ask clients until as many are in flight as may be.
@@ -195,18 +197,6 @@ class EventQueue:
             flight.end, flight.known = flight.start + sum(flight.parts), True
             if flight.left:
                 flight.end = flight.until
-
-    def _as_it_counts(self, upload: pf.Payload, flight: Flight) -> pf.Payload:
-        """Return an upload with the weight of its staleness."""
-        plan, weight = self._desk.plan, self._config.mixing
-        weight *= staleness_weight(self._config, upload.staleness)
-        base = None
-        if self._versions and upload.staleness:
-            base = pf.Payload.from_bytes(flight.download, plan.device)
-        if weight == 1 and base is None:
-            return upload
-        now = self._desk.next_download(flight.client)
-        return mixed(upload, now, base, weight, plan.info.num_classes)
 
     # --- the record -----------------------------------------------------------------------------
 

@@ -19,6 +19,34 @@ import torch
 from torch import Tensor
 
 import protofl as pf
+from protofl import schedules
+from protofl_plugins.schedules.options import AsynchronousConfig, staleness_weight
+from protofl_plugins.schedules.refusals import runs_on_versions
+
+
+def as_it_counts(
+    desk: schedules.Desk,
+    config: AsynchronousConfig,
+    client: int,
+    upload: pf.Payload,
+    download: bytes,
+) -> pf.Payload:
+    """Return an accepted upload with the weight of its staleness.
+
+    Args:
+        desk: The server.
+        config: The options.
+        client: The client.
+        upload: Its upload.
+        download: The download with which it trained.
+    """
+    plan, base = desk.plan, None
+    weight = config.mixing * staleness_weight(config, upload.staleness)
+    if upload.staleness and runs_on_versions(plan):
+        base = pf.Payload.from_bytes(download, plan.device)
+    if weight == 1 and base is None:
+        return upload
+    return mixed(upload, desk.next_download(client), base, weight, plan.info.num_classes)
 
 
 def mixed(

@@ -31,6 +31,7 @@ RUN = {
     "metric": ["run", "fedproto", "--models", "cnn4", "--metrics", "my-metric"],
     "client-sampler": ["run", "fedproto", "--models", "cnn4", "--sampling", "my-client-sampler"],
     "device-model": ["run", "fedproto", "--models", "cnn4", "--devices", "my-device-model"],
+    "schedule": "run fedproto --models cnn4 --devices tiers --schedule my-schedule".split(),
     "tracker": ["run", "fedproto", "--models", "cnn4", "--track", "my-tracker"],
     "engine": ["run", "fedproto", "--models", "cnn4", "--engine", "my-engine"],
     "backend": ["run", "fedproto", "--models", "cnn4", "--backend", "my-backend"],
@@ -100,7 +101,11 @@ def test_it_runs(installed, cli, kind, data_dir, few):
 
 
 @pytest.mark.parametrize(
-    "kind", ["partitioner", "dataset", "generator", "client-sampler", "device-model", "tracker"]
+    "kind",
+    quick(
+        "partitioner dataset generator client-sampler device-model tracker schedule".split(),
+        *"partitioner dataset generator client-sampler device-model tracker".split(),
+    ),
 )
 def test_it_passes_the_check(installed, cli, kind, data_dir):
     result = cli("check", f"my-{kind}", "--data-dir", data_dir)

@@ -249,6 +249,18 @@ def test_trainings_in_flight_are_computed_together():
     assert pool.together == [4, 4, 4]
 
 
+def test_clients_in_flight_take_over_models_that_are_free(monkeypatch):
+    """Building a net costs more than the training of a small one."""
+    built, build = [], pf.backends.Plan.initial_model
+    counting = lambda plan, *who: built.append(who) or build(plan, *who)  # noqa: E731
+    monkeypatch.setattr(pf.backends.Plan, "initial_model", counting)
+    federation, pool = federation_of("fedproto", settings={"buffer": 2}, rounds=12)
+    for number in range(12):
+        federation.round(number)
+    assert sum(pool.together) > 24
+    assert len(built) <= 14
+
+
 def test_a_client_that_leaves_is_absent_and_comes_again():
     federation, _ = federation_of(devices=Going, settings={"buffer": 2}, rounds=12)
     rows = [federation.round(n)[0] for n in range(12)]

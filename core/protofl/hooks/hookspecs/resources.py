@@ -295,7 +295,11 @@ class EngineSpec:
 
 
 class BackendSpec:
-    """A backend places hosts and carries jobs to them."""
+    """A backend places hosts and carries jobs to them.
+
+    A backend whose clients are machines of their own, and whose pool has `Flights`, declares
+    ``real_time = True``: runs with a schedule then need no devices.
+    """
 
     @hookspec(firstresult=True)
     def open_pool(
