@@ -30,14 +30,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 import protofl as pf
 from protofl_privacy import accountant
-from protofl_privacy.budget import Budgeted, BudgetConfig, View
+from protofl_privacy.budget import BudgetConfig, Budgeted, View
 
 COVERED = {"prototypes", "classes", "counts", "prototypes.classes", "counts.classes"}
 """Keys that the noisy release replaces."""
@@ -48,6 +48,7 @@ class DPPrototypes(Budgeted):
 
     name = "dp-prototypes"
     requires_hookspec = "2.4"
+    check_options: ClassVar[dict[str, float]] = {"noise": 1.0, "least": 1.0}
     changes_counts = True
 
     class Config(BudgetConfig):

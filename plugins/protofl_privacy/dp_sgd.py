@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +42,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 import protofl as pf
 from protofl_privacy import accountant
-from protofl_privacy.budget import Budgeted, BudgetConfig, View
+from protofl_privacy.budget import BudgetConfig, Budgeted, View
 
 Gradients: TypeAlias = tuple[dict[str, Tensor], dict[str, Tensor]]
 """{name of a parameter: gradients [b, …]} of b samples, and {label of a loss term: values [b]}."""
@@ -53,7 +53,11 @@ class DPSGD(Budgeted):
 
     name = "dp-sgd"
     requires_hookspec = "2.4"
-    hides_samples = "what comes of it gets no noise, so the upload would have no guarantee"
+    check_options: ClassVar[dict[str, float]] = {"noise": 1.0, "rate": 0.5}
+    hides_samples = (
+        "what comes of it gets no noise, so the upload would have no guarantee; methods that send "
+        "weights alone have one (lg-fedavg, fedavg, fedper)"
+    )
 
     class Config(BudgetConfig):
         """Options."""
@@ -66,7 +70,7 @@ class DPSGD(Budgeted):
         )
         clip: float = pf.Field(1.0, gt=0, description="C, largest norm of a sample's gradient")
         chunk: int = pf.Field(
-            32, ge=1, description="samples whose gradients are in memory at the same time"
+            16, ge=1, description="samples whose gradients are in memory at the same time"
         )
 
     @pf.hookimpl
@@ -75,7 +79,9 @@ class DPSGD(Budgeted):
         return self.without_budget(run, config)
 
     @pf.hookimpl
-    def train(self, client: pf.Client[Config], job: pf.backends.TrainJob) -> dict[str, float] | None:
+    def train(
+        self, client: pf.Client[Config], job: pf.backends.TrainJob
+    ) -> dict[str, float] | None:
         """Take the noisy steps of a phase on private samples."""
         if job.phase.data == "public":
             return None
@@ -91,9 +97,12 @@ class DPSGD(Budgeted):
         deviation = self.noise_multiplier(client) * config.clip
         losses, count = dict[str, Tensor](), 0
         for _ in range(1 if job.checks else job.epochs * steps_of(config.rate)):
-            rows = poisson_sample(len(samples), 1.0 if job.checks else config.rate, draws[0])
+            rows = poisson_sample(len(samples), config.rate, draws[0])
+            if job.checks:  # the dry run: a step with two samples
+                rows = torch.arange(min(2, len(samples)))
+            job.lap("data")
             sums = {name: torch.zeros_like(p) for name, p in gradients.trained.items()}
-            for chunk in rows.split(config.chunk):
+            for chunk in torch.split(rows, config.chunk) if len(rows) else ():
                 index = chunk.to(samples.y.device)
                 each, terms = gradients.of(samples.inputs(chunk), samples.y[index], index)
                 for name, total in clipped_sums(each, config.clip).items():
@@ -101,6 +110,7 @@ class DPSGD(Budgeted):
                 for label, values in terms.items():
                     losses[label] = losses.get(label, 0) + values.sum()
             count += len(rows)
+            job.lap("backward")
             for name, parameter in gradients.trained.items():
                 noise = torch.randn(parameter.shape, generator=draws[1])
                 noisy = sums[name] + deviation * noise.to(parameter)
@@ -109,6 +119,7 @@ class DPSGD(Budgeted):
                 nn.utils.clip_grad_norm_(group, job.clip)
             optimizer.step()
             optimizer.zero_grad()
+            job.lap("update")
         job.notes += [UNIFORM, *gradients.notes]
         return {label: float(s) / count * sum(job.sizes) for label, s in losses.items()}
 
@@ -153,13 +164,13 @@ def _check(job: pf.backends.TrainJob) -> None:
         raise pf.UsageError(
             f"dp-sgd: {methods} collects values of batches during training (after_batch)",
             DPSGD.hides_samples,
-            "leave --with dp-sgd out, or take another method (lg-fedavg, fedavg, fedper)",
+            "leave --with dp-sgd out, or take another method",
         )
     if job.phase.rows is not None:
         raise pf.UsageError(
             f"dp-sgd: the phase {job.phase.name!r} of {methods} trains on chosen samples",
             "the choice gets no noise",
-            "leave --with dp-sgd out, or take another method (lg-fedavg, fedavg, fedper)",
+            "leave --with dp-sgd out, or take another method",
         )
     if job.augment:
         raise pf.UsageError(

@@ -115,8 +115,8 @@ class Composition:
         self.keys = Keys.of({name: member.plugin for name, member in self.members.items()})
         self.upload, self.download = (self._codec(name) for name in ("upload", "download"))
         self.trainer = self._only("train")
-        hiding = (m for m in self.transforms if getattr(m.plugin, "hides_samples", ""))
-        self.hides_samples = {m.name: str(m.plugin.hides_samples) for m in hiding}
+        hidden = {m.name: getattr(m.plugin, "hides_samples", "") for m in self.transforms}
+        self.hides_samples = {name: why for name, why in hidden.items() if why}
         self._callers = {hook: self._caller(hook) for hook in ROUND_HOOKS}
         self._callees = {
             hook: [
