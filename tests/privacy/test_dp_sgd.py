@@ -219,7 +219,7 @@ def test_an_audit_stays_below_epsilon_and_finds_noise_that_is_too_small(steps, m
     each, _ = PerSample(job).of(all_samples.inputs(rows), all_samples.y, rows)
     one = {name: gradients[3:] for name, gradients in each.items()}
     direction = torch.cat([total.flatten() for total in clipped_sums(one, 1.0).values()])
-    epsilon, repeats = epsilon_of_steps(1.0, 1.0, steps, 1e-5), 600
+    epsilon, repeats = epsilon_of_steps(1.0, 1.0, steps, 1e-5), 400
     worlds = [
         outputs(client, job, all_samples.at(slice(n)), direction, repeats + n) for n in (4, 3)
     ]
@@ -370,13 +370,9 @@ def test_the_last_round_spends_the_budget_and_an_engine_changes_nothing(tmp_path
     spent = [row.extra["dp-sgd.epsilon"] for row in result.record]
     assert spent == sorted(spent) and 5.95 < spent[-1] <= 6.0
     assert len(spent) == 4 and not result.record[-1].ended
-    same = [
-        run(tmp_path / "vmapped", set=settings, engine="vmapped"),
-        run(tmp_path / "process", set=settings, backend="process", workers=2),
-    ]
-    for other in same:
-        assert [r.test_accuracy for r in other.record] == [r.test_accuracy for r in result.record]
-        assert [r.train_loss for r in other.record] == [r.train_loss for r in result.record]
+    other = run(tmp_path / "vmapped", set=settings, engine="vmapped")
+    assert [r.test_accuracy for r in other.record] == [r.test_accuracy for r in result.record]
+    assert [r.train_loss for r in other.record] == [r.train_loss for r in result.record]
 
 
 @pytest.mark.slow
@@ -390,7 +386,8 @@ def test_a_run_ends_before_it_costs_more_than_the_budget_also_after_a_resume(tmp
     assert len(result.record) == 2
     assert "the budget is 6" in result.record[-1].ended
     assert pf.load_run(tmp_path / "run").state == "finished"
-    again = pf.run("lg-fedavg", out=tmp_path / "run", resume=True, rounds=8, progress=False)
+    parts = {"models": PARTS["model-group", "toy1"], "dataset": Tiny, "progress": False}
+    again = pf.run("lg-fedavg", out=tmp_path / "run", resume=True, rounds=8, **parts)
     assert len(again.record) == 2
 
 
@@ -411,18 +408,18 @@ def test_a_client_whose_budget_is_spent_does_not_train():
 
 @pytest.mark.slow
 def test_a_killed_run_continues_with_the_same_noise_and_budget(tmp_path):
-    """ε counts rounds, and a round that is computed again draws what it drew before."""
+    """ε counts rounds, and a round that is computed again draws what it drew before.
+
+    The killed run has worker processes, the other one does not.
+    """
     from killed_runs import Place, killed
 
     words = ("--with=dp-sgd", "--set=dp-sgd.epsilon=8", "--set=dp-sgd.rate=0.25")
-    place = Place(tmp_path, "lg-fedavg", "local", rounds=4, words=words)
-    chain = killed(place, 3, random.Random("dp-sgd"))
-    assert not chain.wrong
-    rows = pf.load_run(place.out).rows
-    assert [row.extra["dp-sgd.epsilon"] for row in rows] == sorted(
-        row.extra["dp-sgd.epsilon"] for row in rows
-    )
-    assert rows[-1].extra["dp-sgd.epsilon"] <= 8
+    place = Place(tmp_path, "lg-fedavg", "process", rounds=4, words=words)
+    chain = killed(place, 2, random.Random("dp-sgd"))
+    assert not chain.wrong, "its folder is that of a run that was not killed"
+    spent = [row.extra["dp-sgd.epsilon"] for row in pf.load_run(place.whole).rows]
+    assert spent == sorted(spent) and 7.9 < spent[-1] <= 8
 
 
 def test_other_plugins_do_not_see_the_samples():

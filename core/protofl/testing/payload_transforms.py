@@ -64,14 +64,17 @@ class PayloadTransformContract(CodingChecks):
         return toy.Toy(plan, backwards=backwards)
 
     def taken(self, carried: str) -> tuple[int | None, str]:
-        """Return the number of the run in `RUNS` that is not refused, or None, and a refusal."""
+        """Return the first run in `RUNS` that is not refused, or None, and why others are."""
         contract: Any = type(self)
         known: dict[str, tuple[int | None, str]] = vars(contract).get("_taken", {})
         if carried not in known:
-            numbers = range(len(RUNS[carried]))
-            refusals = [self._refusal(carried, number) for number in numbers]
-            first = next((number for number in numbers if not refusals[number]), None)
-            known[carried] = first, refusals[0]
+            refusals, first = dict[str, int](), None
+            for number in range(len(RUNS[carried])):
+                if not (why := self._refusal(carried, number)):
+                    first = number
+                    break
+                refusals[why] = number
+            known[carried] = first, "; ".join(refusals)
             contract._taken = known
         return known[carried]
 
