@@ -12,7 +12,6 @@ from slowness import quick
 from torch import nn
 
 import protofl as pf
-from protofl.hooks.views.client import Client
 from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing import toy as toyfed
 from protofl_privacy import dp_sgd
@@ -426,7 +425,7 @@ def test_other_plugins_do_not_see_the_samples():
     client, _ = first_job()
     state = client._state
     assert len(client.train) > 1 and client.num_samples == len(client.train)
-    other = Client(state, "lg-fedavg")
+    other = pf.Client(state, "lg-fedavg")
     assert other.num_samples == 1
     reads = ("train", "class_counts", "steps", "domain", "train_features", "class_prototypes")
     for name in reads:
