@@ -216,7 +216,10 @@ def clipped_sums(gradients: Mapping[str, Tensor], clip: float) -> dict[str, Tens
         gradients: {name of a parameter: gradients [b, …] of b samples}.
         clip: C, the largest norm of a sample's gradient over all parameters together.
     """
-    flat = {name: each.flatten(1).float() for name, each in gradients.items()}
+    flat = {
+        name: each.flatten(1).to(torch.promote_types(each.dtype, torch.float32))
+        for name, each in gradients.items()
+    }
     norms = torch.stack([each.norm(dim=1) for each in flat.values()]).norm(dim=0)
     finite = norms.isfinite()
     scale = (clip / norms[finite].clamp(min=1e-12)).clamp(max=1)
