@@ -218,7 +218,7 @@ def test_an_audit_stays_below_epsilon_and_finds_noise_that_is_too_small(steps, m
     each, _ = PerSample(job).of(all_samples.inputs(rows), all_samples.y, rows)
     one = {name: gradients[3:] for name, gradients in each.items()}
     direction = torch.cat([total.flatten() for total in clipped_sums(one, 1.0).values()])
-    epsilon, repeats = epsilon_of_steps(1.0, 1.0, steps, 1e-5), 400
+    epsilon, repeats = epsilon_of_steps(1.0, 1.0, steps, 1e-5), 600
     worlds = [
         outputs(client, job, all_samples.at(slice(n)), direction, repeats + n) for n in (4, 3)
     ]
