@@ -67,6 +67,7 @@ WHEN = {
         "encode_download": "on the server, after all download_payload, in the order of --with",
         "decode_download": "on a client, when a download arrives, in reverse order",
         "train_labels": "when a client is built",
+        "train": "on a client, in each phase of local training, in place of the engine",
         "receive_uploads": "on the server, around the method's receive_uploads",
         "requires": "before the run, after the method's requires",
         "end_round": "on the server, after the method's end_round",
@@ -119,6 +120,24 @@ def end_trial(self, server):
     """End the trial when the prototypes are far enough apart."""
     apart = float(server.state.get("margin", 0))
     return f"the margin is {apart:.3g}" if apart > server.config.enough else ""
+''',
+    ("payload-transform", "train"): '''
+@pf.hookimpl
+def train(self, client, job):
+    """Take the sign of each gradient."""
+    optimizer, sums = job.torch_optimizer(), {}
+    for step, batch in enumerate(job.batches()):
+        z = job.model.features(batch.x)
+        terms = job.loss(batch, pf.Output(z, job.model.head(z)), step)
+        sum(terms.values()).backward()
+        for parameter in client.parameters():
+            if parameter.grad is not None:
+                parameter.grad.sign_()
+        optimizer.step()
+        optimizer.zero_grad()
+        for label, value in terms.items():
+            sums[label] = sums.get(label, 0) + value.item() * len(batch.x)
+    return sums
 ''',
     ("payload-transform", "encode_upload"): '''
 @pf.hookimpl

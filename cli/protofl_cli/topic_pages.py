@@ -33,7 +33,7 @@ ENABLES = {
     "hf": "--dataset hf:NAME",
     "flwr-datasets": "--partition flwr:NAME",
     "medmnist": "--dataset medmnist:NAME",
-    "privacy": "--with dp-prototypes, protofl leak",
+    "privacy": "--with dp-prototypes, --with dp-sgd, protofl leak",
     "ray": "--backend ray",
     "flower": "protofl deploy",
     "transformers": "--text-encoder transformers:FOLDER",

@@ -12,9 +12,8 @@ Sums and counts of **all** classes get noise, also of classes that the client do
 only the noisy count decides which classes are sent. So the classes reveal no more than the counts.
 Neighbours differ in one sample that is added to or removed from one client. `accountant` has ε.
 
-A client counts a release for every round so far, whether it took part or not: an upload that came
-too late or was refused has been seen all the same. So ε is exact for full participation, and an
-upper bound otherwise. A client whose budget is spent sends no rows.
+A client counts a release for every round so far (`protofl_privacy.budget`). So ε is exact for full
+participation, and an upper bound otherwise. A client whose budget is spent sends no rows.
 
 **Frozen extractors only** (``--set models.keep_features=true``). A trained extractor depends on all
 samples in every step, so features of other samples change with a sample, and the sum's sensitivity
@@ -30,38 +29,31 @@ Significance of the Least Significant Bits for Differential Privacy", CCS 2012) 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Generator
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 import protofl as pf
 from protofl_privacy import accountant
+from protofl_privacy.budget import BudgetConfig, Budgeted, View
 
 COVERED = {"prototypes", "classes", "counts", "prototypes.classes", "counts.classes"}
 """Keys that the noisy release replaces."""
 
 
-class DPPrototypes:
+class DPPrototypes(Budgeted):
     """Prototypes as noisy sums with ε and δ per client, for frozen extractors (dp-prototypes)."""
 
+    name = "dp-prototypes"
     requires_hookspec = "2.4"
+    check_options: ClassVar[dict[str, float]] = {"noise": 1.0, "least": 1.0}
     changes_counts = True
 
-    class Config(pf.Config):
+    class Config(BudgetConfig):
         """Options."""
 
-        epsilon: float = pf.Field(
-            None, gt=0, description="ε per client over all rounds; the trial ends before it is more"
-        )
-        delta: float = pf.Field(1e-5, gt=0, lt=1, description="δ per client over all rounds")
-        noise: float = pf.Field(
-            None,
-            gt=0,
-            description="noise multiplier σ of a release. None: as much as epsilon needs for all "
-            "rounds",
-        )
         clip: float = pf.Field(1.0, gt=0, description="C, largest norm of a feature")
         count_share: float = pf.Field(
             0.2, gt=0, lt=1, description="part of the budget for counts; the rest is for sums"
@@ -76,9 +68,7 @@ class DPPrototypes:
     @pf.hookimpl
     def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
         """Frozen extractors with kept features, one class per sample, and a budget."""
-        reasons = []
-        if not accountant.is_installed():
-            reasons.append(accountant.MISSING)
+        reasons = self.without_budget(run, config)
         if trained := [a.name for a in run.architectures if a.precomputed is None]:
             reasons.append(
                 f"the extractor of {trained[0]} is trained, so features depend on all samples in "
@@ -87,8 +77,6 @@ class DPPrototypes:
             )
         if run.sample.task.name != "classification":
             reasons.append("a sample must have one class; with several it changes several sums")
-        if config.epsilon is None and config.noise is None:
-            reasons.append("give a budget (--set dp-prototypes.epsilon=8) or dp-prototypes.noise")
         return reasons
 
     @pf.hookimpl(wrapper=True)
@@ -96,54 +84,25 @@ class DPPrototypes:
         """Replace prototypes and counts by a noisy release."""
         payload = yield
         _check(client, payload)
-        config, noise = client.config, noise_multiplier(client)
-        spent = epsilon_after(client, client.round + 1)
-        if config.epsilon is not None and spent > config.epsilon * TOLERANCE:
+        if self.is_spent(client, client.round + 1):
             # Only in the dry run, or if a server goes on where the trial should have ended.
             none = torch.zeros(client.num_classes, dtype=torch.bool, device=client.device)
             rows = torch.zeros(client.num_classes, client.feature_dim, device=client.device)
             sent = pf.class_rows(none, prototypes=rows, counts=none.long())
         else:
             z, y = client.train_features()
-            sent = release(z, y, client, noise)
+            sent = release(z, y, client, self.noise_multiplier(client))
         if "counts" not in payload.keys():
             del sent["counts"]
         return sent
 
-    @pf.hookimpl
-    def end_round(self, server: pf.Server[Config]) -> Mapping[str, float]:
-        """Record ε of a client so far."""
-        return {"dp-prototypes.epsilon": epsilon_after(server, server.round + 1)}
+    def cost(self, view: View, noise: float, rounds: int) -> float:
+        """Return ε of a client after a release in each of some rounds."""
+        return accountant.epsilon_of(noise, rounds, view.config.delta)
 
-    @pf.hookimpl
-    def end_trial(self, server: pf.Server[Config]) -> str:
-        """End the trial if another release would cost more than the budget."""
-        budget, releases = server.config.epsilon, server.round + 2
-        if budget is None or releases > server.rounds:
-            return ""
-        after = epsilon_after(server, releases)
-        if after <= budget * TOLERANCE:
-            return ""
-        return f"another release would cost ε = {after:.3g}, and the budget is {budget:g}"
-
-
-TOLERANCE = 1 + 1e-9
-"""Factor for rounding: the last of all rounds spends the budget exactly."""
-
-View: TypeAlias = pf.Client[DPPrototypes.Config] | pf.Server[DPPrototypes.Config]
-
-
-def noise_multiplier(view: View) -> float:
-    """Return σ of one release: the option, or as much as the budget needs for all rounds."""
-    config = view.config
-    if config.noise is not None:
-        return config.noise
-    return accountant.noise_for(config.epsilon, view.rounds, config.delta)
-
-
-def epsilon_after(view: View, releases: int) -> float:
-    """Return ε of a client after some releases."""
-    return accountant.epsilon_of(noise_multiplier(view), releases, view.config.delta)
+    def calibrated(self, view: View) -> float:
+        """Return the noise multiplier with which the last round spends the budget exactly."""
+        return accountant.noise_for(view.config.epsilon, view.rounds, view.config.delta)
 
 
 def _check(client: pf.Client[Any], payload: pf.Payload) -> None:

@@ -29,8 +29,6 @@ ELSEWHERE = {
         "pamap2",
     },  # need files; their tests make them
     "partitioner": {"labels", "flwr", "shadow"},  # need a file or an extra; see their tests
-    # They refuse uploads that they do not cover, such as weights; see their tests.
-    "payload-transform": {"dp-prototypes", "minimum-count"},
     "generator": {"stable-diffusion"},  # needs a pipeline; its tests make one
     "text-encoder": {"class-embeddings", "transformers"},  # need files; their tests make them
     "backend": {"process", "ray"},  # start processes; see tests/plugins/backends

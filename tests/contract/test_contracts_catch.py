@@ -495,6 +495,43 @@ def test_a_transform():
     assert "upload_payload is not a wrapper" in found["its_hooks_are_wrappers"]
 
 
+class Refuses:
+    """Refuses weights on purpose, and BatchNorm."""
+
+    @pf.hookimpl
+    def requires(self, run):
+        kinds = [architecture.name for architecture in run.architectures]
+        return ["it needs nets without BatchNorm"] if "norm" in kinds else []
+
+    @pf.hookimpl(wrapper=True)
+    def upload_payload(self, client):
+        payload = yield
+        if "prototypes" in payload:
+            raise pf.UsageError("refuses: no prototypes", do="send weights")
+        return pf.Payload({key: 2 * value for key, value in payload.items()})
+
+
+class Fails(Refuses):
+    """Fails where it should refuse."""
+
+    @pf.hookimpl(wrapper=True)
+    def upload_payload(self, client):
+        payload = yield
+        return payload.select("prototypes", "weights")["weights"]
+
+
+@pytest.mark.slow
+def test_a_transform_may_refuse_on_purpose():
+    """What it refuses is left out, and what fails is not a refusal."""
+    contract = type("Chosen", (PayloadTransformContract,), {"plugin": Refuses})
+    found = {each.check: each for each in run_checks(contract)}
+    assert {each.outcome for each in found.values()} == {"passed", "skipped"}
+    assert found["what_it_sends"].why == "refused on purpose: prototypes"
+    assert "no prototypes" in found["the_dry_run"].why
+    assert "needs nets without BatchNorm" in found["the_dry_run"].why
+    assert failures(PayloadTransformContract, Fails, "the_dry_run")
+
+
 class Careless:
     """Encodes every tensor as float16 and decodes every tensor as float32."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from protofl.errors import RunFailure, UsageError, error_context
 from protofl.federation.client_arrivals import first_rounds, participants, unseen_clients
 from protofl.federation.plan import Plan
+from protofl.federation.run_description import reads_losses
 from protofl.records.layout import METRICS
 from protofl.records.row import Row
 from protofl.system.files.tables import finite
@@ -180,8 +180,7 @@ class ClientSampler:
 
     def __init__(self, plan: Plan) -> None:
         self._plan, self._choice = plan, plan.choices["client-sampler"]
-        taken = inspect.signature(self._choice.instance.select).parameters
-        self._heard: dict[str, float | None] | None = {} if "losses" in taken else None
+        self._heard: dict[str, float | None] | None = {} if reads_losses(self._choice) else None
 
     def start(self, trial: int) -> None:
         """Start a trial without known losses."""

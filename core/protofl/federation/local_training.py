@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -202,8 +203,12 @@ class Trainer:
         job, seen = self._job(state, phase, client, counter, rate)
         state.set_mode(True)
         clock.lap("train")
-        with error_context(f"local_loss, {place}"), self._profile.steps(state.steps) as job.lap:
-            sums, seconds = yield job
+        trainer, start = composition.trainer, time.perf_counter()
+        hook = "train" if trainer else "local_loss"
+        with error_context(f"{hook}, {place}"), self._profile.steps(state.steps) as job.lap:
+            with job.stream() if trainer else nullcontext():
+                own = trainer.call("train", client=client, job=job) if trainer else None
+            sums, seconds = (yield job) if own is None else (own, time.perf_counter() - start)
         clock.lap("train", took=seconds)
         reply.samples += seen
         reply.notes += job.notes
@@ -261,6 +266,8 @@ class Trainer:
             weight_decay=settings.weight_decay,
             optimizer_options=settings.options.get("optimizer", {}),
             scheduled=plan.scheduled,
+            epochs=epochs,
+            augment=order["augment"],
             checks=plan.checks_steps,
         )
         return job, epochs * bounds[-1][1]

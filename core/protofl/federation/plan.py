@@ -37,7 +37,7 @@ from protofl.data.split import (
 from protofl.errors import UsageError
 from protofl.federation import run_data
 from protofl.federation.resolution import resolve, resolved
-from protofl.federation.run_description import checked, run_info, settle
+from protofl.federation.run_description import checked, run_info, settle, with_phases
 from protofl.federation.store_choice import room_for_samples
 from protofl.federation.task_checks import check_task, with_usual_metrics
 from protofl.hooks.discovery.registry import Registry
@@ -181,6 +181,7 @@ class Plan:
         generator = choices.get("generator")
         info = run_info(settings, choices, data, model_input, own_public, registry)
         settle(composition, settings, info)
+        info = with_phases(info, composition)
         settings = checked(settings, info, data, choices["client-sampler"].plugin)
         splits = run_data.splitter(settings, data, choices["partitioner"])
         return cls(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 from protofl.data.dataset import Dataset
@@ -62,7 +64,22 @@ def run_info(
         native=K == "native",
         others=partial(architectures_of, registry, sample),
         places=tuple(map(used.index, numbers)),
+        fitted=data.preparation is not None and data.preparation.fitted is not None,
+        reads_reports=_reads_reports(settings, choices["client-sampler"]),
     )
+
+
+def _reads_reports(settings: Settings, sampler: Choice) -> tuple[str, ...]:
+    """Return `RunInfo.reads_reports`."""
+    options = [f"--patience {settings.patience}"] if settings.patience else []
+    if getattr(sampler.plugin, "reads_sizes", False) or reads_losses(sampler):
+        options.append(f"--sampling {sampler.text}")
+    return tuple(options)
+
+
+def reads_losses(sampler: Choice) -> bool:
+    """Return True if a client sampler reads the clients' losses."""
+    return "losses" in inspect.signature(sampler.instance.select).parameters
 
 
 def settle(composition: Composition, settings: Settings, info: RunInfo) -> None:
@@ -87,6 +104,14 @@ def settle(composition: Composition, settings: Settings, info: RunInfo) -> None:
         method.resolve(info)
     _check_phases(composition, info)
     check_attacks(settings.malicious, info.num_clients, composition.transforms)
+
+
+def with_phases(info: RunInfo, composition: Composition) -> RunInfo:
+    """Return the information about the run with the phases of local training."""
+    phases = [phase for phase in composition.phases(info) if composition.terms_of(phase)]
+    return replace(
+        info, phases=tuple(replace(p, epochs=p.epochs or info.local_epochs) for p in phases)
+    )
 
 
 def _check_phases(composition: Composition, info: RunInfo) -> None:

@@ -70,7 +70,7 @@ class CodingChecks(Contract):
         if not any(hasattr(self.cls, f"encode_{name}") for name in ("upload", "download")):
             skip("it encodes nothing")
         for direction in ("upload", "download"):
-            federation = self.fed("prototypes")
+            federation = self.fed(self.carried()[0])
             composition: Composition = federation.plan.composition
             federation.rounds(1)
             client = {"client": Client(federation.client(1), "carrier")}
@@ -82,6 +82,10 @@ class CodingChecks(Contract):
 
     def fed(self, carried: str) -> toy.Toy:
         """A toy federation of a method that sends ``carried``."""
+        raise NotImplementedError
+
+    def carried(self, *among: str) -> list[str]:
+        """What the transform does not refuse to carry."""
         raise NotImplementedError
 
     def test_what_is_decoded(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from protofl.errors import Refused, UsageError
 from protofl.hooks.discovery.kinds import hooks_of, spec_hooks
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.server import Server
@@ -14,7 +15,7 @@ from protofl.hooks.wire.payload import Payload
 from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing import toy
 from protofl.testing.codings import CodingChecks
-from protofl.testing.contract import expect, skip
+from protofl.testing.contract import expect, refusal, skip
 from protofl.testing.method_federations import expect_finite
 from protofl.testing.toy_plugins import Prototypes, Weights
 
@@ -26,26 +27,86 @@ class Silent:
 CARRIED = {"prototypes": Prototypes, "weights": Weights, "nothing": Silent}
 """Methods whose payloads are wrapped, by what they carry."""
 
+RUNS: dict[str, list[dict[str, Any]]] = {
+    "prototypes": [
+        {},
+        {"models": toy.group(toy.FROZEN), "drop": ["align"]},  # the term has no gradient there
+    ],
+    "weights": [{"models": toy.group(toy.NORM)}, {"models": toy.group(toy.CNN)}],
+    "nothing": [{}, {"models": toy.group(toy.CNN)}],
+}
+"""Options of the runs with each method; the first run that a transform does not refuse is used."""
+
 
 class PayloadTransformContract(CodingChecks):
-    """The checks of a transform, around methods that send prototypes, all weights, and nothing."""
+    """The checks of a transform, around methods that send prototypes, all weights, and nothing.
+
+    A transform may refuse a run on purpose: by ``requires``, or by a `UsageError` in one of its
+    hooks that begins with the transform's name. Checks leave out what it refuses; the check of the
+    dry run tells the reasons.
+    """
 
     kind = "payload-transform"
 
     def fed(self, carried: str, *, wrapped: bool = True, **options: Any) -> toy.Toy:  # noqa: ANN401
         """A toy federation of a method that sends ``carried``."""
         backwards = options.pop("backwards", False)
+        number = options.pop("number", None)
+        given = RUNS[carried][(self.taken(carried)[0] or 0) if number is None else number]
         extra = {("method", "carrier"): CARRIED[carried], **self.extra}
-        models = toy.group(toy.NORM) if carried == "weights" else None
+        options = {**given, **options}
         if wrapped:
             if getattr(self.cls, "attack", False):
                 options.setdefault("malicious", 0.5)
             options["transforms"] = [self.label]
             options["options"] = {self.label: self.chosen} if self.chosen else {}
-        plan = toy.make_plan(
-            "carrier", self.folder, models=models, extra=extra, block=self.block, **options
-        )
+        plan = toy.make_plan("carrier", self.folder, extra=extra, block=self.block, **options)
         return toy.Toy(plan, backwards=backwards)
+
+    def taken(self, carried: str) -> tuple[int | None, str]:
+        """Return the first run in `RUNS` that is not refused, or None, and why others are."""
+        contract: Any = type(self)
+        known: dict[str, tuple[int | None, str]] = vars(contract).get("_taken", {})
+        if carried not in known:
+            refusals, first = dict[str, int](), None
+            for number in range(len(RUNS[carried])):
+                if not (why := self._refusal(carried, number)):
+                    first = number
+                    break
+                refusals[why] = number
+            known[carried] = first, "; ".join(refusals)
+            contract._taken = known
+        return known[carried]
+
+    def _refusal(self, carried: str, number: int) -> str:
+        """Return why the transform refuses a run on purpose; empty if it does not."""
+        try:
+            plan = self.fed(carried, number=number).plan
+        except Refused as error:
+            return refusal(error) if f"{self.label}: " in refusal(error) else ""
+        try:
+            dry_run(plan)
+        except UsageError as error:
+            own = isinstance(error.__cause__, UsageError) and f"{self.label}: " in error.what
+            return refusal(error) if own else ""
+        return ""
+
+    def carried(self, *among: str) -> list[str]:
+        """Return what the transform does not refuse to carry.
+
+        Args:
+            *among: Keys of `CARRIED`; prototypes and weights if none is given.
+
+        Raises:
+            SkipTest: It refuses all of them.
+        """
+        names = among or ("prototypes", "weights")
+        result = [name for name in names if self.taken(name)[0] is not None]
+        if left := [name for name in names if name not in result]:
+            self.remarks.append(f"refused on purpose: {' and '.join(left)}")
+        if not result:
+            skip(self.remarks[-1])
+        return result
 
     def plain(self, carried: str) -> toy.Toy:
         """Three wrapped rounds, run once for all checks that only read what they leave."""
@@ -77,7 +138,7 @@ class PayloadTransformContract(CodingChecks):
         """An attack changes nothing of what honest clients send."""
         if not getattr(self.cls, "attack", False):
             skip("it is not an attack")
-        for carried in ("prototypes", "weights"):
+        for carried in self.carried():
             plain, wrapped = self.fed(carried, wrapped=False), self.plain(carried)
             plain.rounds(1)
             first, other = plain.pool.uploads(0), wrapped.pool.uploads(0)
@@ -88,7 +149,7 @@ class PayloadTransformContract(CodingChecks):
 
     def test_what_it_sends(self) -> None:
         """Runs go on with what it makes of prototypes and of weights; all values are finite."""
-        for carried in ("prototypes", "weights"):
+        for carried in self.carried():
             federation = self.plain(carried)
             expect_finite(federation.lines)
             for number, line in enumerate(federation.lines):
@@ -102,6 +163,7 @@ class PayloadTransformContract(CodingChecks):
 
     def test_an_empty_payload(self) -> None:
         """The transform passes an empty payload on."""
+        self.carried("nothing")
         federation = self.fed("nothing")
         lines = federation.rounds(2)
         expect_finite(lines)
@@ -112,7 +174,7 @@ class PayloadTransformContract(CodingChecks):
     def test_it_does_something(self) -> None:
         """The transform changes what is sent, or a remark says that its options change nothing."""
         changed = False
-        for carried in ("prototypes", "weights"):
+        for carried in self.carried():
             plain = self.fed(carried, wrapped=False)
             changed |= not toy.same(plain.rounds(2), self.plain(carried).lines[:2])
         if not changed:
@@ -120,7 +182,7 @@ class PayloadTransformContract(CodingChecks):
 
     def test_equal_runs_are_equal(self) -> None:
         """A seed gives the same run, whatever the order of the clients."""
-        for carried in ("prototypes", "weights"):
+        for carried in self.carried():
             first, backwards = self.plain(carried), self.fed(carried, backwards=True)
             backwards.rounds(3)
             if not toy.same(*map(toy.fingerprint, (first, backwards))):
@@ -132,7 +194,7 @@ class PayloadTransformContract(CodingChecks):
 
     def test_the_sender_keeps_what_it_has(self) -> None:
         """The transform does not change the sender's tensors, also if called several times."""
-        for carried in ("prototypes", "weights"):
+        for carried in self.carried():
             federation = self.fed(carried)
             federation.rounds(2)
             server = Server(federation.server, "carrier")
@@ -151,12 +213,13 @@ class PayloadTransformContract(CodingChecks):
 
     def test_it_keeps_nothing_on_itself(self) -> None:
         """The transform keeps nothing on self."""
-        federation = self.fed("prototypes")
+        federation = self.fed(self.carried()[0])
         federation.rounds(2)
         held = vars(federation.plan.composition.members[self.label].instance)
         expect(not held, f"self holds {', '.join(held)} after two rounds")
 
     def test_the_dry_run(self) -> None:
-        """The transform passes the dry run."""
-        for carried in CARRIED:
+        """The transform passes the dry run, or refuses it with a reason."""
+        self.remarks += [refused for name in CARRIED if (refused := self.taken(name)[1])]
+        for carried in self.carried(*CARRIED):
             dry_run(self.fed(carried).plan)

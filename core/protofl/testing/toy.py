@@ -35,6 +35,7 @@ from protofl.testing.toy_data import with_task as with_task
 from protofl.testing.toy_plugins import CNN as CNN
 from protofl.testing.toy_plugins import EMBEDDING as EMBEDDING
 from protofl.testing.toy_plugins import EXITS as EXITS
+from protofl.testing.toy_plugins import FROZEN as FROZEN
 from protofl.testing.toy_plugins import NARROW as NARROW
 from protofl.testing.toy_plugins import NORM as NORM
 from protofl.testing.toy_plugins import PIXELS as PIXELS

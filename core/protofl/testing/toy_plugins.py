@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -233,6 +234,26 @@ NORM = architecture("norm", _norm)
 
 
 PIXELS = architecture("pixels", _pixels)
+
+
+class _Passing(nn.Module):
+    """A frozen net, which passes features unchanged."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features: Tensor = x if x.dim() == 2 else self.inner(x)
+        return features
+
+
+def _frozen(sample: pf.datasets.SampleSpec, K: int) -> nn.Module:
+    return _Passing(_cnn(sample, K))
+
+
+FROZEN = replace(architecture("frozen", _frozen), precomputed=lambda model: model.extractor)
+"""Its features are computed once, as with ``keep_features``."""
 
 
 NARROW = architecture("narrow", partial(_own_width, 6))

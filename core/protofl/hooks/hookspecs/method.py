@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
 
+    from protofl import backends
     from protofl.hooks.views.batch import Batch, Constants, Output
     from protofl.hooks.views.client import Client, Learner
     from protofl.hooks.views.run_info import Phase, RunInfo
@@ -260,6 +261,11 @@ class PayloadTransformSpec:
     of clients with ``client.malicious``. A transform that sends other ``counts`` than the client
     has, such as noisy ones, declares ``changes_counts = True``: the server does not compare them
     with the split.
+
+    A transform that bounds what a payload reveals may hide the clients' samples from all other
+    plugins: ``hides_samples = "why"``. A hook that reads `Client.train`, features, class counts,
+    the number of steps or the domain fails with that reason, and ``client.num_samples`` is 1, so
+    that clients have equal weights in means. A loss still gets batches.
     """
 
     @hookspec
@@ -281,6 +287,14 @@ class PayloadTransformSpec:
     @hookspec
     def end_trial(self, server: Server) -> str:
         """Return why the trial ends after this round; see `MethodSpec.end_trial`."""
+
+    @hookspec
+    def train(self, client: Client, job: backends.TrainJob) -> dict[str, float]:
+        """Run a phase of a client's local training in place of the engine, inside ``job.stream()``.
+
+        One transform of a run may have this hook. It returns what `EngineSpec.train` returns. None:
+        the engine runs the phase.
+        """
 
     @hookspec
     def encode_upload(self, client: Client, payload: Payload) -> Payload:

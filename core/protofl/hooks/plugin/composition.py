@@ -64,10 +64,14 @@ class Composition:
         drop: Loss terms (``TERM`` or ``METHOD.TERM``) to leave out of the sum.
         transforms: Transform plugins, in the order in which they change a payload.
 
+    Attributes:
+        trainer: The transform that trains clients in place of the engine; None for none.
+        hides_samples: {transform: why it hides the clients' samples from all other plugins}.
+
     Raises:
         UsageError: A name is unknown, an added term or provider is in the composition already, a
-            dropped term is not, options name a plugin that is not, or two plugins declare different
-            shapes for one key.
+            dropped term is not, options name a plugin that is not, two plugins declare different
+            shapes for one key, or two transforms would train the clients.
     """
 
     def __init__(
@@ -110,6 +114,9 @@ class Composition:
             raise unknown("plugin in --set", unused[0], self.members, do)
         self.keys = Keys.of({name: member.plugin for name, member in self.members.items()})
         self.upload, self.download = (self._codec(name) for name in ("upload", "download"))
+        self.trainer = self._only("train")
+        hidden = {m.name: getattr(m.plugin, "hides_samples", "") for m in self.transforms}
+        self.hides_samples = {name: why for name, why in hidden.items() if why}
         self._callers = {hook: self._caller(hook) for hook in ROUND_HOOKS}
         self._callees = {
             hook: [
@@ -146,6 +153,14 @@ class Composition:
             return {"client", "server"}
         sides = {side for hook, side in ROUND_HOOKS.items() if method in self.makers(hook)}
         return sides | {"client" for term in self.terms if term.method == method}
+
+    def _only(self, hook: str) -> Member | None:
+        """Return the only transform that has a hook; None for none."""
+        able = [member for member in self.transforms if hook in member.hooks]
+        if len(able) > 1:
+            names = " and ".join(f"--with {member.name}" for member in able)
+            raise UsageError(f"{names}: one of them can train the clients", do="leave one out")
+        return able[0] if able else None
 
     def _caller(self, hook: str) -> pluggy.HookCaller:
         """Return a round hook of pluggy: its providers, and the transforms, the first innermost."""

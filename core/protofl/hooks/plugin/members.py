@@ -207,7 +207,7 @@ class Member(Choice):
             client.bound_to(self.name).learner(),
             labels,
             frozenset(self.terms),
-            on_device(checked_constants(constants, self.name, client.steps), client.device),
+            on_device(checked_constants(constants, self.name, client._state.steps), client.device),
         )
 
 

@@ -126,6 +126,20 @@ class Client(Learner[ConfigT], StatefulView):
         """The client's number, from 0."""
         return self._state.id
 
+    def _of_samples(self, name: str) -> ClientState:
+        """Return the client's state, for an attribute that depends on its training samples.
+
+        Raises:
+            UsageError: A transform hides the samples from other plugins.
+        """
+        for transform, why in self._state.hidden.items():
+            if transform != self._owner:
+                raise UsageError(
+                    f"{transform}: {self._owner} reads client.{name}, and {why}",
+                    do=f"leave --with {transform} out, or take another method",
+                )
+        return self._state
+
     @property
     def domain(self) -> int | None:
         """The number of the client's domain, from 0, which clients of one domain share.
@@ -134,7 +148,7 @@ class Client(Learner[ConfigT], StatefulView):
         of the data names them, or the ``column`` of the partitioner. A node of a deployment knows
         only its own samples, so it has None.
         """
-        return self._state.domain
+        return self._of_samples("domain").domain
 
     @property
     def malicious(self) -> bool:
@@ -162,7 +176,7 @@ class Client(Learner[ConfigT], StatefulView):
     @property
     def steps(self) -> int:
         """Mini-batches of the current phase."""
-        return self._state.steps
+        return self._of_samples("steps").steps
 
     # --- further modules ----------------------------------------------------------------------
 
@@ -228,18 +242,19 @@ class Client(Learner[ConfigT], StatefulView):
 
     @property
     def num_samples(self) -> int:
-        """Training samples |D_i|."""
-        return len(self._state.train)
+        """Training samples |D_i|; 1 if a transform hides them (``hides_samples``)."""
+        hidden = self._state.hidden.keys() - {self._owner}
+        return 1 if hidden else len(self._state.train)
 
     @property
     def class_counts(self) -> Tensor:
         """Training samples per class |D_i,c|, [C] int; a sample counts for each of its labels."""
-        return self._state.class_counts
+        return self._of_samples("class_counts").class_counts
 
     @property
     def train(self) -> Samples:
         """The private training samples."""
-        return self._state.train
+        return self._of_samples("train").train
 
     def prepare(self, x: Tensor) -> Tensor:
         """Prepare other samples of the data's shape and range for the client's model."""
@@ -252,7 +267,7 @@ class Client(Learner[ConfigT], StatefulView):
             features: Maps samples B×… to features B×K′, such as those of an auxiliary net; None for
                 the model's features.
         """
-        return self._state.train_features(features)
+        return self._of_samples("train_features").train_features(features)
 
     def collect_prototypes(self, batch: Batch, output: Output) -> None:
         """Add a batch's features to the sums from which `class_prototypes` takes its means.

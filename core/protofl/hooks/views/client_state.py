@@ -22,7 +22,7 @@ from protofl.hooks.malicious import malicious_clients
 from protofl.hooks.models.architecture import Architecture, SplitModel
 from protofl.hooks.models.flops import forward_flops
 from protofl.hooks.models.modules import ModuleSlot, restored
-from protofl.hooks.views.run_info import RunInfo
+from protofl.hooks.views.run_info import Phase, RunInfo
 from protofl.hooks.wire.payload import Payload
 from protofl.system.transfers import keep_apart
 
@@ -127,6 +127,11 @@ class MethodView(Generic[ConfigT]):
         return LEAST
 
     @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The phases of local training that have a loss term, with their epochs."""
+        return self._info.phases
+
+    @property
     def rounds(self) -> int:
         """Rounds of the run. A run whose method reads this can't be extended."""
         self._info.asked.add("rounds")
@@ -174,6 +179,7 @@ class ClientState(SideState):
         variance: Of a regression, the variance of all clients' test numbers, to which R² refers.
         lr_factor: Factor of learning rates in this round (``--lr-schedule``).
         secret: Secret bytes of the client's host; none in a simulation.
+        hidden: {transform that hides the samples from all other plugins: why}.
     """
 
     id: int
@@ -190,6 +196,7 @@ class ClientState(SideState):
     domain: int | None = None
     variance: float = 1.0
     secret: bytes = field(default=b"", repr=False)
+    hidden: Mapping[str, str] = field(default_factory=dict)
     received: Payload = field(default_factory=Payload)
     scratch: dict[str, dict[str, Any]] = field(default_factory=dict)
     modules: dict[str, dict[str, ModuleSlot]] = field(default_factory=dict)

@@ -103,6 +103,11 @@ class RunInfo:
         native: True if features keep each architecture's own width (``--feature-dim native``).
         others: Returns the architectures of any installed group, by its name.
         places: Place of each client's architecture in ``architectures``; empty for i mod X.
+        phases: The phases of local training that have a loss term, with their epochs; empty in
+            ``requires``, ``resolve`` and ``phases``.
+        fitted: True if samples are prepared with statistics of the clients' training samples.
+        reads_reports: Options with which the course of the run depends on what clients report of
+            their samples besides uploads: ``--patience``, a ``--sampling`` by sizes or losses.
         asked: Facts that hooks have read and that extending a run changes: ``rounds``.
     """
 
@@ -128,6 +133,9 @@ class RunInfo:
     native: bool = False
     others: Callable[[str], Sequence[Architecture]] = field(default=lambda group: (), repr=False)
     places: tuple[int, ...] = ()
+    phases: tuple[Phase, ...] = ()
+    fitted: bool = False
+    reads_reports: tuple[str, ...] = ()
     asked: set[str] = field(default_factory=set, repr=False, compare=False)
 
     @property

@@ -57,6 +57,7 @@ HOOKS = {
             "upload_payload": "client",
             "download_payload": "server client_id",
             "train_labels": "client labels",
+            "train": "client job",
             "receive_uploads": "server uploads",
             "encode_upload": "client payload",
             "decode_upload": "server client_id payload form",

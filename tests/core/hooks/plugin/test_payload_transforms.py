@@ -69,3 +69,52 @@ def test_a_transform_is_no_method_of_the_same_run():
     extra = {("method", "x"): A, ("payload-transform", "x"): scaling("x")}
     with pytest.raises(pf.UsageError, match="both a method and a transform"):
         Composition(Registry(extra=extra), "x", transforms=["x"])
+
+
+# --- transforms that train, and that hide samples -------------------------------------------------
+
+
+class Ones:
+    """Sets all weights to 1 in place of training."""
+
+    @pf.hookimpl
+    def train(self, client, job):
+        if client.id == 1:
+            return None
+        for parameter in client.parameters():
+            parameter.data.fill_(1.0)
+        return {"ce": 2.0 * sum(job.sizes)}
+
+
+def test_a_transform_trains_in_place_of_the_engine():
+    federation = open_federation(make_plan("local", transforms={"ones": Ones}))
+    row = federation.round(0)[0]
+    states = [federation.pool.client(number) for number in (0, 1)]
+    ones = [all((p == 1).all() for p in state.model.parameters()) for state in states]
+    assert ones == [True, False], "the engine trains where the transform returns None"
+    assert 1.0 < row.loss_terms["ce"] < 2.5
+
+
+def test_one_transform_trains():
+    with pytest.raises(pf.UsageError, match="--with one and --with two: one of them can train"):
+        make_plan("local", transforms={"one": Ones, "two": Ones})
+
+
+class Hides:
+    """Hides the samples from all other plugins."""
+
+    hides_samples = "nobody may"
+
+    @pf.hookimpl(wrapper=True)
+    def upload_payload(self, client):
+        payload = yield
+        assert client.num_samples > 1 and len(client.train) == client.num_samples
+        return payload
+
+
+def test_a_transform_hides_samples_from_other_plugins():
+    federation = open_federation(make_plan("lg-fedavg", transforms={"hides": Hides}))
+    federation.round(0)
+    federation = open_federation(make_plan("fedgh", transforms={"hides": Hides}))
+    with pytest.raises(pf.ProtoflError, match=r"hides: fedgh reads client\.train_f.*nobody may"):
+        federation.round(0)
