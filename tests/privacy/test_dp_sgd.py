@@ -111,7 +111,8 @@ def first_job(method="lg-fedavg", models=Toy, settings=None, **options):
     return next((client, job) for client, job in found if client.id == 0)
 
 
-@pytest.mark.parametrize("method", quick(["lg-fedavg", "fedprox", "fml"], "lg-fedavg"))
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["lg-fedavg", "fedprox", "fml"])
 def test_gradients_of_single_samples_are_those_of_a_slow_loop(method):
     """Mapped, one by one, and by a backward pass of the whole model for each sample."""
     client, job = first_job(method)
