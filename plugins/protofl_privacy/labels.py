@@ -65,6 +65,23 @@ def label_leaks(evidence: Evidence) -> list[LabelLeak]:
     return result
 
 
+def true_keys(evidence: Evidence) -> set[str]:
+    """Return ``samples`` and keys of classes with which uploads say what their clients have.
+
+    A transform may send others: noisy classes (dp-prototypes), or one sample (dp-sgd).
+    """
+    wrong, keys = set[str](), {key for upload in evidence.uploads.values() for key in upload.keys()}
+    for client in evidence.clients:
+        upload, counts = evidence.uploads[client], _counts(evidence, client)
+        for key in keys & upload.keys():
+            if key == "samples" and int(upload[key]) != counts.sum():
+                wrong.add(key)
+            if key == "classes" or key.endswith(".classes"):
+                if sorted({*upload[key].tolist()}) != np.flatnonzero(counts).tolist():
+                    wrong.add(key)
+    return keys - wrong
+
+
 def _counts(evidence: Evidence, client: int) -> np.ndarray:
     """Return the client's training samples of each class [C]."""
     labels = evidence.y[evidence.members(client)]

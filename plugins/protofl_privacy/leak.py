@@ -10,7 +10,7 @@ from typing import Any
 
 import protofl as pf
 from protofl_privacy.evidence import ATTACKERS, Evidence, families
-from protofl_privacy.labels import LabelLeak, label_leaks
+from protofl_privacy.labels import LabelLeak, label_leaks, true_keys
 from protofl_privacy.membership import MembershipLeak, membership_leaks, strongest
 from protofl_privacy.properties import PropertyLeak, property_leaks
 from protofl_privacy.reconstruction import Reconstructions, picture, reconstruction_leaks
@@ -36,6 +36,7 @@ class Leak:
         properties: Property inference.
         shadows: Number of shadow runs.
         notes: Notes for the user.
+        true: Keys that say what the clients have (`labels.true_keys`).
     """
 
     run: Path
@@ -50,6 +51,7 @@ class Leak:
     properties: list[PropertyLeak]
     shadows: int = 0
     notes: list[str] = field(default_factory=list)
+    true: set[str] = field(default_factory=set)
 
     def to_values(self) -> dict[str, Any]:
         """Return everything for JSON."""
@@ -124,6 +126,7 @@ def measure(
         properties,
         len(shadows),
         _notes(evidence),
+        true_keys(evidence),
     )
 
 
@@ -177,9 +180,10 @@ def _labels_of(leak: Leak, key: str) -> str:
                 return f"shares off by {found.distance.text()}"
             return f"presence AUC {found.presence.text()}"
     if key == "classes" or key.endswith(".classes"):
-        return "the client's classes, exact"
+        return "the client's classes, exact" if key in leak.true else "not the client's classes"
     if key == "samples":
-        return "the number of samples, exact; no class"
+        known = "the number of samples, exact" if key in leak.true else "not the number of samples"
+        return f"{known}; no class"
     return NOT_ATTACKED
 
 

@@ -207,6 +207,20 @@ def test_one_sample_is_reconstructed_and_a_mean_of_many_is_not(tmp_path):
 
 
 @SLOW
+def test_a_number_of_samples_that_is_hidden_is_not_called_exact(tmp_path):
+    pytest.importorskip("dp_accounting")
+    given = {"local_epochs": 1, "clients": 3, "rounds": 1}
+    for folder, settings in (("plain", {}), ("hidden", {"dp-sgd.noise": 1.0})):
+        (tmp_path / folder).mkdir()
+        options = {"transforms": ["dp-sgd"], "set": settings} if settings else {}
+        data = noise(tmp_path / folder, 200)
+        run = trained(tmp_path / folder, "lg-fedavg", data, **given, **options)
+        found = {row["key"]: row for row in leak.key_table(leak.measure(run, clients=1, budget=60))}
+        says = found["samples"]["labels"]
+        assert says.startswith("not the number" if settings else "the number of samples, exact")
+
+
+@SLOW
 def test_a_result_has_every_key_and_a_section_on_the_page(tmp_path):
     run = trained(tmp_path, "fedproto", noise(tmp_path, 200), local_epochs=1, clients=3)
     assert section(run) is None
@@ -216,6 +230,7 @@ def test_a_result_has_every_key_and_a_section_on_the_page(tmp_path):
     by_key = {row["key"]: row for row in values["keys"]}
     assert by_key.keys() == {"prototypes", "counts", "classes"}
     assert by_key["counts"]["labels"] == "counts of all classes, exact"
+    assert by_key["classes"]["labels"] == "the client's classes, exact"
     assert by_key["counts"]["membership"].startswith("not measured")
     page = pf.report(run)
     assert (
