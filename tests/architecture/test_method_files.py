@@ -77,4 +77,4 @@ def test_a_methods_file_shows_all_its_hooks_in_the_order_of_a_round(name):
 def test_only_folders_lie_at_the_top_of_the_plugins():
     top = Path(importlib.import_module("protofl_plugins").__file__).parent
     files = {path.name for path in top.iterdir() if path.is_file()}
-    assert files == {"__init__.py", "py.typed"}
+    assert files == {"__init__.py", "py.typed", "papers.bib"}

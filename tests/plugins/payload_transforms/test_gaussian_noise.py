@@ -240,6 +240,6 @@ def test_without_the_secret_the_noise_cannot_be_drawn_again(noisy):
 def test_a_secret_changes_nothing_that_does_not_ask_for_it(noisy):
     plan = noisy(s=1.0).plan
     assert torch.equal(uploaded(plan), uploaded(plan, b"one" * 10))
-    one, two = (pf.backends.Host(plan, secret=secret).client(0) for secret in (b"", b"hidden"))
+    one, two = (pf.backends.Host(plan, secret=secret).client(0) for secret in (b"", b"of the node"))
     assert toyfed.same(toyfed.own_state(one), toyfed.own_state(two))
-    assert "hidden" not in repr(two)
+    assert "of the node" not in repr(two)
