@@ -182,6 +182,7 @@ def test_the_guides_averaging_method_trains(package, data_dir, few):
         pf.run(method, models="htcnn8", dataset=few, data_dir=data_dir, **here)
 
 
+@pytest.mark.slow
 def test_the_guides_method_with_public_data_keeps_its_contract(package):
     package("method")
     method = importlib.import_module("my_package").PublicMean

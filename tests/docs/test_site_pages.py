@@ -151,6 +151,7 @@ def registered_by_plugins():
 CONTEXTS = {site_commands.path_of(c): c for c in site_commands.commands()}
 
 
+@pytest.mark.slow
 def test_every_command_is_there(page):
     known = {f"protofl {name}" for name in [*registered(app), *registered_by_plugins()]}
     assert len(known) >= 8

@@ -119,6 +119,7 @@ def test_the_rank_correlation_is_that_of_the_records(records):
     assert f"is {made.signed(1 - 6 * squares / 24)} over 3 methods" in page
 
 
+@pytest.mark.slow
 def test_p_values_are_those_of_the_command(records):
     page = made.page_part(made.read_records(records), PUBLISHED)
     folders = [records / f"{m}-pathological-s1" for m in ("fedtgp", "fedproto", "lg-fedavg")]

@@ -48,6 +48,7 @@ def test_missing_results_are_made(folder, capsys):
     assert provenance["command"] == "python tests/update.py local"
 
 
+@pytest.mark.slow
 def test_changed_results_are_listed_and_stay_until_they_are_named(folder, capsys):
     change("local")
     before = contents(folder)

@@ -192,6 +192,7 @@ def test_a_regression_learns_and_does_not_invent():
     assert np.abs(empty(x[200:])).mean() < 0.4
 
 
+@pytest.mark.slow
 def test_one_sample_is_reconstructed_and_a_mean_of_many_is_not(tmp_path):
     run = trained(tmp_path, "fedproto", noise(tmp_path, 400), local_epochs=5)
     found = {

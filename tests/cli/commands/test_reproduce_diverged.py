@@ -150,6 +150,7 @@ def test_it_is_marked_wherever_it_is_shown(broken, reproductions, cli, tmp_path)
     assert lines[place + 1 : place + 3] == ["(2 of 4 rounds,", "diverged)"]
 
 
+@pytest.mark.slow
 def test_no_formula_is_made_of_it(broken):
     assert broken["fickle", "b"].state == "not run" and broken["fickle", "b"].why == "a: incomplete"
     assert broken["local", "b"].mean == pytest.approx(broken["local", "a"].mean / 2)

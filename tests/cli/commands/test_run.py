@@ -220,6 +220,7 @@ def test_config_file_and_who_wins(cli, tiny, tmp_path):
     assert config["options"]["partition"]["beta"] == 0.9
 
 
+@pytest.mark.slow
 def test_config_json_repeats_a_run(cli, tiny, tmp_path):
     mix = "--add local_loss=fedproto.align --drop local_loss.mcl --set alpha=0.5"
     assert cli("run", "fedsa", *tiny, *mix.split(), "--out", "a").exit_code == 0

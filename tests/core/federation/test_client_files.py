@@ -48,6 +48,7 @@ def files(folder):
     return {path.name: path.read_bytes() for path in folder.glob("client-*")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     quick([{}, {"keep": "current"}, {"checkpoint_every": 2}], {"checkpoint_every": 2}, always=True),

@@ -451,6 +451,7 @@ def test_half_as_many_clients_at_once(gpu, needy, store):
     assert notes == ["memory of the device ran out: 2 clients at once, not 4"]
 
 
+@pytest.mark.slow
 def test_then_one_by_one_in_eager(gpu, needy):
     expected = without_times(lines_of(make_plan(Local)))
     rows, notes = notes_of(in_groups("device", 4), gpu, 200_000)

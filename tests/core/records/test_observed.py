@@ -95,6 +95,7 @@ def test_every_host_observes_the_same(toys, whole, tmp_path):
 # --- correct data ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_prototypes(whole, watched):
     toy, known = watched
     found = Observed(whole.folder)

@@ -59,6 +59,7 @@ def test_safetensors_has_weights_download_and_classes(run, tmp_path):
     assert {"weights/model.head.weight", "received/classes"} <= names
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_not_a_matter_of_the_method(run, tmp_path, monkeypatch):
     def full(path, content):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
@@ -77,6 +78,7 @@ def test_a_torch_export_scores_alike(run, tmp_path):
         assert torch.equal(scores.argmax(1), run.predict(1, part))
 
 
+@pytest.mark.slow
 def test_onnx_scores_alike(run, tmp_path):
     pytest.importorskip("onnxscript")
     onnxruntime = pytest.importorskip("onnxruntime")

@@ -81,6 +81,7 @@ def test_the_data_set_itself_is_new_data(case):
     assert line["correct"] == int((run.predict(1, raw[rows]) == data.y[rows]).sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["pt2", "onnx"])
 def test_exported_files_take_raw_samples(case, ending, tmp_path):
     if ending == "onnx":

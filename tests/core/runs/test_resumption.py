@@ -136,6 +136,8 @@ def test_a_kill_at_the_beginning_of_a_round(tmp_path, whole, trial, done):
     assert resumed.client_accuracies == whole.client_accuracies
 
 
+@pytest.mark.slow
+@pytest.mark.always
 def test_a_disk_that_is_full_loses_no_round(tmp_path, monkeypatch, whole):
     out = tmp_path / "run"
     with monkeypatch.context() as patch:

@@ -111,6 +111,7 @@ def test_a_third_party_s_options(quick, tmp_path, values, words):
     assert recorded == {"code": None, "trust": False, "depth": 2} | values
 
 
+@pytest.mark.slow
 def test_the_default_is_no_consent(quick, tmp_path):
     """A run's config.json lists all options and can repeat the run."""
     first = pf.run(Opens, out=tmp_path / "r", **quick)

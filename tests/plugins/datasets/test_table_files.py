@@ -212,6 +212,7 @@ def test_a_client_without_any_value_of_a_column(tmp_path):
     assert float(prepared(torch.full((1, x.shape[1]), 9000.0))[0, 0]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_from_a_file_to_scores_of_new_rows(tmp_path, ending):
     pytest.importorskip("onnxruntime", reason="extra onnx")

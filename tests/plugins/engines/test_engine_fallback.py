@@ -120,6 +120,7 @@ def test_single_clients_need_not_be_alike(method, tmp_path):
     assert_equal_runs(found, wanted, 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["vmapped", "cuda-graphs"])
 def test_what_after_batch_changes_is_read_anew(engine, tmp_path):
     wanted, found = pair(engine, Counts, tmp_path, local_epochs=2)

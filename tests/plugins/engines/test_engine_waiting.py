@@ -62,6 +62,7 @@ def waits(monkeypatch, epochs, *given, **options):
     return count.found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "method"),
     quick(

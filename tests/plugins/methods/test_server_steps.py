@@ -75,6 +75,7 @@ def learned(found, uploads, *, replays):
     return tree_map_only(torch.Tensor, lambda t: t.cpu(), state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", quick(METHODS, "fedtgp"))
 def test_recorded_steps_equal_the_code(method, tmp_path, gpu):
     with double_precision():  # Adam makes steps of gradients that are rounding alone

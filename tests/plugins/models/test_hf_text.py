@@ -147,6 +147,7 @@ def plan(tmp_path, folder, **given):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_kept_features_are_those_that_the_net_computes_each_time(saved, tmp_path):
     folder = saved("bert")[0]
     runs = [
@@ -415,6 +416,7 @@ def test_texts_of_hf_as_a_language_model(library, tmp_path):
 # --- several nets ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_clients_with_different_nets(saved, tmp_path):
     both = ",".join(str(saved(kind)[0]) for kind in ("bert", "gpt2"))
     made = plan(tmp_path, both)

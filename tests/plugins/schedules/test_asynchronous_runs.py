@@ -64,6 +64,7 @@ def global_state(folder):
     return {name: tensor.contiguous().numpy().tobytes() for name, tensor in weights.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", quick(METHODS, "fedproto"))
 def test_a_buffer_of_all_clients_equals_rounds_to_the_last_bit(toys, tmp_path, method):
     given = METHODS[method] | {"clients": 6, "rounds": 4, "devices": Alike, "dry_run": True}
@@ -72,6 +73,7 @@ def test_a_buffer_of_all_clients_equals_rounds_to_the_last_bit(toys, tmp_path, m
     assert_equal(tmp_path / "rounds", tmp_path / "buffer", schedules=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "schedule"),
     quick([(m, s) for m in METHODS for s in ("buffered", "continuous")], ("fedavg", "continuous")),
@@ -137,6 +139,8 @@ def killed_and_resumed(method, out, given, after):
             after += 3 * (kills % 2)
 
 
+@pytest.mark.always  # finished steps are not lost
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "devices"),
     quick([(m, d) for m in METHODS for d in (Own, Going)], ("fedavg", Own), ("fedproto", Going)),
@@ -153,6 +157,7 @@ def test_a_run_that_was_killed_anywhere_equals_an_undisturbed_one(toys, tmp_path
     assert any(row["schedule"]["staleness"]["max"] > 0 for row in whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", quick([7, 8], 7))
 def test_a_run_with_more_steps_equals_one_that_had_them_from_the_beginning(toys, tmp_path, steps):
     given = BUSY | {"devices": place_of(Own), "rounds": 11}
@@ -296,6 +301,7 @@ class Bad(Weights):
         return result
 
 
+@pytest.mark.slow
 def test_lost_clients_and_bad_uploads_are_left_out_as_in_rounds():
     skip = {"on_bad_upload": "skip", "on_lost_client": "skip", "rounds": 4, "models": "toy1"}
     lines = []

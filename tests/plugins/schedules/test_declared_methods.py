@@ -43,6 +43,7 @@ def test_every_method_says_whether_it_runs_without_rounds():
     assert all(" " in reason for reason in reasons)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("contract", quick(ABLE, "fedproto", "fedavg"), indirect=True)
 def test_a_method_does_what_it_declares(contract):
     """It passes the dry run, trains on stale uploads, and equals rounds with a whole buffer."""

@@ -35,6 +35,7 @@ def test_equal_runs_differ_in_nothing_but_time(runs):
     assert found.equal_rounds == found.shared_rounds == 2
 
 
+@pytest.mark.slow
 def test_an_option_is_named_as_one_types_it(runs):
     found = differ(runs, "a", "lr")
     assert [(name, new) for name, _, new in found.options] == [("--lr", 0.2)]

@@ -49,6 +49,7 @@ def test_the_best_round_is_said_to_be_chosen_on_test_samples(page):
     assert "chosen on test samples" in read(page).all("dl")[0].words
 
 
+@pytest.mark.slow
 def test_curves_have_their_numbers(page, run):
     heads, rows = tables_of(read(page))["Test accuracy: the numbers"]
     assert heads == ["round", "fedproto"]

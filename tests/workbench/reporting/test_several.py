@@ -112,6 +112,7 @@ def test_other_splits_have_no_winner(runs, tmp_path, undrawn):
     assert headline(pf.report(tmp_path)).startswith("No ranking the splits differ")
 
 
+@pytest.mark.slow
 def test_unfinished_runs_are_not_ranked(runs, tmp_path, undrawn):
     """The best group is not finished: the two others are ranked without it."""
     for name, method in (("proto", "fedproto"), ("local", "local"), ("third", "fedsa")):
@@ -167,6 +168,7 @@ def test_each_run_stands_by_itself_too(runs, page_of_all):
         assert f"{name}/config.json" in own.text
 
 
+@pytest.mark.slow
 def test_differences_are_those_of_compare(runs, page_of_all):
     (row,) = pf.compare(runs, "final").tables[0].rows[1:]
     caption, (_, rows) = next(

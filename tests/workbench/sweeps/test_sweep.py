@@ -362,6 +362,7 @@ def test_its_runs_are_a_group_for_trackers(toys, tmp_path):
     assert groups == ["my-sweep"] * 2
 
 
+@pytest.mark.slow
 def test_a_failing_cell_is_told_and_the_others_are_done(toys, tmp_path):
     results = start_sweep(toy_sweep(tmp_path, "fails=-1,1"), tmp_path / "sweep", at_once=0)
     good, bad = results.lines

@@ -125,6 +125,7 @@ def test_a_scratch_folder_is_made_when_it_is_needed(tmp_path):
     assert scratch.file("one").parent != file.parent
 
 
+@pytest.mark.slow
 def test_a_scratch_folder_goes_with_its_owner(tmp_path):
     scratch = ScratchFolder("mine-", str(tmp_path / "parked"))
     folder = scratch.file("one").parent
