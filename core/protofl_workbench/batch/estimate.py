@@ -10,7 +10,7 @@ from protofl.federation.host import Host
 from protofl.federation.jobs import Evaluate, Job, Reply, Train
 from protofl.federation.plan import Plan
 from protofl.federation.round_stages import Workload
-from protofl.runs.dry_run.short_rounds import for_dry_rounds, two_dry_rounds
+from protofl.runs.dry_run.short_rounds import for_dry_rounds, measured_rounds
 
 STAGES = ("train", "prototypes", "payload", "evaluate")
 """Stages of a client's work with measured seconds."""
@@ -115,7 +115,7 @@ def _measured(plan: Plan, batches: int) -> _Measured:
     uploads = max(1, len(plan.info.architectures))
     dry = for_dry_rounds(plan, uploads, batches)
     host = _Timed(dry)
-    row = two_dry_rounds(host)[0]
+    row = measured_rounds(host)
     info, s = plan.info, plan.settings
     phases = [p for p in plan.composition.phases(info) if plan.composition.terms_of(p)]
     spent = dict(host.spent)

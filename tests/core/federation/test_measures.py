@@ -195,6 +195,29 @@ def test_flops_of_an_auxiliary_model():
     assert found.counted == found.samples * 2 * (3 * dense(8) - 2 * 64 * 8)
 
 
+class Sums:
+    """Sends a number; all downloads are equal."""
+
+    far = 0.0
+    uploads = {"sum": pf.Key("[]", "a number")}
+
+    @pf.hookimpl
+    def upload_payload(self, client):
+        return pf.Payload(sum=torch.tensor(self.far if client.round else 0.0))
+
+
+class Diverging(Sums):
+    """Sends infinity from the second round on."""
+
+    far = math.inf
+
+
+def test_nets_that_diverge_on_the_first_batch_are_counted():
+    whole = count_flops(make_plan(Sums))
+    assert whole[0].counted > 0
+    assert count_flops(make_plan(Diverging)) == whole
+
+
 def test_counting_trains_no_client_and_draws_nothing():
     plan = make_plan("fedproto", measure="flops")
     torch.manual_seed(5)

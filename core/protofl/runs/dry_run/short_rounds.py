@@ -7,12 +7,13 @@ a hook reads and nobody sends, or shapes that do not fit. `count_flops` counts F
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from protofl.errors import ProtoflError, UsageError
+from protofl.errors import Diverged, ProtoflError, UsageError
 from protofl.federation.federation import Federation
 from protofl.federation.host import Host
 from protofl.federation.jobs import Evaluate, Job, Reply, Train, TrainReply
@@ -165,22 +166,38 @@ def two_dry_rounds(
         return result
 
 
+def measured_rounds(host: Host) -> Row:
+    """Run two rounds on a dry host whose time or work is measured; return the line of the last.
+
+    A net may diverge on the few samples that it has here, which says nothing about the run. Then
+    the line is that of the first round. The clients have trained in both.
+    """
+    federation = Federation(host.plan, host)
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        federation.start_trial(0)
+        line = federation.round(0)[0]
+        with suppress(Diverged):
+            line = federation.round(1)[0]
+        return line
+
+
 class _CountingHost(Host):
-    """A host that counts the FLOPs of its clients' training."""
+    """A host that counts the FLOPs of its clients' training, {client: those of each round}."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
-        self.flops: dict[int, ClientFlops] = {}
+        self.flops: dict[int, list[ClientFlops]] = {}
 
     def handle(self, job: Job) -> Reply:
         if not isinstance(job, Train):
             return super().handle(job)
+        rounds = self.flops.setdefault(job.client, [])
         if job.when == "before_upload":
-            self.flops[job.client] = ClientFlops()  # the round before had other downloads
+            rounds.append(ClientFlops())
         with flop_counter() as counter:
             reply = super().handle(job)
         assert isinstance(reply, TrainReply)
-        flops = self.flops[job.client]
+        flops = rounds[-1]
         flops.counted += counter.get_total_flops()
         flops.samples += reply.samples
         return reply
@@ -189,12 +206,17 @@ class _CountingHost(Host):
 def count_flops(plan: Plan) -> list[ClientFlops]:
     """Count the FLOPs of a client of each architecture, in the order of the architectures.
 
-    They are tried in two rounds, as in the dry run.
+    They are tried in two rounds, as in the dry run; the second counts, as its downloads are those
+    of the run. If a net diverges on the one batch that it has here, the larger of both counts.
     """
     count = len(plan.info.architectures)
     eager = {**plan.choices, "engine": choose(plan.registry, "engine", "eager")}
     host = _CountingHost(for_dry_rounds(replace(plan, choices=eager), count))
-    two_dry_rounds(host)
-    for client, flops in host.flops.items():
+    finished = measured_rounds(host)["round"] == 1
+    counted = [
+        rounds[-1] if finished else max(rounds, key=lambda one: one.counted)
+        for rounds in (host.flops[client] for client in range(count))
+    ]
+    for client, flops in enumerate(counted):
         flops.forward = host.client(client).forward_flops()
-    return [host.flops[client] for client in range(count)]
+    return counted
