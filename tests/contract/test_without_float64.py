@@ -24,6 +24,15 @@ RUNS = [name for name in golden_runs.RUNS if not name.startswith(("fedl2g", "fed
 REGISTRY = Registry()
 DEFENCES = ["multi-krum", "geometric-median", "coordinate-median", "trimmed-mean", "cosine-filter"]
 
+TAKEN = {
+    "dp-prototypes": (
+        "fedproto",
+        {"models": toyfed.group(toyfed.FROZEN), "drop": ["align"]},
+    ),
+    "dp-sgd": ("lg-fedavg", {"models": toyfed.group(toyfed.CNN)}),
+}
+"""{transform: a method and options that it does not refuse}."""
+
 
 def names_of(kind):
     return [plugin.name for plugin in REGISTRY.plugins(kind) if "protofl" in plugin.distribution]
@@ -96,10 +105,12 @@ def test_metrics_and_measures_need_none(device, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("transform", quick(names_of("payload-transform"), "quantise"))
 def test_transforms_need_none(transform, device, tmp_path):
-    attack = getattr(REGISTRY.load("payload-transform", transform), "attack", False)
-    malicious = {"malicious": 0.25} if attack else {}
+    plugin = REGISTRY.load("payload-transform", transform)
+    method, options = TAKEN.get(transform, ("fedproto", {}))
+    options |= {"malicious": 0.25} if getattr(plugin, "attack", False) else {}
+    chosen = {transform: plugin.check_options} if hasattr(plugin, "check_options") else {}
     plan = toyfed.make_plan(
-        "fedproto", tmp_path, device=device, transforms=[transform], **malicious
+        method, tmp_path, device=device, transforms=[transform], options=chosen, **options
     )
     toyfed.Toy(plan).rounds(2)
 
