@@ -146,10 +146,10 @@ def release(
     least = config.least
     if least is None:
         least = 2 * accountant.parts_of(noise, config.count_share)[1]
-    known = noisy_counts >= max(least, 1.0)
+    known = (noisy_counts >= max(least, 1.0)).to(features.device)
     prototypes = noisy_sums / noisy_counts.clamp(min=1).unsqueeze(1)
-    counts = noisy_counts.clamp(min=1).round().long()
-    return pf.class_rows(known, prototypes=prototypes.to(features.dtype), counts=counts)
+    counts = noisy_counts.clamp(min=1).round().long().to(features.device)
+    return pf.class_rows(known, prototypes=prototypes.to(features), counts=counts)
 
 
 def noisy_sums_and_counts(
@@ -163,6 +163,8 @@ def noisy_sums_and_counts(
 ) -> tuple[Tensor, Tensor]:
     """Return the noisy sums [C, K] of clipped features and the noisy counts [C] of all classes.
 
+    Both are float64, on the CPU if the device of the features has none.
+
     Args:
         features: f(x) [n, K].
         labels: Classes [n].
@@ -172,7 +174,8 @@ def noisy_sums_and_counts(
         count_share: Part of 1/σ² for the counts.
         generator: A CPU generator.
     """
-    wide = features.double()
+    wide = pf.functional.in_float64(features)
+    labels = labels.to(wide.device)
     clipped = wide * (clip / wide.norm(dim=1, keepdim=True).clamp(min=1e-12)).clamp(max=1)
     sums = wide.new_zeros(num_classes, wide.shape[1]).index_add_(0, labels, clipped)
     counts = torch.bincount(labels, minlength=num_classes).to(wide)
