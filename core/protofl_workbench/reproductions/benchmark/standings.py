@@ -318,8 +318,13 @@ class Ranks:
 
 
 def compared(settings: Sequence[Setting]) -> list[Setting]:
-    """Return the settings with several ranked methods; the runs of others have just begun."""
-    return [setting for setting in settings if len(setting.ranked) > 1]
+    """Return the settings with at least two, and half of the ranked methods of the fullest one.
+
+    The runs of others have just begun: ranks among the few methods that they share say little.
+    """
+    most = max((len(setting.ranked) for setting in settings), default=0)
+    least = max(2, most / 2)
+    return [setting for setting in settings if len(setting.ranked) >= least]
 
 
 def ranks_over(settings: Sequence[Setting]) -> list[Ranks]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from protofl_workbench.reproductions.benchmark.benchmark_execution import BenchmarkProgress
 from protofl_workbench.reproductions.benchmark.benchmark_page import page_of, statements, write_page
 from protofl_workbench.reproductions.benchmark.benchmark_records import read_records
-from protofl_workbench.reproductions.benchmark.standings import setting_of
+from protofl_workbench.reproductions.benchmark.standings import compared, setting_of
 
 
 def run(seed, clients):
@@ -108,6 +109,12 @@ def test_statements_are_counted_from_the_standings(records):
     assert "equal: +5.0" in said
     begun = setting_of("begun", [r for r in records if r["method"] == "local"][:1])
     assert " ".join(statements([*settings, begun])) == said
+
+
+def test_settings_with_few_methods_are_not_compared():
+    settings = [SimpleNamespace(ranked=["method"] * count) for count in (24, 6, 12, 1)]
+    assert compared(settings) == [settings[0], settings[2]]
+    assert compared(settings[3:]) == compared([]) == []
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2])
