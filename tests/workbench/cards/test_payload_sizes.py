@@ -7,6 +7,7 @@ import struct
 from math import prod
 
 import pytest
+import torch
 from slowness import KINDS, quick
 
 from protofl import Key
@@ -94,6 +95,12 @@ def parameters_of(state, prefix):
     return [whole, whole + sum(b.numel() * b.element_size() for b in parts[prefix].buffers())]
 
 
+def _without_norm(model):
+    """Return the number of parameters outside BatchNorm."""
+    layers = [m for m in model.modules() if not isinstance(m, torch.nn.modules.batchnorm._NormBase)]
+    return sum(p.numel() for layer in layers for p in layer.parameters(recurse=False))
+
+
 @pytest.mark.parametrize("method", quick(METHODS, *KINDS))
 def test_formulas_are_the_bytes_that_a_run_counts(method):
     """Check every client and direction: header + formulas are the bytes in the run's record."""
@@ -115,6 +122,8 @@ def test_formulas_are_the_bytes_that_a_run_counts(method):
                 expected = expected_bytes(key, header, federation.client(client), classes, width)
                 if method in C_WIDE and key and key.name == "prototypes":
                     expected = expected_bytes(key, header, None, classes, classes)
+                if method == "fedbn" and key and key.name == "model/*":  # without BatchNorm
+                    expected = [4 * _without_norm(federation.client(client).model)]
                 if expected is not None:
                     assert counted in expected, (direction, key)
                     checked.add(key and (direction, key.name))
