@@ -86,7 +86,7 @@ class Cell(Output):
     unit: str
     """Unit of the figures; empty for numbers without one."""
     state: str
-    """`done`, or why there is no figure."""
+    """`done`, or the reason why the figure is missing."""
     ours: float | None
     """Our mean over trials."""
     ours_std: float | None

@@ -105,11 +105,11 @@ class Evaluation(_InRound):
     validation_accuracy: float | None
     """Over all validation samples."""
     unseen_accuracy: float | None
-    """Of unseen clients."""
+    """Test accuracy of unseen clients."""
     fine_tuned_accuracy: float | None
-    """Of unseen clients after fine-tuning."""
+    """Test accuracy of unseen clients after fine-tuning."""
     honest_accuracy: float | None
-    """Of honest clients."""
+    """Test accuracy of honest clients."""
 
 
 class Round(_InRound):

@@ -100,7 +100,7 @@ class Key(Output):
     meaning: str
     """Content of the tensor."""
     reveals: str
-    """What the key reveals about the clients' data."""
+    """Facts about the data of clients that the key reveals."""
 
 
 class Deviation(Output):
@@ -115,7 +115,7 @@ class Deviation(Output):
     official: str
     """Value of the published code."""
     note: str
-    """What differs."""
+    """Difference from the paper, in words."""
 
 
 class Architecture(Output):
@@ -164,17 +164,17 @@ class ShownPlugin(Output):
     hooks: list[Hook]
     """Hooks of the plugin."""
     terms: dict[str, str] | None
-    """Of a method: meaning of each loss term."""
+    """Meaning of each loss term of a method."""
     uploads: list[Key] | None
-    """Of a method: keys of uploads; null if it does not declare them."""
+    """Keys of the uploads of a method; null if it does not declare them."""
     downloads: list[Key] | None
-    """Of a method: keys of downloads; null if it does not declare them."""
+    """Keys of the downloads of a method; null if it does not declare them."""
     run_defaults: dict[str, str] | None
-    """Of a method: options of a run that it sets, by the option that leads to them."""
+    """Options of a run that a method sets, by the option that leads to them."""
     deviations: list[Deviation] | None
-    """Of a method: differences of the published code."""
+    """Differences of the published code of a method."""
     ablations: dict[str, str] | None
-    """Of a method: options of each ablation of the paper."""
+    """Options of each ablation of the paper of a method."""
     facts: dict[str, str] | None
     """Of a model group, data set, recipe or command: other facts, by name."""
     architectures: list[Architecture] | None
@@ -218,7 +218,7 @@ class WireKey(Output):
     meaning: str
     """Content of the tensor."""
     reveals: str
-    """What the key reveals about the clients' data."""
+    """Facts about the data of clients that the key reveals."""
     methods: dict[str, str]
     """Methods with this key: ↑ to the server, ↓ to a client, or both."""
 

@@ -179,7 +179,7 @@ def _read_digests(path: Path) -> Mapping[str, str]:
         found = re.fullmatch(r"([0-9a-f]{64})  (.+)", line)
         if found is None or ".." in Path(found[2]).parts or Path(found[2]).is_absolute():
             raise Changed(
-                f"{path.name} is not what was published: line {number} is no digest of a file",
+                f"{path.name} is not what was published: line {number} is not the digest of a file",
                 do="get the folder again from where it was published",
             )
         known[found[2]] = found[1]

@@ -42,10 +42,10 @@ def test_a_moved_folder_is_whole(folder):
         (lambda f: (f / "runs/b.txt").write_text(""), "not published: runs/b.txt"),
         (lambda f: (f / ".hidden").write_text(""), "not published: .hidden"),
         (lambda f: (f / "link").symlink_to("/etc"), "not published: link"),
-        (lambda f: (f / layout.DIGESTS).write_text("x"), "line 1 is no digest of a file"),
+        (lambda f: (f / layout.DIGESTS).write_text("x"), "line 1 is not the digest of a file"),
         (
             lambda f: (f / layout.DIGESTS).write_text(f"{'0' * 64}  ../x\n"),
-            "line 1 is no digest of a file",
+            "line 1 is not the digest of a file",
         ),
     ],
 )
