@@ -1,16 +1,19 @@
 """Data of a leaderboard: methods by setting, from published folders and records of a benchmark.
 
 Only equal settings are compared: two runs belong to one setting if they have the same data and the
-same options, but for the method, its own options, and the seed. Ranks, tests and groups are those
-of the benchmark (`protofl_workbench.reproductions.benchmark.standings`).
+same options, but for the method, its own options, and the seed. Records of a benchmark may differ
+in their nets, too: the benchmark gives a method that needs other nets the nearest ones, and the
+row names them. Ranks, tests and groups are those of the benchmark
+(`protofl_workbench.reproductions.benchmark.standings`).
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +137,7 @@ def leaderboard(folders: Sequence[str | Path]) -> Leaderboard:
     result, taken = [], set[str]()
     for key, rows in settings.items():
         title, options, chosen = about[key]
+        options = _with_common_nets(options, rows)
         name, number = title, 1
         while name in taken:
             number += 1
@@ -155,6 +159,20 @@ def _setting(
         {label: tuple(row.sources) for label, row in labels.items()},
         {label: row.plugins for label, row in labels.items()},
     )
+
+
+def _with_common_nets(
+    options: Mapping[str, Any], rows: Mapping[str, Sequence[_Row]]
+) -> Mapping[str, Any]:
+    """Return a setting's options with the nets that most rows have; the others name theirs."""
+    every = [row for each in rows.values() for row in each if "models" in row.options]
+    if not every:
+        return options
+    common = Counter(row.options["models"] for row in every).most_common(1)[0][0]
+    for row in every:
+        own = {k: v for k, v in row.options.items() if (k, v) != ("models", common)}
+        row.sources = [replace(source, options=own) for source in row.sources]
+    return {**options, "models": common}
 
 
 def _labelled(rows: Sequence[_Row]) -> Iterator[tuple[str, _Row]]:
@@ -207,6 +225,8 @@ def _add_record(
     about: dict[str, tuple[str, Mapping[str, Any], str]],
 ) -> None:
     options = {k: v for k, v in flat(record.get("options", {})).items() if k != "method"}
+    own = {k: v for k, v in options.items() if k == "models" or re.fullmatch(r"set\.[^.]+", k)}
+    options = {k: v for k, v in options.items() if k not in own}
     title, data = str(record["setting"]), record.get("data")
     base = json.dumps(["record", title, record.get("scale"), options], sort_keys=True, default=str)
     key = f"{base} {data}"
@@ -214,13 +234,14 @@ def _add_record(
         key = next((known for known in settings if known.startswith(f"{base} ")), key)
     about.setdefault(key, (title, options | ({"data.digest": data} if data else {}), "validation"))
     method, weight = str(record["method"]), record.get("weight")
-    searched = {"lr": record["lr"]} if "lr" in record else {}
-    searched |= {weight["name"]: weight["value"]} if weight else {}
+    own = {key.removeprefix("set."): value for key, value in own.items()}
+    own |= {"lr": record["lr"]} if "lr" in record else {}
+    own |= {weight["name"]: weight["value"]} if weight else {}
     row = _Row(
         method,
-        searched,
+        own,
         [dict(run) for run in record.get("runs", ())],
-        [Source(name, versions=record.get("versions", {}), options=searched)],
+        [Source(name, versions=record.get("versions", {}), options=own)],
         record,
         (method,),
     )
