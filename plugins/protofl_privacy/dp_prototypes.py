@@ -50,6 +50,9 @@ class DPPrototypes(Budgeted):
     requires_hookspec = "2.4"
     check_options: ClassVar[dict[str, float]] = {"noise": 1.0, "least": 1.0}
     changes_counts = True
+    hides_samples_later = (
+        "it would change the noisy upload by what is exact, so the upload would have no guarantee"
+    )
 
     class Config(BudgetConfig):
         """Options."""

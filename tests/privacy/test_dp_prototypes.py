@@ -190,4 +190,6 @@ def test_refusals_name_the_reason(tmp_path):
         run(tmp_path, models=ToyWithLayer, set=budget)
     with pytest.raises(pf.ProtoflError, match="the upload has head/weight"):
         run(tmp_path, method="lg-fedavg", drop=[], set=budget)
+    with pytest.raises(pf.ProtoflError, match=r"minimum-count reads client\.class_"):
+        run(tmp_path, transforms=["dp-prototypes", "minimum-count"], set=budget)
     assert not (tmp_path / "run" / "metrics.jsonl").exists()

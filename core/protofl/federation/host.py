@@ -70,7 +70,7 @@ def build_client(
         balanced=plan.balanced_samples(trial, layout),
         public=public,
         secret=secret,
-        hidden=plan.composition.hides_samples,
+        hidden=plan.composition.hidden,
         model=plan.initial_model(client, trial) if model is None else model,
     )
     view, labels = Client(state, plan.composition.main), state.train.y

@@ -265,7 +265,9 @@ class PayloadTransformSpec:
     A transform that bounds what a payload reveals may hide the clients' samples from all other
     plugins: ``hides_samples = "why"``. A hook that reads `Client.train`, features, class counts,
     the number of steps or the domain fails with that reason, and ``client.num_samples`` is 1, so
-    that clients have equal weights in means. A loss still gets batches.
+    that clients have equal weights in means. A loss still gets batches. With
+    ``hides_samples_later = "why"`` it hides them from the transforms that ``--with`` names after
+    it, which would change its result again.
     """
 
     @hookspec

@@ -66,7 +66,8 @@ class Composition:
 
     Attributes:
         trainer: The transform that trains clients in place of the engine; None for none.
-        hides_samples: {transform: why it hides the clients' samples from all other plugins}.
+        hidden: {plugin: {transform: why it hides the clients' samples from this plugin}}; "" has
+            those that hide them from any other.
 
     Raises:
         UsageError: A name is unknown, an added term or provider is in the composition already, a
@@ -115,8 +116,7 @@ class Composition:
         self.keys = Keys.of({name: member.plugin for name, member in self.members.items()})
         self.upload, self.download = (self._codec(name) for name in ("upload", "download"))
         self.trainer = self._only("train")
-        hidden = {m.name: getattr(m.plugin, "hides_samples", "") for m in self.transforms}
-        self.hides_samples = {name: why for name, why in hidden.items() if why}
+        self.hidden = {reader: self._hidden_from(reader) for reader in ("", *self.members)}
         self._callers = {hook: self._caller(hook) for hook in ROUND_HOOKS}
         self._callees = {
             hook: [
@@ -136,6 +136,20 @@ class Composition:
         elif self.members[name].kind != kind:
             raise UsageError(f"{name!r} can't be both a method and a transform of one run")
         return self.members[name]
+
+    def _hidden_from(self, reader: str) -> dict[str, str]:
+        """Return {transform: why it hides the clients' samples from a plugin}."""
+        hidden = {}
+        transforms = {m.name: m.plugin for m in self.transforms}
+        named = [*transforms]
+        before = named[: named.index(reader)] if reader in named else []
+        for name, plugin in transforms.items():
+            why = getattr(plugin, "hides_samples", "") if name != reader else ""
+            if name in before:
+                why = why or getattr(plugin, "hides_samples_later", "")
+            if why:
+                hidden[name] = why
+        return hidden
 
     def _add_provider(self, hook: str, method: str) -> None:
         """``--add HOOK=METHOD``."""

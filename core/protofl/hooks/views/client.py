@@ -130,15 +130,20 @@ class Client(Learner[ConfigT], StatefulView):
         """Return the client's state, for an attribute that depends on its training samples.
 
         Raises:
-            UsageError: A transform hides the samples from other plugins.
+            UsageError: A transform hides the samples from this plugin.
         """
-        for transform, why in self._state.hidden.items():
-            if transform != self._owner:
-                raise UsageError(
-                    f"{transform}: {self._owner} reads client.{name}, and {why}",
-                    do=f"leave --with {transform} out, or take another method",
-                )
+        for transform, why in self._hidden.items():
+            raise UsageError(
+                f"{transform}: {self._owner} reads client.{name}, and {why}",
+                do=f"run without {transform}, or without {self._owner}",
+            )
         return self._state
+
+    @property
+    def _hidden(self) -> Mapping[str, str]:
+        """{transform that hides the samples from this plugin: why}."""
+        hidden = self._state.hidden
+        return hidden.get(self._owner, hidden.get("", {}))
 
     @property
     def domain(self) -> int | None:
@@ -243,8 +248,7 @@ class Client(Learner[ConfigT], StatefulView):
     @property
     def num_samples(self) -> int:
         """Training samples |D_i|; 1 if a transform hides them (``hides_samples``)."""
-        hidden = self._state.hidden.keys() - {self._owner}
-        return 1 if hidden else len(self._state.train)
+        return 1 if self._hidden else len(self._state.train)
 
     @property
     def class_counts(self) -> Tensor:

@@ -179,7 +179,7 @@ class ClientState(SideState):
         variance: Of a regression, the variance of all clients' test numbers, to which R² refers.
         lr_factor: Factor of learning rates in this round (``--lr-schedule``).
         secret: Secret bytes of the client's host; none in a simulation.
-        hidden: {transform that hides the samples from all other plugins: why}.
+        hidden: {plugin: {transform that hides the samples from it: why}}; "" for any other plugin.
     """
 
     id: int
@@ -196,7 +196,7 @@ class ClientState(SideState):
     domain: int | None = None
     variance: float = 1.0
     secret: bytes = field(default=b"", repr=False)
-    hidden: Mapping[str, str] = field(default_factory=dict)
+    hidden: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     received: Payload = field(default_factory=Payload)
     scratch: dict[str, dict[str, Any]] = field(default_factory=dict)
     modules: dict[str, dict[str, ModuleSlot]] = field(default_factory=dict)

@@ -118,3 +118,27 @@ def test_a_transform_hides_samples_from_other_plugins():
     federation = open_federation(make_plan("fedgh", transforms={"hides": Hides}))
     with pytest.raises(pf.ProtoflError, match=r"hides: fedgh reads client\.train_f.*nobody may"):
         federation.round(0)
+
+
+class HidesLater:
+    """Hides the samples from the transforms after it."""
+
+    hides_samples_later = "it is late"
+
+
+class Reads:
+    """Reads class counts."""
+
+    @pf.hookimpl(wrapper=True)
+    def upload_payload(self, client):
+        payload = yield
+        assert client.class_counts.sum() == client.num_samples
+        return payload
+
+
+def test_a_transform_hides_samples_from_transforms_after_it():
+    transforms = {"reads": Reads, "hides": HidesLater}
+    open_federation(make_plan("fedgh", transforms=transforms)).round(0)
+    federation = open_federation(make_plan("fedgh", transforms=dict(reversed(transforms.items()))))
+    with pytest.raises(pf.ProtoflError, match=r"hides: reads reads client\.class_counts.*is late"):
+        federation.round(0)
