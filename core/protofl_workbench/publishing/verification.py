@@ -174,11 +174,8 @@ def _options(
     """Return the ``config.json`` of a run with the places of files on this machine."""
     file = folder / layout.RUNS / str(about["name"]) / CONFIG
     config: dict[str, Any] = parse_json(file.read_bytes())
-    for name in UNRECORDED - {
-        "backend",
-        "profile",
-    }:  # such as trackers, which nobody asked for here
-        config.pop(name, None)
+    for name in UNRECORDED - {"backend", "profile"}:
+        config.pop(name, None)  # such as trackers, which nobody asked for here
     if classes := config.get("classes"):
         places = {label: _inside(folder, place) for label, place in classes.items()}
         config["classes"] = places
@@ -201,8 +198,7 @@ def _options(
         owner, dot, key = option.rpartition(".")
         target = config["options"].setdefault(owner, {}) if dot else config
         if (key if dot else option) not in target:
-            options = [o for o in config.get("files", {})]
-            raise unknown("option of --file", option, options, "write OPTION=PATH")
+            raise unknown("option of --file", option, config.get("files", {}), "write OPTION=PATH")
         target[key if dot else option] = place
     if (other := config.get("participants_from")) and (folder / layout.RUNS / other).is_dir():
         config["participants_from"] = str((folder / layout.RUNS / other).resolve())
