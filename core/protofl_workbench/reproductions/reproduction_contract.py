@@ -6,6 +6,7 @@ from functools import cached_property
 
 from protofl.errors import ProtoflError, UsageError
 from protofl.federation.plan import Plan
+from protofl.federation.resolution import resolve
 from protofl.runs.recipes import missing
 from protofl.system.options.table import CHOOSING
 from protofl.testing.contract import Contract, expect, skip
@@ -16,6 +17,9 @@ from protofl_workbench.reproductions.reproduction import Reproduction
 SMOKE = "smoke"
 SIZES = {"clients", "participation", "rounds", "trials", "lr", "local_epochs", "feature_dim"}
 """Options that do not change the plan of a run; runs that differ only here are planned once."""
+
+LOCAL_TRAINING = ("optimizer", "momentum", "weight_decay", "batch_size", "local_epochs")
+"""Options in which all methods of a benchmark are equal."""
 
 
 class ReproductionContract(Contract):
@@ -102,6 +106,25 @@ class ReproductionContract(Contract):
                     fits.add(cell.column)
             lacks = [c for c in reproduction.columns if reproduction.tuning and c not in fits]
             expect(not lacks, f"{reproduction.name}: no method fits {', '.join(lacks)}")
+
+    def test_methods_of_a_benchmark_train_alike(self) -> None:
+        """A benchmark names the options of local training that a method would set by itself."""
+        for reproduction in self.reproductions:
+            otherwise = {}
+            for cell in self.cells(reproduction, "paper").values() if reproduction.tuning else ():
+                try:
+                    request = cell.request()
+                    set_by = resolve(request.settings, request.registry).set_by
+                except UsageError:  # it does not fit the setting
+                    continue
+                if own := [o for o in LOCAL_TRAINING if set_by.get(o, "").startswith("method ")]:
+                    otherwise[cell.row] = ", ".join(own)
+            told = "; ".join(f"{row}: {own}" for row, own in otherwise.items())
+            expect(
+                not otherwise,
+                f"{reproduction.name}: methods would train with values of their own ({told}): "
+                "write those of all methods into [options]",
+            )
 
     def fits(self, reproduction: Reproduction, cell: Cell) -> bool:
         """Return True if the method of a benchmark's cell fits its setting."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from small_benchmark import SMALL
 
 from protofl import HOOKSPEC_VERSION, __version__
 
@@ -235,3 +236,17 @@ def test_a_reproduction_of_ones_own_needs_no_smoke_scale(cli, tmp_path):
     (tmp_path / "mine.toml").write_text(OWN_REPRODUCTION + "[scales.smoke]\nrounds = 30\n")
     result = cli("check", "mine.toml")
     assert result.exit_code == 1 and "scale smoke has 30 rounds" in " ".join(result.output.split())
+
+
+def test_methods_of_a_benchmark_do_not_train_with_their_own_optimizer(cli, tmp_path):
+    """FedPKD trains with Adam by default, for which rates of SGD are too large."""
+    text = SMALL.replace('"few"', '"digits"')
+    (tmp_path / "mine.toml").write_text(text)
+    result = cli("check", "mine.toml")
+    said = " ".join(result.output.split())
+    assert result.exit_code == 1 and "fedpkd: optimizer;" in said, said
+    assert "heterofl: optimizer, momentum, weight_decay)" in said
+    named = '[options]\noptimizer = "sgd"\nmomentum = 0.0\nweight-decay = 0.0\n'
+    (tmp_path / "mine.toml").write_text(text.replace("[options]\n", named))
+    result = cli("check", "mine.toml")
+    assert result.exit_code == 0, result.output
