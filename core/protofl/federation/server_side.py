@@ -225,7 +225,9 @@ class ServerSide:
         with self._within(f"global_models, round {self.state.round}"):
             models_by_method = self._plan.composition.lifecycle("global_models", server=self.view)
             each = [models for models in models_by_method.values() if models]
+            start = time.perf_counter()
             scores = {name: scores_of(model, test) for name, model in ChainMap(*each).items()}
+            totals.spend({"evaluate": time.perf_counter() - start})
             task, variance = self._plan.data.task, self._plan.variance(self._trial)
             decoded = {name: task.decoded(each) for name, each in scores.items()}
             labels = task.decoded(test.y)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 from runtime_toys import GIVEN, PARTS, install, lines_of, make_plan, open_federation, train
 from torch import nn
 
 import protofl as pf
+from protofl.federation import server_side
 from protofl.testing import toy as toyfed
 
 
@@ -51,6 +54,18 @@ def test_the_mean_of_several_models():
     assert found.pop("server_test_accuracy") == pytest.approx(sum(each.values()) / 2)
     wanted = {f"server_test_accuracy.{name}": pytest.approx(share) for name, share in each.items()}
     assert found == wanted
+
+
+def test_its_seconds_are_those_of_the_stage_evaluate(monkeypatch):
+    scores_of, spent = server_side.scores_of, 0.2
+
+    def slowly(model, samples):
+        time.sleep(spent)
+        return scores_of(model, samples)
+
+    monkeypatch.setattr(server_side, "scores_of", slowly)
+    line, _ = open_federation(make_plan("fedavg", models="toy1", public=24, rounds=1)).round(0)
+    assert line["seconds"]["evaluate"] >= spent
 
 
 @pytest.mark.parametrize("method", ["fedpkd", "fedet", "ds-fl", "fedkd"])
