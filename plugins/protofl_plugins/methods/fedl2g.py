@@ -26,10 +26,13 @@ vector there.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
+from torch.backends import cudnn, mkldnn
 from torch.func import functional_call, jvp
 from torch.nn.functional import cross_entropy, mse_loss
 
@@ -234,9 +237,22 @@ def guide_gradient(
         torch.manual_seed(seed)  # the study batch again, with the same dropout
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # torch's own, at its first forward mode
-            moved = jvp(lambda theta: outputs(theta, x)[0], (theta,), (direction,))[1]  # J_b·∇Q
+            with _plain_recurrence(net):
+                moved = jvp(lambda theta: outputs(theta, x)[0], (theta,), (direction,))[1]  # J_b·∇Q
     rows = (2 * eta * weight / moved.numel()) * moved
     return torch.zeros_like(v).index_add_(0, y, rows.to(v.dtype))
+
+
+@contextmanager
+def _plain_recurrence(net: nn.Module) -> Iterator[None]:
+    """Keep recurrent layers off the fused kernels of oneDNN and cuDNN, without forward mode."""
+    if not any(isinstance(layer, nn.RNNBase) for layer in net.modules()):
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "TF32 acceleration")  # torch's own, without an Intel GPU
+        with mkldnn.flags(enabled=False), cudnn.flags(enabled=False):
+            yield
 
 
 def _trains_norms(client: pf.Client, *batches: Labelled) -> bool:

@@ -100,6 +100,30 @@ def test_in_training_mode_the_gradient_is_that_of_a_plain_loop(guide, dropout):
     assert found[3].abs().max() == 0 and found[:3].abs().min() > 0  # no study sample of class 3
 
 
+class Recurrent(torch.nn.Module):
+    """The last output of an LSTM."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = torch.nn.LSTM(3, 8, batch_first=True)
+
+    def forward(self, x):
+        return self.lstm(x)[0][:, -1]
+
+
+def test_nets_with_an_lstm_whose_fused_kernel_has_no_forward_mode():
+    """In float32; in float64, torch takes the plain kernel by itself."""
+    torch.manual_seed(3)
+    net = GuidedModel(pf.models.SplitModel(Recurrent(), torch.nn.Linear(8, 4), 8), "logits")
+    study = torch.randn(7, 5, 3), torch.arange(7) % 4
+    quiz = torch.randn(5, 5, 3), torch.arange(5) % 4
+    found = guide_gradient(net, study, quiz, v := torch.randn(4, 4), 0.3, 0.7)
+    study, quiz = ((x.double(), y) for x, y in (study, quiz))
+    expected = second_order(net.double(), study, quiz, v.double(), 0.3, 0.7)
+    assert torch.allclose(found.double(), expected, atol=1e-6, rtol=1e-3)
+    assert expected.abs().max() > 1e-3
+
+
 @pytest.mark.parametrize("mode", ["train", "eval"])
 @pytest.mark.parametrize("guide", GUIDES)
 def test_an_upload_is_computed_in_the_mode_that_the_option_names(toy, guide, mode):
