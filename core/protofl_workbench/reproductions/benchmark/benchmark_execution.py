@@ -162,10 +162,13 @@ class Entry:
     def record(self) -> Record:
         """Return the record of an entry that has ended.
 
-        An entry that diverged is not repeated, because it would diverge again; one that failed in
-        another way is.
+        A final run that diverged counts with its best round before, like any other: who trains with
+        validation samples would keep that round, and a method that diverges does not leave the
+        table. An entry that diverged is not repeated, because it would diverge again; one that
+        failed in another way is.
         """
-        finished = [o for _, o in sorted(self.finals.items()) if o.error is None]
+        finals = sorted(self.finals.items())
+        scored = {seed: outcome for seed, outcome in finals if has_score(outcome)}
         record = base_record(self)
         record["search"] = search_record(self.scores)
         if self.best is not None:
@@ -173,10 +176,15 @@ class Entry:
             if self.weight is not None:
                 value = self.weight.value if self.best.weight is None else self.best.weight
                 record["weight"] = {"name": self.weight.name, "value": value}
-        if finished:
-            record["runs"] = [figures_of(outcome.run) for outcome in finished]
-            record |= environment_of(finished[0].run, self.cell.row)
-        failed = [f"seed {s} diverged" for s, o in sorted(self.finals.items()) if o.error]
+        if scored:
+            record["runs"] = [
+                {**figures_of(outcome.run), **({"diverged": True} if outcome.error else {})}
+                for outcome in scored.values()
+            ]
+            record |= environment_of(next(iter(scored.values())).run, self.cell.row)
+        failed = [
+            f"seed {seed} diverged in its first round" for seed, _ in finals if seed not in scored
+        ]
         if self.error is not None:
             failed = [self.error.what]
         elif self.best is None:
@@ -184,6 +192,13 @@ class Entry:
         if failed:
             record |= {"failed": "; ".join(failed), "diverged": self.error is None}
         return record
+
+
+def has_score(outcome: Outcome) -> bool:
+    """Return True if a final run has a round with a validation accuracy."""
+    return outcome.folder is not None and any(
+        row.get("validation_accuracy") is not None for row in outcome.run.rows
+    )
 
 
 def base_record(entry: Entry) -> Record:
