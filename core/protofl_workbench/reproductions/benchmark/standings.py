@@ -124,6 +124,7 @@ def setting_of(name: str, records: Sequence[Record]) -> Setting:
     alone = done.get(LOCAL)
     standings = {method: standing_of(record, alone) for method, record in done.items()}
     ranked, notes = _comparable(done)
+    notes += _diverged(done)
     blocks, table = _blocks([done[method] for method in ranked])
     ranks = mean_ranks(table)
     order = sorted(range(len(ranked)), key=lambda n: (ranks[n], ranked[n]))
@@ -227,6 +228,17 @@ def _comparable(done: Mapping[str, Record]) -> tuple[list[str], list[str]]:
     others = [method for method, key in keys.items() if key != common]
     notes = [f"{method} is not ranked: other seeds or splits than the others" for method in others]
     return [method for method, key in keys.items() if key == common], notes
+
+
+def _diverged(done: Mapping[str, Record]) -> list[str]:
+    """Return a note about final runs that diverged; empty for none."""
+    seeds = {m: [run["seed"] for run in r["runs"] if run.get("diverged")] for m, r in done.items()}
+    told = [
+        f"{method} (seed {', '.join(map(str, each))})" for method, each in seeds.items() if each
+    ]
+    if not told:
+        return []
+    return [f"Final runs that diverged count with their best round before: {', '.join(told)}"]
 
 
 def _blocks(records: Sequence[Record]) -> tuple[int, Floats]:

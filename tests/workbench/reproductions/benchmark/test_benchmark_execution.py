@@ -32,6 +32,7 @@ from protofl_workbench.reproductions.benchmark.benchmark_records import (
     read_records,
     write_record,
 )
+from protofl_workbench.reproductions.benchmark.standings import setting_of
 from protofl_workbench.reproductions.cells import Change
 from protofl_workbench.reproductions.finding import find_reproduction, reproduction_of_file
 from protofl_workbench.reproductions.reproduction_execution import run_reproduction
@@ -210,6 +211,29 @@ def test_an_entry_that_diverges_has_a_record_and_is_repeated_on_request(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("rounds", [0, 1, 2])
+def test_a_final_run_that_diverges_counts_with_its_best_round_before(
+    trained, small, chosen, rounds
+):
+    """The run with seed 1 diverges after these rounds; without any there is no figure."""
+    runs = [pf.load_run(path.parent) for path in trained.glob("local-cnn4*/config.json")]
+    folders = {run.config["seed"]: run.folder for run in runs}
+    entry = after_search(small, chosen, [0.5, 0.7, 0.6])
+    entry.run_ended(Outcome(entry.next(), "finished", folders[0], seed=0, rounds=3))
+    error = Diverged(f"round {rounds}: the loss is NaN")
+    folder = folders[1] if rounds else None
+    entry.run_ended(Outcome(entry.next(), "failed", folder, seed=1, rounds=rounds, error=error))
+    assert entry.next() is None and entry.done
+    record = entry.record()
+    assert record.get("failed") == (None if rounds else "seed 1 diverged in its first round")
+    found = [(run["seed"], run["rounds"], run.get("diverged")) for run in record["runs"]]
+    assert found == [(0, 3, None), *[(1, rounds, True)] * (rounds > 0)]
+    noted = setting_of("equal", [record]).notes
+    assert [*noted] == [
+        "Final runs that diverged count with their best round before: local (seed 1)"
+    ] * (rounds > 0)
+
+
 def test_a_run_that_fails_ends_its_entry_which_is_tried_again(small, chosen, tmp_path):
     entry = after_search(small, chosen, [0.5])
     entry.run_ended(Outcome(entry.next(), "failed", error=pf.RunFailure("a hook failed")))
