@@ -234,7 +234,9 @@ def _diverged(done: Mapping[str, Record]) -> list[str]:
     """Return a note about final runs that diverged; empty for none."""
     seeds = {m: [run["seed"] for run in r["runs"] if run.get("diverged")] for m, r in done.items()}
     told = [
-        f"{method} (seed {', '.join(map(str, each))})" for method, each in seeds.items() if each
+        f"{method} (seed{'s' * (len(each) > 1)} {', '.join(map(str, each))})"
+        for method, each in seeds.items()
+        if each
     ]
     if not told:
         return []
