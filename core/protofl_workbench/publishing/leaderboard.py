@@ -228,10 +228,12 @@ def _add_record(
     own = {k: v for k, v in options.items() if k == "models" or re.fullmatch(r"set\.[^.]+", k)}
     options = {k: v for k, v in options.items() if k not in own}
     title, data = str(record["setting"]), record.get("data")
+    start = json.dumps(["record", title, record.get("scale")])[:-1]
     base = json.dumps(["record", title, record.get("scale"), options], sort_keys=True, default=str)
     key = f"{base} {data}"
-    if data is None:  # a refused method has read no data
-        key = next((known for known in settings if known.startswith(f"{base} ")), key)
+    if data is None:  # a refused method has read no data, and may have options of its own
+        alike = [known for known in settings if known.startswith(start)]
+        key = next((known for known in alike if known.startswith(f"{base} ")), [*alike, key][0])
     about.setdefault(key, (title, options | ({"data.digest": data} if data else {}), "validation"))
     method, weight = str(record["method"]), record.get("weight")
     own = {key.removeprefix("set."): value for key, value in own.items()}
