@@ -247,7 +247,8 @@ def _tried(
         return Measured(engine.name, options, refusal=f"fails: {_first_line(error)}")
     names = {client: plan.info.architecture_of(client).name for client in clients}
     arithmetic = ARITHMETIC[plan.settings.precision]
-    differs = difference(reference, trial, arithmetic.coarsest, names, plan.composition.main)
+    method, factors = plan.composition.main, arithmetic.coarsest
+    differs = difference(reference, trial, factors, names, method, plan.device)
     return Measured(
         engine.name,
         options,

@@ -116,7 +116,12 @@ class Trial:
 
 
 def difference(
-    eager: Trial, other: Trial, factors: str, names: Mapping[int, str], method: str
+    eager: Trial,
+    other: Trial,
+    factors: str,
+    names: Mapping[int, str],
+    method: str,
+    device: torch.device | None = None,
 ) -> str:
     """Return where an engine's results differ from those of ``eager`` by more than rounding.
 
@@ -131,6 +136,7 @@ def difference(
         factors: See `tolerance`.
         names: {client: architecture}.
         method: The method of the run, for terms that are not a donor's.
+        device: Where weights are compared, one tensor after the other; the CPU if None.
 
     Returns:
         A clause with method, loss term or tensor, architecture and round; empty if they agree.
@@ -150,19 +156,29 @@ def difference(
     last = eager.rounds[-1]
     for client, weights in eager.weights.items():
         allowed = tolerance(last.steps[client], factors)
+        norms = _norms(weights, other.weights[client], device or torch.device("cpu"))
         count = sum(tensor.numel() for tensor in weights.values())
-        square = sum(float(tensor.double().square().sum()) for tensor in weights.values())
-        for name, tensor in weights.items():
-            is_tensor = other.weights[client][name].double()
-            norm = float(tensor.double().norm())
+        square = sum(norm**2 for norm, _, _ in norms)
+        for (name, tensor), (norm, is_norm, error) in zip(weights.items(), norms, strict=True):
             scale = max(norm, math.sqrt(square / max(1, count) * tensor.numel()))
-            error = float((is_tensor - tensor.double()).norm())
-            if not (error <= allowed * scale or _both_undefined(norm, float(is_tensor.norm()))):
+            if not (error <= allowed * scale or _both_undefined(norm, is_norm)):
                 return (
                     f"the weights {name} of {method} differ by {error / (scale or 1.0):.1%} "
                     f"({names[client]}, round {last.number + 1})"
                 )
     return ""
+
+
+def _norms(
+    weights: Mapping[str, Tensor], others: Mapping[str, Tensor], device: torch.device
+) -> list[tuple[float, float, float]]:
+    """Return the norms of each tensor, of the other one of its name, and of their difference."""
+    found = []
+    for name, tensor in weights.items():
+        one, two = (each.to(device).double() for each in (tensor, others[name]))
+        found.append(torch.stack([one.norm(), two.norm(), (two - one).norm()]))
+    rows = torch.stack(found).tolist() if found else []  # one wait for all tensors
+    return [(norm, is_norm, error) for norm, is_norm, error in rows]
 
 
 def _agree(value: float, other: float, allowed: float) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from protofl.errors import UsageError
+from protofl.system.pooling_gradients import repeatable_pooling
 from protofl.system.transfers import has_streams, module_of
 
 USE = "use auto, cpu, cuda, cuda:N, several cards as cuda:0,cuda:1, cuda:all, or mps"
@@ -248,16 +249,20 @@ def prepare_deterministic(device: torch.device) -> None:
 @contextmanager
 def deterministic_kernels(enabled: bool) -> Iterator[None]:
     """Make torch use only deterministic CUDA kernels in a block, if enabled."""
-    if not enabled or torch.are_deterministic_algorithms_enabled():
-        # Setting the same value would import torch's compiler, which takes more than a second.
+    if not enabled:
         yield
         return
     os.environ.setdefault(WORKSPACE, ":4096:8")
-    torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(False)
+    with repeatable_pooling():
+        if torch.are_deterministic_algorithms_enabled():
+            # Setting the same value would import torch's compiler, which takes more than a second.
+            yield
+            return
+        torch.use_deterministic_algorithms(True)
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(False)
 
 
 # --- precision ------------------------------------------------------------------------------------
