@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -82,6 +83,9 @@ class Plan:
         dry: Whether this is the dry run's: every phase has one epoch, all clients take part, no
             time passes, and payload validation learns what is sent.
         checks_steps: Whether an engine that replays steps checks that it can; see `TrainJob`.
+        rate_factor: Factor of all learning rates; 1 but in trials of engines.
+        built: Initial models on the CPU, {client: model}, for plans of trials that are all alike:
+            the first trial puts them there. None if each host builds its own.
         set_by: {option: who set it}, see `Resolution`, or ``file NAME`` or ``recipe NAME``.
         resident: The samples on the device, which all plans that are made of this one share.
     """
@@ -101,6 +105,8 @@ class Plan:
     notes: Sequence[str]
     dry: bool = False
     checks_steps: bool = False
+    rate_factor: float = 1.0
+    built: dict[int, SplitModel] | None = field(default=None, compare=False, repr=False)
     set_by: Mapping[str, str] = field(default_factory=dict)
     resident: Resident = field(default_factory=Resident, compare=False, repr=False)
 
@@ -316,8 +322,8 @@ class Plan:
         return self.schedule != Schedule()
 
     def rate(self, round: int) -> float:
-        """Return the factor of all learning rates in a round; 1 before the first round."""
-        return self.schedule.factor(round, self.settings.rounds)
+        """Return the factor of all learning rates in a round."""
+        return self.rate_factor * self.schedule.factor(round, self.settings.rounds)
 
     def split(self, trial: int) -> Split:
         """Return the training and test rows of each client in a trial."""
@@ -442,11 +448,16 @@ class Plan:
     def initial_model(self, client_id: int, trial: int) -> SplitModel:
         """Return a client's model with its initial weights."""
         info, architecture = self.info, self.info.architecture_of(client_id)
-        who = architecture.name if self.settings.same_init else client_id
-        with global_stream(self.seed(trial), "initial-weights", who):
-            model = architecture.build(*info.sizes_of(architecture))
-        if self._initial_weights is not None:
-            self._initial_weights.load(model, client_id, self.seed(trial))
+        if self.built is not None and client_id in self.built:
+            model = deepcopy(self.built[client_id])
+        else:
+            who = architecture.name if self.settings.same_init else client_id
+            with global_stream(self.seed(trial), "initial-weights", who):
+                model = architecture.build(*info.sizes_of(architecture))
+            if self._initial_weights is not None:
+                self._initial_weights.load(model, client_id, self.seed(trial))
+            if self.built is not None:
+                self.built[client_id] = deepcopy(model)
         return model.to(self.device).to(memory_format=architecture.layout)
 
     def check_initial_weights(self) -> str:

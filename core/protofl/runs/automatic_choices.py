@@ -22,10 +22,13 @@ from protofl.hooks.plugin.members import Choice
 from protofl.records.row import Row
 from protofl.runs.dry_run.short_rounds import for_dry_rounds, two_dry_rounds
 from protofl.runs.engine_trial import (
+    Spread,
     Trial,
     difference,
+    differently_rounded,
     most,
     preparations,
+    spread,
     trial_clients,
     trial_rounds,
     try_engine,
@@ -138,32 +141,25 @@ def choose_engine(plan: Plan, engines: Sequence[str] = ENGINES) -> EngineChoice:
     """
     if plan.settings.engine != "auto":
         return EngineChoice(plan)
-    eager = plan.choosing("engine", FIRST_ENGINE)
     why = ""
     if not plan.settings.dry_run:
         why = "with --no-dry-run nothing is compared"
     elif plan.data.x.is_meta:
         why = "the data are on other machines, so nothing can be measured here"
+    clients, batches, measured = trial_clients(plan), batches_of(plan), list[Measured]()
+    if not why:
+        try:
+            # All trials begin with copies of the same models.
+            measured = _measurements(replace(plan, built={}), clients, batches, engines)
+        except Exception as error:  # training words what is wrong with the run
+            why = f"a trial fails: {_first_line(error)}"
+        _free(plan)  # of the trials' engines; the run has one of its own
     if why:
-        return EngineChoice(eager, f"engine {FIRST_ENGINE}: {why}", {"measured": []})
-    clients, batches = trial_clients(plan), batches_of(plan)
-    try:
-        reference = try_engine(eager, clients)
-    except Exception as error:  # training words what is wrong with the run
-        why = f"a trial fails: {_first_line(error)}"
-        return EngineChoice(eager, f"engine {FIRST_ENGINE}: {why}", {"measured": []})
-    first = Measured(FIRST_ENGINE, per_batch=reference.steady / max(1, reference.batches))
-    plans, measured = {FIRST_ENGINE: eager}, [first]
-    is_short = first.seconds(batches) < WORTH
-    for name in () if is_short else engines:
-        for planned, one in _measured(plan, name, clients, reference):
-            plans[str(one)] = planned
-            measured.append(one)
+        line = f"engine {FIRST_ENGINE}: {why}"
+        return EngineChoice(plan.choosing("engine", FIRST_ENGINE), line, {"measured": []})
     chosen, line = shortest(measured, batches)
-    if is_short:
-        line = (
-            f"engine {FIRST_ENGINE}: it trains for {_s(first.seconds(batches))}; a trial of others "
-        )
+    if len(measured) == 1 and engines:
+        line = f"engine {chosen}: it trains for {_s(chosen.seconds(batches))}; a trial of others "
         line += "would take as long"
     table = {
         "clients": clients,
@@ -181,20 +177,47 @@ def choose_engine(plan: Plan, engines: Sequence[str] = ENGINES) -> EngineChoice:
             for one in measured
         ],
     }
-    return EngineChoice(plans[str(chosen)], line, table)
+    return EngineChoice(plan.choosing("engine", chosen.engine, chosen.options), line, table)
+
+
+def _measurements(
+    plan: Plan, clients: Sequence[int], batches: float, engines: Sequence[str]
+) -> list[Measured]:
+    """Measure ``eager``, and the other engines if its training of the run is long enough."""
+    eager = plan.choosing("engine", FIRST_ENGINE)
+    trial = try_engine(eager, clients)
+    first = Measured(FIRST_ENGINE, per_batch=trial.steady / max(1, trial.batches))
+    if first.seconds(batches) < WORTH:
+        return [first]
+    again = try_engine(differently_rounded(eager), clients)
+    reference = Reference(trial, spread(trial, again, plan.device), clients)
+    return [first, *(one for name in engines for one in _measured(plan, name, reference))]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The trial of ``eager``, with which the others are compared.
+
+    Attributes:
+        trial: The trial.
+        spread: How much rounding changes it.
+        clients: The clients that took part.
+    """
+
+    trial: Trial
+    spread: Spread
+    clients: Sequence[int]
 
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
 
 
-def _measured(
-    plan: Plan, name: str, clients: Sequence[int], reference: Trial
-) -> list[tuple[Plan, Measured]]:
+def _measured(plan: Plan, name: str, reference: Reference) -> list[Measured]:
     """Measure an engine with each of its variants, all with one instance.
 
-    So what the first one prepares is there for the next ones, and for the run if this process
-    trains it. After a failure the next one has an instance of its own.
+    So what the first one prepares is there for the next ones. After a failure the next one has an
+    instance of its own.
     """
     engine, failure = plan.choosing("engine", name).choices["engine"], ""
     if engine.replays:
@@ -204,13 +227,14 @@ def _measured(
             failure = f"its steps can't be replayed: {_first_line(error)}"
     at_once = most(plan) if plan.settings.backend in ("local", "auto") else 1
     variants = engine.call("variants", clients=at_once) or [{}]
-    result = list[tuple[Plan, Measured]]()
+    result, each = list[Measured](), 0.0
     for options in variants if not failure else [{}]:
         planned = plan.choosing("engine", name, options)
         shared = planned.choices["engine"].sharing(engine)
         planned = replace(planned, choices={**planned.choices, "engine": shared})
-        one = _tried(planned, options, clients, reference, failure)
-        result.append((plan if one.refusal else planned, one))
+        one, seconds = _tried(planned, options, reference, failure)
+        each = max(each, seconds)  # a later variant has what the first one has prepared
+        result.append(replace(one, preparation=each * _to_prepare(planned)))
         if one.refusal or one.notes:
             engine = engine.anew()
             del planned, shared
@@ -231,44 +255,43 @@ def _free(plan: Plan) -> None:
 
 
 def _tried(
-    plan: Plan,
-    options: Mapping[str, Any],
-    clients: Sequence[int],
-    reference: Trial,
-    failure: str = "",
-) -> Measured:
-    """Measure an engine with some options."""
-    engine = plan.choices["engine"]
+    plan: Plan, options: Mapping[str, Any], reference: Reference, failure: str = ""
+) -> tuple[Measured, float]:
+    """Measure an engine with some options; return also the seconds of one preparation."""
+    engine, clients = plan.choices["engine"], reference.clients
     if failure:
-        return Measured(engine.name, options, refusal=failure)
+        return Measured(engine.name, options, refusal=failure), 0.0
     try:
         trial = try_engine(plan, clients)
     except Exception as error:  # an engine may fail in any way
-        return Measured(engine.name, options, refusal=f"fails: {_first_line(error)}")
-    names = {client: plan.info.architecture_of(client).name for client in clients}
-    arithmetic = ARITHMETIC[plan.settings.precision]
-    method, factors = plan.composition.main, arithmetic.coarsest
-    differs = difference(reference, trial, factors, names, method, plan.device)
-    return Measured(
+        return Measured(engine.name, options, refusal=f"fails: {_first_line(error)}"), 0.0
+    differs = difference(
+        reference.trial,
+        trial,
+        ARITHMETIC[plan.settings.precision].coarsest,
+        {client: plan.info.architecture_of(client).name for client in clients},
+        plan.composition.main,
+        measured=reference.spread,
+        device=plan.device,
+    )
+    found = Measured(
         engine.name,
         options,
-        preparation=trial.preparation * _share_to_prepare(plan, clients),
         per_batch=trial.steady / max(1, trial.batches),
         refusal=differs and f"its results are not eager's: {differs}",
         notes=trial.notes,
     )
+    return found, trial.preparation / max(1, preparations(plan, engine, clients))
 
 
-def _share_to_prepare(plan: Plan, clients: Sequence[int]) -> float:
-    """Return what an engine has still to prepare in the run, in units of what the trial prepared.
+def _to_prepare(plan: Plan) -> int:
+    """Return how much an engine has to prepare in the run: see `preparations`.
 
-    A host in this process has the trial's engine with all that it has prepared; others have not.
+    The run's engine is another one than the trial's, whose learning rates are other ones.
     """
-    engine, everyone = plan.choices["engine"], range(plan.info.num_clients)
     sizes = plan.split(0).train_sizes
-    all_clients = [client for client in everyone if sizes[client] > 0]
-    ratio = preparations(plan, engine, all_clients) / max(1, preparations(plan, engine, clients))
-    return max(0.0, ratio - 1) if plan.settings.backend == "local" else max(1.0, ratio)
+    clients = [client for client in range(plan.info.num_clients) if sizes[client] > 0]
+    return preparations(plan, plan.choices["engine"], clients)
 
 
 def _check_steps(plan: Plan, engine: Choice) -> None:

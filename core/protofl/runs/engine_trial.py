@@ -6,14 +6,21 @@ engine trains groups. The rounds are the first two, one in the middle and the la
 payloads have been sent and factors that depend on the round have changed. The results are compared
 round by round; the seconds are those of the later rounds, and what the earlier ones took longer is
 the engine's preparation.
+
+**Rounding.** Training blows up rounding. In a fresh ResNet with BatchNorm and batches of ten, a
+change of the weights in the seventh digit changes the loss by 1 to 15 % within five steps at a rate
+of 0.01, whatever the engine. So learning rates are small here (`RATE`), and how much rounding
+changes a client's losses and updates is measured: ``eager`` trains a second time, with weights that
+are rounded a little differently (`Rounded`). An engine may differ `MARGIN` times as much.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,6 +33,7 @@ from protofl.federation.jobs import Job, Reply, Train, TrainReply
 from protofl.federation.participation import Participation
 from protofl.federation.plan import Plan
 from protofl.federation.pool_interface import Presence
+from protofl.federation.train_job import TrainJob
 from protofl.hooks.plugin.members import Choice
 from protofl.runs.dry_run.short_rounds import for_dry_rounds
 
@@ -48,8 +56,24 @@ ROUNDING = {"float32": 2.0**-24, "tf32": 2.0**-11, "bfloat16": 2.0**-8}
 """Unit roundoff of factors: half the distance of 1 to the next number with 23, 10 or 7 bits."""
 
 
+RATE = 2.0**-13
+"""Factor of learning rates in a trial: small enough that twenty steps don't multiply rounding (in a
+ResNet-50, a step at a rate of 0.01 multiplies it by 1,600, and at this factor by 1.2), and large
+enough that updates, some 1e-5 of the weights, are seen in float32."""
+
+NOISE = 2.0**-18
+"""Relative change of weights for the second trial of ``eager``: the error of a float32 sum of 4,096
+terms, √(2¹²) · 2⁻²⁴, such as the outputs and gradients of a layer are."""
+
+MARGIN = 6.0
+"""How many times as much as rounding changed the trial of ``eager``, an engine may change it. Both
+differences are single draws of about the same size."""
+
+
 def tolerance(steps: int, factors: str) -> float:
-    """Return the relative difference that rounding allows after some steps of training.
+    """Return the relative difference that rounding causes after some steps, in a net that is tame.
+
+    It is the least difference that is allowed; `Spread` has what was measured.
 
     Each step multiplies factors that are rounded to u (`ROUNDING`) and adds the products in float32
     (`SUM`), so a result has a relative error of at most max(u, `SUM`). Two engines round
@@ -90,12 +114,12 @@ class Trial:
 
     Attributes:
         rounds: The rounds.
-        weights: {client: {name: weight or buffer}} after the last round, on the CPU.
+        updates: {client: {name: change of a weight or buffer over all rounds}}, on the CPU.
         notes: Lines of the engine, such as that another one trained a client.
     """
 
     rounds: Sequence[TrialRound]
-    weights: Mapping[int, Mapping[str, Tensor]] = field(default_factory=dict)
+    updates: Mapping[int, Mapping[str, Tensor]] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
     @property
@@ -115,20 +139,55 @@ class Trial:
         return sum(self.rounds[-1].steps.values()) - sum(before.values())
 
 
+@dataclass(frozen=True)
+class Spread:
+    """How much rounding changes each client's results: relative differences of two equal trials.
+
+    Attributes:
+        losses: {client: largest relative difference of a loss term}.
+        updates: {client: largest relative difference of a tensor's update}.
+    """
+
+    losses: Mapping[int, float] = field(default_factory=dict)
+    updates: Mapping[int, float] = field(default_factory=dict)
+
+
+def spread(eager: Trial, other: Trial, device: torch.device | None = None) -> Spread:
+    """Return how far two trials of ``eager`` are apart of which one is rounded differently.
+
+    Args:
+        eager: The trial.
+        other: The other one, see `Rounded`.
+        device: Where updates are compared.
+    """
+    losses, updates = defaultdict[int, float](float), defaultdict[int, float](float)
+    for client, _, _, _, apart in _losses(eager, other):
+        losses[client] = max(losses[client], _finite(apart))
+    for client, _, apart in _updates(eager, other, device):
+        updates[client] = max(updates[client], _finite(apart))
+    return Spread(losses, updates)
+
+
+def _finite(number: float) -> float:
+    return number if math.isfinite(number) else 0.0
+
+
 def difference(
     eager: Trial,
     other: Trial,
     factors: str,
     names: Mapping[int, str],
     method: str,
+    *,
+    measured: Spread | None = None,
     device: torch.device | None = None,
 ) -> str:
     """Return where an engine's results differ from those of ``eager`` by more than rounding.
 
     Loss terms are compared in every round and for every client, relative to the sum of all terms
     (a small term has an error of the size of the large ones, because features are common to all).
-    Weights are compared after the last round, each tensor relative to its norm, or to what its
-    norm would be with the mean square of all weights.
+    Updates are compared after the last round, each tensor's relative to its norm, or to what its
+    norm would be with the mean square of all updates.
 
     Args:
         eager: The trial of ``eager``.
@@ -136,58 +195,76 @@ def difference(
         factors: See `tolerance`.
         names: {client: architecture}.
         method: The method of the run, for terms that are not a donor's.
-        device: Where weights are compared, one tensor after the other; the CPU if None.
+        measured: How much rounding changes the trial of ``eager``; None if it was not measured.
+        device: Where updates are compared, one tensor after the other; the CPU if None.
 
     Returns:
         A clause with method, loss term or tensor, architecture and round; empty if they agree.
     """
-    for one, two in zip(eager.rounds, other.rounds, strict=True):
-        for client, terms in one.sums.items():
-            allowed = tolerance(one.steps[client], factors)
-            scale = sum(map(abs, terms.values()))
-            for label, value in terms.items():
-                is_value = two.sums[client].get(label, math.nan)
-                if not _agree(value, is_value, allowed * scale):
-                    owner, _, term = label.rpartition(".")
-                    return (
-                        f"loss term {term} of {owner or method} is {is_value:.5g} and not "
-                        f"{value:.5g} ({names[client]}, round {one.number + 1})"
-                    )
+    measured = measured or Spread()
+    for client, one, label, value, apart in _losses(eager, other):
+        allowed = MARGIN * measured.losses.get(client, 0.0)
+        if not apart <= max(allowed, tolerance(one.steps[client], factors)):
+            owner, _, term = label.rpartition(".")
+            return (
+                f"loss term {term} of {owner or method} is {value:.5g} and not "
+                f"{one.sums[client][label]:.5g} ({names[client]}, round {one.number + 1})"
+            )
     last = eager.rounds[-1]
-    for client, weights in eager.weights.items():
-        allowed = tolerance(last.steps[client], factors)
-        norms = _norms(weights, other.weights[client], device or torch.device("cpu"))
-        count = sum(tensor.numel() for tensor in weights.values())
-        square = sum(norm**2 for norm, _, _ in norms)
-        for (name, tensor), (norm, is_norm, error) in zip(weights.items(), norms, strict=True):
-            scale = max(norm, math.sqrt(square / max(1, count) * tensor.numel()))
-            if not (error <= allowed * scale or _both_undefined(norm, is_norm)):
-                return (
-                    f"the weights {name} of {method} differ by {error / (scale or 1.0):.1%} "
-                    f"({names[client]}, round {last.number + 1})"
-                )
+    for client, name, apart in _updates(eager, other, device):
+        allowed = MARGIN * measured.updates.get(client, 0.0)
+        if not apart <= max(allowed, tolerance(last.steps[client], factors)):
+            return (
+                f"the update of {name} of {method} differs by {apart:.1%} "
+                f"({names[client]}, round {last.number + 1})"
+            )
     return ""
 
 
+def _losses(eager: Trial, other: Trial) -> Iterator[tuple[int, TrialRound, str, float, float]]:
+    """Yield each loss term of the other trial, and its difference relative to the sum of all.
+
+    Yields:
+        The client, the round of ``eager``, the label, the value, and the relative difference.
+    """
+    for one, two in zip(eager.rounds, other.rounds, strict=True):
+        for client, terms in one.sums.items():
+            scale = sum(map(abs, terms.values()))
+            for label, value in terms.items():
+                found = two.sums[client].get(label, math.nan)
+                yield client, one, label, found, _apart(value, found, abs(value - found), scale)
+
+
+def _updates(
+    eager: Trial, other: Trial, device: torch.device | None
+) -> Iterator[tuple[int, str, float]]:
+    """Yield each client's tensors, and the relative difference of their updates."""
+    for client, updates in eager.updates.items():
+        norms = _norms(updates, other.updates[client], device or torch.device("cpu"))
+        count = sum(tensor.numel() for tensor in updates.values())
+        square = sum(norm**2 for norm, _, _ in norms)
+        for (name, tensor), (norm, found, error) in zip(updates.items(), norms, strict=True):
+            scale = max(norm, math.sqrt(square / max(1, count) * tensor.numel()))
+            yield client, name, _apart(norm, found, error, scale)
+
+
+def _apart(value: float, other: float, error: float, scale: float) -> float:
+    """Return a relative error; 0 if neither number is finite: every engine's run diverges."""
+    if not (math.isfinite(value) or math.isfinite(other)):
+        return 0.0
+    return error / scale if scale else (0.0 if error == 0 else math.inf)
+
+
 def _norms(
-    weights: Mapping[str, Tensor], others: Mapping[str, Tensor], device: torch.device
+    tensors: Mapping[str, Tensor], others: Mapping[str, Tensor], device: torch.device
 ) -> list[tuple[float, float, float]]:
     """Return the norms of each tensor, of the other one of its name, and of their difference."""
     found = []
-    for name, tensor in weights.items():
+    for name, tensor in tensors.items():
         one, two = (each.to(device).double() for each in (tensor, others[name]))
         found.append(torch.stack([one.norm(), two.norm(), (two - one).norm()]))
     rows = torch.stack(found).tolist() if found else []  # one wait for all tensors
-    return [(norm, is_norm, error) for norm, is_norm, error in rows]
-
-
-def _agree(value: float, other: float, allowed: float) -> bool:
-    return abs(value - other) <= allowed or _both_undefined(value, other)
-
-
-def _both_undefined(value: float, other: float) -> bool:
-    """Return True if neither number is finite: the run itself diverges, with every engine."""
-    return not math.isfinite(value) and not math.isfinite(other)
+    return [(norm, other_norm, error) for norm, other_norm, error in rows]
 
 
 # --- clients and rounds ---------------------------------------------------------------------------
@@ -237,7 +314,7 @@ def for_trial(plan: Plan, clients: Sequence[int]) -> Plan:
         few = short.splits(seed)
         return few.with_rows([*train.values()], [*test.values()])
 
-    return replace(short, settings=settings, splits=splits, info=plan.info)
+    return replace(short, settings=settings, splits=splits, info=plan.info, rate_factor=RATE)
 
 
 class _Chosen(Participation):
@@ -277,25 +354,65 @@ class _TrialHost(Host):
             yield job, reply
 
 
+class Rounded:
+    """The engine ``eager``, with weights that are rounded a little differently before a training.
+
+    Args:
+        eager: The engine.
+    """
+
+    def __init__(self, eager: Any) -> None:  # noqa: ANN401 - of a plugin
+        self._eager = eager
+
+    def train(self, job: TrainJob) -> dict[str, float]:
+        """Train a client; what was added to its weights is taken away afterwards."""
+        weights = [p.detach() for p in job.whole().parameters() if p.is_floating_point()]
+        noise = [NOISE * weight * _spread_out(weight) for weight in weights]
+        torch._foreach_add_(weights, noise)
+        found: dict[str, float] = self._eager.train(job)
+        torch._foreach_sub_(weights, noise)
+        return found
+
+
+def _spread_out(tensor: Tensor) -> Tensor:
+    """Return numbers from −1 to 1 in no order, the same in every call, without a generator."""
+    return torch.arange(tensor.numel(), device=tensor.device).cos().view_as(tensor).to(tensor.dtype)
+
+
+def differently_rounded(plan: Plan) -> Plan:
+    """Return the plan of a trial of ``eager`` that rounds differently."""
+    engine = plan.choices["engine"].anew()
+    engine.instance = Rounded(engine.instance)
+    return replace(plan, choices={**plan.choices, "engine": engine})
+
+
 def try_engine(plan: Plan, clients: Sequence[int]) -> Trial:
     """Train some clients for some short rounds, with the engine instance of the plan."""
     host, rounds = _TrialHost(for_trial(plan, clients)), list[TrialRound]()
     federation = Federation(host.plan, host, participation=_Chosen(host.plan, clients))
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         federation.start_trial(0)
+        start = {number: _weights(host, number) for number in clients}
         for number in trial_rounds(plan.settings.rounds):
             host.sums = {}
             row, _ = federation.round(number)
             sums = {client: dict(terms) for client, terms in host.sums.items()}
             rounds.append(TrialRound(number, row.seconds["train"], dict(host.steps), sums))
-    weights = {
-        number: {
-            name: tensor.detach().cpu()
-            for name, tensor in host.client(number).model.state_dict().items()
-        }
+    updates = {
+        number: {name: end.cpu() - start[number][name] for name, end in _tensors(host, number)}
         for number in clients
     }
-    return Trial(rounds, weights, [*host.notes])
+    return Trial(rounds, updates, [*host.notes])
+
+
+def _tensors(host: Host, client: int) -> Iterator[tuple[str, Tensor]]:
+    for name, tensor in host.client(client).model.state_dict().items():
+        yield name, tensor.detach()
+
+
+def _weights(host: Host, client: int) -> dict[str, Tensor]:
+    """Return a copy of a client's weights and buffers on the CPU."""
+    return {name: tensor.to("cpu", copy=True) for name, tensor in _tensors(host, client)}
 
 
 def preparations(plan: Plan, engine: Choice, clients: Sequence[int]) -> int:

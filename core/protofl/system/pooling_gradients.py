@@ -13,6 +13,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,7 +48,7 @@ def _gathered(gradient: Tensor, size: int) -> Tensor:
     holds = output < end[:, None]
     output = output.clamp(max=K - 1)
     lengths = _ceil((output + 1) * size, K) - output * size // K
-    each = gradient.index_select(-1, output.flatten()).unflatten(-1, output.shape)
+    each = gradient.index_select(-1, output.flatten()).view(*gradient.shape[:-1], *output.shape)
     return (each * (holds / lengths).to(gradient.dtype)).sum(-1)
 
 
@@ -74,7 +75,7 @@ def maximum_gradient(gradient: Tensor, x: Tensor, indices: Tensor) -> Tensor:
 
 _lock = threading.Lock()
 _users: Counter[str] = Counter()
-_registered: dict[str, Library] = {}
+_registered: dict[str, object] = {}
 
 
 @contextmanager
@@ -93,9 +94,9 @@ def repeatable_pooling(kind: str = "CUDA") -> Iterator[None]:
                 del _registered[kind]  # torch's own kernels are used again
 
 
-def _kernels(kind: str) -> Library:
+def _kernels(kind: str) -> object:
     """Register the gradients; torch uses them as long as the result lives."""
-    result = Library("aten", "IMPL")
+    result: Any = Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Warning only once for all operators", UserWarning)
         result.impl("_adaptive_avg_pool2d_backward", average_gradient, kind)

@@ -6,7 +6,6 @@ import functools
 import json
 
 import pytest
-import torch
 from engine_toys import METHODS, make_plan
 from width_toys import nets_of
 
