@@ -17,6 +17,7 @@ are rounded a little differently (`Rounded`). An engine may differ `MARGIN` time
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -108,18 +109,23 @@ class TrialRound:
     sums: Mapping[int, Mapping[str, float]]
 
 
+Updates = Mapping[int, Mapping[str, Tensor]]
+
+
 @dataclass(frozen=True)
 class Trial:
     """The rounds of an engine.
 
     Attributes:
         rounds: The rounds.
-        updates: {client: {name: change of a weight or buffer over all rounds}}, on the CPU.
+        updates: {client: {name: change of a weight over all rounds}}, on the CPU.
+        buffers: The same of buffers of real numbers, such as BatchNorm's means.
         notes: Lines of the engine, such as that another one trained a client.
     """
 
     rounds: Sequence[TrialRound]
-    updates: Mapping[int, Mapping[str, Tensor]] = field(default_factory=dict)
+    updates: Updates = field(default_factory=dict)
+    buffers: Updates = field(default_factory=dict)
     notes: Sequence[str] = ()
 
     @property
@@ -145,11 +151,24 @@ class Spread:
 
     Attributes:
         losses: {client: largest relative difference of a loss term}.
-        updates: {client: largest relative difference of a tensor's update}.
+        updates: {client: {name: relative difference of the tensor's update}}.
     """
 
     losses: Mapping[int, float] = field(default_factory=dict)
-    updates: Mapping[int, float] = field(default_factory=dict)
+    updates: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+
+    def loss(self, client: int) -> float:
+        """Return how much an engine's loss terms may differ."""
+        return MARGIN * self.losses.get(client, 0.0)
+
+    def update(self, client: int, name: str) -> float:
+        """Return how much a tensor's update may differ.
+
+        Updates of weights near 1, such as BatchNorm's, are rounded most, so each tensor has its own
+        measure; and that of most tensors where its own is smaller by chance.
+        """
+        found = self.updates.get(client)
+        return MARGIN * max(found[name], statistics.median(found.values())) if found else 0.0
 
 
 def spread(eager: Trial, other: Trial, device: torch.device | None = None) -> Spread:
@@ -160,11 +179,11 @@ def spread(eager: Trial, other: Trial, device: torch.device | None = None) -> Sp
         other: The other one, see `Rounded`.
         device: Where updates are compared.
     """
-    losses, updates = defaultdict[int, float](float), defaultdict[int, float](float)
+    losses, updates = defaultdict[int, float](float), defaultdict[int, dict[str, float]](dict)
     for client, _, _, _, apart in _losses(eager, other):
         losses[client] = max(losses[client], _finite(apart))
-    for client, _, apart in _updates(eager, other, device):
-        updates[client] = max(updates[client], _finite(apart))
+    for client, name, apart in _updates(eager, other, device):
+        updates[client][name] = _finite(apart)
     return Spread(losses, updates)
 
 
@@ -187,7 +206,7 @@ def difference(
     Loss terms are compared in every round and for every client, relative to the sum of all terms
     (a small term has an error of the size of the large ones, because features are common to all).
     Updates are compared after the last round, each tensor's relative to its norm, or to what its
-    norm would be with the mean square of all updates.
+    norm would be with the mean square of all updates of weights, or of buffers.
 
     Args:
         eager: The trial of ``eager``.
@@ -203,8 +222,7 @@ def difference(
     """
     measured = measured or Spread()
     for client, one, label, value, apart in _losses(eager, other):
-        allowed = MARGIN * measured.losses.get(client, 0.0)
-        if not apart <= max(allowed, tolerance(one.steps[client], factors)):
+        if not apart <= max(measured.loss(client), tolerance(one.steps[client], factors)):
             owner, _, term = label.rpartition(".")
             return (
                 f"loss term {term} of {owner or method} is {value:.5g} and not "
@@ -212,8 +230,7 @@ def difference(
             )
     last = eager.rounds[-1]
     for client, name, apart in _updates(eager, other, device):
-        allowed = MARGIN * measured.updates.get(client, 0.0)
-        if not apart <= max(allowed, tolerance(last.steps[client], factors)):
+        if not apart <= max(measured.update(client, name), tolerance(last.steps[client], factors)):
             return (
                 f"the update of {name} of {method} differs by {apart:.1%} "
                 f"({names[client]}, round {last.number + 1})"
@@ -239,13 +256,14 @@ def _updates(
     eager: Trial, other: Trial, device: torch.device | None
 ) -> Iterator[tuple[int, str, float]]:
     """Yield each client's tensors, and the relative difference of their updates."""
-    for client, updates in eager.updates.items():
-        norms = _norms(updates, other.updates[client], device or torch.device("cpu"))
-        count = sum(tensor.numel() for tensor in updates.values())
-        square = sum(norm**2 for norm, _, _ in norms)
-        for (name, tensor), (norm, found, error) in zip(updates.items(), norms, strict=True):
-            scale = max(norm, math.sqrt(square / max(1, count) * tensor.numel()))
-            yield client, name, _apart(norm, found, error, scale)
+    for ours, theirs in ((eager.updates, other.updates), (eager.buffers, other.buffers)):
+        for client, updates in ours.items():
+            norms = _norms(updates, theirs[client], device or torch.device("cpu"))
+            count = sum(tensor.numel() for tensor in updates.values())
+            square = sum(norm**2 for norm, _, _ in norms)
+            for (name, tensor), (norm, found, error) in zip(updates.items(), norms, strict=True):
+                scale = max(norm, math.sqrt(square / max(1, count) * tensor.numel()))
+                yield client, name, _apart(norm, found, error, scale)
 
 
 def _apart(value: float, other: float, error: float, scale: float) -> float:
@@ -392,27 +410,31 @@ def try_engine(plan: Plan, clients: Sequence[int]) -> Trial:
     federation = Federation(host.plan, host, participation=_Chosen(host.plan, clients))
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         federation.start_trial(0)
-        start = {number: _weights(host, number) for number in clients}
+        start = {number: _copies(host, number) for number in clients}
         for number in trial_rounds(plan.settings.rounds):
             host.sums = {}
             row, _ = federation.round(number)
             sums = {client: dict(terms) for client, terms in host.sums.items()}
             rounds.append(TrialRound(number, row.seconds["train"], dict(host.steps), sums))
-    updates = {
-        number: {name: end.cpu() - start[number][name] for name, end in _tensors(host, number)}
-        for number in clients
-    }
-    return Trial(rounds, updates, [*host.notes])
+    ends = {number: _copies(host, number) for number in clients}
+    weights, buffers = (
+        {
+            c: {name: end - start[c][place][name] for name, end in ends[c][place].items()}
+            for c in ends
+        }
+        for place in (0, 1)
+    )
+    return Trial(rounds, weights, buffers, [*host.notes])
 
 
-def _tensors(host: Host, client: int) -> Iterator[tuple[str, Tensor]]:
-    for name, tensor in host.client(client).model.state_dict().items():
-        yield name, tensor.detach()
-
-
-def _weights(host: Host, client: int) -> dict[str, Tensor]:
-    """Return a copy of a client's weights and buffers on the CPU."""
-    return {name: tensor.to("cpu", copy=True) for name, tensor in _tensors(host, client)}
+def _copies(host: Host, client: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return copies of a client's weights, and of its buffers of real numbers, on the CPU."""
+    model = host.client(client).model
+    weights, buffers = (
+        {n: t.detach().to("cpu", copy=True) for n, t in named if t.is_floating_point()}
+        for named in (model.named_parameters(), model.named_buffers())
+    )
+    return weights, buffers
 
 
 def preparations(plan: Plan, engine: Choice, clients: Sequence[int]) -> int:
