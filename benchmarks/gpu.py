@@ -1,7 +1,7 @@
 """What protofl does on a GPU: equal results, seconds of a round, memory, and what to build next.
 
-It takes at most 8 minutes on one H100, needs no network and no data, and goes on after a part that
-fails. Each part runs in a process of its own. It prints one table at the end and writes JSON::
+It takes about a quarter of an hour on one H200, needs no network and no data, and goes on after a
+part that fails. Each part runs in a process of its own. It prints one table at the end and writes JSON::
 
     python benchmarks/gpu.py OUT                    # all parts, in order of value
     python benchmarks/gpu.py OUT --parts ab         # some of them
@@ -36,15 +36,18 @@ from typing import Any
 
 import torch
 
-LIMITS = {"a": 150, "b": 130, "c": 40, "d": 60, "e": 30, "f": 40, "g": 30}
-"""Seconds after which a part is ended: 8 minutes together. Rows that it has written are kept."""
+LIMITS = {"a": 400, "b": 300, "c": 60, "d": 120, "e": 120, "f": 240, "g": 60}
+"""Seconds after which a part is ended. Rows that it has written are kept."""
 
-LOSS, ACCURACY = 0.01, 0.03
+LOSS, ACCURACY = 1e-6, 0.01
 """Largest relative difference of a loss, and of an accuracy, after two rounds in another engine.
 
-Both come from the order of sums. On an H200, engines that were right differed by 1e-4 in the loss,
-engines that were wrong by 0.008 to 1e35.
+They are those of float64: in float32 rounding alone drives some methods apart (FedGen by 7 % and
+FedKTL by 12 % in two rounds on a CPU), and engines that were wrong differed by 0.8 % and more.
 """
+
+OWN_NETS = {"fedbn": "resnet18", "depthfl": "depths:resnet18@4,3,2,1"}
+"""Methods that take no `cnn4`, and their models."""
 
 STREAMS = (1, 2, 4, 8, 16)
 
@@ -157,21 +160,23 @@ class Parts:
 
     def a(self) -> Iterator[dict[str, Any]]:
         """Two equal runs with dropout; then all methods, each engine against ``eager``."""
+        from protofl.testing.equality import double_precision
+
         dropout = Case(
             "dropout", "fedproto", "torchvision:mobilenet_v2", clients=8, train=60, test=40
         )
         dropout = replace(dropout, models="cnn4") if self._tiny else dropout
-        for deterministic in (False, True):
-            for label, options in (("eager", {"engine": "eager"}), *self._engines()):
-                given = {**options, "deterministic": deterministic}
-                first, again = (self._figures(dropout, **given) for _ in range(2))
-                words = "deterministic, " * deterministic + label
-                yield {"case": "two equal runs", "engine": words, "equal": first == again}
+        for label, options in (("eager", {"engine": "eager"}), *self._engines()):
+            given = {**options, "deterministic": True}
+            first, again = (self._figures(dropout, **given) for _ in range(2))
+            yield {"case": "two equal runs", "engine": label, "equal": first == again}
         for method in self._methods():
-            case = Case(method, method, "cnn4", clients=8, train=60, test=40, shape=MNIST)
-            wanted = self._figures(case, engine="eager")
-            for label, options in self._engines():
-                yield {"case": method, "engine": label, **self._compared(case, wanted, options)}
+            models = OWN_NETS.get(method, "cnn4")
+            case = Case(method, method, models, clients=8, train=60, test=40, shape=MNIST)
+            with double_precision():
+                wanted = self._figures(case, engine="eager")
+                for label, options in self._engines():
+                    yield {"case": method, "engine": label, **self._compared(case, wanted, options)}
 
     def _methods(self) -> list[str]:
         from protofl.hooks.discovery.registry import Registry
@@ -221,20 +226,18 @@ class Parts:
                 ("auto", {"engine": "auto"}),
                 ("eager", {"engine": "eager"}),
             ]
-            streams = STREAMS if case is ROUND[0] and not self._tiny else (8,)
+            streams = (8,) if self._tiny else STREAMS if case is ROUND[0] else ()
             for count in streams:
                 given = {"engine": "cuda-graphs", "set": {"engine.streams": count}}
                 engines.append((f"cuda-graphs, {count} streams", given))
             for label, options in engines:
                 large = case.models == "htfe8" and label == "eager"  # some 12 s a round
-                yield self._timed(case, label, 2 if large else 4, **options)
+                yield self._timed(case, label, 2 if large else 4, stages=True, **options)
 
     def c(self) -> Iterator[dict[str, Any]]:
         """Where a round's seconds go, the card's busy share, and peak memory by round."""
-        for case in (ROUND[0],) if self._tiny else (ROUND[0], ROUND[3]):
-            rounds = 3 if self._tiny else 10
-            yield self._timed(case, "auto", rounds, stages=True, engine="auto")
-            yield {"case": case.name, "engine": "auto", "busy": self._busy(case)}
+        yield self._timed(ROUND[0], "auto", 3 if self._tiny else 10, stages=True, engine="auto")
+        yield {"case": ROUND[0].name, "engine": "auto", "busy": self._busy(ROUND[0])}
         flat = self._timed(ROUND[0], "auto, deterministic", 4, engine="auto", deterministic=True)
         yield flat
 
@@ -256,7 +259,7 @@ class Parts:
         stages: bool = False,
         **options: Any,  # noqa: ANN401 - those of a run
     ) -> dict[str, Any]:
-        """Return the seconds of the first round and the median of those after the second."""
+        """Return the seconds before the rounds, of the first one, and of one after the second."""
         if cuda := self._device.startswith("cuda"):
             torch.cuda.reset_peak_memory_stats()
         peaks = list[float]()
@@ -275,7 +278,7 @@ class Parts:
             "engine": label,
             "round": statistics.median(each["total"] for each in steady),
             "first": seconds[0]["total"],
-            "run": whole,
+            "before": whole - sum(each["total"] for each in seconds),
         }
         if stages:
             row["stages"] = {
@@ -339,7 +342,7 @@ class Parts:
         """The tests marked ``gpu``."""
         root = Path(__file__).parents[1]
         command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-n", "0", "tests"]
-        command += ["-k", "not test_results_are_those_of_eager"]  # part a compares them
+        command += ["-k", "not test_all_methods_in_float64"]  # part a compares them
         if self._tiny:  # they are collected, and skipped without a GPU
             command += ["--collect-only"]
         done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
