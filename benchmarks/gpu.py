@@ -1,7 +1,8 @@
 """What protofl does on a GPU: equal results, seconds of a round, memory, and what to build next.
 
 It takes about a quarter of an hour on one H200, needs no network and no data, and goes on after a
-part that fails. Each part runs in a process of its own. It prints one table at the end and writes JSON::
+part that fails. Each part runs in a process of its own. It prints one table at the end and writes
+JSON::
 
     python benchmarks/gpu.py OUT                    # all parts, in order of value
     python benchmarks/gpu.py OUT --parts ab         # some of them

@@ -214,10 +214,10 @@ def _first_line(error: Exception) -> str:
 
 
 def _measured(plan: Plan, name: str, reference: Reference) -> list[Measured]:
-    """Measure an engine with each of its variants, all with one instance.
+    """Measure an engine with its variants until one is slower than the one before.
 
-    So what the first one prepares is there for the next ones. After a failure the next one has an
-    instance of its own.
+    All have one instance, so what the first one prepares is there for the next ones. After a
+    failure the next one has an instance of its own.
     """
     engine, failure = plan.choosing("engine", name).choices["engine"], ""
     if engine.replays:
@@ -234,7 +234,10 @@ def _measured(plan: Plan, name: str, reference: Reference) -> list[Measured]:
         planned = replace(planned, choices={**planned.choices, "engine": shared})
         one, seconds = _tried(planned, options, reference, failure)
         each = max(each, seconds)  # a later variant has what the first one has prepared
+        able = [other.per_batch for other in result if not other.refusal]
         result.append(replace(one, preparation=each * _to_prepare(planned)))
+        if able and not one.refusal and one.per_batch > able[-1]:
+            break
         if one.refusal or one.notes:
             engine = engine.anew()
             del planned, shared

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -203,7 +204,9 @@ def _torch_export(path: Path) -> tuple[Callable[[Tensor], Tensor], dict[str, str
     log = logging.getLogger("torch.export")
     was, log.disabled = log.disabled, True  # torch prints a traceback, and then raises
     try:
-        return torch.export.load(path, extra_files=about).module(), about
+        with warnings.catch_warnings():  # torch 2.11 reads weights that it does not write
+            warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
+            return torch.export.load(path, extra_files=about).module(), about
     except RuntimeError as error:
         raise ValueError("not a program that this version of torch.export reads") from error
     finally:

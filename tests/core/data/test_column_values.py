@@ -106,7 +106,7 @@ GAPS = [
     objects("a", float("nan")),
     objects("a", NAType()),
     objects(1, None),
-    objects(datetime.date(2024, 1, 2), np.datetime64("NaT")),
+    objects(datetime.date(2024, 1, 2), np.datetime64("NaT", "D")),
     np.array(["2024-01-01", "NaT"] * 6, "M8[D]"),
     np.ma.masked_array(["a", "b"] * 6, mask=[False, True] * 6),
     np.ma.masked_array([3, 4] * 6, mask=[False, True] * 6),

@@ -12,9 +12,8 @@ from runtime_toys import GIVEN, PARTS, make_plan, train
 from slowness import quick
 
 import protofl as pf
-from protofl.backends import Plan
+from protofl.backends import Host, Plan
 from protofl.federation.federation import Federation
-from protofl.federation.host import Host
 from protofl.runs import automatic_choices, engine_trial
 from protofl.runs.automatic_choices import Measured, choose_engine, shortest, would_measure
 from protofl.runs.engine_trial import (
@@ -478,6 +477,24 @@ def test_variants_share_an_instance_until_one_fails(chosen, monkeypatch):
     # The run's engine is another one: the steps of the trials have other learning rates.
     assert not choice.plan.choices["engine"].instance.seen
     assert choice.plan.choices["engine"].config.streams == 4
+
+
+class Slower(Varied):
+    """An engine whose variants train ever longer."""
+
+    made: list = []
+
+    @pf.hookimpl
+    def variants(self, clients):
+        return [{"streams": n} for n in (4, 2, 1)]
+
+
+def test_a_slower_variant_ends_the_trials(chosen, monkeypatch):
+    monkeypatch.setattr(Slower, "made", [])
+    choice = chosen(Slower)
+    assert choice.plan.settings.options["engine"] == {"streams": 4}
+    (used,) = [engine for engine in Slower.made if engine.seen]
+    assert {*used.seen} == {4, 2}
 
 
 WEIGHT = [1.0]

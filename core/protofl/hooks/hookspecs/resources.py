@@ -286,8 +286,9 @@ class EngineSpec:
     def variants(self, clients: int) -> list[dict[str, Any]]:
         """Return the options that ``--engine auto`` measures the engine with (optional).
 
-        The trials of all variants use one instance of the engine, one after the other; only the
-        options differ. Without the hook the engine is measured with its defaults.
+        The trials of the variants use one instance of the engine, one after the other; only the
+        options differ. A variant that is slower than the one before ends them. Without the hook the
+        engine is measured with its defaults.
 
         Args:
             clients: The number of clients that take part in a round.
