@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from functools import partial
@@ -120,7 +120,11 @@ class CUDAGraphs:
     def _on_stages(
         self, config: Config, jobs: list[pf.backends.TrainJob]
     ) -> list[dict[str, float]]:
-        kinds = [stepping.kind_of(job, rates=not job.scheduled) for job in jobs]
+        owned = [tensors_of(job.whole()) for job in jobs]  # naming them takes milliseconds
+        kinds = [
+            stepping.kind_of(job, rates=not job.scheduled, tensors=tensors)
+            for job, tensors in zip(jobs, owned, strict=True)
+        ]
         keys = [(kind, kinds[:place].count(kind)) for place, kind in enumerate(kinds)]
         if any(stage.is_full for stage in self._stages.values()) or self._too_many(keys):
             self._drop_all(jobs[0].device)
@@ -129,12 +133,14 @@ class CUDAGraphs:
                 if key not in self._stages:
                     self._stages[key] = Stage(job, last=config.last, warm=self._warm)
             stages = [self._stages[key] for key in keys]
+            for stage, tensors in zip(stages, owned, strict=True):
+                stage.take(tensors)
             _launch(jobs, stages)
             found = [stage.sums() for stage in stages]  # one wait for all clients
             flat = {(n, label): s for n, sums in enumerate(found) for label, s in sums.items()}
             numbers = stepping.numbers(flat)
-            for job, stage in zip(jobs, stages, strict=True):
-                stage.give(job)
+            for stage in stages:
+                stage.give()
             return [{label: numbers[n, label] for label in sums} for n, sums in enumerate(found)]
         except Exception:
             self._drop_all(jobs[0].device)  # their memory is free before eager takes some
@@ -199,7 +205,7 @@ class Stage:
         self.trained = [p for parameters, _ in groups for p in parameters]
         self.update = Update(job, groups, fixed=True)
         self.device, self.order = job.device, _Order(job)
-        self._tensors = list(tensors_of(self.whole).values())
+        self._tensors, self._client = list(tensors_of(self.whole).values()), list[Tensor]()
         self._usual, self._last, self._checks = job.batch_size, last, job.checks
         self._warm = set() if warm is None else warm
         self._programs: dict[str, _Program] = {}  # no captured one is dropped while the stage lives
@@ -217,6 +223,10 @@ class Stage:
 
     # --- a client -------------------------------------------------------------------------------
 
+    def take(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take a client's weights and buffers, from which its training starts."""
+        self._client = [*tensors.values()]
+
     def started(self, job: pf.backends.TrainJob) -> Callable[[], bool]:
         """Return a function that launches a client's next step and says whether there was one."""
         self._stream.wait_stream(self._module.current_stream(job.device))
@@ -233,7 +243,7 @@ class Stage:
 
     def steps(self, job: pf.backends.TrainJob) -> Iterator[int]:
         """Launch a client's steps; yield the number of samples after each."""
-        torch._foreach_copy_(self._tensors, list(tensors_of(job.whole()).values()))
+        torch._foreach_copy_(self._tensors, self._client)
         for tensor in self.update.state:
             tensor.zero_()
         self.update.set_rates([lr for _, lr in job.groups])
@@ -289,9 +299,10 @@ class Stage:
                 sums[label] = sums.get(label, 0) + value
         return sums
 
-    def give(self, job: pf.backends.TrainJob) -> None:
+    def give(self) -> None:
         """Give the client its weights, after `sums`; forget what it brought."""
-        torch._foreach_copy_(list(tensors_of(job.whole()).values()), self._tensors)
+        torch._foreach_copy_(self._client, self._tensors)
+        self._client = []
         for program in self._used:
             program.forget()
         self.order.forget()

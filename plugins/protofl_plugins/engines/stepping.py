@@ -108,15 +108,20 @@ class Kind(NamedTuple):
     values: str
 
 
-def kind_of(job: pf.backends.TrainJob, *, rates: bool = True) -> Kind:
+def kind_of(
+    job: pf.backends.TrainJob, *, rates: bool = True, tensors: Mapping[str, Tensor] | None = None
+) -> Kind:
     """Return what clients with a common step share.
 
     Args:
         job: A client.
         rates: Whether learning rates belong to the step.
+        tensors: Its `tensors_of`, if they are known.
     """
     whole = job.whole()
-    groups, shapes = groups_by_name(job, whole), outline(tensors_of(whole))
+    tensors = tensors_of(whole) if tensors is None else tensors
+    groups = groups_by_name(job, whole)
+    shapes = repr([(name, t.shape, t.dtype, t.device) for name, t in tensors.items()])
     trained = repr(groups if rates else [names for names, _ in groups])
     rules = job.optimizer, job.momentum, job.weight_decay, job.clip, job.precision
     base = job.architecture, trained, shapes, whole.modes, job.phase, job.loss.kind, *rules
@@ -130,6 +135,9 @@ def _memory(tensor: Tensor) -> object:
 _OWN = frozenset(vars(Module()))
 """Attributes that every module has."""
 
+_PLAIN = frozenset((bool, int, float, str))
+"""Types of plain values."""
+
 
 def plain_values(whole: Module) -> str:
     """Return the values of modules' attributes that are neither parameters, buffers nor modules.
@@ -137,11 +145,18 @@ def plain_values(whole: Module) -> str:
     Numbers, strings and tensors count, also in lists and dicts. A copy of the modules keeps them,
     so clients whose values differ have no step in common.
     """
-    attributes, shared = [], {_memory(t) for t in (*whole.parameters(), *whole.buffers())}
+    attributes: list[object] = []
+    shared: set[object] = set()
     for name, module in whole.named_modules():
         for key, value in vars(module).items():
-            for leaf in tree_leaves(value) if key not in _OWN else ():
+            if key in _OWN or value is None:
+                continue
+            if type(value) in _PLAIN or (type(value) is tuple and {*map(type, value)} <= _PLAIN):
+                attributes.append((name, key, value))  # most are, and leaves take long
+                continue
+            for leaf in tree_leaves(value):
                 if isinstance(leaf, Tensor):
+                    shared = shared or {_memory(t) for t in (*whole.parameters(), *whole.buffers())}
                     if _memory(leaf) in shared:  # torch's recurrent nets list their weights
                         continue
                     bits = leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
