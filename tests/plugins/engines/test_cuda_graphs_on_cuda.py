@@ -11,7 +11,14 @@ from width_toys import nets_of
 
 import protofl as pf
 from protofl.testing import toy as toyfed
-from protofl.testing.equality import DROPOUT, RESIDUAL, Run, assert_equal_runs, double_precision
+from protofl.testing.equality import (
+    DROPOUT,
+    RESIDUAL,
+    Run,
+    assert_equal_runs,
+    double_precision,
+    worst,
+)
 
 pytestmark = pytest.mark.gpu
 
@@ -88,7 +95,11 @@ def test_all_methods_in_float64(method, engine, eager_round, tmp_path):
     parts = {"parts": {"engine": {"streams": streams}}} if streams else {}
     found = round_in_float64(method, tmp_path, engine=ENGINES[engine]["engine"], **parts)
     assert not found.notes
-    assert_equal_runs(found, eager_round(method), 1e-7)
+    wanted = eager_round(method)
+    assert_equal_runs(found, wanted, 1e-7)
+    # What the server has learned in the round, whose steps are replayed as well.
+    ours, theirs = (dict(each.federation.server.global_state) for each in (found, wanted))
+    assert worst(theirs, ours) <= 1e-7
 
 
 # --- whole runs: digits, cnn4, 4 clients, 2 rounds, seed 0 ----------------------------------------
