@@ -504,8 +504,11 @@ class _Program:
         self._size, self._phase = size, job.phase.name
         fixed: Inputs = tree_map_only(Tensor, lambda t: t.detach().clone(), inputs)
         self._inputs = _tensors(fixed)
-        self._last = [stepping.Last() for _ in self._inputs]
         self._copied, self._constants = fixed
+        self._last: list[stepping.Last]
+        self._tree: Tree | None
+        self._leaves: list[Tensor]
+        self.forget()
 
     @property
     def recorded(self) -> bool:
@@ -541,7 +544,11 @@ class _Program:
 
     def run(self, inputs: Inputs) -> None:
         """Copy in what belongs to this step and is not there yet, and run the step."""
-        for place, last, tensor in zip(self._inputs, self._last, _tensors(inputs), strict=True):
+        batch, constants = inputs
+        if constants is not self._tree:  # walking through it takes as long as the rest of a step
+            self._tree, self._leaves = constants, _tensors(constants)
+        given = (*batch, *self._leaves)
+        for place, last, tensor in zip(self._inputs, self._last, given, strict=True):
             if not last.same([tensor]):
                 place.copy_(tensor.detach())
         if isinstance(self.recorded_step, _Graph):
@@ -552,6 +559,7 @@ class _Program:
     def forget(self) -> None:
         """Forget a client's tensors, which are copied."""
         self._last = [stepping.Last() for _ in self._inputs]
+        self._tree, self._leaves = None, []
 
 
 class _Graph:
@@ -623,5 +631,5 @@ class _LentOutput(_Lent, pf.Output):
     """An output in a graph's memory."""
 
 
-def _tensors(tree: Inputs) -> list[Tensor]:
+def _tensors(tree: Inputs | Tree) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]

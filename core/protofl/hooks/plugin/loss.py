@@ -62,7 +62,12 @@ class Loss:
         return tuple((s.method, tuple(s.labels.values())) for s in self._sources)
 
     def constants(self, step: int) -> dict[str, Constants]:
-        """Return each method's ``constants`` in a step, {method: tree of tensors}."""
+        """Return each method's ``constants`` in a step, {method: tree of tensors}.
+
+        It is the same object in all steps where none of them has tensors of its own.
+        """
+        if not self._drawn:
+            return self._constants
         rows = {
             method: tree_map_only(PerStep, lambda p: p.rows[step], constants)
             for method, constants in self._drawn.items()
