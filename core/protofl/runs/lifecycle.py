@@ -294,7 +294,7 @@ class _Lifecycle:
             self.plan = plan = choice.plan
             self._engine_trial = choice.table
             self._recorded_note(choice.line)
-        # After the trial, whose engine and graphs the run keeps in the device's memory.
+        # After the trial, which frees the device's memory of its engines and graphs.
         self.plan = plan = with_store(plan, beside_models, self._recorded_note)
         done = {(row.trial, row.round) for row in self.folder.rows}
         announce(plan, max(beside_models, default=0), self.folder.path, done, self._note)
