@@ -245,8 +245,8 @@ def test_methods_of_a_benchmark_do_not_train_with_their_own_optimizer(cli, tmp_p
     result = cli("check", "mine.toml")
     said = " ".join(result.output.split())
     assert result.exit_code == 1 and "fedpkd: optimizer;" in said, said
-    assert "heterofl: optimizer, momentum, weight_decay)" in said
-    named = '[options]\noptimizer = "sgd"\nmomentum = 0.0\nweight-decay = 0.0\n'
+    assert "heterofl: optimizer, momentum, weight_decay, clip)" in said
+    named = '[options]\noptimizer = "sgd"\nmomentum = 0.0\nweight-decay = 0.0\nclip = 0.0\n'
     (tmp_path / "mine.toml").write_text(text.replace("[options]\n", named))
     result = cli("check", "mine.toml")
     assert result.exit_code == 0, result.output
