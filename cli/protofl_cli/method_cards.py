@@ -307,6 +307,8 @@ def _benchmark(card: Card) -> str:
     for outcome, sentence in OUTCOMES.items():
         labels = [row.label for row in card.benchmark if row.against_local == outcome]
         parts += [f"- {sentence}: {'; '.join(labels)}."] if labels else []
+    compared = [row for row in card.benchmark if row.against_local and row.baseline]
+    parts += [f"- {row.label}: {row.baseline}." for row in compared]
     parts += [f"- {row.label}: {row.reason.rstrip('.')}." for row in card.benchmark if row.reason]
     rows = [
         (

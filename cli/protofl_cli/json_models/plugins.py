@@ -340,6 +340,8 @@ class BenchmarkFigure(Output):
     """Accuracy of `local`."""
     against_local: str
     """`better`, `worse` or `no significant difference`; may be empty."""
+    baseline: str
+    """Why comparisons with `local` flatter other methods; empty if they do not."""
     rank: int | None
     """Place by the mean rank; null for methods that are not ranked."""
     ranked: int

@@ -45,6 +45,7 @@ class BenchmarkRow:
         local: The accuracy of ``local``; None if it has no record.
         against_local: ``better``, ``worse`` or ``no significant difference``; empty for ``local``
             itself and for methods that are not ranked.
+        baseline: Why comparisons with ``local`` flatter other methods; empty if they do not.
         rank: Place by the mean rank over clients and seeds; None for methods that are not ranked.
         ranked: Number of ranked methods.
         upload: Bytes uploaded by all clients up to the chosen round; None without a run.
@@ -60,6 +61,7 @@ class BenchmarkRow:
     high: float | None
     local: float | None
     against_local: str
+    baseline: str
     rank: int | None
     ranked: int
     upload: float | None
@@ -130,6 +132,7 @@ def benchmark_rows(
                 _known(standing.high) if standing else None,
                 _known(local.accuracy) if local else None,
                 _against(standing, local, setting),
+                setting.baseline,
                 (standing.rank or None) if standing else None,
                 len(setting.ranked),
                 _known(standing.upload) if standing else None,

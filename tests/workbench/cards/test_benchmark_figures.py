@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -48,6 +50,7 @@ def record(method, setting, level, *, noise=0.0, **more):
                 "chosen_round": 5,
                 "rounds": 9,
                 "seconds_per_round": 0.5,
+                "validation_curve": [mean],
             }
         )
     return base | {"lr": 0.06, "runs": runs}
@@ -98,6 +101,7 @@ def test_the_card_says_when_a_method_works(benchmark, runs, monkeypatch):
     settings = settings_of(benchmark, record_folders(benchmark, runs))
     plugin = {"distribution": "mine", "version": "1", "target": "mine:Mine"}
     nothing = Measurements((), (), None, {"cost": "no"}, {})
+    settings[0] = replace(settings[0], baseline="`local` is weak")
     card = method_cards.make_card("mine", Mine, plugin, nothing, settings, [benchmark])
     text = method_cards.markdown(card).partition("## Benchmark")[2].partition("\n## ")[0]
     labels = [column.label for column in benchmark.columns.values()]
@@ -105,6 +109,7 @@ def test_the_card_says_when_a_method_works(benchmark, runs, monkeypatch):
     assert f"- Significantly less accurate than `local`: {labels[1]}.\n" in text
     assert f"- Not significantly different from `local`: {labels[2]}.\n" in text
     assert f"- {labels[3]}: it needs one architecture.\n" in text
+    assert text.count("`local` is weak") == 1 and f"- {labels[0]}: `local` is weak.\n" in text
     own = card.benchmark[0]
     assert f"| {labels[0]} | {100 * own.accuracy:.1f} | " in text
     assert "| 1 of 2 | 2 | 1 |" in text

@@ -196,6 +196,8 @@ _LIMITS = (
     "large.",
     "That a method fails if its other options would help. The search covers the learning rate and "
     "one weight; server steps, temperatures and auxiliary nets keep their defaults.",
+    "That every method has its best learning rate. The search sees a few rounds of one seed, and "
+    "the rate that it chooses can fail on other seeds. Wide intervals and diverged runs show it.",
     "That traffic or time of a method is fixed. Both count up to the round that validation chose, "
     "and time depends on the machine.",
     "That `centralised` is always above. Its nets see all clients' classes, but a client with few "
@@ -301,6 +303,7 @@ def statements(settings: Sequence[Setting]) -> list[str]:
                         f"{len(worse[s.name])} rank significantly below it" for s in with_local)
             + "."
         )  # fmt: skip
+        said += [f"{s.name}: {s.baseline}." for s in with_local if s.baseline]
         always = set.intersection(*(set(methods) for methods in better.values()))
         never = set.union(*(set(methods) for methods in worse.values()))
         everywhere = [one.method for one in ranks_over(with_local) if one.method in always]

@@ -23,6 +23,9 @@ from protofl_workbench.reproductions.benchmark.benchmark_records import CENTRALI
 LEVEL = 0.05
 """Significance level after Holm's correction."""
 
+DROP = 0.05
+"""Loss of validation accuracy from search to final runs at which ``local`` is a weak baseline."""
+
 Record = Mapping[str, Any]
 
 
@@ -84,6 +87,7 @@ class Setting:
         refused: {method: reason}.
         failed: {method: reason}.
         notes: Remarks.
+        baseline: Why comparisons with ``local`` flatter the others; empty if they do not.
     """
 
     name: str
@@ -94,6 +98,7 @@ class Setting:
     refused: Mapping[str, str]
     failed: Mapping[str, str]
     notes: tuple[str, ...] = ()
+    baseline: str = ""
 
     def named(self, method: str) -> Standing | None:
         """Return the standing of a method; None if it has none."""
@@ -124,7 +129,7 @@ def setting_of(name: str, records: Sequence[Record]) -> Setting:
     alone = done.get(LOCAL)
     standings = {method: standing_of(record, alone) for method, record in done.items()}
     ranked, notes = _comparable(done)
-    notes += _diverged(done)
+    notes += _diverged(done) + _short_of_local(done)
     blocks, table = _blocks([done[method] for method in ranked])
     ranks = mean_ranks(table)
     order = sorted(range(len(ranked)), key=lambda n: (ranks[n], ranked[n]))
@@ -149,6 +154,7 @@ def setting_of(name: str, records: Sequence[Record]) -> Setting:
         {str(r["method"]): str(r["refused"]) for r in records if "refused" in r},
         {str(r["method"]): str(r["failed"]) for r in records if "failed" in r},
         tuple(notes),
+        _weak_baseline([done[method] for method in ranked], alone),
     )
 
 
@@ -241,6 +247,55 @@ def _diverged(done: Mapping[str, Record]) -> list[str]:
     if not told:
         return []
     return [f"Final runs that diverged count with their best round before: {', '.join(told)}"]
+
+
+def _short_of_local(done: Mapping[str, Record]) -> list[str]:
+    """Return a note about methods whose search ends far below ``local``; empty for none.
+
+    Such a search compares candidates that have hardly begun to train.
+    """
+    best = {method: _searched(record) for method, record in done.items()}
+    alone = best.get(LOCAL, math.nan)
+    weak = [f"{method} ({100 * a:.1f})" for method, a in best.items() if a < alone / 2]
+    if not weak:
+        return []
+    return [
+        "At the end of the search no candidate of these methods had half of local's validation "
+        f"accuracy ({100 * alone:.1f} %), so their rates and weights may be poor: {', '.join(weak)}"
+    ]
+
+
+def _weak_baseline(ranked: Sequence[Record], alone: Record | None) -> str:
+    """Return why comparisons with ``local`` flatter the others; empty if they do not.
+
+    The rate that its search chose may fail on the seeds of the final runs. It does if ``local``
+    is `DROP` below its search there, although most methods are not below theirs.
+    """
+    if alone is None:
+        return ""
+    changes = [_final_validation(record) - _searched(record) for record in ranked]
+    searched, final = _searched(alone), _final_validation(alone)
+    if not (searched - final > DROP and float(np.median(changes)) >= 0):
+        return ""
+    return (
+        f"`local` has {100 * final:.1f} % of the validation samples right in its final runs, less "
+        f"than the {100 * searched:.1f} % of its much shorter search, because the learning rate "
+        f"{alone['lr']:.2g} does not suit their seeds; so comparisons with `local` flatter the "
+        "other methods"
+    )
+
+
+def _searched(record: Record) -> float:
+    """Return the validation accuracy of the best candidate; NaN without a search."""
+    found = [one.get("validation_accuracy") for one in record.get("search", ())]
+    return max((a for a in found if a is not None), default=math.nan)
+
+
+def _final_validation(record: Record) -> float:
+    """Return the mean validation accuracy of the final runs in their best rounds."""
+    return _mean(
+        [max(a for a in run["validation_curve"] if a is not None) for run in record["runs"]]
+    )
 
 
 def _blocks(records: Sequence[Record]) -> tuple[int, Floats]:

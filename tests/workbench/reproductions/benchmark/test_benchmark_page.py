@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -107,6 +108,9 @@ def test_statements_are_counted_from_the_standings(records):
     assert "equal: `fedtgp` has the best mean rank, and differs from all others" in said
     assert "is -1.00 (1: the same order)" in said
     assert "equal: +5.0" in said
+    weak = replace(settings[0], baseline="`local` is weak")
+    assert "1 of 1 setting" in statements([weak])[0]
+    assert statements([weak])[1] == "equal: `local` is weak."
     begun = setting_of("begun", [r for r in records if r["method"] == "local"][:1])
     assert " ".join(statements([*settings, begun])) == said
 

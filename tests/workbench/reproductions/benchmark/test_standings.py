@@ -126,6 +126,33 @@ def test_the_standings_of_a_setting(records):
     assert setting.notes == ("broken is not ranked: other seeds or splits than the others",)
 
 
+def searched(method, best, final, **others):
+    """Return a record whose search ends at ``best``, and whose final runs end at ``final``."""
+    runs = [{**run(seed, [final] * 10), "validation_curve": [0.1, final]} for seed in (0, 1)]
+    scores = [{"lr": 0.1, "validation_accuracy": a} for a in (None, best, best / 2)]
+    return record(method, runs, search=scores, **others)
+
+
+def test_methods_whose_search_ends_far_below_local_are_named():
+    weak, fair = searched("weak", 0.39, 0.9), searched("fair", 0.41, 0.9)
+    setting = setting_of("one", [searched("local", 0.8, 0.8), weak, fair])
+    (note,) = setting.notes
+    assert note.startswith("At the end of the search") and "accuracy (80.0 %)" in note
+    assert note.endswith(": weak (39.0)")
+    assert setting_of("one", [weak, fair]).notes == ()
+
+
+def test_a_baseline_whose_rate_fails_in_the_final_runs_is_told():
+    others = [searched("a", 0.8, 0.9), searched("b", 0.8, 0.85)]
+    told = setting_of("one", [searched("local", 0.9, 0.8, lr=0.5), *others]).baseline
+    assert told.startswith("`local` has 80.0 % of the validation samples right in its final runs")
+    assert "90.0 %" in told and "learning rate 0.5 does" in told
+    assert not setting_of("one", [searched("local", 0.9, 0.86), *others]).baseline
+    harder = [searched("a", 0.8, 0.7), searched("b", 0.8, 0.75)]  # seeds that are hard for all
+    assert not setting_of("one", [searched("local", 0.9, 0.8), *harder]).baseline
+    assert not setting_of("one", others).baseline
+
+
 def test_an_interval_is_students_over_seeds(records):
     local = setting_of("one", records).named("local")
     values = [r["test_accuracy"] for r in records[0]["runs"]]
