@@ -220,7 +220,8 @@ class ServerSide:
     def _server_accuracy(self, totals: Totals) -> dict[str, float | None]:
         """Return the accuracy of the methods' global models on global test samples, if any."""
         test = self.state.test
-        if test is None or not self.state.evaluates:
+        wanted = self.state.evaluates and self._plan.settings.eval_server
+        if test is None or not wanted:
             return {}
         with self._within(f"global_models, round {self.state.round}"):
             models_by_method = self._plan.composition.lifecycle("global_models", server=self.view)

@@ -143,6 +143,7 @@ class Config(_Form):
     eval_every: Positive = 1
     patience: Count = 0
     eval_clients: str = "all"
+    eval_server: bool = True
     architectures: list[str] = []
     use: dict[str, str] = {}
     add: list[str] = []

@@ -31,9 +31,9 @@ OWN = "data_dir device client_store server_threads backend workers".split()
 
 SERVERS = (
     "recipe participants_from join_round devices timing deadline over_select block "
-    "checkpoint_every keep keep_weights min_clients wait_for_clients dry_run observe_every "
-    "observe_limit record_uploads track track_group track_wait profile init init_strict "
-    "text_encoder"
+    "eval_server checkpoint_every keep keep_weights min_clients wait_for_clients dry_run "
+    "observe_every observe_limit record_uploads track track_group track_wait profile init "
+    "init_strict text_encoder"
 ).split()
 """Options that only the server reads; a node leaves them at their defaults."""
 

@@ -107,6 +107,16 @@ def test_only_rounds_that_are_evaluated():
     assert found == [False, True, False, True, True]
 
 
+def test_a_server_that_is_not_scored_trains_alike():
+    given = {"models": "toy1", "public": 24, "rounds": 2}
+    scored = lines_of(make_plan("feddf", **given))
+    plain = lines_of(make_plan("feddf", **given, eval_server=False))
+    assert all("server_test_accuracy" in line["extra"] for line in scored)
+    assert not any("server_test_accuracy" in line["extra"] for line in plain)
+    assert [one["loss_terms"] for one in plain] == [one["loss_terms"] for one in scored]
+    assert [one["test_accuracy"] for one in plain] == [one["test_accuracy"] for one in scored]
+
+
 def test_scoring_changes_nothing_else():
     often = lines_of(make_plan("fedavg", models="toy1", public=24, rounds=4))
     seldom = lines_of(make_plan("fedavg", models="toy1", public=24, rounds=4, eval_every=4))

@@ -228,8 +228,8 @@ class MethodSpec:
 
         In evaluated rounds they are scored on the global test samples of a run with public data:
         ``server_test_accuracy`` in the record's ``extra``, the mean of several models. They are
-        not trained and not kept; ``server.build`` builds a model to load weights into. None or {}:
-        no models.
+        not trained and not kept; ``server.build`` builds a model to load weights into. Not called
+        with ``--no-eval-server``. None or {}: no models.
         """
 
     @hookspec

@@ -266,6 +266,9 @@ class Settings(Strict):
     eval_clients: Literal["all", "participants"] = record(
         "all", "Clients to evaluate", affects="data", recipe=False
     )
+    eval_server: bool = record(
+        True, "Score the server's models on the global test set"
+    )
     checkpoint_every: Rounds = record(
         1, "Rounds between checkpoints", affects="nothing", metavar="N|off", resume=False, ge=0
     )

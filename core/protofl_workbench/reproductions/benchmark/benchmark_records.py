@@ -37,7 +37,7 @@ def definition_of(cell: Cell, tuning: Tuning, weight: Weight | None) -> str:
     Data files count by their names, so that a record is valid on another machine.
     """
     options = {**cell.options, "dataset": without_folder(str(cell.options.get("dataset")))}
-    for key in ("data_dir", "device", "engine", "track"):
+    for key in ("data_dir", "device", "engine", "track", "eval_server"):  # change no figure here
         options.pop(key, None)
     search = tuning.model_dump(exclude={"rows", "weights", "scales"})
     values = {"options": options, "tuning": search, "weight": weight and vars(weight)}
