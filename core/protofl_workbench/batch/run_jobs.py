@@ -148,9 +148,10 @@ class JobRunner:
 
     def _execute(self, job: RunJob) -> Outcome:
         batch_run, trained, reported = BatchRun("", job.request), 0, time.monotonic()
+        untold: Path | None = None  # the folder of a run that was stopped before its first round
 
         def follow(event: of_rounds.Event) -> None:
-            nonlocal trained, reported
+            nonlocal trained, reported, untold
             match event:
                 case of_rounds.StepsDone() if event.stage == "train":
                     if time.monotonic() - reported >= REPORT_SECONDS:
@@ -160,15 +161,20 @@ class JobRunner:
                     self._tell(events.Note(batch_run, event.text))
                 case of_rounds.Planned():
                     s, rows = event.plan.settings, event.folder.rows
+                    untold = None if rows else event.folder.path
                     folder = event.folder.path if rows else None
                     asked = (s.rounds, s.trials, len(rows), s.seed, folder)
                     self._tell(events.RunPlanned(batch_run, *asked))
                     for row in rows:
                         tell(row, before=True)
                 case of_rounds.FolderMade():
+                    untold = None
                     self._tell(events.FolderMade(batch_run, event.folder.path))
                 case of_rounds.RoundDone():
                     trained += 1
+                    if untold is not None:
+                        self._tell(events.FolderMade(batch_run, untold))
+                        untold = None
                     tell(event.row, before=False)
 
         def tell(row: Row, *, before: bool) -> None:
@@ -199,7 +205,8 @@ def _outcome(batch_run: BatchRun, run: Run, error: ProtoflError | None = None) -
 
 def _scores_server(plan: Plan) -> bool:
     """Return True if the record may have the server's accuracy."""
-    is_scored = plan.composition.has("global_models") and plan.split(0).global_test is not None
+    has_test = plan.settings.eval_server and plan.split(0).global_test is not None
+    is_scored = has_test and plan.composition.has("global_models")
     return is_scored or plan.composition.has("end_round")  # which may record anything
 
 

@@ -168,6 +168,20 @@ def test_a_resumed_run_is_not_stopped_within_its_finished_rounds(tmp_path):
     assert outcome.state == "stopped" and len(outcome.run.rows_of(0)) == 3
 
 
+def test_a_run_stopped_before_its_first_round_has_its_folder_when_it_fails_later(tmp_path):
+    bad = wanted("bad", rounds=3, set={"fails": 1})
+
+    def halt(event):
+        if isinstance(event, events.FolderMade):
+            raise Halted
+
+    with pytest.raises(Halted):
+        here(tmp_path, [bad], halt)
+    (outcome,) = here(tmp_path, [bad])
+    assert outcome.state == "failed" and outcome.folder is not None
+    assert len(outcome.run.rows) == 1, "its finished round is there"
+
+
 def test_a_later_trial_of_a_run_that_is_there_is_read_from_it(tmp_path):
     many, later = wanted("many", trials=2), wanted("later", seed=1)
     outcomes = here(tmp_path, [many]) + here(tmp_path, [later])

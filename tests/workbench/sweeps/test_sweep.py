@@ -482,6 +482,8 @@ def test_a_figure_that_no_run_will_have_is_found_before_anything_is_trained(toys
     assert "--figure best" in caught.value.do and not (tmp_path / "sweep").exists()
     with Batch(tmp_path, at_once=0) as batch:
         assert batch.check_all([wanted("a", "fedpkd", public=12)])[0].scores_server
+        unscored = wanted("a", "fedpkd", public=12, eval_server=False)
+        assert not batch.check_all([unscored])[0].scores_server
 
 
 def test_a_plan_trains_nothing(toys, tmp_path):
