@@ -335,6 +335,8 @@ def statements(settings: Sequence[Setting]) -> list[str]:
     bounds = [(s, s.named(CENTRALISED)) for s in settings]
     gaps = [
         f"{s.name}: {100 * (bound.accuracy - max(m.accuracy for m in s.ranked)):+.1f}"
+        + f" ({bound.diverged} of {count(bound.seeds, 'run')} of it diverged)"
+        * bool(bound.diverged)
         for s, bound in bounds
         if bound is not None and s.ranked
     ]

@@ -49,6 +49,7 @@ class Standing:
         seconds: Seconds of a round.
         rate: The learning rate that the search chose.
         weight: ``NAME=VALUE`` of the main weight; empty if there is none.
+        diverged: Number of seeds whose run diverged, and which count with their best round before.
         mean_rank: Mean rank over blocks, 1 is best; NaN for methods that are not ranked.
         rank: Place by the mean rank; 0 for methods that are not ranked.
         groups: Letters of the groups: methods with a common letter do not differ significantly.
@@ -69,6 +70,7 @@ class Standing:
     seconds: float
     rate: float
     weight: str
+    diverged: int = 0
     mean_rank: float = math.nan
     rank: int = 0
     groups: str = ""
@@ -181,6 +183,7 @@ def standing_of(record: Record, alone: Record | None) -> Standing:
         seconds=_mean([run["seconds_per_round"] for run in runs]),
         rate=float(record.get("lr", math.nan)),
         weight=f"{weight['name']}={weight['value']:g}" if weight else "",
+        diverged=sum(bool(run.get("diverged")) for run in runs),
     )
 
 

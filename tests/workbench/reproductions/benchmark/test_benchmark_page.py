@@ -108,6 +108,10 @@ def test_statements_are_counted_from_the_standings(records):
     assert "equal: `fedtgp` has the best mean rank, and differs from all others" in said
     assert "is -1.00 (1: the same order)" in said
     assert "equal: +5.0" in said
+    bound = replace(settings[0].named("centralised"), diverged=1)
+    others = [s for s in settings[0].standings if s.method != "centralised"]
+    failing = replace(settings[0], standings=(*others, bound))
+    assert "equal: +5.0 (1 of 2 runs of it diverged)" in " ".join(statements([failing]))
     weak = replace(settings[0], baseline="`local` is weak")
     assert "1 of 1 setting" in statements([weak])[0]
     assert statements([weak])[1] == "equal: `local` is weak."
