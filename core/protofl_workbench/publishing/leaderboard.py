@@ -35,6 +35,9 @@ COUNTED = ("method", "data", "extent")
 OF_THE_METHOD = ("method", "recipe", "use", "add", "drop", "transforms")
 """Options that make a method, and no setting."""
 
+OF_A_ROW = ("models", "momentum", "weight_decay", "clip", "eval_server")
+"""Options that a benchmark names for a single method, or that change no figure of a record."""
+
 REPEATS = ("seed", "trials")
 
 
@@ -225,7 +228,7 @@ def _add_record(
     about: dict[str, tuple[str, Mapping[str, Any], str]],
 ) -> None:
     options = {k: v for k, v in flat(record.get("options", {})).items() if k != "method"}
-    own = {k: v for k, v in options.items() if k == "models" or re.fullmatch(r"set\.[^.]+", k)}
+    own = {k: v for k, v in options.items() if k in OF_A_ROW or re.fullmatch(r"set\.[^.]+", k)}
     options = {k: v for k, v in options.items() if k not in own}
     title, data = str(record["setting"]), record.get("data")
     start = json.dumps(["record", title, record.get("scale")])[:-1]

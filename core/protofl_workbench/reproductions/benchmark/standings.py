@@ -295,10 +295,9 @@ def _searched(record: Record) -> float:
 
 
 def _final_validation(record: Record) -> float:
-    """Return the mean validation accuracy of the final runs in their best rounds."""
-    return _mean(
-        [max(a for a in run["validation_curve"] if a is not None) for run in record["runs"]]
-    )
+    """Return the mean validation accuracy of the final runs in their best rounds; NaN for none."""
+    curves = [[a for a in run["validation_curve"] if a is not None] for run in record["runs"]]
+    return _mean([max(curve) for curve in curves if curve])
 
 
 def _blocks(records: Sequence[Record]) -> tuple[int, Floats]:
