@@ -341,7 +341,7 @@ class BenchmarkFigure(Output):
     against_local: str
     """`better`, `worse` or `no significant difference`; may be empty."""
     baseline: str
-    """Why comparisons with `local` flatter other methods; empty if they do not."""
+    """Why comparisons with `local` may flatter other methods; may be empty."""
     rank: int | None
     """Place by the mean rank; null for methods that are not ranked."""
     ranked: int

@@ -45,7 +45,7 @@ class BenchmarkRow:
         local: The accuracy of ``local``; None if it has no record.
         against_local: ``better``, ``worse`` or ``no significant difference``; empty for ``local``
             itself and for methods that are not ranked.
-        baseline: Why comparisons with ``local`` flatter other methods; empty if they do not.
+        baseline: Why comparisons with ``local`` may flatter other methods; may be empty.
         rank: Place by the mean rank over clients and seeds; None for methods that are not ranked.
         ranked: Number of ranked methods.
         upload: Bytes uploaded by all clients up to the chosen round; None without a run.

@@ -89,7 +89,7 @@ class Setting:
         refused: {method: reason}.
         failed: {method: reason}.
         notes: Remarks.
-        baseline: Why comparisons with ``local`` flatter the others; empty if they do not.
+        baseline: Why comparisons with ``local`` may flatter the others; empty without a reason.
     """
 
     name: str
@@ -269,7 +269,7 @@ def _short_of_local(done: Mapping[str, Record]) -> list[str]:
 
 
 def _weak_baseline(ranked: Sequence[Record], alone: Record | None) -> str:
-    """Return why comparisons with ``local`` flatter the others; empty if they do not.
+    """Return why comparisons with ``local`` may flatter the others; empty without a reason.
 
     The rate that its search chose may fail on the seeds of the final runs. It does if ``local``
     is `DROP` below its search there, although most methods are not below theirs.
@@ -282,8 +282,8 @@ def _weak_baseline(ranked: Sequence[Record], alone: Record | None) -> str:
         return ""
     return (
         f"`local` has {100 * final:.1f} % of the validation samples right in its final runs, less "
-        f"than the {100 * searched:.1f} % of its much shorter search, because the learning rate "
-        f"{alone['lr']:.2g} does not suit their seeds; so comparisons with `local` flatter the "
+        f"than the {100 * searched:.1f} % of its much shorter search. Its learning rate of "
+        f"{alone['lr']:.2g} may not suit their seeds, and comparisons with `local` may flatter the "
         "other methods"
     )
 
