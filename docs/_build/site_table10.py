@@ -69,11 +69,10 @@ class Record:
         """True if training ended in NaN."""
         return self.run.state == "diverged"
 
-    @property
-    def has_predictions(self) -> bool:
-        """True if the predictions of the last and the best round are recorded."""
+    def has_predictions(self, which: str) -> bool:
+        """Return whether the predictions of a round are recorded: ``last`` or ``best``."""
         try:
-            return bool(self.run.predictions("last") and self.run.predictions("best"))
+            return bool(self.run.predictions(which))
         except pf.UsageError:
             return False
 
@@ -217,10 +216,10 @@ def _table(records: Sequence[Record], published: Mapping[tuple[str, str], Publis
         rows.append(
             [
                 f"`{method}`",
-                ", ".join(str(record.seed) for record in over) or "none finished",
+                ", ".join(f"{r.seed}{' (NaN)' * r.diverged}" for r in of_method),
                 *(_spread([r.accuracy(which) for r in over]) for which in ("last", "ten")),
-                _with_rounds(over, "best"),
-                _with_rounds(over, "validation"),
+                _with_rounds(of_method, "best"),
+                _with_rounds(of_method, "validation"),
                 figure.text if figure else "–",
             ]
         )
@@ -246,10 +245,9 @@ def _correlation(records: Sequence[Record], published: Mapping[tuple[str, str], 
     """Return a line with the rank correlation of our best rounds and the published figures."""
     pairs = []
     for method, of_method in _by_method(records).items():
-        over = [record.accuracy("best") for record in of_method if not record.diverged]
         figure = published.get((method, of_method[0].partition))
-        if over and figure is not None:
-            pairs.append((fmean(over), figure.mean))
+        if figure is not None:
+            pairs.append((fmean(record.accuracy("best") for record in of_method), figure.mean))
     if len(pairs) < 3:
         return "Rank correlation: computed from three methods on."
     return (
@@ -281,30 +279,37 @@ def _diverged(records: Sequence[Record]) -> list[str]:
 
 
 def _mcnemar(records: Sequence[Record]) -> list[str]:
-    """Return McNemar's tests of the finished runs against FedTGP, of each seed."""
-    with_them = [r for r in records if not r.diverged and r.has_predictions]
-    names = {record.method for record in with_them}
-    if "fedtgp" not in names or len(names) < 2:
-        return [
-            "p values: none, since not both FedTGP and another method have a committed record with "
-            "predictions (`--record-predictions last,best`)."
-        ]
+    """Return McNemar's tests against FedTGP, of each seed.
+
+    A diverged run has no last round of the table.
+    """
     parts = []
     for which in ("last", "best"):
-        found = pf.compare(
-            [r.run for r in with_them], test="mcnemar", round=which, baseline="fedtgp"
-        )
+        tested = [
+            r
+            for r in records
+            if r.has_predictions(which) and not (which == "last" and r.diverged)
+        ]
+        names = {record.method for record in tested}
+        if "fedtgp" not in names or len(names) < 2:
+            parts.append(
+                f"p values of the {which} round: none, since not both FedTGP and another method "
+                "have a committed record with its predictions."
+            )
+            continue
+        found = pf.compare([r.run for r in tested], test="mcnemar", round=which, baseline="fedtgp")
         several = any(each.seed is not None for each in found.tables)
         for sheet in sheets(found):
             if "samples" in sheet.columns and (not several or ", seed " in sheet.title):
                 parts.append(f"{markdown(sheet.title)}:")
                 rows = [[markdown(each) for each in row] for row in sheet.rows]
                 parts.append(table([markdown(each) for each in sheet.columns], rows))
-    parts.append(
-        "These are McNemar's exact tests of `protofl compare FOLDERS --test mcnemar --baseline "
-        "fedtgp --round last` and `--round best`. They take the trained models as fixed, and the "
-        "best round was chosen on the same samples."
-    )
+    if any("samples" in part for part in parts):
+        parts.append(
+            "These are McNemar's exact tests of `protofl compare FOLDERS --test mcnemar --baseline "
+            "fedtgp --round last` and `--round best`. They take the trained models as fixed, and "
+            "the best round was chosen on the same samples."
+        )
     return parts
 
 

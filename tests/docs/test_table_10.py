@@ -138,7 +138,7 @@ def test_without_predictions_the_page_says_so(records):
     shutil.rmtree(records / "fedtgp-pathological-s0/predictions")
     shutil.rmtree(records / "fedtgp-pathological-s1/predictions")
     page = made.page_part(made.read_records(records), PUBLISHED)
-    assert "p values: none" in page and "right alone" not in page
+    assert "p values of the best round: none" in page and "right alone" not in page
 
 
 def test_missing_and_no_records_are_named(records, tmp_path):
@@ -149,16 +149,20 @@ def test_missing_and_no_records_are_named(records, tmp_path):
     assert empty.startswith("No record of these runs is committed yet")
 
 
-def test_a_diverged_run_is_named_and_not_averaged(records):
+def test_a_diverged_run_counts_with_its_best_round(records):
     folder = records / "fedtgp-pathological-s1"
     lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
     (folder / "metrics.jsonl").write_text("".join(lines[:2]))
     (folder / "summary.json").unlink()
     (folder / "failure.json").write_text(json.dumps({"what": "NaN", "done": 2}))
     page = made.page_part(made.read_records(records), PUBLISHED)
-    best = 100 * max(json.loads(line)["test_accuracy"] for line in lines[:2])
-    assert f"`fedtgp`, seed 1: ended in NaN in round 2, best before {best:.2f}" in page
-    assert cells(page, "fedtgp")[1] == "0"
+    rows = [json.loads(line) for line in lines[:2]]
+    first = pf.load_run(records / "fedtgp-pathological-s0")
+    best = [100 * first.summary["best_test_accuracy"], 100 * max(r["test_accuracy"] for r in rows)]
+    assert f"`fedtgp`, seed 1: ended in NaN in round 2, best before {best[1]:.2f}" in page
+    last = 100 * first.summary["final_test_accuracy"]
+    assert cells(page, "fedtgp")[1:3] == ["0, 1 (NaN)", f"{last:.2f}"]
+    assert cells(page, "fedtgp")[4].startswith(f"{fmean(best):.2f}±{pstdev(best):.2f} (")
 
 
 @pytest.mark.slow
