@@ -342,6 +342,9 @@ TRAINING = ("train", "prototypes")
 def seconds_of_dry_run(plan: Plan, row: Row) -> float:
     """Return the seconds of all training in one process, from the second round of the dry run.
 
+    This is rough, and too much where steps are short: the dry run has one step a client, so a
+    client's other costs of a round are counted for each step.
+
     Args:
         plan: The run.
         row: The line of that round, in which clients trained on one mini-batch of each phase.
@@ -413,9 +416,12 @@ def choose_backend(
     if not (rows or tried):
         return plan.choosing("backend", "process")
     seconds = seconds_left(plan, rows) if rows else seconds_of_dry_run(plan, tried[0])
-    about = f"about {seconds:.0f} s of training"
+    about = f" (about {seconds:.0f} s of training left)" if rows else ""
     if _saved(seconds, plan) > STARTUP:
-        note(f"backend process: {about} in {_hosts(plan)} worker processes")
+        note(f"backend process: {_hosts(plan)} worker processes, since the run is long{about}")
         return plan.choosing("backend", "process")
-    note(f"backend local: {about}; worker processes take {STARTUP:.0f} s to start")
+    note(
+        f"backend local: the run is short{about}, and worker processes take {STARTUP:.0f} s to "
+        "start"
+    )
     return plan.choosing("backend", "local")

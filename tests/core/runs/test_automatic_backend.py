@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -46,12 +45,15 @@ def test_finished_rounds_decide(seconds, backend):
     assert [f"about {2 * seconds:.0f} s" in note for note in notes] == [True]
 
 
-def test_the_dry_run_decides():
-    """Two clients train one batch each in 0.02 s; four clients have 3 batches each per round."""
+def test_the_dry_run_decides_and_gives_no_seconds():
+    """Two clients train one batch each in 0.02 s; four clients have 3 batches each per round.
+
+    From single steps the time of a run is too rough to be told: it was seven times too much.
+    """
     plan, notes = plan_of(rounds=1000, models="toy1"), []
     plan = choose_backend(plan, [], [line(0.02)], notes.append)
     assert plan.settings.backend == "process"
-    assert notes == ["backend process: about 120 s of training in 2 worker processes"]
+    assert notes == ["backend process: 2 worker processes, since the run is long"]
 
 
 def test_what_the_user_says_is_not_chosen_again():
@@ -65,7 +67,7 @@ def test_a_short_run_stays_in_this_process(tmp_path):
     given = {"backend": "auto", "dry_run": True, "progress": said.append}
     found = train("fedproto", tmp_path / "auto", **given)
     notes = [event.text for event in said if isinstance(event, pf.events.Note)]
-    assert [note for note in notes if re.match(r"backend local: about \d+ s of", note)]
+    assert [note for note in notes if note.startswith("backend local: the run is short, and")]
     local = train("fedproto", tmp_path / "local", progress=False, dry_run=True)
     assert without_times(found.record) == without_times(local.record)
     assert {p.name for p in found.folder.iterdir()} == {p.name for p in local.folder.iterdir()}
