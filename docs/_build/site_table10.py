@@ -40,7 +40,8 @@ NAME = re.compile(rf"(.+)-({'|'.join(PARTITIONS)})-s(\d+)")
 
 SETTING: dict[str, Any] = {
     "models": "htcnn8", "clients": 20, "rounds": 60, "batch_size": 10, "lr": 0.01,
-    "local_epochs": 1, "participation": 1.0, "feature_dim": 512, "shuffle": False, "trials": 1,
+    "local_epochs": 1, "participation": 1.0, "feature_dim": 512, "shuffle": False,
+    "drop_last": True, "trials": 1,
 }  # fmt: skip
 """Options that every record must have."""
 

@@ -37,10 +37,9 @@ def run(method, seed, folder, **given):
     file = folder.parent / "small.npz"
     if not file.exists():
         np.savez(file, x_train=x, y_train=y)
-    if method != "local":
-        given = {"set": {"variant": "official"}} | given
-    options = GIVEN | {"dataset": f"npz:{file}", "data_dir": folder.parent / "data"} | given
-    return pf.run(method, seed=seed, out=folder, **options).folder
+    alike = {"drop_last": True} if method == "local" else {"set": {"variant": "official"}}
+    options = GIVEN | {"dataset": f"npz:{file}", "data_dir": folder.parent / "data"} | alike
+    return pf.run(method, seed=seed, out=folder, **options | given).folder
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +175,9 @@ def test_other_runs_are_refused(runs, records, tmp_path):
     shutil.copytree(records / "local-pathological-s0", records / "local-pathological-s7")
     with pytest.raises(ValueError, match="it is local-pathological-s0"):
         made.read_records(records)
+    other = run("local", 6, tmp_path / "all", drop_last=False)
+    with pytest.raises(ValueError, match="drop_last is False, not True"):
+        made.add_record(other, records)
     assert runs
 
 

@@ -35,7 +35,7 @@ COUNTED = ("method", "data", "extent")
 OF_THE_METHOD = ("method", "recipe", "use", "add", "drop", "transforms")
 """Options that make a method, and no setting."""
 
-OF_A_ROW = ("models", "momentum", "weight_decay", "clip", "eval_server")
+OF_A_ROW = ("models", "momentum", "weight_decay", "clip", "drop_last", "eval_server")
 """Options that a benchmark names for a single method, or that change no figure of a record."""
 
 REPEATS = ("seed", "trials")

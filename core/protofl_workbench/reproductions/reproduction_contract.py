@@ -18,7 +18,10 @@ SMOKE = "smoke"
 SIZES = {"clients", "participation", "rounds", "trials", "lr", "local_epochs", "feature_dim"}
 """Options that do not change the plan of a run; runs that differ only here are planned once."""
 
-LOCAL_TRAINING = ("optimizer", "momentum", "weight_decay", "clip", "batch_size", "local_epochs")
+LOCAL_TRAINING = (
+    "optimizer", "momentum", "weight_decay", "clip", "batch_size", "local_epochs", "drop_last",
+    "shuffle",
+)  # fmt: skip
 """Options in which all methods of a benchmark are equal."""
 
 

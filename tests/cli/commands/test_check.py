@@ -238,7 +238,7 @@ def test_a_reproduction_of_ones_own_needs_no_smoke_scale(cli, tmp_path):
     assert result.exit_code == 1 and "scale smoke has 30 rounds" in " ".join(result.output.split())
 
 
-def test_methods_of_a_benchmark_do_not_train_with_their_own_optimizer(cli, tmp_path):
+def test_methods_of_a_benchmark_do_not_train_with_options_of_their_own(cli, tmp_path):
     """FedPKD trains with Adam by default, for which rates of SGD are too large."""
     text = SMALL.replace('"few"', '"digits"')
     (tmp_path / "mine.toml").write_text(text)
@@ -246,7 +246,11 @@ def test_methods_of_a_benchmark_do_not_train_with_their_own_optimizer(cli, tmp_p
     said = " ".join(result.output.split())
     assert result.exit_code == 1 and "fedpkd: optimizer;" in said, said
     assert "heterofl: optimizer, momentum, weight_decay, clip)" in said
-    named = '[options]\noptimizer = "sgd"\nmomentum = 0.0\nweight-decay = 0.0\nclip = 0.0\n'
+    assert "fedktl: clip, drop_last" in said
+    named = (
+        '[options]\noptimizer = "sgd"\nmomentum = 0.0\nweight-decay = 0.0\nclip = 0.0\n'
+        "drop-last = false\n"
+    )
     (tmp_path / "mine.toml").write_text(text.replace("[options]\n", named))
     result = cli("check", "mine.toml")
     assert result.exit_code == 0, result.output

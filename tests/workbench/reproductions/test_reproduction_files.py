@@ -7,6 +7,7 @@ import re
 import pytest
 
 from protofl import UsageError
+from protofl.federation.resolution import resolve
 from protofl_workbench.reproductions.cells import Change, cells_of
 from protofl_workbench.reproductions.finding import (
     collections,
@@ -293,6 +294,19 @@ def test_the_unshuffled_variant_is_the_official_one_without_shuffling(name):
     for one, other in zip(official, unshuffled, strict=True):
         assert other.options == {**one.options, "shuffle": False}
         assert one.options.get("shuffle", True)
+
+
+@pytest.mark.parametrize("variant", [None, "paper", "unshuffled"])
+def test_local_trains_on_the_same_batches_as_the_methods_of_table_10(variant):
+    cells = cells_of(find_reproduction("fedtgp/table-10"), Change(variant=variant))
+    batches = {}
+    for cell in (
+        cell for cell in cells if cell.row in ("local", "fedtgp", "fedproto", "lg-fedavg")
+    ):
+        request = cell.request()
+        settings = resolve(request.settings, request.registry).settings
+        batches[cell.row] = settings.drop_last, settings.shuffle
+    assert len(batches) == 4 and len(set(batches.values())) == 1, batches
 
 
 def test_fedorgps_baselines_have_the_weights_of_its_scripts():
