@@ -209,3 +209,7 @@ def test_the_headline_has_the_rank_correlation_of_the_page_s_figures():
         assert correlation in first, (partition, correlation)
         if partition == "pathological":
             assert f"{max(theirs) - min(theirs):.2f} points" in first
+            alone = [pf.load_run(p) for p in made.RECORDS.glob(f"local-{partition}-s*")]
+            best = 100 * fmean(run.summary["best_test_accuracy"] for run in alone)
+            assert f"`local` has {best:.2f} at its best" in first
+            assert max(abs(best - each) for each in theirs) < 0.2
