@@ -416,12 +416,15 @@ def choose_backend(
     if not (rows or tried):
         return plan.choosing("backend", "process")
     seconds = seconds_left(plan, rows) if rows else seconds_of_dry_run(plan, tried[0])
-    about = f" (about {seconds:.0f} s of training left)" if rows else ""
+    training = f"the remaining training, about {seconds:.0f} s," if rows else "training"
     if _saved(seconds, plan) > STARTUP:
-        note(f"backend process: {_hosts(plan)} worker processes, since the run is long{about}")
+        note(
+            f"backend process: {_hosts(plan)} worker processes, since {training} takes much longer "
+            f"than their start ({STARTUP:.0f} s)"
+        )
         return plan.choosing("backend", "process")
     note(
-        f"backend local: the run is short{about}, and worker processes take {STARTUP:.0f} s to "
-        "start"
+        f"backend local: {training} is too short for worker processes, which start in "
+        f"{STARTUP:.0f} s"
     )
     return plan.choosing("backend", "local")

@@ -48,12 +48,15 @@ def test_finished_rounds_decide(seconds, backend):
 def test_the_dry_run_decides_and_gives_no_seconds():
     """Two clients train one batch each in 0.02 s; four clients have 3 batches each per round.
 
-    From single steps the time of a run is too rough to be told: it was seven times too much.
+    Single steps predict the time of a run too roughly to print it.
     """
     plan, notes = plan_of(rounds=1000, models="toy1"), []
     plan = choose_backend(plan, [], [line(0.02)], notes.append)
     assert plan.settings.backend == "process"
-    assert notes == ["backend process: 2 worker processes, since the run is long"]
+    assert notes == [
+        "backend process: 2 worker processes, since training takes much longer than their start "
+        "(10 s)"
+    ]
 
 
 def test_what_the_user_says_is_not_chosen_again():
@@ -67,7 +70,9 @@ def test_a_short_run_stays_in_this_process(tmp_path):
     given = {"backend": "auto", "dry_run": True, "progress": said.append}
     found = train("fedproto", tmp_path / "auto", **given)
     notes = [event.text for event in said if isinstance(event, pf.events.Note)]
-    assert [note for note in notes if note.startswith("backend local: the run is short, and")]
+    assert [
+        note for note in notes if note.startswith("backend local: training is too short for worker")
+    ]
     local = train("fedproto", tmp_path / "local", progress=False, dry_run=True)
     assert without_times(found.record) == without_times(local.record)
     assert {p.name for p in found.folder.iterdir()} == {p.name for p in local.folder.iterdir()}
