@@ -105,6 +105,8 @@ def test_metrics_and_measures_need_none(device, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("transform", quick(names_of("payload-transform"), "quantise"))
 def test_transforms_need_none(transform, device, tmp_path):
+    if transform.startswith("dp-"):
+        pytest.importorskip("dp_accounting")
     plugin = REGISTRY.load("payload-transform", transform)
     method, options = TAKEN.get(transform, ("fedproto", {}))
     options |= {"malicious": 0.25} if getattr(plugin, "attack", False) else {}
