@@ -71,7 +71,7 @@ class Record:
         return self.run.state == "diverged"
 
     def has_predictions(self, which: str) -> bool:
-        """Return whether the predictions of a round are recorded: ``last`` or ``best``."""
+        """Return True if the predictions of a round, ``last`` or ``best``, are recorded."""
         try:
             return bool(self.run.predictions(which))
         except pf.UsageError:
@@ -247,8 +247,9 @@ def _correlation(records: Sequence[Record], published: Mapping[tuple[str, str], 
     pairs = []
     for method, of_method in _by_method(records).items():
         figure = published.get((method, of_method[0].partition))
-        if figure is not None:
-            pairs.append((fmean(record.accuracy("best") for record in of_method), figure.mean))
+        best = fmean(record.accuracy("best") for record in of_method)
+        if figure is not None and best == best:  # a run that diverged at once has none
+            pairs.append((best, figure.mean))
     if len(pairs) < 3:
         return "Rank correlation: computed from three methods on."
     return (
@@ -284,16 +285,17 @@ def _mcnemar(records: Sequence[Record]) -> list[str]:
 
     A diverged run has no last round of the table.
     """
-    parts = []
+    tables, lacking = [], []
     for which in ("last", "best"):
         tested = [
             r
             for r in records
             if r.has_predictions(which) and not (which == "last" and r.diverged)
         ]
-        names = {record.method for record in tested}
-        if "fedtgp" not in names or len(names) < 2:
-            parts.append(
+        seeds = {record.seed for record in tested if record.method == "fedtgp"}
+        tested = [record for record in tested if record.seed in seeds]
+        if len({record.method for record in tested}) < 2:
+            lacking.append(
                 f"p values of the {which} round: none, since not both FedTGP and another method "
                 "have a committed record with its predictions."
             )
@@ -302,16 +304,16 @@ def _mcnemar(records: Sequence[Record]) -> list[str]:
         several = any(each.seed is not None for each in found.tables)
         for sheet in sheets(found):
             if "samples" in sheet.columns and (not several or ", seed " in sheet.title):
-                parts.append(f"{markdown(sheet.title)}:")
+                tables.append(f"{markdown(sheet.title)}:")
                 rows = [[markdown(each) for each in row] for row in sheet.rows]
-                parts.append(table([markdown(each) for each in sheet.columns], rows))
-    if any("samples" in part for part in parts):
-        parts.append(
+                tables.append(table([markdown(each) for each in sheet.columns], rows))
+    if tables:
+        tables.append(
             "These are McNemar's exact tests of `protofl compare FOLDERS --test mcnemar --baseline "
             "fedtgp --round last` and `--round best`. They take the trained models as fixed, and "
             "the best round was chosen on the same samples."
         )
-    return parts
+    return tables + lacking
 
 
 def _missing(records: Sequence[Record]) -> str:

@@ -150,18 +150,21 @@ def test_missing_and_no_records_are_named(records, tmp_path):
 
 def test_a_diverged_run_counts_with_its_best_round(records):
     folder = records / "fedtgp-pathological-s1"
-    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (folder / "metrics.jsonl").write_text("".join(lines[:2]))
+    done = pf.load_run(folder).summary["best_round"] + 1
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)[:done]
+    (folder / "metrics.jsonl").write_text("".join(lines))
     (folder / "summary.json").unlink()
-    (folder / "failure.json").write_text(json.dumps({"what": "NaN", "done": 2}))
+    (folder / "failure.json").write_text(json.dumps({"what": "NaN", "done": done}))
     page = made.page_part(made.read_records(records), PUBLISHED)
-    rows = [json.loads(line) for line in lines[:2]]
+    rows = [json.loads(line) for line in lines]
     first = pf.load_run(records / "fedtgp-pathological-s0")
     best = [100 * first.summary["best_test_accuracy"], 100 * max(r["test_accuracy"] for r in rows)]
-    assert f"`fedtgp`, seed 1: ended in NaN in round 2, best before {best[1]:.2f}" in page
+    assert f"`fedtgp`, seed 1: ended in NaN in round {done}, best before {best[1]:.2f}" in page
     last = 100 * first.summary["final_test_accuracy"]
     assert cells(page, "fedtgp")[1:3] == ["0, 1 (NaN)", f"{last:.2f}"]
     assert cells(page, "fedtgp")[4].startswith(f"{fmean(best):.2f}±{pstdev(best):.2f} (")
+    assert "test accuracy, best on test, seed 1: difference to fedtgp" in page
+    assert "test accuracy, last round, seed 1" not in page
 
 
 @pytest.mark.slow

@@ -342,8 +342,8 @@ TRAINING = ("train", "prototypes")
 def seconds_of_dry_run(plan: Plan, row: Row) -> float:
     """Return the seconds of all training in one process, from the second round of the dry run.
 
-    This is rough, and too much where steps are short: the dry run has one step a client, so a
-    client's other costs of a round are counted for each step.
+    The estimate is rough, and too high if steps are short: the dry run has one step a client, so
+    all other costs of a client's round are counted once a step.
 
     Args:
         plan: The run.
@@ -416,15 +416,10 @@ def choose_backend(
     if not (rows or tried):
         return plan.choosing("backend", "process")
     seconds = seconds_left(plan, rows) if rows else seconds_of_dry_run(plan, tried[0])
-    training = f"the remaining training, about {seconds:.0f} s," if rows else "training"
+    left = f"; about {seconds:.0f} s of training are left" if rows else ""
+    start = f"than their start takes ({STARTUP:.0f} s){left}"
     if _saved(seconds, plan) > STARTUP:
-        note(
-            f"backend process: {_hosts(plan)} worker processes, since {training} takes much longer "
-            f"than their start ({STARTUP:.0f} s)"
-        )
+        note(f"backend process: {_hosts(plan)} worker processes, which save more time {start}")
         return plan.choosing("backend", "process")
-    note(
-        f"backend local: {training} is too short for worker processes, which start in "
-        f"{STARTUP:.0f} s"
-    )
+    note(f"backend local: worker processes would save less time {start}")
     return plan.choosing("backend", "local")
