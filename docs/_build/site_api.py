@@ -109,6 +109,7 @@ TYPES = (
     "protofl_workbench.reproductions.reproduction_result.ReproductionResult",
     "protofl_workbench.reproductions.reproduction_result.Entry",
     "protofl.data.batches.Samples",
+    "protofl.system.secret_stream.SecretStream",
     "protofl.hooks.views.run_info.ClientCard",
     "protofl.hooks.wire.payload.GlobalState",
     "protofl.hooks.views.batch.PerStep",

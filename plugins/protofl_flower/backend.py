@@ -28,6 +28,7 @@ class Flower:
     """Clients on the nodes of a federation, through Flower; see: protofl deploy run."""
 
     real_time = True
+    has_secrets = True
 
     class Config(pf.Config):
         """Options."""

@@ -17,6 +17,9 @@ from protofl_privacy import accountant
 TOLERANCE = 1 + 1e-9
 """Factor for rounding: the last of all rounds spends the budget exactly."""
 
+SIMULATED = "epsilon_if_deployed"
+"""The name of ε in the record of a simulation, whose noise can be repeated and protects nobody."""
+
 
 class BudgetConfig(pf.Config):
     """Options of a budget."""
@@ -89,8 +92,9 @@ class Budgeted(ABC):
 
     @pf.hookimpl
     def end_round(self, server: pf.Server[Any]) -> Mapping[str, float]:
-        """Record ε of a client so far."""
-        return {f"{self.name}.epsilon": self.epsilon_after(server, server.round + 1)}
+        """Record ε of a client so far; of a simulation, with a name that says so."""
+        figure = "epsilon" if server.has_secrets else SIMULATED
+        return {f"{self.name}.{figure}": self.epsilon_after(server, server.round + 1)}
 
     @pf.hookimpl
     def end_trial(self, server: pf.Server[Any]) -> str:

@@ -65,6 +65,8 @@ def run_info(
         others=partial(architectures_of, registry, sample),
         places=tuple(map(used.index, numbers)),
         fitted=data.preparation is not None and data.preparation.fitted is not None,
+        has_secrets="backend" in choices
+        and getattr(choices["backend"].plugin, "has_secrets", False),
         reads_reports=_reads_reports(settings, choices["client-sampler"]),
     )
 

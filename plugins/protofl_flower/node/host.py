@@ -29,6 +29,7 @@ import protofl as pf
 from protofl_flower.fingerprints import changes_of, facts_of
 from protofl_flower.node.client_files import NodeFiles, Stale
 from protofl_flower.node.local_data import LocalData
+from protofl_flower.node.noise_secret import node_secret, secret_of
 from protofl_flower.node.policy import Policy, plan_here
 from protofl_flower.protocol import framing, messages
 from protofl_flower.protocol.messages import Answer, MalformedMessage
@@ -55,7 +56,7 @@ class Node:
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
-        self._runs = folder / "runs"
+        self._runs, self._secret = folder / "runs", node_secret(folder)
         self._machine_options, self._clients, self._policy = read_settings(folder, settings)
         place = Path(self._machine_options["data_dir"])
         self._data = LocalData.read(settings.get("data"), sorted(self._clients), place)
@@ -123,7 +124,7 @@ class Node:
         self._private = data is None and ":" in str(json.loads(here)["dataset"])
         with self._words():
             plan = pf.backends.Plan.from_json(here, data)
-        self._host, self._facts = pf.backends.Host(plan), facts_of(plan)
+        self._host, self._facts = pf.backends.Host(plan, secret=self._secret), facts_of(plan)
         self._host.warm_up()
         self._plan, self._digest = here, messages.digest_of(text)
 
@@ -153,6 +154,9 @@ class Node:
         client = header["client"]
         try:
             notes = self._set(client, asked.get("base"), fresh)
+            # Uploads of two runs, plans or states must not have equal noise: it would cancel.
+            base = "" if notes else str(asked.get("base"))  # a lost state began anew
+            self._host.secret = secret_of(self._secret, self._run, self._digest, base)
             reply = self._host.handle(job)
             reply.notes += notes
             if reply.header()["kind"] == "TrainReply":

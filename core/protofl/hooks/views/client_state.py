@@ -132,6 +132,11 @@ class MethodView(Generic[ConfigT]):
         return self._info.phases
 
     @property
+    def has_secrets(self) -> bool:
+        """True on the server of a deployment whose nodes draw noise that it can't repeat."""
+        return self._info.has_secrets
+
+    @property
     def rounds(self) -> int:
         """Rounds of the run. A run whose method reads this can't be extended."""
         self._info.asked.add("rounds")
@@ -178,7 +183,7 @@ class ClientState(SideState):
         domain: The number of its domain, as `Client.domain`.
         variance: Of a regression, the variance of all clients' test numbers, to which R² refers.
         lr_factor: Factor of learning rates in this round (``--lr-schedule``).
-        secret: Secret bytes of the client's host; none in a simulation.
+        secret: The host's secret, in a job one of the job alone; empty in a simulation.
         hidden: {plugin: {transform that hides the samples from it: why}}; "" for any other plugin.
     """
 

@@ -108,6 +108,8 @@ class RunInfo:
         fitted: True if samples are prepared with statistics of the clients' training samples.
         reads_reports: Options with which the course of the run depends on what clients report of
             their samples besides uploads: ``--patience``, a ``--sampling`` by sizes or losses.
+        has_secrets: True if the clients' hosts have secrets, so that the server can't repeat draws
+            of `Client.secret_stream`; False in a simulation.
         asked: Facts that hooks have read and that extending a run changes: ``rounds``.
     """
 
@@ -136,6 +138,7 @@ class RunInfo:
     phases: tuple[Phase, ...] = ()
     fitted: bool = False
     reads_reports: tuple[str, ...] = ()
+    has_secrets: bool = False
     asked: set[str] = field(default_factory=set, repr=False, compare=False)
 
     @property
