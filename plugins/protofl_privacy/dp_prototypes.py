@@ -48,6 +48,7 @@ class DPPrototypes(Budgeted):
 
     name = "dp-prototypes"
     requires_hookspec = "2.4"
+    draws_secretly = True
     check_options: ClassVar[dict[str, float]] = {"noise": 1.0, "least": 1.0}
     changes_counts = True
     hides_samples_later = (

@@ -55,6 +55,7 @@ class DPSGD(Budgeted):
 
     name = "dp-sgd"
     requires_hookspec = "2.4"
+    draws_secretly = True
     check_options: ClassVar[dict[str, float]] = {"noise": 1.0, "rate": 0.5}
     hides_samples = (
         "what comes of it gets no noise, so the upload would have no guarantee; methods that send "

@@ -72,6 +72,7 @@ def build_client(
         balanced=plan.balanced_samples(trial, layout),
         public=public,
         secret=secret,
+        secretive=plan.composition.secretive,
         hidden=plan.composition.hidden,
         model=plan.initial_model(client, trial) if model is None else model,
     )

@@ -38,7 +38,13 @@ from protofl.data.split import (
 from protofl.errors import UsageError
 from protofl.federation import run_data
 from protofl.federation.resolution import resolve, resolved
-from protofl.federation.run_description import checked, run_info, settle, with_phases
+from protofl.federation.run_description import (
+    about_noise,
+    checked,
+    run_info,
+    settle,
+    with_phases,
+)
 from protofl.federation.store_choice import room_for_samples
 from protofl.federation.task_checks import check_task, with_usual_metrics
 from protofl.hooks.discovery.registry import Registry
@@ -207,6 +213,7 @@ class Plan:
                 *run_data.about(data, names, settings),
                 *run_data.about_encoder(choices),
                 *run_data.about_ids(choices["model-group"], data),
+                *([] if info.has_secrets else map(about_noise, composition.secretive)),
                 *read_as,
                 *notes,
                 *filter(None, [different_cards(resolution.devices)]),

@@ -71,6 +71,14 @@ def run_info(
     )
 
 
+def about_noise(transform: str) -> str:
+    """Return the note about a transform's noise in a simulation."""
+    return (
+        f"{transform}: the noise of a simulation can be repeated with the seed and protects "
+        "nobody; only nodes of a deployment have secrets"
+    )
+
+
 def _reads_reports(settings: Settings, sampler: Choice) -> tuple[str, ...]:
     """Return `RunInfo.reads_reports`."""
     options = [f"--patience {settings.patience}"] if settings.patience else []

@@ -43,6 +43,8 @@ class GaussianNoise:
     and no privacy budget is counted, so it gives no privacy guarantee.
     """
 
+    draws_secretly = "secret"
+
     class Config(pf.Config):
         """Options, with the paper's symbols."""
 

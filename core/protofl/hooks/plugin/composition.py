@@ -137,6 +137,16 @@ class Composition:
             raise UsageError(f"{name!r} can't be both a method and a transform of one run")
         return self.members[name]
 
+    @property
+    def secretive(self) -> list[str]:
+        """Names of transforms that draw noise from the secrets of hosts."""
+        declared = {m.name: getattr(m.plugin, "draws_secretly", False) for m in self.transforms}
+        return [
+            name
+            for name, by in declared.items()
+            if (getattr(self.members[name].config, by) if isinstance(by, str) else by)
+        ]
+
     def _hidden_from(self, reader: str) -> dict[str, str]:
         """Return {transform: why it hides the clients' samples from a plugin}."""
         hidden = {}

@@ -347,6 +347,12 @@ class Client(Learner[ConfigT], StatefulView):
         that whoever knows the seed knows the draws.
         """
         state = self._state
+        if self._owner not in state.secretive:
+            raise UsageError(
+                f"{self._owner} calls client.secret_stream and does not declare it",
+                "a simulation must say that such noise hides nothing",
+                "write in the transform's class: draws_secretly = True",
+            )
         keys = (state.seed, self._owner, "secret", purpose, state.round, state.id)
         return SecretStream(derived_key(state.secret, *keys))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -184,6 +184,7 @@ class ClientState(SideState):
         variance: Of a regression, the variance of all clients' test numbers, to which R² refers.
         lr_factor: Factor of learning rates in this round (``--lr-schedule``).
         secret: The host's secret, in a job one of the job alone; empty in a simulation.
+        secretive: Transforms that may draw from the secret.
         hidden: {plugin: {transform that hides the samples from it: why}}; "" for any other plugin.
     """
 
@@ -201,6 +202,7 @@ class ClientState(SideState):
     domain: int | None = None
     variance: float = 1.0
     secret: bytes = field(default=b"", repr=False)
+    secretive: Sequence[str] = ()
     hidden: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     received: Payload = field(default_factory=Payload)
     scratch: dict[str, dict[str, Any]] = field(default_factory=dict)
