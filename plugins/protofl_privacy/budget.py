@@ -27,7 +27,13 @@ class BudgetConfig(pf.Config):
     epsilon: float = pf.Field(
         None, gt=0, description="ε per client over all rounds; the trial ends before it is more"
     )
-    delta: float = pf.Field(1e-5, gt=0, lt=1, description="δ per client over all rounds")
+    delta: float = pf.Field(
+        1e-5,
+        gt=0,
+        lt=0.01,
+        description="δ per client over all rounds, far below 1/n for n samples: sending each "
+        "sample as it is with probability δ would be allowed",
+    )
     noise: float = pf.Field(
         None,
         gt=0,
@@ -86,6 +92,8 @@ class Budgeted(ABC):
                 f"{option} reads what clients report of their samples without noise, so that the "
                 "course of the run reveals it; leave it out"
             )
+        for option in run.sends_samples:
+            reasons.append(f"{option} sends what single samples show without noise; leave it out")
         if config.epsilon is None and config.noise is None:
             reasons.append(f"give a budget (--set {self.name}.epsilon=8) or {self.name}.noise")
         return reasons

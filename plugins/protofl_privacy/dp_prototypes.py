@@ -51,6 +51,7 @@ class DPPrototypes(Budgeted):
     draws_secretly = True
     check_options: ClassVar[dict[str, float]] = {"noise": 1.0, "least": 1.0}
     changes_counts = True
+    replaces_uploads = True
     hides_samples_later = (
         "it would change the noisy upload by what is exact, so the upload would have no guarantee"
     )

@@ -195,4 +195,37 @@ def test_refusals_name_the_reason(tmp_path):
         run(tmp_path, method="lg-fedavg", drop=[], set=budget)
     with pytest.raises(pf.ProtoflError, match=r"minimum-count reads client\.class_"):
         run(tmp_path, transforms=["dp-prototypes", "minimum-count"], set=budget)
+    for before in ("quantise", "gaussian-noise"):
+        with pytest.raises(pf.UsageError, match=f"--with {before} --with dp-prototypes: dp-proto"):
+            run(tmp_path, transforms=[before, "dp-prototypes"], set=budget)
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize("name", ["epsilon", "delta", "noise", "clip", "count_share", "least"])
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan", math.inf, math.nan])
+def test_a_budget_is_finite(name, value, tmp_path):
+    settings = {"dp-prototypes.epsilon": 6.0, f"dp-prototypes.{name}": value}
+    with pytest.raises(pf.UsageError, match=f"{name}=.* is not possible: .* finite number"):
+        run(tmp_path, set=settings)
+
+
+@pytest.mark.parametrize("delta", [0.01, 0.5, 1, 0])
+def test_delta_is_small(delta, tmp_path):
+    """A mechanism that sends each sample as it is with probability δ keeps (0, δ)."""
+    settings = {"dp-prototypes.epsilon": 6.0, "dp-prototypes.delta": delta}
+    with pytest.raises(pf.UsageError, match=r"delta=.* is not possible"):
+        run(tmp_path, set=settings)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"observe": ["features"]}, "--observe features sends"),
+        ({"observe": ["prototypes", "images"]}, "--observe images sends"),
+        ({"record_predictions": ["last"]}, "--record-predictions last sends"),
+    ],
+)
+def test_what_single_samples_show_is_not_sent(options, words, tmp_path):
+    with pytest.raises(pf.ProtoflError, match=words):
+        run(tmp_path, set={"dp-prototypes.epsilon": 6.0}, **options)
     assert not (tmp_path / "run" / "metrics.jsonl").exists()

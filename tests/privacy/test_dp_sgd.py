@@ -306,6 +306,8 @@ def test_other_refusals_name_the_reason():
     assert "--patience 2 reads what clients report" in refusal("fedavg", patience=2)
     assert "--sampling size reads what clients report" in refusal("fedavg", sampling="size")
     assert "--sampling loss reads what clients report" in refusal("fedavg", sampling="loss")
+    assert "--observe features sends what" in refusal("fedavg", observe=["features"])
+    assert "--record-predictions last sends" in refusal("fedavg", record_predictions=["last"])
     assert "does not shift and flip images (--augment)" in refusal("fedavg", augment=True)
 
 

@@ -110,6 +110,8 @@ class RunInfo:
             their samples besides uploads: ``--patience``, a ``--sampling`` by sizes or losses.
         has_secrets: True if the clients' hosts have secrets, so that the server can't repeat draws
             of `Client.secret_stream`; False in a simulation.
+        sends_samples: Options with which clients send what single samples show besides uploads:
+            ``--observe features`` and ``images``, ``--record-predictions``.
         asked: Facts that hooks have read and that extending a run changes: ``rounds``.
     """
 
@@ -139,6 +141,7 @@ class RunInfo:
     fitted: bool = False
     reads_reports: tuple[str, ...] = ()
     has_secrets: bool = False
+    sends_samples: tuple[str, ...] = ()
     asked: set[str] = field(default_factory=set, repr=False, compare=False)
 
     @property
