@@ -332,6 +332,66 @@ def test_methods_whose_uploads_come_from_the_model_run(method):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("method", ["ditto", "fedrep", "lg-fedavg"])
+def test_every_step_on_samples_costs_budget_and_draws_anew(method, monkeypatch):
+    """Ditto trains two models in one step, and FedRep two parts of a model in two phases."""
+    taken, draw = dict[int, list[list[int]]](), dp_sgd.poisson_sample
+
+    def counted(n, *rest):
+        rows = draw(n, *rest)
+        taken.setdefault(n, []).append(rows.tolist())
+        return rows
+
+    monkeypatch.setattr(dp_sgd, "poisson_sample", counted)
+    options = {"transforms": ["dp-sgd"], "options": {"dp-sgd": {"noise": 0.5, "rate": 0.5}}}
+    images = toyfed.make_images([[9, 8, 8], [9, 9, 9], [7, 7, 7], [9, 8, 9]])
+    plan = toyfed.make_plan(method, DATA, images, models=Toy, backend="local", **options)
+    federation = toyfed.Toy(plan)
+    lines = federation.rounds(2)
+    phases = [phase.epochs * 2 for phase in plan.info.phases]
+    for rows in taken.values():  # clients differ in their number of samples
+        assert len(rows) == 2 * sum(phases)
+        starts, at = [], 0
+        for steps in [*phases, *phases]:
+            starts.append(rows[at])
+            at += steps
+        assert len({*map(str, starts)}) == len(starts), (
+            "phases and rounds have streams of their own"
+        )
+    spent = epsilon_of_steps(0.5, 0.5, len(next(iter(taken.values()))), 1e-5)
+    assert lines[1]["extra"]["dp-sgd.epsilon"] == pytest.approx(spent)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["ditto", "fedrep", "lg-fedavg"])
+def test_uploads_depend_on_samples_by_clipped_gradients_alone(method):
+    """With C near 0 and equal noise, no sample is left in the uploads of three rounds."""
+
+    def uploads(x, **settings):
+        images = toyfed.make_images(toyfed.MIXED)
+        images.x = x(images.x)
+        options = {"transforms": ["dp-sgd"], "options": {"dp-sgd": settings}}
+        plan = toyfed.make_plan(method, DATA, images, Toy, backend="local", **options)
+        federation = toyfed.Toy(plan)
+        federation.rounds(3)
+        sent = [federation.pool.uploads(number) for number in range(3)]
+        sent = [pf.Payload.from_bytes(blob) for each in sent for blob in each.values()]
+        return torch.cat([each[key].flatten() for each in sent for key in sorted(each)])
+
+    def same(x):
+        return x
+
+    def other(x):
+        return x.flip(0)
+
+    hidden = {"noise": 1e6, "clip": 1e-6, "rate": 0.5}
+    first, second = uploads(same, **hidden), uploads(other, **hidden)
+    assert torch.allclose(first, second, atol=1e-4)
+    shown = {"noise": 1e-3, "clip": 1.0, "rate": 0.5}
+    assert not torch.allclose(uploads(same, **shown), uploads(other, **shown), atol=1e-2)
+
+
+@pytest.mark.slow
 def test_phases_on_public_samples_are_the_engine_s():
     """FedMD: clients learn from scores of public samples, which cost nothing."""
     plan = toyfed.make_plan(

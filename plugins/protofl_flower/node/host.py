@@ -30,7 +30,7 @@ from protofl_flower.fingerprints import changes_of, facts_of
 from protofl_flower.node.client_files import NodeFiles, Stale
 from protofl_flower.node.local_data import LocalData
 from protofl_flower.node.noise_secret import node_secret, secret_of
-from protofl_flower.node.policy import Policy, plan_here
+from protofl_flower.node.policy import Policy, check_tell, installed_transforms, plan_here
 from protofl_flower.protocol import framing, messages
 from protofl_flower.protocol.messages import Answer, MalformedMessage
 
@@ -60,6 +60,7 @@ class Node:
         self._machine_options, self._clients, self._policy = read_settings(folder, settings)
         place = Path(self._machine_options["data_dir"])
         self._data = LocalData.read(settings.get("data"), sorted(self._clients), place)
+        check_tell(self._data, installed_transforms(self._policy.required or ()))
         self._digest, self._run, self._trial, self._plan = "", "", -1, ""
         self._host: pf.backends.Host | None = None
         self._files: NodeFiles | None = None
@@ -72,7 +73,7 @@ class Node:
         try:
             asked = messages.read(text)
             if "sizes" in asked:
-                return json.dumps({"sizes": self._sizes(asked["sizes"])}), []
+                return json.dumps({"sizes": self._sizes(asked)}), []
             check_request(asked)
             if asked.get("plan") != self._digest and "text" not in asked:
                 return json.dumps({"lacks": "plan"}), []
@@ -98,12 +99,14 @@ class Node:
         fresh = asked.get("fresh") is True
         return messages.response([self._answer(job, blobs, fresh) for job in asked["jobs"]])
 
-    def _sizes(self, form: Any) -> dict[str, Any]:  # noqa: ANN401 - as it came
+    def _sizes(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Tell what the operator allows of the sizes of this node's data.
 
         Raises:
-            UsageError: The node has no data of its own.
+            UsageError: The node has no data of its own, or tells more than a transform of the run
+                allows.
         """
+        form, names = asked["sizes"], asked.get("transforms", [])
         if self._data is None:
             raise pf.UsageError(
                 "this node has no data of its own",
@@ -111,6 +114,9 @@ class Node:
             )
         if not isinstance(form, dict):
             raise MalformedMessage(f"sizes is {messages.shown(form)}, expected a table")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise MalformedMessage(f"transforms is {messages.shown(names)}, expected names")
+        check_tell(self._data, installed_transforms(names))
         with private_errors():
             return self._data.sizes(form)
 
@@ -124,6 +130,8 @@ class Node:
         self._private = data is None and ":" in str(json.loads(here)["dataset"])
         with self._words():
             plan = pf.backends.Plan.from_json(here, data)
+        # Again, because a server may ask for sizes without naming the transforms.
+        check_tell(self._data, {m.name: m.plugin for m in plan.composition.transforms})
         self._host, self._facts = pf.backends.Host(plan, secret=self._secret), facts_of(plan)
         self._host.warm_up()
         self._plan, self._digest = here, messages.digest_of(text)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 import protofl as pf
+from protofl.hooks.discovery.registry import Registry
 from protofl_flower.node.local_data import LocalData
 
 TAKEN = (
@@ -215,6 +216,33 @@ def _check(plan: Mapping[str, Any], policy: Policy, data: LocalData | None) -> N
     named = [text for text in files if _names_a_file(text)]
     if named and not policy.paths:
         raise refused("paths", f"it names a file: {named[0]}")
+
+
+def installed_transforms(names: Iterable[str]) -> dict[str, type]:
+    """Return {name: plugin} of those transforms that are installed."""
+    registry = Registry()
+    there = {plugin.name for plugin in registry.plugins("payload-transform")}
+    return {name: registry.load("payload-transform", name) for name in names if name in there}
+
+
+def check_tell(data: LocalData | None, transforms: Mapping[str, type]) -> None:
+    """Check that a node tells nothing of sizes beside a transform that hides samples.
+
+    Args:
+        data: The node's own data, if it has some.
+        transforms: {name: plugin}.
+
+    Raises:
+        UsageError: The node would tell exact numbers.
+    """
+    for name, plugin in transforms.items():
+        hides = any(getattr(plugin, each, "") for each in ("hides_samples", "hides_samples_later"))
+        if hides and data is not None and data.tell != "nothing":
+            raise pf.UsageError(
+                f"{name} hides single samples, and this node tells exact numbers of samples "
+                f"(tell = {json.dumps(data.tell)})",
+                do='write tell = "nothing" below [data] in node.toml',
+            )
 
 
 def _names_a_file(text: str) -> bool:
