@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import protofl as pf
-from protofl.runs.recipes import with_recipe
 from protofl_flower.protocol.transport import Deployment, Site, Transport, write_end
 from protofl_flower.server.data_sizes import ask_data_sizes
 from protofl_flower.server.site_pool import SitePool
@@ -93,7 +92,8 @@ def asked_of_sites(options: Mapping[str, Any]) -> dict[str, Any]:
     pace = ("patience", "poll", "start_deadline")
     config = Flower.Config(**{key: seconds[key] for key in pace if key in seconds})
     skip = options.get("on_lost_client") == "skip"
-    transforms = [*map(str, with_recipe({**options}).get("transforms", ()))]
+    given = options.get("transforms", options.get("with", ()))
+    transforms = given.split(",") if isinstance(given, str) else [*map(str, given)]
     told = ask_data_sizes(deployment, of_data, config, skip=skip, transforms=transforms)
     plugin_options = {**options["options"], "dataset": {**of_data, "told": told}}
     return {**options, "options": plugin_options}

@@ -94,6 +94,11 @@ class Budgeted(ABC):
             )
         for option in run.sends_samples:
             reasons.append(f"{option} sends what single samples show without noise; leave it out")
+        if (n := min(filter(None, run.sizes()), default=0)) * config.delta >= 1:
+            reasons.append(
+                f"{self.name}.delta={config.delta:g} is not below 1/{n}, and the smallest client "
+                f"has {n} samples; give a much smaller one"
+            )
         if config.epsilon is None and config.noise is None:
             reasons.append(f"give a budget (--set {self.name}.epsilon=8) or {self.name}.noise")
         return reasons

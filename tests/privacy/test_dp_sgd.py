@@ -308,6 +308,11 @@ def test_other_refusals_name_the_reason():
     assert "--sampling loss reads what clients report" in refusal("fedavg", sampling="loss")
     assert "--observe features sends what" in refusal("fedavg", observe=["features"])
     assert "--record-predictions last sends" in refusal("fedavg", record_predictions=["last"])
+    large = {"options": {"dp-sgd": {"noise": 1.0, "delta": 0.009}}}
+    images = toyfed.make_images([[99, 99, 99]] * 4)
+    with pytest.raises(pf.ProtoflError, match=r"delta=0\.009 is not below 1/\d\d\d, and the small"):
+        toyfed.make_plan("fedavg", DATA, images, Toy, transforms=["dp-sgd"], **large)
+    toyfed.make_plan("fedavg", DATA, models=Toy, transforms=["dp-sgd"], **large)
     assert "does not shift and flip images (--augment)" in refusal("fedavg", augment=True)
 
 

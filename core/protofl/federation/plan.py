@@ -192,7 +192,9 @@ class Plan:
         # 3. What hooks may know of the run; what they ask of it; options that depend on it.
         generator = choices.get("generator")
         info = run_info(settings, choices, data, model_input, own_public, registry)
-        settle(composition, settings, info)
+        split = run_data.splitter(settings, data, choices["partitioner"])
+        sizes = partial(_train_sizes, data, split, settings.seed)
+        settle(composition, settings, replace(info, sizes=sizes))
         info = with_phases(info, composition)
         settings = checked(settings, info, data, choices["client-sampler"].plugin)
         splits = run_data.splitter(settings, data, choices["partitioner"])
@@ -505,3 +507,8 @@ def _same(one: Any, other: Any) -> bool:  # noqa: ANN401 - JSON values
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_same, one, other))
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
+
+
+def _train_sizes(data: Dataset, split: Callable[[int], Split], seed: int) -> list[int]:
+    """Return `RunInfo.sizes`."""
+    return [] if data.elsewhere else split(seed).train_sizes.tolist()

@@ -30,7 +30,7 @@ from protofl_flower.fingerprints import changes_of, facts_of
 from protofl_flower.node.client_files import NodeFiles, Stale
 from protofl_flower.node.local_data import LocalData
 from protofl_flower.node.noise_secret import node_secret, secret_of
-from protofl_flower.node.policy import Policy, check_tell, installed_transforms, plan_here
+from protofl_flower.node.policy import Policy, check_tell, plan_here
 from protofl_flower.protocol import framing, messages
 from protofl_flower.protocol.messages import Answer, MalformedMessage
 
@@ -60,7 +60,8 @@ class Node:
         self._machine_options, self._clients, self._policy = read_settings(folder, settings)
         place = Path(self._machine_options["data_dir"])
         self._data = LocalData.read(settings.get("data"), sorted(self._clients), place)
-        check_tell(self._data, installed_transforms(self._policy.required or ()))
+        required = pf.backends.installed_transforms(self._policy.required or ())
+        check_tell(self._data, required)
         self._digest, self._run, self._trial, self._plan = "", "", -1, ""
         self._host: pf.backends.Host | None = None
         self._files: NodeFiles | None = None
@@ -116,7 +117,7 @@ class Node:
             raise MalformedMessage(f"sizes is {messages.shown(form)}, expected a table")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise MalformedMessage(f"transforms is {messages.shown(names)}, expected names")
-        check_tell(self._data, installed_transforms(names))
+        check_tell(self._data, pf.backends.installed_transforms(names))
         with private_errors():
             return self._data.sizes(form)
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 import protofl as pf
-from protofl.hooks.discovery.registry import Registry
 from protofl_flower.node.local_data import LocalData
 
 TAKEN = (
@@ -216,13 +215,6 @@ def _check(plan: Mapping[str, Any], policy: Policy, data: LocalData | None) -> N
     named = [text for text in files if _names_a_file(text)]
     if named and not policy.paths:
         raise refused("paths", f"it names a file: {named[0]}")
-
-
-def installed_transforms(names: Iterable[str]) -> dict[str, type]:
-    """Return {name: plugin} of those transforms that are installed."""
-    registry = Registry()
-    there = {plugin.name for plugin in registry.plugins("payload-transform")}
-    return {name: registry.load("payload-transform", name) for name in names if name in there}
 
 
 def check_tell(data: LocalData | None, transforms: Mapping[str, type]) -> None:

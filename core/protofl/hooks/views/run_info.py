@@ -112,6 +112,8 @@ class RunInfo:
             of `Client.secret_stream`; False in a simulation.
         sends_samples: Options with which clients send what single samples show besides uploads:
             ``--observe features`` and ``images``, ``--record-predictions``.
+        sizes: Returns the number of training samples of each client in the first trial, for
+            ``requires``; empty if the samples lie on nodes.
         asked: Facts that hooks have read and that extending a run changes: ``rounds``.
     """
 
@@ -142,6 +144,7 @@ class RunInfo:
     reads_reports: tuple[str, ...] = ()
     has_secrets: bool = False
     sends_samples: tuple[str, ...] = ()
+    sizes: Callable[[], Sequence[int]] = field(default=lambda: (), repr=False)
     asked: set[str] = field(default_factory=set, repr=False, compare=False)
 
     @property
