@@ -22,7 +22,7 @@ PUBLICATION = "publication.json"
 
 ENVIRONMENT, REQUIREMENTS = "environment.json", "requirements.txt"
 DIGESTS, README, CITATION = "SHA256SUMS", "README.md", "CITATION.cff"
-PAGE, PAPERS, CRATE = "index.html", "papers.bib", "ro-crate-metadata.json"
+PAGE, PAPERS = "index.html", "papers.bib"
 RUNS, FIGURES, PLUGINS = "runs", "figures", "plugins"
 """Folders of a publication."""
 

@@ -1,7 +1,7 @@
 """`publish`: finished runs as one folder that a paper can point to.
 
 The folder has the records and configurations of the runs, the environment, the source of plugins
-that are not installed, figures, a page, the papers to cite, an RO-Crate, and digests of all files.
+that are not installed, figures, a page, the papers to cite, and digests of all files.
 It has no weights, no data and no facts about the machine but those on which results depend.
 """
 
@@ -33,7 +33,6 @@ from protofl.system.sources import digest_of_code
 from protofl.system.version import __version__, versions
 from protofl_workbench.comparing.run_groups import RunLike, runs_in
 from protofl_workbench.publishing import layout
-from protofl_workbench.publishing.crate import write_crate
 from protofl_workbench.publishing.figures import check_figures, draw_figures
 from protofl_workbench.publishing.licenses import license_of
 from protofl_workbench.publishing.papers import Paper, bibliography, own_paper, papers_of
@@ -159,8 +158,6 @@ def publish(
             write_file(part / layout.CITATION, citation(values))
         write_json(part / layout.PUBLICATION, values)
         write_file(part / layout.README, read_me(values, layout.files_in(part)))
-        times = {name: _times(run) for name, run in names.items()}
-        write_crate(part, values, times, papers)
         scrubber.check(part, sources.origins)
         digest = layout.write_digests(part)
         if target.exists():
@@ -413,11 +410,6 @@ def _write_weights(run: Run, folder: Path) -> None:
             for client, tensors in weights.clients.items():
                 kept = {k: t.contiguous() for k, t in tensors.items() if k.startswith("model/")}
                 save_file(kept, place / f"client-{client:05d}.safetensors")
-
-
-def _times(run: Run) -> tuple[str, str, float]:
-    first, last = run.rows[0], run.rows[-1]
-    return str(first.time), str(last.time), float(first.seconds["total"])
 
 
 # --- files about all runs -------------------------------------------------------------------------

@@ -133,11 +133,7 @@ def _contents(files: Sequence[str]) -> list[str]:
         number = f" ({count(len(inside), 'file')})" if name.endswith("/") else ""
         if inside:
             lines.append(f"- `{name}`: {text}{number}")
-    return [
-        *lines,
-        f"- `{layout.CRATE}`: this folder as an RO-Crate",
-        f"- `{layout.DIGESTS}`: digests",
-    ]
+    return [*lines, f"- `{layout.DIGESTS}`: digests"]
 
 
 def citation(values: Mapping[str, Any]) -> str:

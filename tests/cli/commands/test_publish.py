@@ -126,7 +126,7 @@ def test_a_changed_plugin_is_refused(cli, made, tmp_path):
 def test_the_folder_has_all_parts_and_no_place_of_the_machine(published, made, data_dir):
     files = {path.relative_to(published).as_posix() for path in published.rglob("*")}
     for name in ("README.md", "CITATION.cff", "index.html", "papers.bib", "environment.json",
-                 "requirements.txt", "ro-crate-metadata.json", "SHA256SUMS", "plugins/mine.py",
+                 "requirements.txt", "SHA256SUMS", "plugins/mine.py",
                  "figures/curve.png", "runs/mine/config.json", "runs/local/metrics.jsonl",
                  "runs/fedproto/partition.json", "runs/fedproto/summary.json"):  # fmt: skip
         assert name in files
@@ -162,53 +162,6 @@ def test_the_papers_are_those_of_all_components(published):
     version = json.loads((published / "publication.json").read_text())["versions"]["protofl"]
     (own,) = (paper for paper in papers if paper.key == "protofl")
     assert own.fields["note"] == f"version {version}"
-
-
-@pytest.mark.slow
-def test_the_crate_has_the_required_entities(published):
-    """RO-Crate 1.2, 4.1-4.3 and Process Run Crate 0.5."""
-    crate = json.loads((published / "ro-crate-metadata.json").read_text(encoding="utf-8"))
-    assert crate["@context"] == "https://w3id.org/ro/crate/1.2/context"
-    entities = {entity["@id"]: entity for entity in crate["@graph"]}
-    assert len(entities) == len(crate["@graph"])
-    descriptor, root = entities["ro-crate-metadata.json"], entities["./"]
-    assert descriptor["conformsTo"] == {"@id": "https://w3id.org/ro/crate/1.2"}
-    assert descriptor["about"] == {"@id": "./"} and descriptor["@type"] == "CreativeWork"
-    assert root["@type"] == "Dataset" and root["name"] and root["description"]
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d", root["datePublished"])
-    assert entities[root["license"]["@id"]]["name"] == "Creative Commons Attribution 4.0"
-    profile = entities[root["conformsTo"]["@id"]]
-    assert profile["@id"] == "https://w3id.org/ro/wfrun/process/0.5"
-    assert {"CreativeWork", "Profile"} <= {*profile["@type"]} and profile["version"]
-    parts = {part["@id"] for part in root["hasPart"]}
-    files = {p.relative_to(published).as_posix() for p in published.rglob("*") if p.is_file()}
-    assert parts == files - {"ro-crate-metadata.json", "SHA256SUMS"}
-    for part in parts:
-        assert entities[part]["@type"] == "File" and entities[part]["description"]
-    actions = [entities[one["@id"]] for one in root["mentions"]]
-    assert {action["name"].split()[1].strip(":") for action in actions} == {
-        "fedproto",
-        "local",
-        "mine",
-    }
-    for action in actions:
-        assert action["@type"] == "CreateAction"
-        software = entities[action["instrument"]["@id"]]
-        assert software["@type"] == "SoftwareApplication" and software["version"]
-        assert software["url"] == software["@id"]
-        assert action["startTime"] <= action["endTime"]
-        assert all(one["@id"] in entities for one in (*action["object"], *action["result"]))
-        assert entities[action["agent"]["@id"]]["name"] == "Ann Lee"
-
-    def references(value):
-        if isinstance(value, dict):
-            yield from [value["@id"]] if value.keys() == {"@id"} else ()
-            yield from (one for inner in value.values() for one in references(inner))
-        elif isinstance(value, list):
-            yield from (one for inner in value for one in references(inner))
-
-    outside = {one for one in references(crate["@graph"]) if one not in entities}
-    assert outside <= {"https://w3id.org/ro/crate/1.2"}
 
 
 @pytest.mark.slow
