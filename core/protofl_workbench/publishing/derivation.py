@@ -296,7 +296,9 @@ def check_derived(folder: Path, values: Mapping[str, Any]) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="protofl-verify-") as scratch, inside(folder):
         out, there = Path(scratch), layout.files_in(Path())
         runs = {name: Run.of(Path(layout.RUNS) / name) for name in names}
-        sources = {place.rpartition(":")[0] for run in runs.values() for place in _places(run)}
+        sources = {
+            place.rpartition(":")[0] for run in runs.values() for place in _places(run).values()
+        }
         mine = {layout.PAPERS, *sources, *(f for f in there if _is_of_a_run(f, values))}
         for name in there:
             if name.startswith(f"{layout.RUNS}/") and name not in mine:

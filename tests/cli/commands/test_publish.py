@@ -165,10 +165,11 @@ def test_the_papers_are_those_of_all_components(published):
 
 
 @pytest.mark.slow
-def test_a_moved_folder_is_verified_by_its_cheapest_run(cli, moved, few):
+def test_a_moved_folder_is_verified(cli, moved, few):
     found = cli("verify", moved, "--dataset", f"npz:few.npz={few}", "--run", "local")
     assert found.exit_code == 0, found.output
-    assert "verified: digests, and local to the last bit" in found.output
+    said = " ".join(found.output.split())
+    assert "verified: repeated 1 of 3 runs: local, 1 of 1 round: equal to the last bit" in said
     found = cli("verify", moved, "--no-run", "--json")
     values = json.loads(found.stdout)
     assert values["confirmed"] and values["repeated"] is None and values["extra"] == []
@@ -202,30 +203,6 @@ def test_one_changed_byte_is_refused(cli, moved, few):
     assert "changed: runs/fedproto/metrics.jsonl" in found.stderr
     values = json.loads(cli("verify", moved, "--json").stdout)
     assert values["changed"] == ["runs/fedproto/metrics.jsonl"] and not values["confirmed"]
-
-
-@pytest.mark.slow
-def test_wrong_figures_with_right_digests_are_not_confirmed(cli, moved, few):
-    """A record that was changed before it was published has right digests and wrong figures."""
-    from protofl_workbench.publishing.layout import write_digests
-
-    path = moved / "runs/local/metrics.jsonl"
-    row = json.loads(path.read_text())
-    row["train_loss"] += 1e-9
-    path.write_text(json.dumps(row) + "\n")
-    write_digests(moved)
-    words = ("verify", moved, "--run", "local", "--dataset", f"npz:few.npz={few}")
-    found = cli(*words)
-    assert found.exit_code == 1 and "not confirmed: local has other figures here" in found.output
-    assert "train_loss" in found.output
-    config = moved / "runs/local/config.json"
-    values = json.loads(config.read_text())
-    values["versions"]["torch"] = "2.5.0"
-    config.write_text(json.dumps(values))
-    write_digests(moved)
-    found = cli(*words)
-    assert found.exit_code == 0 and "within 2 points of accuracy" in found.output
-    assert "torch was 2.5.0" in found.output
 
 
 @pytest.mark.slow
@@ -274,7 +251,7 @@ def test_other_files_are_refused(cli, made, tmp_path, data_dir, few):
     found = cli(*words, "--file", f"init={made / 'runs/local'}")
     assert found.exit_code == 2 and "the file of init is not that of run" in found.stderr
     found = cli(*words, "--file", f"init={start}")
-    assert found.exit_code == 0 and "run to the last bit" in found.output
+    assert found.exit_code == 0 and "equal to the last bit" in " ".join(found.output.split())
     assert (
         "did you mean 'init'"
         in cli(*words, "--file", f"int={start}", "--file", f"init={start}").stderr
