@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from matplotlib.font_manager import fontManager
 
-from protofl_workbench import plots
+from protofl import plots
 from protofl_workbench.plots import figure_files
 from protofl_workbench.plots.style import Style
 
