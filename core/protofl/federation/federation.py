@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from itertools import product
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
+from weakref import proxy
 
 from protofl.federation import events, jobs
 from protofl.federation.evaluation import NoObserver, counts_in, figures_of, odd_counts
@@ -37,8 +38,6 @@ from protofl.system.files.checksums import Check
 from protofl.system.files.tensors import Packed
 from protofl.system.profile.clock import Unprofiled
 from protofl.system.transfers import has_streams
-
-R = TypeVar("R", bound=jobs.Reply)
 
 
 class Federation:
@@ -88,7 +87,8 @@ class Federation:
         self.observer = NoObserver()
         self.predictions: Predictions | None = None
         self._server_side: ServerSide
-        self._schedule: Schedule | None = None
+        self._desk: Desk
+        self._schedule: Schedule
 
     @property
     def server(self) -> ServerState:
@@ -125,21 +125,24 @@ class Federation:
         unpack_server(self.server, folder.committed_server())
         self._build_validation()
         self.holders = set(folder.commit.holders)
-        if self._schedule is not None:
-            self._schedule.restore(self.server.schedule)
+        self._schedule.restore(self.server.schedule)
 
     def _open_schedule(self) -> None:
-        """Open the schedule of the trial; a dry run, and a run with rounds, have none."""
-        choice = self.plan.choices["schedule"]
-        self._schedule = None
-        if "open_schedule" not in choice.hooks or self.plan.dry:
-            return
-        self._desk = self.desk()
-        self._schedule = choice.call("open_schedule", desk=self._desk)
+        """Open the schedule of the trial; a dry run has rounds."""
+        self._desk, choice = self.desk(), self.plan.choices["schedule"]
+        if "open_schedule" in choice.hooks and not self.plan.dry:
+            self._schedule = choice.call("open_schedule", desk=self._desk)
+        else:
+            self._schedule = Rounds(self)
+
+    @property
+    def totals(self) -> Totals:
+        """The totals of the current round."""
+        return self._desk.totals
 
     def desk(self) -> Desk:
         """Return what a schedule does with the server and the clients of the trial."""
-        arguments = self._server_side, self._stages, self._who, self._replies
+        arguments = self._server_side, self._stages, self._who
         return Desk(self.plan, self.pool, *arguments, self._parked)
 
     def _build_validation(self) -> None:
@@ -169,11 +172,14 @@ class Federation:
 
     def _round(self, number: int) -> tuple[Row, list[int]]:
         start, settings = time.perf_counter(), self.plan.settings
-        self._server_side.begin(number)
+        last = number + 1 == settings.rounds
         totals = Totals(malicious=self.server.malicious)
-        # 1. Who takes part. 2. What each downloads; 3. local training and upload, wherever the
+        self._desk.begin(number, totals)
+        # 1. Who takes part. 2. What each downloads. 3. Local training and upload, wherever the
         # clients live. From here on the round's clients are those that answered.
-        asked, uploads = self._collect(number, totals)
+        uploads = self._schedule.collect(number)
+        self.server.evaluates = last or self._schedule.is_due(number)
+        asked = sorted({*uploads, *totals.absent})
         clients, unusual = self._who.answered(number, asked, totals.absent)
         totals.participants, totals.answered = len(clients), clients if unusual else None
         # 4. The server aggregates, then trains.
@@ -189,9 +195,7 @@ class Federation:
             members, everyone = self._who.members, settings.eval_clients == "all"
             chosen = members.numbers(number) if everyone else clients
             totals.unscored = self._who.lost(number, "unscored", [*chosen, *members.unseen])
-            if self._schedule is not None:
-                last = bool(ended) or number + 1 == settings.rounds
-                chosen = self._desk.to_evaluate(chosen, last=last)
+            chosen = self._desk.to_evaluate(chosen, last=last or bool(ended))
             self.evaluate_clients(chosen, number, totals)
             totals.add_metrics(figures_of(self.plan.metrics, totals.counts))
             totals.add_domains(self.plan.domains(self.trial))
@@ -206,26 +210,14 @@ class Federation:
         totals.seconds["total"] = time.perf_counter() - start
         self.client_accuracy = totals.accuracy
         rate: dict[str, Any] = {"lr": self.server.lr} if self.plan.scheduled else {}
-        if self._schedule is not None:
-            rate["schedule"] = {**self._schedule.line()}
+        if line := {**self._schedule.line()}:
             if self.server.evaluates and not self._schedule.is_due(number):
-                rate["schedule"]["due"] = False  # a run with more rounds does not evaluate it
-            self.server.schedule = self._schedule.state()
+                line["due"] = False  # a run with more rounds does not evaluate it
+            rate["schedule"] = line
+        self.server.schedule = self._schedule.state()
         line = {"trial": self.trial, "round": number, **totals.line(extra), **rate}
         line |= {"ended": ended} if ended else {}
         return Row({**line, **self._who.line(number)}), clients
-
-    def _collect(self, number: int, totals: Totals) -> tuple[list[int], dict[int, Payload]]:
-        """Return the clients that were asked, and the uploads for the server's step."""
-        if self._schedule is None:
-            asked = self.participants(number)
-            return asked, self.train_clients(asked, number, totals)
-        self._desk.begin(number)
-        self._desk.totals = totals
-        uploads = self._schedule.collect(number)
-        last = number + 1 == self.plan.settings.rounds
-        self.server.evaluates = last or self._schedule.is_due(number)
-        return sorted({*uploads, *totals.absent}), uploads
 
     def train_clients(self, clients: list[int], number: int, totals: Totals) -> dict[int, Payload]:
         """Run downloads, local training and uploads; return {client: accepted upload}."""
@@ -242,7 +234,7 @@ class Federation:
         lied = [client for client, reason in totals.absent.items() if reason == "skipped"]
         gone = sorted({*replies, *lied} - uploads.keys())
         if gone:
-            self._replies("undo", [jobs.Undo(client) for client in gone], jobs.Reply, totals)
+            self._stages.replies("undo", [jobs.Undo(client) for client in gone], jobs.Reply, totals)
         self._who.hear({client: replies[client] for client in uploads})
         return uploads
 
@@ -294,7 +286,7 @@ class Federation:
                 if c not in idle
             ]
         self._stages.begin("train", [job.client for job in work], when)
-        replies = self._replies("train", work, jobs.TrainReply, totals)
+        replies = self._stages.replies("train", work, jobs.TrainReply, totals)
         for client, reply in replies.items():
             totals.trained[client] = totals.trained.get(client, 0) + reply.samples
         return replies
@@ -322,7 +314,7 @@ class Federation:
                 for client, blob in portion.items()
             ]
             asked = {job.client: job for job in work}
-            replies = self._replies("evaluate", work, jobs.EvaluateReply, totals)
+            replies = self._stages.replies("evaluate", work, jobs.EvaluateReply, totals)
             for client, reply in replies.items():
                 try:
                     counts = counts_in(self.plan, asked[client], reply)
@@ -388,18 +380,38 @@ class Federation:
         work = [jobs.Save(client, paths[client]) for client in clients]
         self._stages.begin("checkpoint", [job.client for job in work])
         kind = jobs.SaveReply if self.elsewhere else jobs.Reply
-        replies = self._replies("checkpoint", work, kind, Totals()).items()
+        replies = self._stages.replies("checkpoint", work, kind, Totals()).items()
         return {c: Check(r.size, r.crc) for c, r in replies if isinstance(r, jobs.SaveReply)}
 
-    def _replies(
-        self, stage: str, work: Sequence[jobs.ClientJob], kind: type[R], totals: Totals
-    ) -> dict[int, R]:
-        """Run jobs of one kind on the hosts; return {client: reply} without lost clients."""
-        with self._stages.ordered(stage, work) as ordered:
-            replies = {
-                (client_job := jobs.of_client(job)).client: self._stages.take(
-                    stage, client_job, r, kind, totals
-                )
-                for job, r in self.pool.run(ordered)
-            }
-        return {client: reply for client, reply in replies.items() if reply is not None}
+
+class Rounds:
+    """The schedule of rounds: the server asks the participants, waits for them, and acts.
+
+    Args:
+        federation: The server and the clients.
+    """
+
+    def __init__(self, federation: Federation) -> None:
+        # In a cycle the federation would keep its clients' memory until it is collected.
+        self._federation = proxy(federation)
+
+    def collect(self, step: int) -> dict[int, Payload]:
+        """Ask the participants of a round; return their accepted uploads."""
+        federation: Federation = self._federation
+        return federation.train_clients(federation.participants(step), step, federation.totals)
+
+    def is_due(self, step: int) -> bool:
+        """Return True if ``--eval-every`` asks for an evaluation."""
+        plan = self._federation.plan
+        return bool(plan.is_due(step, plan.settings.eval_every))
+
+    def line(self) -> dict[str, Any]:
+        """Return nothing: all figures of a round are in its line."""
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        """Return nothing: a round leaves no work to the next one."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Do nothing."""

@@ -10,7 +10,15 @@ from typing import TypeVar
 from protofl.data.batches import batch_bounds
 from protofl.data.tasks import CONTINUOUS
 from protofl.federation import events
-from protofl.federation.jobs import Absent, ClientJob, Evaluate, Reply, RoundJob, Train
+from protofl.federation.jobs import (
+    Absent,
+    ClientJob,
+    Evaluate,
+    Reply,
+    RoundJob,
+    Train,
+    of_client,
+)
 from protofl.federation.known_sizes import KnownSizes
 from protofl.federation.plan import Plan
 from protofl.federation.pool_interface import NamedHosts, Pool
@@ -153,8 +161,21 @@ class Stages:
             told = events.StepsDone(self._told, counts.done, counts.steps, counts.share)
             self._progress(told)
 
+    def replies(
+        self, stage: str, work: Sequence[ClientJob], kind: type[R], totals: Totals
+    ) -> dict[int, R]:
+        """Run jobs of one kind on the hosts; return {client: reply} without lost clients."""
+        with self._ordered(stage, work) as ordered:
+            replies = {
+                (client_job := of_client(job)).client: self.take(
+                    stage, client_job, reply, kind, totals
+                )
+                for job, reply in self._pool.run(ordered)
+            }
+        return {client: reply for client, reply in replies.items() if reply is not None}
+
     @contextmanager
-    def ordered(self, stage: str, jobs: Sequence[ClientJob]) -> Iterator[list[ClientJob]]:
+    def _ordered(self, stage: str, jobs: Sequence[ClientJob]) -> Iterator[list[ClientJob]]:
         """Yield the jobs of a stage in the order in which they start; call `take` for each."""
         plan, sizes = self._plan, self._plan.split(self.trial).train_sizes
 

@@ -5,9 +5,9 @@ Public as ``protofl.schedules``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -28,8 +28,6 @@ from protofl.hooks.wire.payload import Payload
 from protofl.system.files.atomic import ScratchFolder
 
 __all__ = ["Clock", "Desk", "Moment", "Schedule", "TrainReply"]
-
-R = TypeVar("R", bound=jobs.Reply)
 
 
 class Schedule(Protocol):
@@ -75,7 +73,6 @@ class Desk:
         side: The server.
         stages: Orders jobs, and tells the user lines.
         who: The clients, and virtual time.
-        replies: Runs jobs of a kind on the hosts.
         folder: A folder for files of clients, inside the run folder; None for a temporary one.
 
     Attributes:
@@ -92,17 +89,17 @@ class Desk:
         side: ServerSide,
         stages: Stages,
         who: Participation,
-        replies: Callable[[str, Sequence[jobs.ClientJob], type[Any], Totals], dict[int, Any]],
         folder: str | None,
     ) -> None:
         self.plan, self._side, self._stages, self._who = plan, side, stages, who
-        self._replies, self.step, self.totals = replies, 0, Totals()
+        self.step, self.totals = 0, Totals()
         self._scratch = ScratchFolder("protofl-flights-", folder)
         self._files: dict[int, str] = {}
         self._pool, self._away = pool, set[int]()
         self._scores: dict[int, tuple[int, jobs.EvaluateReply, Payload]] = {}
         self._evaluated: dict[int, int] = {}
-        self.real_time = who.clock is None and isinstance(pool, Flights)
+        waits = "open_schedule" not in plan.choices["schedule"].hooks  # rounds
+        self.real_time = who.clock is None and isinstance(pool, Flights) and not waits
 
     @property
     def clock(self) -> Clock:
@@ -110,9 +107,9 @@ class Desk:
         assert self._who.clock is not None, "a schedule without rounds needs a device model"
         return self._who.clock
 
-    def begin(self, step: int) -> None:
+    def begin(self, step: int, totals: Totals | None = None) -> None:
         """Begin a step of the server, as the run does before `Schedule.collect`."""
-        self.step, self.totals, self._evaluated = step, Totals(), {}
+        self.step, self.totals, self._evaluated = step, totals or Totals(), {}
         self._side.begin(step)
         if self._away:  # they go on
             self._stages.begin("train", sorted(self._away), "before_upload")
@@ -158,8 +155,7 @@ class Desk:
         for client, (step, blob) in flights.items():
             work.append(self._training(client, step, blob, skip))
         self._stages.begin("train", [*flights], "before_upload")
-        result: dict[int, TrainReply] = self._replies("train", work, TrainReply, self.totals)
-        return result
+        return self._stages.replies("train", work, TrainReply, self.totals)
 
     def accept(self, flights: Mapping[int, tuple[int, TrainReply]]) -> dict[int, Payload]:
         """Check uploads together, and give clients the states with which they sent them.
@@ -183,7 +179,7 @@ class Desk:
             work.append(jobs.Load(client, self._file(client, upload.version)))
             self.totals.absent.pop(client, None)
             self.totals.trained[client] = replies[client].samples
-        self._replies("train", work, jobs.Reply, self.totals)
+        self._stages.replies("train", work, jobs.Reply, self.totals)
         self._who.hear({client: replies[client] for client in uploads})
         for client, (step, _) in flights.items():
             file = self._file(client, step)

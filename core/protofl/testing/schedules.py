@@ -68,9 +68,7 @@ class ScheduleContract(Contract):
         tensors = {name: tensor.clone() for name, tensor in packed[0].items()}
         federation._open_schedule()
         unpack_server(federation.server, (tensors, packed[1]))
-        schedule = federation._schedule
-        assert schedule is not None
-        schedule.restore(federation.server.schedule)
+        federation._schedule.restore(federation.server.schedule)
         rest = half.rounds(self.steps - 2)[2:]
         expect(toy.same(lines[2:], rest), "the steps after it differ")
         del desk
