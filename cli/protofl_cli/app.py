@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import signal
 import sys
-from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
 import typer
@@ -113,7 +112,7 @@ class Commands(WithRuns):
         """
         known = {"debug": False}
         command_line = args[0] if args else extra.pop("args", None)
-        typed = _current_words(sys.argv[1:] if command_line is None else command_line)
+        typed = [*(sys.argv[1:] if command_line is None else command_line)]
         args = (typed, *args[1:])
         options = extra | {"prog_name": "protofl", "standalone_mode": False, "obj": known}
         try:
@@ -134,14 +133,6 @@ class Commands(WithRuns):
             else:
                 code = _report(problem, debug=known["debug"])
         sys.exit(code if isinstance(code, int) else 0)
-
-
-def _current_words(command_line: Sequence[str]) -> list[str]:
-    """Return the words of the command line with current names; former names get a line each."""
-    from protofl.system import former_names
-
-    former_names.show = render.note
-    return former_names.current_words(command_line)
 
 
 def _left(end: SystemExit) -> int:

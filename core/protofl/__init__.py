@@ -32,7 +32,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-import warnings
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -110,16 +109,6 @@ _MODULES = {
     "plots": "protofl_workbench.plots",
 }
 """Names that are modules themselves."""
-_MOVED = {
-    "backends": "Dispatcher Host HostFailure Idle Job Plan Pool Reply TrainJob fresh_interpreter",
-    "datasets": "Dataset Generator Outline SampleSpec dataset_from_arrays download files_key"
-    " read_npz",
-    "models": "Architecture SplitModel Weights average_weights load_weights pack_weights",
-}
-"""Earlier names of protofl that are now in one of its modules, and still work."""
-
-_FORMER = ("Given", "study")
-"""Names of `protofl.system.former_names.PUBLIC`."""
 
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()} | _MODULES
 
@@ -181,15 +170,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - the public names are of many types
-    if name in _FORMER:
-        from protofl.system.former_names import public_name
-
-        return __getattr__(public_name("", name) or name)
-    for space, names in _MOVED.items():
-        if name in names.split():
-            place = f"protofl.{space}.{name}"
-            warnings.warn(f"protofl.{name} is now {place}", DeprecationWarning, stacklevel=2)
-            return getattr(__getattr__(space), name)
     if name not in _HOME:
         raise AttributeError(f"module 'protofl' has no attribute {name!r}")
     module = importlib.import_module(_HOME[name])

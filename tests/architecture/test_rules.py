@@ -198,15 +198,6 @@ def test_the_public_names():
         protofl.no_such_name  # noqa: B018
 
 
-@pytest.mark.parametrize("space", protofl._MOVED)
-def test_an_earlier_name_works_and_says_where_it_is_now(space):
-    for name in protofl._MOVED[space].split():
-        with pytest.warns(
-            DeprecationWarning, match=f"protofl.{name} is now protofl.{space}.{name}"
-        ):
-            assert getattr(protofl, name) is getattr(getattr(protofl, space), name)
-
-
 def names_for_type_checkers(path):
     """Return {name: module} of the imports under ``if TYPE_CHECKING``."""
     (block,) = (

@@ -124,11 +124,7 @@ def exists(name):
     place = first
     for part in rest:
         place = f"{place}.{part}"
-        try:
-            known = hasattr(thing, part)
-        except DeprecationWarning:  # a former name
-            return False
-        if not known:
+        if not hasattr(thing, part):
             try:
                 importlib.import_module(place)
             except ModuleNotFoundError as error:

@@ -134,12 +134,3 @@ def ignore(event: Event) -> None:
 def follows_steps(progress: Progress) -> bool:
     """Return whether steps are counted for a follower; ``progress.follows_steps`` may say no."""
     return progress is not ignore and bool(getattr(progress, "follows_steps", True))
-
-
-def __getattr__(name: str) -> type[Event]:
-    from protofl.system.former_names import public_name
-
-    if new := public_name("events", name):
-        result: type[Event] = globals()[new]
-        return result
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,7 +9,6 @@ from typing import Any
 from protofl.records.row import Row
 from protofl.system.files.atomic import parse_json, regular_file
 from protofl.system.files.checksums import Damaged, read_json
-from protofl.system.former_names import current_options
 
 
 def read_rows(file: Path) -> list[Row]:
@@ -57,8 +56,6 @@ def table_or_none(file: Path, form: str = "") -> dict[str, Any] | None:
 def table_of(file: Path, form: str = "") -> dict[str, Any]:
     """Read a JSON file, which may be a link, in a form of `protofl.records.schema`."""
     values = read_json(file.resolve() if file.is_symlink() else file)
-    if form == "Config" and isinstance(values, dict):
-        values = current_options(values, quiet=True)
     return checked(values, form, str(file)) if form else values
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from protofl.errors import UsageError
 from protofl.records.checkpoint import LAST, Commit, kept_name
 from protofl.system.files.home import expand_user
-from protofl.system.former_names import current_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,7 +60,7 @@ def read_weights(
     return Weights(
         commit.trial,
         commit.round,
-        current_tensors(_tensors(folder / commit.server)),
+        _tensors(folder / commit.server),
         {c: _tensors(folder / name) for c, (name, _) in sorted(commit.client_files.items())},
     )
 

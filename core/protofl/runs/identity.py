@@ -26,7 +26,6 @@ from protofl.federation.plan import Plan
 from protofl.federation.resolution import parts_of
 from protofl.hooks.models.optimisers import training_options
 from protofl.system.files.checksums import sha256_of
-from protofl.system.former_names import as_hashed
 from protofl.system.machine import recorded_facts
 from protofl.system.options.parsing import without_removed
 from protofl.system.options.plugin_options import Config
@@ -243,7 +242,7 @@ def identity_of(config: Mapping[str, Any], defaults: Defaults) -> str:
         (kind, str(values.get(option))) for option, kind in CHOOSING.items()
     }
     plugins = [[*which, *who] for which, who in used.plugins.items() if which not in usual]
-    parts = as_hashed(used.options, used.of_plugins, used.files, plugins)
+    parts = [used.options, used.of_plugins, used.files, sorted(plugins)]
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 

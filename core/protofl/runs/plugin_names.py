@@ -18,7 +18,6 @@ from protofl.hooks.discovery.kinds import KINDS, spec_hooks
 from protofl.hooks.discovery.registry import installed
 from protofl.system.consent import allow, check_code
 from protofl.system.files.home import expand_user
-from protofl.system.former_names import current_options
 from protofl.system.options.table import CHOOSING, SEVERAL
 from protofl.system.sources import load, place_of_class
 
@@ -205,7 +204,6 @@ def name_plugins(
     Raises:
         UsageError: A place has no consent or no class, or a class has no hooks of its kind.
     """
-    typed = current_options(typed)
     if file:
         check_code(places_in(typed), file)
     else:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from protofl.hooks.discovery.registry import ARRAYS_PLACE
 from protofl.runs.plugin_names import ClassNames, Extra, marked_hooks, with_names
-from protofl.system.former_names import current_options
 
 if TYPE_CHECKING:
     from protofl.data.in_memory import ArrayData
@@ -52,7 +51,7 @@ def name_classes(typed: Mapping[str, Any]) -> NamedOptions:
     Raises:
         UsageError: A class has no hooks of its kind, or arrays are no data set.
     """
-    options = current_options(typed)
+    options = dict(typed)
     names = ClassNames.among(options)
 
     def name(_: str, kind: str, value: Any) -> Any:  # noqa: ANN401 - whatever a user writes

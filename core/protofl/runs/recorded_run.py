@@ -14,7 +14,6 @@ from protofl.records.record_files import table_or_none
 from protofl.records.result import Result, recorded_accuracies
 from protofl.records.row import Row, columns_of, frame_of
 from protofl.system.files.home import expand_user
-from protofl.system.former_names import tell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -318,11 +317,6 @@ class Run(Reading):
         """
         server, start = self.weights(_chosen(which, round), trial, []).server, "global_state/"
         return {k.removeprefix(start): t for k, t in server.items() if k.startswith(start)}
-
-    def knowledge(self, which: str = "last", trial: int = 0) -> dict[str, Tensor]:  # former
-        """The former name of `global_state`."""
-        tell("Run.knowledge", "Run.global_state")
-        return self.global_state(which, trial)
 
     def predict(
         self,

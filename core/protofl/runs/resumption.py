@@ -22,7 +22,6 @@ from protofl.system.files.atomic import default_data_dir
 from protofl.system.files.checksums import read_json
 from protofl.system.files.home import expand_user
 from protofl.system.files.lock import folder_lock
-from protofl.system.former_names import current_options
 from protofl.system.options.parsing import (
     check_unchanged,
     merge_nested,
@@ -60,7 +59,7 @@ def continued(
     check_resumable(place)
     until.enter_context(folder_lock(place.absolute(), "--resume --out"))
     folder = RunFolder.reopen(request.out)
-    recorded = current_options(folder.config(), quiet=True)
+    recorded = folder.config()
     folder.count_all(recorded)
     check_recorded(recorded, str(folder.path / "config.json"))
     requested = (
@@ -179,7 +178,7 @@ def take_up(folder: RunFolder, plan: Plan, note: Callable[[str], None]) -> RunFo
         UsageError: Data or files are others, or the run has more rounds or trials, or cannot have
             more.
     """
-    recorded = current_options(folder.config(), quiet=True)
+    recorded = folder.config()
     check_same_data(recorded, plan)
     check_same_files(recorded, plan)
     was_cut = not folder.finished

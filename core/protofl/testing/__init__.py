@@ -16,9 +16,6 @@ Imports: data, errors, federation, hooks, runs, system.
 Start with ``contract.py``.
 """
 
-from typing import Any
-
-from protofl.system.former_names import public_name
 from protofl.testing.backends import BackendContract
 from protofl.testing.client_samplers import ClientSamplerContract
 from protofl.testing.commands import CommandContract
@@ -86,9 +83,3 @@ CONTRACTS: dict[str, type[Contract]] = {
 }
 """The contract of each kind but reproductions: that one is
 `protofl_workbench.reproductions.reproduction_contract`."""
-
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - classes of many types
-    if new := public_name("testing", name):
-        return globals()[new]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

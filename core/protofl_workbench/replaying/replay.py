@@ -18,7 +18,6 @@ from protofl.records.reading import Reading
 from protofl.records.weights import read_weights
 from protofl.runs.configuration import check_same_data
 from protofl.runs.recorded_uploads import rounds_in, series_of, uploads_in
-from protofl.system.former_names import tell
 from protofl.system.machine import machine_facts, recorded_facts
 from protofl.system.torch_state import standard_torch
 from protofl.system.version import versions
@@ -149,7 +148,6 @@ def replay(
     rounds: int | None = None,
     keep_global_state: bool = False,
     progress: Callable[[int, int], None] = lambda rounds_done, of: None,
-    keep_knowledge: bool | None = None,
 ) -> Replay:
     """Repeat the server's part of a run on its recorded uploads (``--record-uploads``).
 
@@ -165,15 +163,11 @@ def replay(
         rounds: Largest number of rounds; None for all.
         keep_global_state: True to keep the global state of each round.
         progress: Called with the number of finished rounds and of all rounds.
-        keep_knowledge: The former name of ``keep_global_state``.
 
     Raises:
         UsageError: The uploads are not recorded, or an option is not possible.
         Damaged: A recorded file is damaged.
     """
-    if keep_knowledge is not None:
-        tell("keep_knowledge", "keep_global_state")
-        keep_global_state = keep_knowledge
     reading = Reading.of(run)
     uploads = RecordedUploads(reading.folder, trial)
     plan = own_plan(reading.config)

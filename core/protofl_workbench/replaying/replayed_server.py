@@ -19,7 +19,6 @@ from protofl.hooks.wire.payload import Payload, stack_rows
 from protofl.records.observed import Features
 from protofl.system.device import compute_threads, device_of
 from protofl.system.files.tables import finite
-from protofl.system.former_names import tell
 from protofl.system.options.parsing import merge_options, options_in, parse_options
 from protofl.system.options.table import portable
 from protofl.system.profile.clock import Sums
@@ -41,12 +40,6 @@ class ReplayedRound:
     same: bool
     figures: dict[str, float | None]
     global_state: Payload | None = None
-
-    @property
-    def knowledge(self) -> Payload | None:  # former
-        """The former name of `global_state`."""
-        tell("ReplayedRound.knowledge", "ReplayedRound.global_state")
-        return self.global_state
 
 
 @dataclass

@@ -11,7 +11,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from protofl.errors import UsageError, unknown
 from protofl.system.files.tables import parse_toml
-from protofl.system.former_names import current_options
 
 _HEADER = re.compile(r"\s*\[+\s*(?P<path>[^\[\]]+?)\s*\]+\s*(#.*)?$")
 _KEY = re.compile(r"\s*(?P<key>(?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*[^\s=]+)*)\s*=")
@@ -169,7 +168,7 @@ def open_file(text: str, name: str, load: Load, seen: tuple[str, ...] = ()) -> F
         values = parse_toml(text)
     except ValueError as error:
         raise UsageError(f"{name} is not valid TOML: {error}") from None
-    file = File(name, text, {key: _current(key, value) for key, value in values.items()})
+    file = File(name, text, values)
     for key, value in values.items():
         if key not in KEYS:
             file.unknown((key,), "key", key, KEYS)
@@ -185,19 +184,6 @@ def open_file(text: str, name: str, load: Load, seen: tuple[str, ...] = ()) -> F
     if other in (*seen, name):
         file.fail(("extends",), f"{below} extends this file, which extends {below}")
     return replace(file, below=open_file(content, other, further, (*seen, name)))
-
-
-def _current(key: str, value: Any) -> Any:  # noqa: ANN401 - from a file
-    """Return a table of options, or of lines with options, with their current names."""
-    if not isinstance(value, dict):
-        return value
-    if key == "options":
-        return current_options(value)
-    lines = {"rows", "columns", "scales", "variants"}
-    return {
-        name: current_options(line) if key in lines and isinstance(line, dict) else line
-        for name, line in value.items()
-    }
 
 
 MOST_CELLS = 10_000

@@ -10,7 +10,6 @@ from typing import Any
 
 from protofl.errors import UsageError, unknown
 from protofl.runs.request import Request
-from protofl.system.former_names import current_key
 from protofl.system.options.parsing import read_names
 from protofl.system.options.plugin_options import Config, option_names
 from protofl.system.options.table import (
@@ -90,7 +89,6 @@ def read_axes(texts: Iterable[str]) -> list[Axis]:
         key, sign, values = (piece.strip() for piece in text.partition("="))
         if not (sign and key):
             raise UsageError(f"--grid {text}: not of the form {FORM}", do=f"write --grid {FORM}")
-        key = current_key(key, quiet=False)
         if key in {axis.key for axis in axes}:
             raise UsageError(
                 f"--grid {key} is given twice", do="write all of its values in one --grid"

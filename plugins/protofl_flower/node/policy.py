@@ -8,7 +8,6 @@ leaves the server's at their defaults.
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -90,10 +89,6 @@ class Policy:
             UsageError: A rule is unknown, or its value has another type.
         """
         usual = cls()
-        if "wrappers" in table:
-            warnings.warn("[policy] wrappers is now transforms", FutureWarning, stacklevel=2)
-            table = {**table, "transforms": table["wrappers"]}
-            del table["wrappers"]
         for name, value in table.items():
             if name not in [f.name for f in fields(cls)]:
                 known = ", ".join(f.name for f in fields(cls))

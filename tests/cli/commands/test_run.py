@@ -502,3 +502,9 @@ def test_an_option_of_a_method_is_given_with_set():
     with pytest.raises(pf.UsageError) as caught:
         pf.run("fedproto", models="cnn4", lambda_=3)
     assert caught.value.near == "options of methods and other plugins: set={'lambda_': VALUE}"
+
+
+def test_a_dry_run_is_not_asked_for(cli):
+    result = cli("run", "fedproto", "--models", "mlp", "--dry-run")
+    assert result.exit_code == 2
+    assert "--plan" in result.stderr and "--no-dry-run" in result.stderr

@@ -10,7 +10,6 @@ from slowness import quick
 from torch import nn
 
 import protofl as pf
-from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.models.flops import cost, profile
 from protofl.testing import toy as toyfed
 from protofl_plugins.models import htfe_sensors as sensors
@@ -293,16 +292,6 @@ def test_the_cost_is_half_the_flops(name):
     for architecture in members(group):
         sizes = (sample_of(name), C, K)
         assert 2 * cost(architecture, *sizes) == profile(architecture, *sizes)[1], architecture
-
-
-@pytest.mark.parametrize(
-    ("former", "now"), [("htfe-txt-7", "htfe-txt-6"), ("htfe-mlp-5", "htfe-mlp-4")]
-)
-def test_former_names_are_refused_with_the_new_one(former, now):
-    with pytest.raises(pf.UsageError, match=r"HtFLlib.*302a231, March 2025") as refused:
-        Registry().find("model-group", former)
-    assert f"use {now}," in refused.value.do
-    assert Registry().find("model-group", now)
 
 
 COUNTS_OF_CLIENTS = [[5, 4, 0], [0, 6, 4], [4, 0, 5], [3, 3, 3]]

@@ -22,7 +22,6 @@ from protofl.hooks.hookspecs import (
     serves,
 )
 from protofl.hooks.wire.keys import Keys, fault_of
-from protofl.system.former_names import current_argument
 
 
 @dataclass(frozen=True)
@@ -60,10 +59,6 @@ KINDS = {
 
 LOADERS = "protofl.loaders"
 """The entry-point group of the loaders of recipes and reproductions, which are files."""
-
-FORMER_NAMES = "protofl.former_names"
-"""The entry-point group of removed and renamed plugins: KIND = a dict {former name: (what happened,
-what to do)}, both of which the error for that name prints."""
 
 
 @dataclass(frozen=True)
@@ -240,10 +235,6 @@ def _check_hook(kind: str, label: str, attribute: str, function: Any) -> None:  
     for argument, parameter in inspect.signature(function).parameters.items():
         if argument == "self":
             continue
-        if (current := current_argument(attribute, argument)) != argument:
-            raise UsageError(  # pluggy passes arguments of the specification only
-                f"{label}: the argument {argument} is now {current}", do=f"rename it at {place}"
-            )
         if argument not in known:
             raise unknown(f"argument of {label}:", argument, known, f"rename it at {place}")
         if parameter.default is not parameter.empty:

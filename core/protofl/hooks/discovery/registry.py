@@ -20,7 +20,6 @@ from protofl.errors import (
     unknown,
 )
 from protofl.hooks.discovery.kinds import (
-    FORMER_NAMES,
     KINDS,
     LOADERS,
     Plugin,
@@ -29,20 +28,10 @@ from protofl.hooks.discovery.kinds import (
     hooks_of,
 )
 from protofl.system.consent import check_recorded
-from protofl.system.former_names import (
-    GROUPS,
-    current_kind,
-    current_label,
-    current_plugin,
-    tell,
-)
 from protofl.system.sources import error_location, fingerprint, load
 
 ARRAYS_PLACE = "protofl.hooks.discovery.arrays_plugin:Arrays"
 """The data set plugin for arrays of a program."""
-
-MOVED = {"protofl.program.arrays:Arrays": ARRAYS_PLACE}
-"""{place of a class in ``config.json`` of protofl 0.1.0: its place now}."""
 
 
 class Registry:
@@ -66,10 +55,8 @@ class Registry:
         classes: Mapping[str, str] | None = None,
     ) -> None:
         self.block = _blocked(block)
-        self.extra = {(current_kind(kind), name): c for (kind, name), c in (extra or {}).items()}
-        self._places = {
-            current_label(label): MOVED.get(at, at) for label, at in (classes or {}).items()
-        }
+        self.extra = dict(extra or {})
+        self._places = dict(classes or {})
         extra_labels = {f"{kind}/{name}" for kind, name in self.extra}
         named = {k: at for k, at in self._places.items() if k not in extra_labels}
         check_recorded({"classes": named}, "the options of the run")
@@ -98,10 +85,8 @@ class Registry:
         """Return the plugin of that name.
 
         Raises:
-            UsageError: The name is unknown or a former one (`FORMER_NAMES`), or two distributions
-                have a plugin of that name.
+            UsageError: The name is unknown, or two distributions have a plugin of that name.
         """
-        name = current_plugin(kind, name)
         plugins = [p for p in self._of_kind(kind) if p.name == name]
         if not plugins:
             if any(p.name == name for p in self._of_kind(kind, blocked=True)):
@@ -109,9 +94,6 @@ class Registry:
                     f"{kind} {name!r} is blocked",
                     do="take it out of --block and of the environment variable PROTOFL_BLOCK",
                 )
-            for entry in self._installed.select(group=FORMER_NAMES, name=kind):
-                if told := entry.load().get(name):
-                    raise Unknown(told[0], do=told[1])
             names = {p.name for p in self._of_kind(kind) + self._rivals(kind)}
             if kind == "dataset" and (ending := _file_ending(name)):
                 if table := TABLES.get(ending):
@@ -192,8 +174,7 @@ class Registry:
             raise unknown("kind", kind, KINDS)
         plugins = {
             Plugin(kind, entry.name, *self._origin(entry.dist), entry.value)
-            for group in (KINDS[kind].group, *GROUPS.get(kind, ()))
-            for entry in self._entries(group, KINDS[kind].group)
+            for entry in self._installed.select(group=KINDS[kind].group)
         }
         classes = {name: c for (k, name), c in self.extra.items() if k == kind}
         for label, place in self._places.items():
@@ -205,13 +186,6 @@ class Registry:
             for n, c in classes.items()
         }
         return sorted(plugins, key=lambda p: (p.name, p.distribution))
-
-    def _entries(self, group: str, current: str) -> list[EntryPoint]:
-        """Return the entry points of a group; warn if plugins are in a former one."""
-        entries = [*self._installed.select(group=group)]
-        if entries and group != current:
-            tell(f"entry-point group {group} of {self._origin(entries[0].dist)[1]}", current)
-        return entries
 
     @cached_property
     def _installed(self) -> Any:  # noqa: ANN401 - Python 3.10 has a class of its own for them
@@ -236,7 +210,7 @@ class Registry:
     def _check_blocked(self, block: Iterable[str]) -> None:
         """Check that ``--block`` names plugins; PROTOFL_BLOCK may name absent ones."""
         names = {n for k in KINDS if block for p in self._of_kind(k, True) for n in _names(p)}
-        for blocked in (current_label(label.strip()) for label in block):
+        for blocked in (label.strip() for label in block):
             if blocked and blocked not in names:
                 raise unknown("plugin in --block", blocked, names, "see: protofl list-plugins")
 
@@ -257,7 +231,7 @@ def installed(kind: str, block: Iterable[str] = ()) -> list[Plugin]:
 def _blocked(block: Iterable[str]) -> list[str]:
     """Return blocked plugins, those of the environment variable among them."""
     environment = os.environ.get("PROTOFL_BLOCK", "").split(",")
-    return [current_label(b.strip()) for b in [*block, *environment] if b.strip()]
+    return [b.strip() for b in [*block, *environment] if b.strip()]
 
 
 def _broken(plugin: Plugin, error: BaseException, when: str) -> UsageError:

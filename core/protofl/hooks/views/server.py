@@ -18,7 +18,6 @@ from protofl.hooks.views.client_state import ConfigT, MethodView, StatefulView
 from protofl.hooks.views.run_info import Cards, ClientCard
 from protofl.hooks.views.server_state import ServerState
 from protofl.hooks.wire.payload import GlobalState
-from protofl.system.former_names import tell
 from protofl.system.randomness import random_stream
 
 if TYPE_CHECKING:
@@ -92,12 +91,6 @@ class Server(MethodView[ConfigT], StatefulView):
     def global_state(self) -> GlobalState:
         """The server's global state by wire names. Read only: hooks return changes."""
         return self._state.global_state
-
-    @property
-    def knowledge(self) -> GlobalState:  # former
-        """The former name of `global_state`."""
-        tell("server.knowledge", "server.global_state")
-        return self.global_state
 
     @property
     def modules(self) -> dict[str, nn.Module]:

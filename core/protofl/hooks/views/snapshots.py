@@ -14,7 +14,6 @@ from protofl.hooks.views.server_state import ServerState
 from protofl.hooks.wire.payload import GlobalState, Payload
 from protofl.hooks.wire.weights import load_weights, weight_views
 from protofl.system.files.tensors import Packed, pack_state, unpack_state
-from protofl.system.former_names import current_tensors
 
 VALIDATION = "(gate)"
 """The key of the specs of payload validation in the server's state; not a valid plugin name."""
@@ -50,11 +49,8 @@ def pack_server(server: ServerState) -> Packed:
 def unpack_server(server: ServerState, packed: Packed) -> None:
     """Copy the result of `pack_server` into a server that has been set up."""
     modules, device = _of_server(server), server.device
-    packed = current_tensors(packed[0]), packed[1]  # those of an older run have former names
     global_state, server.state = unpack(packed, modules, "global_state", "the server", device)
-    server.learned = server.state.pop(
-        VALIDATION, {}
-    )  # a run of protofl before payload validation has none
+    server.learned = server.state.pop(VALIDATION)
     server.schedule = server.state.pop(SCHEDULE, {})
     server.global_state = GlobalState(global_state)
 

@@ -9,7 +9,6 @@ from fractions import Fraction
 from typing import Any
 
 from protofl.errors import UsageError
-from protofl.system.former_names import current_options
 
 JOINS = "write --join-round N[:SHARE][,…]: 20, 20:0.3, 10:0.2,20:0.2"
 """The form of ``--join-round``."""
@@ -240,7 +239,7 @@ def parse_options(typed: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
     Raises:
         UsageError: An option has the wrong form.
     """
-    typed = by_option(current_options(typed))
+    typed = by_option(typed)
     result = {key: value for key, value in typed.items() if value is not None}
     set_values = assignments("--set", result.pop("set", ()), "[NAME.]KEY=VALUE")
     if set_values:
@@ -293,7 +292,6 @@ def options_in(values: Mapping[str, Any]) -> dict[str, Any]:
     device, not a choice, so they are left out: another device has its own.
     """
     values = {key.replace("-", "_"): value for key, value in values.items()}
-    values = current_options(values, quiet=_is_run(values))
     result = {key: value for key, value in values.items() if key not in RECORD_ONLY}
     if isinstance(result.get("options"), Mapping):
         result["options"] = without_removed(result["options"])

@@ -9,7 +9,6 @@ from pydantic import BeforeValidator, ValidationError
 
 from protofl.errors import UsageError, unknown
 from protofl.system.consent import is_data_folder
-from protofl.system.former_names import current_options
 from protofl.system.options.option import declared
 from protofl.system.options.settings import Settings
 
@@ -150,7 +149,6 @@ def build(values: Mapping[str, Any]) -> Settings:
     Raises:
         UsageError: An option is unknown, missing, or out of its range.
     """
-    values = current_options(values)
     check_names(values, "option")
     needed = {name for name, field in Settings.model_fields.items() if field.is_required()}
     try:

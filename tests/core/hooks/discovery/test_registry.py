@@ -312,17 +312,3 @@ def test_a_choice_gives_a_hook_what_it_names():
     assert (chosen.text, chosen.hooks) == ("mine", ["architectures"])
     assert chosen.call("architectures") == [5]
     assert chosen.call("server_architectures") is None
-
-
-def test_a_former_name_says_what_became_of_it(install):
-    source = 'FORMER = {"good": ("good is now better", "use better")}'
-    entries = {"method": "renamed_module:FORMER"}
-    install("renamed", source, entries, "protofl.former_names")
-    error = error_of(Registry().find, "method", "good")
-    assert (error.what, error.do) == ("good is now better", "use better")
-    assert (
-        error_of(Registry().find, "payload-transform", "good").what
-        == "unknown payload-transform 'good'"
-    )
-    install("good-again", GOOD, {"good": "good_again_module:Good"})
-    assert Registry().find("method", "good").distribution == "good-again"
