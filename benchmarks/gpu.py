@@ -53,7 +53,7 @@ OWN_NETS = {"fedbn": "resnet18", "depthfl": "depths:resnet18@4,3,2,1"}
 STREAMS = (1, 2, 4, 8, 16)
 
 FIRST = ("fedproto", "fedsa", "fedorgp", "alignfed", "fedgen", "fedtsp", "heterofl", "fedgh")
-"""Methods with which version 0.1.0 computed wrong results; they are compared first."""
+"""Methods that errors of an engine change most; they are compared first."""
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def page_rows(run: Run) -> list[tuple[str, str]]:
     rows.append(("plugins", ", ".join(dict.fromkeys(map(_plugin, config.get("plugins", ()))))))
     for key in ("versions", "machine"):
         facts = [f"{name.replace('_', ' ')} {value}" for name, value in config.get(key, {}).items()]
-        rows += [(key, ", ".join(facts))] * bool(facts)  # protofl 0.1 did not record the machine
+        rows += [(key, ", ".join(facts))] * bool(facts)
     if run.rows:
         rows += _cost_rows(run)
     if run.problem:

@@ -35,7 +35,7 @@ from protofl.system.formatting import size_text, visible
 
 __all__ = ["CacheEntry", "cache_file", "entries", "import_npz", "load", "to_stderr"]
 
-FORMAT = 1  # raised whenever older files can't be read any more; they are decoded again then
+FORMAT = 1  # raised when the format changes; files of another format are decoded again
 _SUFFIX = ".safetensors"
 
 
@@ -86,9 +86,8 @@ def load(
     """Return the data set ``key`` from the cache; decode it first if the cache lacks it.
 
     The file is compared with its checksum. Of several processes that ask at the same time one
-    decodes and the others wait for it. A file that is damaged or of an older format is decoded
-    again. So is a file that lacks the preparation of its samples, unless its source is gone or
-    gives other data; its data then have none (`Dataset.preparation` is None).
+    decodes and the others wait for it. A file that is damaged or of another format is decoded
+    again.
 
     Args:
         key: The result of the data set's ``cache_key``.
@@ -107,35 +106,7 @@ def load(
             if data is None:
                 report(f"preparing {key} (once; kept in {data_dir})")
                 data = _store(path, decode())
-    if data.preparation is None and _is_older(path):
-        with cache_lock(path, report):
-            data = _reuse(path, lambda line: None) or data
-            if data.preparation is None and _is_older(path):
-                data = _with_preparation(path, data, decode, report)
     return data
-
-
-def _is_older(path: Path) -> bool:
-    """Return True if the version that wrote a cache file recorded no preparations."""
-    with safe_open(path, framework="pt") as file:
-        return "preparation" not in json.loads((file.metadata() or {}).get("protofl", "{}"))
-
-
-def _with_preparation(
-    path: Path, data: Dataset, decode: Callable[[], Dataset], report: Callable[[str], None]
-) -> Dataset:
-    """Decode data again to learn their preparation, and write it down.
-
-    Data whose source cannot be read, such as arrays of another program, stay as they are.
-    """
-    report(f"preparing {path.stem} again: its file was written before preparations were recorded")
-    try:
-        again = decode()
-    except (ProtoflError, OSError):
-        return data
-    if again.faults() or again.compute_digest() != data.digest:
-        return data
-    return _store(path, again)
 
 
 def import_npz(name: str, file: str | Path, data_dir: Path) -> Dataset:
@@ -236,12 +207,9 @@ def _read(path: Path, *, verify: bool = False) -> Dataset:
             targets=tensors.get("targets"),
             outputs=about.get("outputs", []),
         )
-        data.preparation = _preparation_in(about, data, path)
-        if "checksum" in about:
-            whole = not verify or _checksum(tensors, about) == about["checksum"]
-        else:  # a file of version 0.1.0
-            whole = not verify or data.compute_digest() == data.digest
-        if not whole:
+        recorded = about["preparation"]
+        data.preparation = None if recorded is None else Preparation.of_json(recorded, str(path))
+        if verify and _checksum(tensors, about) != about["checksum"]:
             raise _Unusable("damaged: its content was changed")
         return data
     except PermissionError:
@@ -250,16 +218,6 @@ def _read(path: Path, *, verify: bool = False) -> Dataset:
         ) from None
     except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise _Unusable(f"damaged: {error}") from error
-
-
-def _preparation_in(about: dict[str, Any], data: Dataset, path: Path) -> Preparation | None:
-    """Return the preparation in a cache file; None if it is unknown."""
-    if "preparation" in about:
-        recorded = about["preparation"]
-        return None if recorded is None else Preparation.of_json(recorded, str(path))
-    # Older versions prepared no images, and no data that `protofl data import` had read.
-    plain = data.sample.kind == "image" or " as imported from " in data.note
-    return Preparation() if plain else None
 
 
 def _store(path: Path, data: Dataset) -> Dataset:

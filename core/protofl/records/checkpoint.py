@@ -34,7 +34,6 @@ from protofl.system.files.checksums import (
     check_plain_name,
     checks_of,
     read_json,
-    read_lines,
 )
 
 LAST, BEFORE = "manifest.json", "before.json"
@@ -88,10 +87,6 @@ class Commit:
         """
         values = commit_values(file)
         try:
-            if "journal" in values:  # protofl 0.1.0 appended to the table, and titles were keys
-                titles = {key: name for key, name in values.items() if key.startswith(_TITLE)}
-                kept = {key.removeprefix(_TITLE): name for key, name in titles.items()}
-                values |= {"clients": values["journal"], "kept": kept}
             facts = {name: values[name] for name in _FACTS if name in values}
             facts |= {name: tuple(facts[name]) for name in ("holders", "record") if name in facts}
             files = {check_plain_name(n): Check.of_values(c) for n, c in values["checks"].items()}
@@ -149,7 +144,7 @@ class Commit:
         clients = () if self.elsewhere else self.client_files.values()
         for name, check in (*self.files.items(), *clients):
             if name not in kept:
-                check.require(folder / name, grows=name == self.clients)  # of protofl 0.1.0
+                check.require(folder / name)
 
 
 def kept_name(trial: int, round: int) -> str:
@@ -160,9 +155,6 @@ def kept_name(trial: int, round: int) -> str:
 _FACTS = [f.name for f in fields(Commit) if f.name not in ("files", "client_files")]
 """Attributes of a commit that its file has under their own names."""
 
-_TITLE = "kept: "
-"""Start of the keys of kept commits in files of protofl 0.1.0."""
-
 
 def commit_values(file: Path) -> dict[str, Any]:
     """Return the JSON values of a commit, without its files.
@@ -171,11 +163,6 @@ def commit_values(file: Path) -> dict[str, Any]:
         Damaged: The file was changed since it was written.
     """
     values = read_json(file)
-    if "checks" not in values:
-        raise Damaged(
-            f"{file} has no checksums, so damage can't be detected",
-            "an early version of protofl wrote it",
-        )
     if values.pop("crc32", None) != _crc(values):
         raise Damaged(f"{file} is damaged: its content was changed")
     return values
@@ -192,17 +179,17 @@ def table_of(client_files: Mapping[int, Entry]) -> str:
 
 
 def _read_table(file: Path, check: Check) -> dict[int, Entry]:
-    """Read a table of clients' files; of several lines, the last one that names a client counts.
+    """Read a table of clients' files.
 
     Raises:
         Damaged: The file was changed, or names no files.
     """
+    check.require(file)
     result: dict[int, Entry] = {}
     try:
-        for line in read_lines(file, check):
-            for client, (name, *values) in line.items():
-                result[int(client)] = check_plain_name(name), Check.of_values(values)
-    except (ValueError, TypeError, AttributeError):
+        for client, (name, *values) in read_json(file).items():
+            result[int(client)] = check_plain_name(name), Check.of_values(values)
+    except (ValueError, TypeError):
         raise Damaged(f"{file} is damaged: it names no files") from None
     return result
 

@@ -161,9 +161,7 @@ class Reading:
             return len(self.rows) == self.asked
         manifest = self.folder / MANIFEST
         if manifest.is_file():
-            values = table_of(manifest)
-            if "checks" in values:  # manifests of protofl 0.1.0 have neither key
-                return values.get("finished") is True
+            return table_of(manifest).get("finished") is True
         return bool(table_or_none(self.folder / SUMMARY))
 
     @property
@@ -243,8 +241,8 @@ class Reading:
             return self.lost
         manifest, result = self.folder / MANIFEST, ""
         for _ in range(2):  # a run that resumes replaces the manifest before the record
-            if not manifest.is_file() or "checks" not in table_of(manifest):
-                return ""  # a copy without its checkpoint, or of an early version
+            if not manifest.is_file():
+                return ""  # a copy without its checkpoint
             try:
                 check = Check.of_values(commit_values(manifest)["record"][1:])
                 check.require((self.folder / METRICS).resolve(), grows=True)

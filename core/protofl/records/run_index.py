@@ -43,7 +43,7 @@ class IndexEntry:
     """The entry of a run in the index.
 
     Attributes:
-        identity: Its identity; empty in runs of before identities were recorded.
+        identity: Its identity; empty if the configuration cannot be read.
         name: Its recipe, or its method.
         method: Its method.
         models: Its model group.

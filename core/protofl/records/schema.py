@@ -226,7 +226,7 @@ class _PointRun(_Form):
     rounds: Count
     folder: str | None
     error: str
-    samples: Count = 0
+    samples: Count
 
     @model_validator(mode="after")
     def _is_whole(self) -> _PointRun:

@@ -157,7 +157,7 @@ def check_same_data(recorded: Mapping[str, Any], plan: Plan) -> None:
         ("data", plan.settings.dataset, "digest", plan.data),
         ("public data", plan.settings.public, "public", plan.public_data),
     ):
-        digest = recorded["data"].get(key)  # older runs have none of public data
+        digest = recorded["data"].get(key)
         if digest and data and digest != data.digest:
             raise UsageError(
                 f"the {noun} of {text} are not those with which the run began",

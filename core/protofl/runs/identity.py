@@ -27,7 +27,6 @@ from protofl.federation.resolution import parts_of
 from protofl.hooks.models.optimisers import training_options
 from protofl.system.files.checksums import sha256_of
 from protofl.system.machine import recorded_facts
-from protofl.system.options.parsing import without_removed
 from protofl.system.options.plugin_options import Config
 from protofl.system.options.table import CHOOSING, OPTIONS, flag_of, usual_values
 from protofl.system.sources import UNKNOWN
@@ -151,7 +150,7 @@ def used_in(config: Mapping[str, Any], defaults: Defaults) -> Used:
     if chose_engine(config):
         elsewhere |= {"engine"}
     of_plugins: dict[str, dict[str, Any]] = {}
-    for owner, values in without_removed(config.get("options", {})).items():
+    for owner, values in config.get("options", {}).items():
         owner_defaults = defaults.get(owner, {})
         kept = {
             k: v for k, v in values.items() if k not in owner_defaults or owner_defaults[k] != v
@@ -214,20 +213,6 @@ def _plugins_in(config: Mapping[str, Any]) -> dict[tuple[str, str], tuple[str, s
     }
 
 
-def as_then(config: Mapping[str, Any], was: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a configuration without file digests that an older run did not record.
-
-    So the two are held against each other by the files' paths, and have one identity.
-
-    Args:
-        config: What ``config.json`` would hold of a planned run.
-        was: What that of a recorded run holds; nothing for the oldest.
-    """
-    known = was.get("files", {})
-    kept = {k: v for k, v in config.get("files", {}).items() if "." not in k or k in known}
-    return {**config, "files": kept}
-
-
 def identity_of(config: Mapping[str, Any], defaults: Defaults) -> str:
     """Return the identity of a run: `DIGITS` hexadecimal digits.
 
@@ -236,7 +221,7 @@ def identity_of(config: Mapping[str, Any], defaults: Defaults) -> str:
         defaults: Those of its plugins.
     """
     used = used_in(config, defaults)
-    # Of a kind that has come later the runs before it name none: they are as with the default.
+    # Defaults are left out, so that a kind which a later version adds does not change identities.
     values = usual_values(config)
     usual = {("engine", "eager")} | {
         (kind, str(values.get(option))) for option, kind in CHOOSING.items()

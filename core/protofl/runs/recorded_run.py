@@ -208,8 +208,7 @@ class Run(Reading):
     def preparation(self) -> Preparation | None:
         """Preparation of raw samples by the data set, such as a standardisation.
 
-        Runs of older versions did not record it. The data set still says it if it can be decoded
-        again and gives the run's data; otherwise this is None, and `lacks_preparation` says so.
+        None if the data set does not know it, and `lacks_preparation` then says so.
 
         Raises:
             UsageError: The record is damaged; or it has none, and data or plugins are missing.

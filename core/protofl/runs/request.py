@@ -196,7 +196,7 @@ def _below(
 
 
 def sources_in(recorded: Mapping[str, Any]) -> dict[str, str]:
-    """Return {option: who set it} of a ``config.json``; empty in those of version 0.1.0."""
+    """Return {option: who set it} of a ``config.json``; empty for other files of options."""
     set_by = recorded.get("set_by")
     return {k: str(who) for k, who in set_by.items()} if isinstance(set_by, dict) else {}
 

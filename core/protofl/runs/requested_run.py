@@ -21,7 +21,6 @@ from protofl.runs.configuration import config_of, folder_words
 from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.runs.identity import (
     RECORDING,
-    as_then,
     defaults_of,
     differences,
     identity_of,
@@ -90,11 +89,6 @@ class RequestedRun:
         """Identity of the run."""
         return str(self.config["identity"])
 
-    @cached_property
-    def _identities(self) -> set[str]:
-        """Identities of the run: its own, and the one without digests of plugins' files."""
-        return {self.identity, identity_of(as_then(self.config, {}), self.defaults)}
-
     def note(self, line: str) -> None:
         """Report a line, once."""
         if line not in self._said:
@@ -115,21 +109,17 @@ class RequestedRun:
 
     def _may_be(self, folder: Path, told: IndexEntry) -> bool:
         """Return True if an index entry may be of this run; report why a damaged one is not."""
-        if told.problem:
-            if told.identity in self._identities:
-                self.note(f"{folder} is not reused: {told.problem}")
+        if told.identity != self.identity:
             return False
-        if told.identity:
-            return told.identity in self._identities
-        requested = (self.config["method"], self.config["models"], self.config["data"]["digest"])
-        return requested == (told.method, told.models, told.digest)
+        if told.problem:
+            self.note(f"{folder} is not reused: {told.problem}")
+        return not told.problem
 
     def _is_same(self, run: Run) -> bool:
         """Return True if a run is this run; report why one of the same identity is not."""
-        now = as_then(self.config, run.config)
-        if identity_of(run.config, self.defaults) != identity_of(now, self.defaults):
+        if identity_of(run.config, self.defaults) != self.identity:
             return False
-        reasons, _ = differences(run.config, now, self.defaults)
+        reasons, _ = differences(run.config, self.config, self.defaults)
         reasons += not_recorded(run.config, self.config)
         if run.has_split:
             mine, first = self.plan.settings.trials, self.plan.settings.seed - run.config["seed"]
@@ -166,10 +156,7 @@ class RequestedRun:
 
         Progress callbacks receive it as a finished run.
         """
-        now = as_then(self.config, run.config)
-        _, notes = differences(run.config, now, self.defaults)
-        unknown = sorted({*self.config.get("files", {})} - {*now["files"]})
-        notes += [f"what the file of {', '.join(unknown)} held was not recorded"] if unknown else []
+        _, notes = differences(run.config, self.config, self.defaults)
         about = f" ({'; '.join(notes)})" if notes else ""
         self.note(f"{run.folder} has this run already{about}")
         self.progress(events.Finished(run.result, self.plan))

@@ -36,7 +36,6 @@ from protofl.system.options.table import (
     UNRECORDED,
     default_values,
     flag_of,
-    usual_precision,
     validated,
 )
 
@@ -110,7 +109,7 @@ def resumed_options(
     """
     values, usual = options_in(recorded), default_values()
     values.setdefault("engine", "eager")
-    values.setdefault("precision", usual_precision(str(recorded.get("device", "cpu"))))
+    values.setdefault("precision", "fp32")
     if not is_data_folder(data_dir := values.get("data_dir", "")):
         values.pop("data_dir", None)  # a record may not say where to write
         if data_dir and requested.get("data_dir") is None:

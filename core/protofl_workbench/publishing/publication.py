@@ -178,7 +178,7 @@ def check_publishable(runs: Sequence[Run]) -> None:
     """Check that runs can be published together.
 
     Raises:
-        UsageError: A run is unfinished, damaged or too old, or the runs have different versions of
+        UsageError: A run is unfinished or damaged, or the runs have different versions of
             protofl, torch or a plugin's code.
     """
     for run in runs:
@@ -190,11 +190,9 @@ def check_publishable(runs: Sequence[Run]) -> None:
                 f"{run.folder} is not finished: {run.why_it_ended or run.state}",
                 do=f"protofl run --resume --out {run.folder}; or leave the run out",
             )
-        known = run.config.get("data", {}).get("digest") and run.config.get("plugins")
-        if not known or run.partition is None:
+        if run.partition is None:
             raise UsageError(
-                f"{run.folder} was recorded by an early version, without digests of data and code",
-                do="do the run again, or leave it out",
+                f"{run.folder} has no {PARTITION}", do="do the run again, or leave it out"
             )
     facts: dict[str, dict[str, Path]] = {}
     for run in runs:

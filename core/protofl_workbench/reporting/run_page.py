@@ -133,7 +133,7 @@ def _about(name: str, record: GroupRecord) -> str:
     counts = sorted(
         {int(n) for row in record.rows if (n := row.measures.get("global_samples_per_class"))}
     )
-    if not counts:  # a run of version 0.1.0
+    if not counts:
         return ""
     span = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return f"Each client's model on {span} test samples of each class, from all clients."

@@ -379,5 +379,5 @@ def _run_of(values: Mapping[str, Any], folder: Path) -> PointRun:
         folder / values["folder"] if values["folder"] else None,
         None if figure["value"] is None else figure,
         values["error"],
-        values.get("samples", 0),  # version 0.1.0 did not record them
+        values["samples"],
     )

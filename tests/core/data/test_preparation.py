@@ -7,8 +7,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 
 import protofl as pf
 from protofl.data import cache
@@ -98,17 +96,6 @@ def test_arrays_with_another_preparation_are_other_data():
 # --- the cache ------------------------------------------------------------------------------------
 
 
-def without_preparation(path):
-    """Rewrite a cache file as a version before preparations wrote it."""
-    with safe_open(path, framework="pt") as file:
-        about = json.loads(file.metadata()["protofl"])
-        tensors = {name: file.get_tensor(name) for name in file.keys()}
-    del about["preparation"]
-    about["checksum"] = cache._checksum(tensors, about)
-    path.unlink()
-    save_file(tensors, path, metadata={"protofl": json.dumps(about)})
-
-
 def test_the_cache_keeps_it(tmp_path):
     _, data = table()
     for _ in range(2):
@@ -116,45 +103,3 @@ def test_the_cache_keeps_it(tmp_path):
     data.preparation = None
     for _ in range(2):
         assert cache.load("b", tmp_path, lambda: data).preparation is None
-
-
-def test_a_file_without_it_is_decoded_again_once(tmp_path):
-    _, data = table()
-    cache.load("a", tmp_path, lambda: data)
-    without_preparation(tmp_path / "a.safetensors")
-    lines, calls = [], []
-
-    def decode():
-        calls.append(1)
-        return data
-
-    for _ in range(3):
-        found = cache.load("a", tmp_path, decode, lines.append)
-        assert found.preparation == data.preparation and found.digest == data.compute_digest()
-    assert len(calls) == 1 and "before preparations were recorded" in lines[0]
-
-
-def gone():
-    raise pf.UsageError("the source is gone")
-
-
-@pytest.mark.parametrize("decode", [gone, lambda: table(seed=1)[1]])
-def test_data_whose_source_is_gone_or_differs_stay(tmp_path, decode):
-    _, data = table()
-    cache.load("a", tmp_path, lambda: data)
-    without_preparation(tmp_path / "a.safetensors")
-    found = cache.load("a", tmp_path, decode, lambda line: None)
-    assert found.preparation is None and torch.equal(found.x, data.x)
-
-
-def test_imported_files_and_images_had_none(tmp_path):
-    x, _ = table()
-    np.savez(tmp_path / "own.npz", x_train=x, y_train=np.arange(60) % 3)
-    cache.import_npz("a", tmp_path / "own.npz", tmp_path)
-    without_preparation(tmp_path / "a.safetensors")
-    assert cache.load("a", tmp_path, gone).preparation == Preparation()
-    pixels = np.zeros((6, 8, 8), np.uint8)
-    images = pf.datasets.dataset_from_arrays([(pixels, np.arange(6) % 2, "i")])
-    cache.load("b", tmp_path, lambda: images)
-    without_preparation(tmp_path / "b.safetensors")
-    assert cache.load("b", tmp_path, gone).preparation == Preparation()

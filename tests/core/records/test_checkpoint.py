@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from runtime_toys import make_plan, open_federation
 
-import protofl as pf
 from protofl.hooks.views.snapshots import pack_server
 from protofl.records.checkpoint import Checkpoint, Commit
 from protofl.records.row import Row
@@ -125,15 +124,3 @@ def test_the_commit_before_counts_if_the_last_is_damaged(tmp_path):
     (file.parent / "client-00000-t0-r0.safetensors").unlink()
     with pytest.raises(Damaged, match=r"client-00000-t0-r0\.safetensors is missing"):
         Checkpoint(tmp_path / "run/checkpoint").read(lambda commit: None)
-
-
-def test_a_manifest_without_checksums_is_refused(tmp_path):
-    """Before 0.1.0 there were no checksums; without them, damage cannot be detected."""
-    folder = commits(tmp_path / "run", range(1), lambda number: [number])
-    manifest = tmp_path / "run/checkpoint/manifest.json"
-    values = {"trial": 0, "round": 0, "server": folder.commit.server, "holders": []}
-    values["clients"] = {str(c): name for c, (name, _) in folder.commit.client_files.items()}
-    manifest.write_text(json.dumps(values))
-    with pytest.raises(pf.UsageError, match="no checksums") as caught:
-        RunFolder.reopen(tmp_path / "run")
-    assert "--config" in caught.value.do

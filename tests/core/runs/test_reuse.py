@@ -15,10 +15,8 @@ from torch.nn.functional import cross_entropy
 from written_records import seal
 
 import protofl as pf
-from protofl.runs.identity import identity_of
 from protofl.runs.lifecycle import start
 from protofl.runs.request import Request, read_request
-from protofl.runs.requested_run import RequestedRun
 from protofl.runs.reuse import find, run_or_reuse
 from protofl.system.files.lock import folder_lock
 from protofl.system.options.parsing import as_typed, parse_options
@@ -447,20 +445,13 @@ def test_a_comment_does_not_make_another_run(runs, log, tmp_path):
 
 
 def test_code_that_was_not_recorded_is_told_and_reused(runs, log):
-    """A run of an older version is reused: it has no identity, code digests or newer options."""
     first = run_or_reuse(ask(), runs)
 
-    def age(values):
-        for key in ("identity", "keep", "sampling", "lr_schedule", "malicious"):
-            del values[key]
-        values["plugins"] = [p for p in values["plugins"] if p["kind"] != "client-sampler"]
+    def forget(values):
         for plugin in values["plugins"]:
             plugin.pop("code", None)
-        own = values["options"]["fedproto"]
-        values["options"]["fedproto"] = {"lambda": own["lambda"]}  # default depends on the models
 
-    edit(first.folder, age)
-    assert pf.load_run(first.folder).identity == ""
+    edit(first.folder, forget)
     assert run_or_reuse(ask(), runs, log).folder == first.folder and not log.rounds
     assert log.said("the code of") and log.said("was not recorded")
     assert find(ask(lr=0.2), runs) is None
@@ -513,20 +504,6 @@ def test_weights_of_a_generator_count_by_what_they_hold(runs, log, tmp_path):
             Request({"rounds": 3}, out=first.folder, resume=True, extra=imagines(file).extra),
             pf.events.ignore,
         )
-    moved.rename(file)
-
-    def age(values):
-        """Identify the generator by its file's path, as older versions did."""
-        del values["files"], values["identity"]
-        values["identity"] = identity_of(
-            values, RequestedRun.of(imagines(file), pf.events.ignore).defaults
-        )
-
-    edit(first.folder, age)
-    assert find(imagines(file), runs, log).folder == first.folder
-    assert log.said("what the file of generator.weights held was not recorded")
-    file.rename(moved)
-    assert find(imagines(moved), runs) is None
 
 
 def test_other_versions_are_told(runs, log):

@@ -156,21 +156,19 @@ def test_a_cpu_computes_in_float32():
     assert Plan.make(given, PARTS, recorded=True).settings.precision == "fp32"
 
 
-def test_the_identity_of_a_gpu_is_that_of_former_versions(gpu):
-    """They recorded fp32 and had TF32 in convolutions, and eager unless another was asked for."""
+def test_the_identity_of_a_gpu_is_that_of_a_cpu(gpu):
+    """The defaults of precision and engine follow the device, which has no part in an identity."""
     plan = gpu_plan()
     now, defaults = config_of(plan, engine_trial={"measured": []}), defaults_of(plan)
-    former = {**now, "precision": "fp32", "engine": "eager"}
-    del former["arithmetic"], former["engine_trial"]
     of_cpu = config_of(make_plan("local"))
-    assert identity_of(now, defaults) == identity_of(former, defaults) == of_cpu["identity"]
-    assert differences(former, now, defaults)[0] == []
+    assert identity_of(now, defaults) == of_cpu["identity"]
+    assert differences(of_cpu, now, defaults)[0] == []
     # An engine that the run has chosen itself does not count, one that is asked for does.
     fast = plan.choosing("engine", "cuda-graphs", {"streams": 4})
     chosen = config_of(fast, engine_trial={"measured": []})
     assert identity_of(chosen, defaults_of(fast)) == identity_of(now, defaults)
     assert identity_of(config_of(fast), defaults_of(fast)) != identity_of(now, defaults)
-    lines, notes = differences(chosen, former, defaults)
+    lines, notes = differences(chosen, of_cpu, defaults)
     assert lines == [] and "engine was cuda-graphs and is eager" in notes
     assert config_of(plan)["engine"] == "auto"  # what --reuse looks for
     assert identity_of(config_of(plan), defaults) == identity_of(now, defaults)
@@ -179,17 +177,9 @@ def test_the_identity_of_a_gpu_is_that_of_former_versions(gpu):
         assert config_of(other)["identity"] != of_cpu["identity"]
 
 
-def test_a_former_run_on_a_gpu_goes_on_with_torchs_default(gpu):
-    record = config_of(gpu_plan(), engine_trial={"measured": []})
-    record |= {"precision": "fp32", "engine": "eager"}
-    former = {k: v for k, v in record.items() if k not in ("arithmetic", "engine_trial")}
-    assert "precision" not in options_in(former)
-    assert resumed_options(former, {}, print)["precision"] == "tf32-conv"
-    with pytest.raises(pf.UsageError, match="--precision fp32 differs from the run's tf32-conv"):
-        resumed_options(former, {"precision": "fp32"}, print)
+def test_a_record_of_a_cpu_says_nothing_about_a_gpu(gpu):
     strict = config_of(gpu_plan(precision="fp32"))
     assert options_in(strict)["precision"] == "fp32"
-    # A record of a CPU says nothing about a GPU.
     of_cpu = config_of(make_plan("local"))
     assert not {"precision", "engine"} & options_in(of_cpu).keys()
     resumed = resumed_options(of_cpu, {}, print)

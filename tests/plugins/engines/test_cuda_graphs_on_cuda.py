@@ -113,11 +113,7 @@ EAGER = {
     "alignfed": (0.960, 6.43),
     "fedgh": (0.902, 0.4647),
 }
-"""Accuracy and training loss of round 2 with `eager`, equal on a GPU and on CPUs to three digits.
-
-With version 0.1.0 and `cuda-graphs`, losses of the same runs were 0.588, 0.576, 0.713, 1e35, NaN,
-18.4 and 0.744 on an H200 with two streams.
-"""
+"""Accuracy and training loss of round 2 with `eager`; three digits are equal on GPUs and CPUs."""
 
 
 def figures(method, folder, **options):

@@ -243,7 +243,7 @@ def test_labels_of_one_s_own(two):
 
 
 def test_an_option_that_has_its_default_makes_no_group(write):
-    """Runs of older versions, which lack the option, are in the same group."""
+    """A record without the option is in the same group."""
     old, new = write("old", ends(0.5)), write("new", ends(0.6), seed=1, momentum=0.0, augment=False)
     assert [len(r.values) for r in pf.compare([old, new]).tables[0].rows] == [2]
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, ValidationError
 from torch import Tensor
 
 from protofl.errors import Diverged, RunFailure, UsageError, unknown
-from protofl.hooks.wire.keys import RUNTIME, Keys, declared_keys, matches, starred
+from protofl.hooks.wire.keys import RUNTIME, Keys, declared_keys, matches
 from protofl.hooks.wire.payload import BadUpload, Payload
 from protofl.system.files.tensors import shown, shown_name
 
@@ -205,7 +205,7 @@ def _exemptions(owner: str, attribute: str, rules: object) -> dict[str, Mapping[
                 raise unknown(f"word in {attribute} of {owner}:", word, WORDS)
             if not {"several": number >= 0, "varies": number < 0}.get(word, number == 0):
                 raise UsageError(f"{attribute} of {owner}: {name!r} is {text!r}", WORDS[word])
-        result[starred(name)] = numbers
+        result[name] = numbers
     return result
 
 

@@ -117,17 +117,9 @@ and payload validation compares weights with the client's architecture.
 def declared_keys(plugin: object, attribute: str) -> dict[str, str | Key]:
     """Return the keys that a plugin declares in ``uploads`` or ``downloads``.
 
-    Names under a prefix are ``PREFIX/*``. ``PREFIX/…`` (version 0.1.0) and ``PREFIX/...`` mean the
-    same.
+    Names under a prefix are ``PREFIX/*``.
     """
-    declared = getattr(plugin, attribute, None) or {}
-    return {starred(name): key for name, key in dict(declared).items()}
-
-
-def starred(name: str) -> str:
-    """Return a declared name with ``/*`` for all names under a prefix."""
-    prefix, slash, rest = name.rpartition("/")
-    return f"{prefix}/*" if slash and rest in ("…", "...") else name
+    return dict(getattr(plugin, attribute, None) or {})
 
 
 def matches(name: str, declared: str) -> bool:

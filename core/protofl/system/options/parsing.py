@@ -275,29 +275,14 @@ RECORD_ONLY = set(
 """Entries of ``config.json`` and of recipes that are not options."""
 
 
-REMOVED = {"engine": {"fused"}}
-"""{owner: options that protofl 0.1.0 recorded and this version lacks}."""
-
-
-_BATCH_OF_MINIMUM = 10
-"""Batch size with which the former minimum of samples is today's."""
-
-
 def options_in(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options in a recipe or a ``config.json``, without those of older versions.
+    """Return the options in a recipe or a ``config.json``.
 
-    Runs recorded before ``split_batch`` was an option took the minimum of samples of a client from
-    their batch size. They keep that minimum, and so their split. A record without ``arithmetic`` is
-    of a CPU or of version 0.1.0. Its precision ``fp32`` and engine ``eager`` are those of its
-    device, not a choice, so they are left out: another device has its own.
+    A record without ``arithmetic`` is of a CPU. Its precision ``fp32`` and engine ``eager`` are
+    those of its device, not a choice, so they are left out: another device has its own.
     """
     values = {key.replace("-", "_"): value for key, value in values.items()}
     result = {key: value for key, value in values.items() if key not in RECORD_ONLY}
-    if isinstance(result.get("options"), Mapping):
-        result["options"] = without_removed(result["options"])
-    if _is_run(values) and "split_batch" not in values:
-        batch = values.get("batch_size", _BATCH_OF_MINIMUM)
-        result |= {} if batch == _BATCH_OF_MINIMUM else {"split_batch": batch}
     if _is_run(values) and "arithmetic" not in values:
         for option, usual in (("precision", "fp32"), ("engine", "eager")):
             if result.get(option) == usual:
@@ -309,14 +294,6 @@ def _is_run(values: Mapping[str, Any]) -> bool:
     """Return True if values are a ``config.json``, which records the data; a recipe has none."""
     data = values.get("data")
     return isinstance(data, Mapping) and "digest" in data
-
-
-def without_removed(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return plugins' options, {owner: {option: value}}, without those of older versions."""
-    return {
-        owner: {k: v for k, v in values.items() if k not in REMOVED.get(owner, ())}
-        for owner, values in options.items()
-    }
 
 
 def merge_options(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

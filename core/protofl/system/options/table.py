@@ -99,11 +99,6 @@ def usual_values(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def usual_precision(device: str) -> str:
-    """Return the precision of a device, if nobody has set it, by the device's name."""
-    return "fp32" if device.partition(":")[0] in ("cpu", "mps") else "tf32-conv"
-
-
 def portable(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a recorded run that are valid on every machine.
 
