@@ -20,7 +20,7 @@ import protofl as pf
 class FedRep:
     """Clients share a representation and keep their own heads (Collins et al., 2021)."""
 
-    requires_hookspec = "2.2"
+    requires_hookspec = "1.0"
 
     class Config(pf.Config):
         """Options."""

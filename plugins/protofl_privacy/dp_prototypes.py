@@ -47,8 +47,8 @@ class DPPrototypes(Budgeted):
     """Prototypes as noisy sums with ε and δ per client, for frozen extractors (dp-prototypes)."""
 
     name = "dp-prototypes"
-    requires_hookspec = "2.4"
     draws_secretly = True
+    requires_hookspec = "1.0"
     check_options: ClassVar[dict[str, float]] = {"noise": 1.0, "least": 1.0}
     changes_counts = True
     replaces_uploads = True

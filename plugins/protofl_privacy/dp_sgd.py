@@ -54,8 +54,8 @@ class DPSGD(Budgeted):
     """Local training with ε and δ per client: clipped gradients and noise (dp-sgd)."""
 
     name = "dp-sgd"
-    requires_hookspec = "2.4"
     draws_secretly = True
+    requires_hookspec = "1.0"
     check_options: ClassVar[dict[str, float]] = {"noise": 1.0, "rate": 0.5}
     hides_samples = (
         "what comes of it gets no noise, so the upload would have no guarantee; methods that send "

@@ -23,7 +23,7 @@ else:
     import tomli as tomllib
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
-CHANGELOG = ROOT / "CHANGELOG.md"  # past entries name what has gone since
+CHANGELOG = ROOT / "CHANGELOG.md"  # entries of earlier releases name what has gone since
 TOPS = ("core", "plugins", "cli", "docs", "tests", "benchmarks", "examples", ".ci")
 CODE = [p for top in TOPS for p in sorted((ROOT / top).rglob("*.py"))]
 CODE = [p for p in CODE if "templates" not in p.parts]
@@ -38,9 +38,6 @@ GROUPS = {*tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"
 
 TAGS = {"protofl.key"}
 """Names of tags in trackers' services."""
-
-FORMER_NAMES = "docs/reference/compatibility.md"
-"""The page of names that have gone."""
 
 OTHERS = {
     "pip": {"--no-deps", "--upgrade"},
@@ -151,7 +148,7 @@ def is_open(text):
     return bool(re.search(r"(?<![a-z])[A-Z]{4,}(?![a-z])", text)) and "CHANGELOG" not in text
 
 
-def wrong(span, place=""):
+def wrong(span):
     """Return what a code span of a page or docstring names that does not exist."""
     faults = [f"no file {p}" for p in PATH.findall(span) if not ((ROOT / p).exists() or is_open(p))]
     if not re.match(r"(?!protofl\b)(pip|pytest|flwr|mkdocs|ruff|mypy|git|docker)\b", span):
@@ -163,14 +160,12 @@ def wrong(span, place=""):
                     parse(words)
         except (typer.BadParameter.__mro__[1], AssertionError) as error:
             faults.append(str(error))
-    if place != FORMER_NAMES:
-        faults += [f"no name {n}" for n in NAME.findall(span) if not (exists(n) or is_open(n))]
-    return faults
+    return faults + [f"no name {n}" for n in NAME.findall(span) if not (exists(n) or is_open(n))]
 
 
 def test_code_spans_name_what_exists():
     assert len(spans()) > 3000
-    faults = [f"{place}: `{span}`: {f}" for place, span in spans() for f in wrong(span, place)]
+    faults = [f"{place}: `{span}`: {f}" for place, span in spans() for f in wrong(span)]
     assert not faults, "\n".join(faults)
 
 

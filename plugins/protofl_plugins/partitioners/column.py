@@ -19,8 +19,6 @@ from protofl_plugins.datasets.client_columns import client_column, listed, numbe
 class Column:
     """One client per value of a column, such as each sample's user (column:NAME)."""
 
-    requires_hookspec = "2.3"
-
     argument = "name"
     check_argument = "client"
     deterministic = True

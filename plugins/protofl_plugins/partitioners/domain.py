@@ -18,7 +18,6 @@ from protofl_plugins.partitioners.requirements import check_samples
 class Domain:
     """One or several clients per domain: feature shift, with label skew inside if wanted."""
 
-    requires_hookspec = "2.3"
     check_options = {"column": "client"}
 
     class Config(pf.Config):

@@ -43,8 +43,6 @@ class _Client:
 class Labels:
     """Exact label sets and sizes of clients from a JSON file (labels:FILE)."""
 
-    requires_hookspec = "2.4"
-
     argument = "path"
     leaves_out = "samples of classes that no client lists, or that clients ask for in part"
 

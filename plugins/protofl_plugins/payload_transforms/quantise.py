@@ -39,7 +39,6 @@ _TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "int8": torch.int8}
 class Quantise(Coded):
     """Sends 16 bits a number, or 8 with a scale for each row (Jacob et al., 2018)."""
 
-    requires_hookspec = "2.2"
     encodes = {"scale": "s, the step between two neighbouring numbers of each row (int8)"}
 
     class Config(CodingConfig):

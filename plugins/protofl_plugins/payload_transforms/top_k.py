@@ -43,7 +43,6 @@ from protofl_plugins.payload_transforms.number_coding import (
 class TopK(Coded):
     """Sends the k largest numbers of each row, or tensor, and their places (Stich et al., 2018)."""
 
-    requires_hookspec = "2.2"
     encodes = {"indices": "the places of the numbers that are sent, ascending in each row"}
 
     class Config(CodingConfig):

@@ -46,7 +46,6 @@ class Opened:
 class MLflow:
     """Runs of MLflow (extra ``mlflow``)."""
 
-    requires_hookspec = "2.2"
     check_options = {"uri": "file:mlruns"}
 
     class Config(pf.Config):

@@ -25,8 +25,6 @@ Writers = dict[str, "SummaryWriter"]
 class TensorBoard:
     """Event files of TensorBoard (extra ``tensorboard``)."""
 
-    requires_hookspec = "2.2"
-
     class Config(pf.Config):
         """Options: --set tensorboard.OPTION=VALUE."""
 

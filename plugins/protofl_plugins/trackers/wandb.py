@@ -29,7 +29,6 @@ ENDS = {"finished": 0, "failed": 1, "interrupted": 255}
 class WandB:
     """Runs of Weights & Biases, online or offline (extra ``wandb``)."""
 
-    requires_hookspec = "2.2"
     check_options = {"mode": "offline"}
 
     class Config(pf.Config):

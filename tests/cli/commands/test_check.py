@@ -46,9 +46,9 @@ class Broken:
 NEWER = """
 class Broken:
     "Newer."
-    requires_hookspec = "2.99"
+    requires_hookspec = "1.99"
 """
-OLDER = NEWER.replace("2.99", "1.0").replace("Newer", "Of version 1 of the hooks")
+OLDER = NEWER.replace("1.99", "0.9").replace("Newer", "Of version 0 of the hooks")
 FINE = """
 class Broken:
     "Of a name that is taken."
@@ -145,7 +145,7 @@ def test_what_can_t_be_checked(cli, tmp_path, words, said):
             NEWER,
             "broken",
             [
-                "method/broken of toys 1.5 needs version 2.99 of the hooks",
+                "method/broken of toys 1.5 needs version 1.99 of the hooks",
                 f"protofl {__version__} has version {HOOKSPEC_VERSION}",
                 "update protofl (pip install -U protofl), or install an older toys",
             ],
@@ -154,7 +154,7 @@ def test_what_can_t_be_checked(cli, tmp_path, words, said):
             OLDER,
             "broken",
             [
-                "method/broken of toys 1.5 needs version 1.0 of the hooks",
+                "method/broken of toys 1.5 needs version 0.9 of the hooks",
                 f"protofl {__version__} has version {HOOKSPEC_VERSION}",
                 "update toys: it was written for an older protofl",
             ],

@@ -12,12 +12,12 @@ hookspec = pluggy.HookspecMarker("protofl")
 hookimpl = pluggy.HookimplMarker("protofl")
 """Marks a plugin's method as the implementation of the hook of the same name."""
 
-HOOKSPEC_VERSION = "2.4"
+HOOKSPEC_VERSION = "1.0"
 """The version MAJOR.MINOR of the hooks that this protofl calls.
 
 MINOR grows when a hook, an argument, a kind or a public name is added; older plugins still run.
 MAJOR grows when something is removed or changes its meaning (docs/reference/compatibility.md). A
-plugin states the version that it needs: ``requires_hookspec = "2.1"`` for ``global_models``.
+plugin states the version that it needs: ``requires_hookspec = "1.0"``.
 """
 
 

@@ -12,7 +12,7 @@ from protofl.hooks.hookspecs import parse_version, serves
 
 # A change here needs a new HOOKSPEC_VERSION: MINOR for additions, MAJOR for all else.
 HOOKS = {
-    "2.4": {
+    "1.0": {
         "method": {
             "run_defaults": "config",
             "requires": "run config",
