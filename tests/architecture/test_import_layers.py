@@ -121,6 +121,26 @@ def test_the_core_never_imports_the_workbench():
                 assert "protofl_workbench" not in found, f"{module} imports the workbench"
 
 
+def test_only_contracts_import_the_public_names():
+    """``protofl`` loads them from all folders, so an import of it leads back to its own module.
+
+    Contracts use them as authors of plugins do.
+    """
+    for module, path in modules().items():
+        if module == "protofl" or module.startswith("protofl.testing"):
+            continue
+        blocks = [n for n in nodes(path) if isinstance(n, ast.If)]
+        types = [b for b in blocks if getattr(b.test, "id", "") == "TYPE_CHECKING"]
+        for_types = {id(node) for block in types for node in ast.walk(block)}
+        for node in (n for n in nodes(path) if id(n) not in for_types):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [a.name for a in node.names if a.name == "protofl"]
+            elif isinstance(node, ast.ImportFrom) and node.module == "protofl":
+                names = [a.name for a in node.names if f"protofl.{a.name}" not in modules()]
+            assert not names, f"{module}:{node.lineno} imports {names} of protofl"
+
+
 def test_a_layer_says_what_it_imports():
     """The docstring of its ``__init__.py`` has a line like ``Imports: errors, system.``"""
     for part, others in arrows(layer).items():

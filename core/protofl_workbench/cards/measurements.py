@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from protofl import __version__
 from protofl.errors import ProtoflError
 from protofl.system.machine import machine_facts
+from protofl.system.version import __version__
 from protofl_workbench.cards.payload_sizes import (
     KeySize,
     PayloadSize,

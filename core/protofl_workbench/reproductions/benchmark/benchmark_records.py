@@ -16,10 +16,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import protofl
 from protofl.errors import UsageError
 from protofl.records.result import chosen_row
 from protofl.runs.recorded_run import Run
+from protofl.system import version
 from protofl.system.files.atomic import write_file
 from protofl_workbench.reproductions.benchmark.candidates import Candidate, Weight
 from protofl_workbench.reproductions.cells import Cell
@@ -109,7 +109,7 @@ def environment_of(run: Run, method: str) -> dict[str, Any]:
 @cache
 def commit() -> str:
     """Return the commit of the source of protofl; empty if it is installed without one."""
-    file = Path(protofl.__file__)
+    file = Path(version.__file__)
     # A repository that only holds the environment does not have this file.
     if not _git(file.parent, "ls-files", "--error-unmatch", file.name):
         return ""
