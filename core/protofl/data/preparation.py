@@ -230,7 +230,7 @@ class Preparation:
         if not self.clients:
             parts.pop("clients")
         for scaling in (parts.get("scaling", {}), *chain(*parts.get("clients", ()))):
-            if scaling.get("fill", ()) is None:  # as versions before it wrote it
+            if scaling.get("fill", ()) is None:  # no value is missing
                 scaling.pop("fill")
         return parts
 

@@ -72,9 +72,7 @@ def resolve(
         registry: Where plugins are found.
         said: {plugin: its options that the user gave, not a file}; None where that is all.
         home: The folder of the file that gave the others.
-        recorded: True if the options are those of a recorded run. A record has all options of its
-            models, so the data set's defaults for them are not used: a run that was recorded before
-            a default existed keeps its own value.
+        recorded: True if the options are those of a recorded run.
 
     Raises:
         UsageError: An option is unknown, out of range, or does not fit another one.
@@ -83,7 +81,7 @@ def resolve(
     composition = _composed(registry, settings)
     dataset = choose(registry, "dataset", settings.dataset, settings.options.get("dataset"))
     group = registry.load("model-group", settings.models.partition(":")[0])
-    settings, set_by = _with_defaults(settings, composition, dataset, group, recorded=recorded)
+    settings, set_by = _with_defaults(settings, composition, dataset, group)
     # 2. What depends on this machine.
     devices = devices_of(settings.device)
     if settings.deterministic:
@@ -148,19 +146,14 @@ def _takes_widths(registry: Registry, method: str) -> bool:
 
 
 def _with_defaults(
-    settings: Settings,
-    composition: Composition,
-    dataset: Choice,
-    group: type,
-    *,
-    recorded: bool,
+    settings: Settings, composition: Composition, dataset: Choice, group: type
 ) -> tuple[Settings, dict[str, str]]:
     """Return settings with defaults of method, data set and models, and who set each option."""
     given_names, user_options = settings.model_fields_set, settings.options
     main, data = composition.main, f"data set {dataset.name}"
     width = getattr(group, "feature_dim", None)
     of_models = {} if width is None else {"feature_dim": width}
-    of_data = _defaults_of_data(dataset, group, user_options.get("models", ()), recorded=recorded)
+    of_data = _defaults_of_data(dataset, group, user_options.get("models", ()))
     of_plugins = of_data.pop("options", {})
     if own := own_partition(dataset, settings.partition if "partition" in given_names else None):
         of_data["partition"] = own
@@ -184,9 +177,7 @@ def _with_defaults(
     return settings.model_copy(update={**validated_defaults(free), "options": options}), set_by
 
 
-def _defaults_of_data(
-    dataset: Choice, group: type, user_options: Container[str], *, recorded: bool
-) -> dict[str, Any]:
+def _defaults_of_data(dataset: Choice, group: type, user_options: Container[str]) -> dict[str, Any]:
     """Return the run defaults of a data set, those of plugins under ``options``.
 
     ``resized`` in a data set's ``defaults`` replaces some of them where ``resized["options"]
@@ -197,7 +188,6 @@ def _defaults_of_data(
         dataset: The data set.
         group: The models.
         user_options: The options of the models that the user gives.
-        recorded: See `resolve`.
     """
     defaults = dict(getattr(dataset.plugin, "defaults", {}))
     options, resized = dict(defaults.pop("options", {})), dict(defaults.pop("resized", {}))
@@ -207,7 +197,7 @@ def _defaults_of_data(
     free = {
         name for name in from_data(getattr(group, "Config", Config)) if name not in user_options
     }
-    if names and names <= free and not recorded:
+    if names and names <= free:
         defaults |= resized
         options |= further
     return {**defaults, "options": options}

@@ -115,7 +115,7 @@ class Run(Reading):
 
     @property
     def identity(self) -> str:
-        """The hash of everything that results depend on; empty in very old runs."""
+        """The hash of everything that results depend on."""
         return str(self.config.get("identity", ""))
 
     @property

@@ -110,12 +110,9 @@ def recorded_facts(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the versions and machine facts on which results may depend, {name in words: value}.
 
     Args:
-        config: The content of ``config.json``. protofl 0.1 recorded only the instruction set, as
-            ``cpu`` among the versions.
+        config: The content of ``config.json``.
     """
-    versions = dict(config.get("versions", {}))
-    old = {"instruction_set": versions.pop("cpu")} if "cpu" in versions else {}
-    facts = {**versions, **old, **config.get("machine", {})}
+    facts = {**config.get("versions", {}), **config.get("machine", {})}
     return {name.replace("_", " "): value for name, value in facts.items()}
 
 

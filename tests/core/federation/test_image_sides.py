@@ -9,8 +9,6 @@ import torch
 
 import protofl as pf
 from protofl.backends import Plan
-from protofl.hooks.plugin.members import Choice
-from protofl.runs.configuration import config_of
 from protofl.testing import toy as toyfed
 
 
@@ -60,9 +58,8 @@ GIVEN = {"method": "local", "models": "enlarging", "dataset": "digits8", "backen
 
 
 def plan(tmp_path, **options):
-    recorded = options.pop("recorded", False)
     given = GIVEN | {"data_dir": tmp_path, "device": "cpu"} | options
-    return Plan.make(given, EXTRA, report=lambda line: None, recorded=recorded)
+    return Plan.make(given, EXTRA, report=lambda line: None)
 
 
 def side(found):
@@ -94,20 +91,6 @@ def test_images_that_are_large_enough_stay(tmp_path):
     assert side(plan(tmp_path, options={"models": {"min_side": 5}})) == 8
 
 
-def test_a_record_of_before_the_option_keeps_its_side(tmp_path):
-    """It names no side, and the group's own was used."""
-    found = plan(tmp_path, recorded=True)
-    assert side(found) == 12
-    assert side(plan(tmp_path, recorded=True, options={"models": {"min_side": 9}})) == 9
-
-
-def test_old_and_new_records_of_one_side_are_one_run(tmp_path):
-    was = plan(tmp_path, recorded=True)
-    same = plan(tmp_path, options={"models": {"min_side": 12}})
-    assert config_of(was)["identity"] == config_of(same)["identity"]
-    assert config_of(was)["identity"] != config_of(plan(tmp_path))["identity"]
-
-
 # --- the installed ones, in a run that begins, is resumed, repeated and read ----------------------
 
 RUN = {"models": "resnet10", "clients": 2, "rounds": 2, "subset": 0.04, "local_epochs": 1}
@@ -132,36 +115,19 @@ def planned(**options):
     return next(side(e.plan) for e in events if isinstance(e, pf.events.Planned))
 
 
-def of_before(folder, monkeypatch):
-    """Interrupt a run on 32 pixels whose record is one of the version before the option."""
-    with monkeypatch.context() as patch:
-        whole = Choice.dump
-        without = lambda own: {k: v for k, v in whole(own).items() if k != "min_side"}  # noqa: E731
-        patch.setattr(Choice, "dump", without)
-        interrupted(folder, set={"models.min_side": 32})
-    assert "models" not in json.loads((folder / "config.json").read_text())["options"]
-    return folder
-
-
 @pytest.mark.slow
-def test_a_run_of_before_the_option_is_resumed_with_its_side(tmp_path, monkeypatch):
+def test_a_run_is_resumed_and_repeated_with_its_side(tmp_path):
     whole = pf.run("local", out=tmp_path / "whole", set={"models.min_side": 32}, **RUN)
-    old = of_before(tmp_path / "old", monkeypatch)
-    assert planned(out=old, resume=True) == 32
+    run = interrupted(tmp_path / "run", set={"models.min_side": 32})
+    assert planned(out=run, resume=True) == 32
     figures = [
-        [row["test_accuracy"] for row in run.record] for run in (whole, pf.load_run(old).result)
+        [row["test_accuracy"] for row in run.record] for run in (whole, pf.load_run(run).result)
     ]
     assert figures[0] == figures[1]
-    assert side(pf.load_run(old).plan) == 32  # for its models, scores and exports
-
-
-@pytest.mark.slow
-def test_a_run_of_before_the_option_is_repeated_with_its_side(tmp_path, monkeypatch):
-    old = of_before(tmp_path / "old", monkeypatch)
-    again = {"config": old / "config.json", "rounds": 1, "backend": "local", "dry_run": False}
+    assert side(pf.load_run(run).plan) == 32  # for its models, scores and exports
+    again = {"config": run / "config.json", "rounds": 1, "backend": "local", "dry_run": False}
     assert planned(out=tmp_path / "again", **again) == 32
-    changed = planned(out=tmp_path / "changed", set={"models.min_side": 16}, **again)
-    assert changed == 16
+    assert planned(out=tmp_path / "changed", set={"models.min_side": 16}, **again) == 16
 
 
 def test_a_new_run_on_the_digits_records_its_side(tmp_path):
