@@ -19,7 +19,7 @@ HEAD = """# protofl
 
 > protofl is a Python library and a command line (`protofl`) for research on prototype-based heterogeneous federated
 > learning. Clients have different model architectures and skewed private data, and exchange small tensors, such as the
-> mean feature of each class. Methods, model groups, data sets and 15 other kinds of components are plugins.
+> mean feature of each class. Methods, model groups, data sets and all other components are plugins.
 
 Commands that print a table print JSON with `--json`; `protofl show schema` lists the JSON Schemas. Exit codes are 0
 (success), 1 (the run or a check failed), 2 (an error was found before training). `protofl list-plugins --json` lists
