@@ -256,8 +256,7 @@ def read_tensors(path: Path) -> Packed:
         with safetensors.safe_open(path, framework="pt") as file:
             about = file.metadata()
             # The original order, because sums over tensors depend on it.
-            names = json.loads(about["order"]) if "order" in about else file.keys()
-            return opened_tensors(file, names), json.loads(about["state"])
+            return opened_tensors(file, json.loads(about["order"])), json.loads(about["state"])
     except (
         OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError, RecursionError
     ) as error:  # fmt: skip
