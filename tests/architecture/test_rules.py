@@ -108,7 +108,6 @@ COMMANDS = [
 
 def test_plugins_import_public_names_only():
     allowed = set(sys.stdlib_module_names) | declared_dependencies() | {*PLUGINS}
-    allowed |= {"tomllib"}  # Python 3.10 has tomli in its place
     paths = [path for package in PLUGINS for path in of(package)]
     for path in paths:
         for module, name in imports(path):

@@ -7,7 +7,7 @@ import json
 import math
 import subprocess
 import sys
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -282,7 +282,7 @@ def test_commands_of_a_deployment_have_theirs(root, monkeypatch, tmp_path):
     words = ["deploy", "init", "lab", "--public", "lab.org:9000", "--json"]
     rows = checked(CliRunner().invoke(app, words), "deploy-init", root)["rows"]
     assert rows[2] == {"name": "link.service", "value": str(tmp_path / "link.service")}
-    until = datetime(2027, 1, 1, tzinfo=timezone.utc)
+    until = datetime(2027, 1, 1, tzinfo=UTC)
     monkeypatch.setattr(keys, "renew_certificates", lambda *given: (until, True))
     words = ["deploy", "keys", "renew", "lab", "--json"]
     rows = checked(CliRunner().invoke(app, words), "deploy-keys", root)["rows"]

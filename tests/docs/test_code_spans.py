@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-import sys
+import tomllib
 from functools import cache
 
 import pytest
@@ -16,11 +16,6 @@ import typer
 from doc_pages import DOCS, FENCE, ROOT, commands_of, is_placeholder, parse, whole
 
 from protofl.system.options.table import OPTIONS, flag_of
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 CHANGELOG = ROOT / "CHANGELOG.md"  # entries of earlier releases name what has gone since

@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -154,7 +154,7 @@ class EventLines:
     def _write(self, event: str, **values: Any) -> None:  # noqa: ANN401 - JSON
         if self._stream is None:
             return
-        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
         line = json.dumps(json_values({"event": event, "time": now, **values}), allow_nan=False)
         try:
             self._stream.write(line + "\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from protofl_workbench.plots.style import (
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from typing_extensions import Unpack
 
 
 def bars(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,6 @@ from protofl_workbench.plots.style import COLOURS, GROUND, INK, Style, StyleOpti
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from typing_extensions import Unpack
 
 METRIC = "calibration"
 """The metric that records the counts (``--metrics calibration``)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,6 @@ from protofl_workbench.plots.tsne_charts import NAMED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from typing_extensions import Unpack
 
     from protofl.runs.recorded_run import Run
 

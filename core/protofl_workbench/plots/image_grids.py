@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,6 @@ from protofl_workbench.plots.style import Style, StyleOptions, hide_frame
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from typing_extensions import Unpack
 
     from protofl.records.observed import Observed
 

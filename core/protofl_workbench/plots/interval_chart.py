@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from protofl.errors import UsageError
 from protofl_workbench.comparing.compare import compare
@@ -25,7 +25,6 @@ from protofl_workbench.plots.style import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from typing_extensions import Unpack
 
 
 def differences(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,6 @@ from protofl_workbench.plots.style import (
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from typing_extensions import Unpack
 
 METRIC = "confusion"
 """The metric that records confusion matrices (``--metrics confusion``)."""

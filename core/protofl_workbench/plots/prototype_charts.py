@@ -6,7 +6,7 @@ figures.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,6 @@ from protofl_workbench.plots.style import Style, StyleOptions, class_colours
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from typing_extensions import Unpack
 
 
 def margins(run: RunLike, round: int = -1, trial: int = 0, **style: Unpack[StyleOptions]) -> Figure:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,6 @@ from protofl_workbench.plots.style import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from typing_extensions import Unpack
 
 MOST = 3000
 """Largest number of points; of more points, a random part is drawn."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from protofl.errors import UsageError, unknown
 from protofl_workbench.plots.style import INK, Style, StyleOptions, line_style
@@ -14,7 +14,6 @@ from protofl_workbench.sweeps.sweep_results import PointResult, SweepResult
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from typing_extensions import Unpack
 
 RINGS = {"best": 130, "tie": 60}
 """Areas of the marks around points, in square points."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -121,7 +121,7 @@ def renew_certificates(folder: Path, hosts: Sequence[str]) -> tuple[datetime, bo
             f"the key of the federation can't be read: {error}",
             do="restore ca.key and ca.crt, or make a new federation: protofl deploy init",
         ) from None
-    server, ends = _new_key(), end < datetime.now(timezone.utc) + timedelta(days=DAYS)
+    server, ends = _new_key(), end < datetime.now(UTC) + timedelta(days=DAYS)
     made = {"server.key": _private(server), "server.crt": _server(server, authority, hosts)}
     if ends:
         made["ca.crt"] = _authority(authority)
@@ -158,7 +158,7 @@ def check_dates(folder: Path) -> None:
             end = end_of((folder / name).read_bytes())
         except (OSError, ValueError) as error:
             raise pf.UsageError(f"{folder / name} can't be read: {error}") from None
-        if end < datetime.now(timezone.utc):
+        if end < datetime.now(UTC):
             raise pf.UsageError(
                 f"{folder / name} expired on {end:%Y-%m-%d}",
                 do=f"protofl deploy keys renew {folder}; then start the link again",
@@ -220,7 +220,7 @@ def _certificate(
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
 
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     made = (
         x509.CertificateBuilder()
         .subject_name(subject)

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException, HTTPSConnection
 from pathlib import Path
@@ -154,7 +154,7 @@ def expiry(address: str, authority: Path) -> str:
         certificates.append((f"the certificate of {address}", sent.encode()))
     for name, data in certificates:
         with suppress(ValueError):
-            if (end := end_of(data)) < datetime.now(timezone.utc):
+            if (end := end_of(data)) < datetime.now(UTC):
                 return f"; {name} expired on {end:%Y-%m-%d}: protofl deploy keys renew"
     return ""
 
@@ -183,7 +183,7 @@ def look_at(address: str, authority: Path) -> tuple[str, float]:
             there = parsedate_to_datetime(line.getresponse().headers["Date"])
         except (HTTPException, TypeError, ValueError):  # no time, or another kind of server
             return version, 0.0
-        return version, (datetime.now(timezone.utc) - there).total_seconds()
+        return version, (datetime.now(UTC) - there).total_seconds()
 
 
 def check_clock(ahead: float) -> None:

@@ -21,8 +21,8 @@ import protofl as pf
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 """Flower sends nothing to its authors."""
 
-EXTRA = "pip install 'protofl[flower]', with Python 3.11 or newer"
-"""How to install Flower, which does not exist for Python 3.10."""
+EXTRA = "pip install 'protofl[flower]'"
+"""How to install Flower."""
 
 
 def program(name: str) -> str:

@@ -14,16 +14,12 @@ import re
 import signal
 import socket
 import sys
+import tomllib
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 import protofl as pf
 from protofl_flower.fingerprints import changes_of, facts_of

@@ -117,6 +117,6 @@ def _topics() -> list[str]:
         raise pf.UsageError(
             f"the documentation of Python {platform.python_version()} has no topic "
             f"{', '.join(missing)}",
-            do="use Python 3.10 to 3.14",
+            do="use Python 3.11 to 3.15",
         )
     return [topics[name] for name in TOPICS]

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
+import tomllib
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
 import protofl as pf
 from protofl_plugins.shared.text_files import read_lines
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 Descriptions = Mapping[str, Sequence[str]]
 """{class: its descriptions, at least one}."""

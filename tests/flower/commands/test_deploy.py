@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+import tomllib
 from contextlib import closing, contextmanager, suppress
 from dataclasses import fields, replace
 from email.utils import formatdate
@@ -22,11 +23,6 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 import pytest
 

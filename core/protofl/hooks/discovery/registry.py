@@ -188,7 +188,7 @@ class Registry:
         return sorted(plugins, key=lambda p: (p.name, p.distribution))
 
     @cached_property
-    def _installed(self) -> Any:  # noqa: ANN401 - Python 3.10 has a class of its own for them
+    def _installed(self) -> Any:  # noqa: ANN401 - Python 3.11 has a class of its own for them
         """The entry points of all distributions, read once for all kinds."""
         return importlib.metadata.entry_points()
 

@@ -16,10 +16,8 @@ from protofl.system.files.checksums import Damaged, read_json
 
 def parse_toml(text: str) -> dict[str, Any]:
     """Parse TOML into a mapping; raises ValueError if it is invalid or nested too deeply."""
-    try:
-        import tomllib
-    except ModuleNotFoundError:  # Python 3.10
-        import tomli as tomllib
+    import tomllib
+
     try:
         values: dict[str, Any] = tomllib.loads(text)
     except RecursionError:
