@@ -128,8 +128,9 @@ class Observed:
         run: The run's folder.
 
     Examples:
-        >>> found = pf.load_run("runs/first").observed  # doctest: +SKIP
-        >>> found.prototypes(round=-1).rows.shape  # doctest: +SKIP
+        >>> observed = pf.load_run("runs/first").observed
+        >>> observed.prototypes(round=-1).rows.shape
+        (5, 64)
     """
 
     def __init__(self, run: str | Path) -> None:

@@ -64,9 +64,9 @@ def run(
         RunFailure: The run failed; finished rounds are in the folder.
 
     Examples:
-        >>> result = pf.run("fedsa", models="htfe8", rounds=5)  # doctest: +SKIP
-        >>> result.summary["best_test_accuracy"]  # doctest: +SKIP
-        >>> pf.run(MyMethod, models=MyGroup, dataset=(x, y))  # doctest: +SKIP
+        >>> result = pf.run("fedproto", models="mlp", dataset="wine", rounds=2)
+        >>> result.summary["best_test_accuracy"] > 0.5
+        True
     """
     typed = {"method": method, "models": models, "dataset": dataset, "partition": partition}
     places: dict[str, Any] = {
@@ -128,9 +128,10 @@ class Session:
             over.
 
     Examples:
-        >>> with pf.Session(models="htcnn8", workers=2) as session:  # doctest: +SKIP
-        ...     for seed in range(10):
-        ...         session.run("fedproto", seed=seed)
+        >>> with pf.Session(models="mlp", dataset="wine", rounds=2) as session:
+        ...     results = [session.run("fedproto", seed=seed) for seed in range(2)]
+        >>> [result.summary["rounds"] for result in results]
+        [2, 2]
     """
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 - the options of a run

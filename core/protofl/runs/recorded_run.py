@@ -47,9 +47,11 @@ def load_run(folder: str | Path) -> Run:
         UsageError: It is not a run folder, or its ``config.json`` is damaged.
 
     Examples:
-        >>> run = pf.load_run("runs/first")  # doctest: +SKIP
-        >>> run.columns["test_accuracy"]  # doctest: +SKIP
-        >>> run.model(client=0, which="best")  # doctest: +SKIP
+        >>> run = pf.load_run("runs/first")
+        >>> run.columns["test_accuracy"].shape
+        (2,)
+        >>> run.model(client=0, which="best")
+        SplitModel(...)
     """
     run = Run.of(folder)
     run.config  # noqa: B018 - a damaged configuration is refused here

@@ -107,7 +107,8 @@ def compare(
             common seed), or a figure or the predictions are not recorded.
 
     Examples:
-        >>> print(pf.compare(["runs/fedproto", "runs/fedtgp"], target=0.8))  # doctest: +SKIP
+        >>> print(pf.compare(["runs/fedproto", "runs/fedtgp"], target=0.8))
+        wine...fedproto...fedtgp...
     """
     _check(target, confidence, rounds)
     others = {

@@ -116,8 +116,6 @@ def board(
         UsageError: A folder has nothing to show, or ``out`` exists.
         Changed: A published folder does not have the published bytes.
 
-    Examples:
-        >>> pf.board("published", "site")  # doctest: +SKIP
     """
     given = [folders] if isinstance(folders, (str, Path)) else [*folders]
     target = _target(out, force)

@@ -109,7 +109,8 @@ def publish(
             has changed since its run, or ``out`` exists. Nothing is published then.
 
     Examples:
-        >>> pf.publish("runs", "published", license="CC-BY-4.0")  # doctest: +SKIP
+        >>> pf.publish("runs/first", "published", license="CC-BY-4.0").runs
+        ('first',)
     """
     for word in include:
         if word not in OPTIONAL:
@@ -139,7 +140,7 @@ def publish(
             "description": description,
             "authors": people,
             "license": given_license,
-            "published": f"{datetime.now(timezone.utc):%Y-%m-%d}",
+            "published": f"{datetime.now(UTC):%Y-%m-%d}",
             "publisher": f"protofl {__version__}",
             "packages": _packages(names, note),
             "included": sorted(include),

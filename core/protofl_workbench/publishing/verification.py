@@ -193,7 +193,9 @@ def verify(
             others, or the code of a plugin in the folder has no consent.
 
     Examples:
-        >>> pf.verify("published").outcome  # doctest: +SKIP
+        >>> publication = pf.publish("runs/first", "published", license="CC-BY-4.0")
+        >>> pf.verify("published").confirmed
+        True
     """
     path = expand_user(folder)
     values = layout.read_publication(path)

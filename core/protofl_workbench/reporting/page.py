@@ -76,7 +76,7 @@ def report(
             cannot be written.
 
     Examples:
-        >>> pf.report("runs/first", "first.html")  # doctest: +SKIP
+        >>> page = pf.report("runs/first", "first.html")
     """
     drawings = Drawings()
     foot = f"Made by protofl {__version__} on {datetime.now():%Y-%m-%d at %H:%M}."

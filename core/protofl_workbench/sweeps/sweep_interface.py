@@ -74,9 +74,10 @@ def sweep(
         UsageError: A run cannot be done, or the folder is in use; nothing has been started.
 
     Examples:
-        >>> result = pf.sweep("fedtgp", models="htfe8", grid={"tau": [10, 100]})  # doctest: +SKIP
-        >>> result.best.point  # doctest: +SKIP
-        {'tau': '100'}
+        >>> grid = {"tau": [10, 100]}
+        >>> result = pf.sweep("fedtgp", models="mlp", dataset="wine", rounds=2, grid=grid)
+        >>> [line.point for line in result.lines]
+        [{'tau': '10'}, {'tau': '100'}]
     """
     sweep_options: dict[str, Any] = {
         "figure": figure,
